@@ -1,0 +1,74 @@
+"""How long to wait before something that failed is tried again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from mainstem.durations import Duration, parse_duration, show_duration
+from mainstem.errors import Invalid, did_you_mean
+
+__all__ = ["Backoff"]
+
+_GROWTHS = ("linear", "exponential")
+
+
+@dataclass(frozen=True, init=False)
+class Backoff:
+    """The delay before the next delivery: `first`, growing with every delivery, at most `max`.
+
+    Linear growth adds `first` each time, as RabbitMQ's delayed retry does; exponential growth doubles.
+
+    >>> retry = Backoff("1 second", max="1 minute")
+    >>> str(retry.delay(1)), str(retry.delay(3)), str(retry.delay(1000))
+    ('0:00:01', '0:00:03', '0:01:00')
+    >>> str(Backoff("1 second", max="1 minute", growth="exponential").delay(5))
+    '0:00:16'
+    """
+
+    first: timedelta
+    max: timedelta
+    growth: str = "linear"
+
+    def __init__(self, first: Duration, *, max: Duration | None = None, growth: str = "linear") -> None:
+        object.__setattr__(self, "first", parse_duration(first, setting="first"))
+        # Without a limit given the delay is always the first one: the least surprising of all.
+        object.__setattr__(self, "max", self.first if max is None else parse_duration(max, setting="max"))
+        object.__setattr__(self, "growth", growth)
+        if growth not in _GROWTHS:
+            raise Invalid(
+                f'growth "{growth}" is not known',
+                detail=f"A delay grows in one of these ways: {', '.join(_GROWTHS)}.",
+                hint=did_you_mean(str(growth), _GROWTHS) or 'Use growth="linear".',
+            )
+        if self.max < self.first:
+            raise Invalid(
+                f'max "{show_duration(self.max)}" is shorter than first "{show_duration(self.first)}"',
+                detail="The delay begins with first and grows up to max.",
+                hint=f'Use max="{show_duration(self.first)}" for a delay that stays the same.',
+            )
+
+    def delay(self, deliveries: int) -> timedelta:
+        """How long to wait after the delivery of that number; the first delivery is number 1."""
+        if deliveries < 1 or not self.first:
+            return timedelta(0)
+        # Past this many times `first` the limit holds: nothing larger is ever computed.
+        times_max = self.max // self.first + 1
+        if self.growth == "linear":
+            times = min(deliveries, times_max)
+        else:
+            times = 1 << min(deliveries - 1, times_max.bit_length())
+        return min(self.first * min(times, times_max), self.max)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is written down in a queue's settings."""
+        return {"first": show_duration(self.first), "max": show_duration(self.max), "growth": self.growth}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Backoff:
+        """What `to_json` wrote."""
+        return cls(value["first"], max=value["max"], growth=value["growth"])
+
+    def __str__(self) -> str:
+        return f"{show_duration(self.first)} to {show_duration(self.max)}, {self.growth}"
