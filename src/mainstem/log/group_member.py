@@ -1,0 +1,345 @@
+"""Member: one reader among several that share a topic's partitions.
+
+A member owns some partitions, reads them in turn, and says with `commit` how far it has come. What it has polled but not
+committed comes again, to it or to another member, after a crash: at least once, and exactly once where the offsets are
+committed in the same transaction as the results.
+
+- A member whose process ended is noticed at once by members that wait, one that is silent for longer than its `session`
+  by all others within a third of theirs. Its partitions move; its late `commit` is refused with `Fenced`. If it still
+  lives, its next `poll` joins anew and goes on from the committed offsets.
+- When a partition is to move to another living member, its owner lets go of it as soon as everything polled from it is
+  committed, and at its next `poll` in any case. So commit before you poll again, or those rows come twice.
+- Leaving (the end of the `with` block) gives all partitions to the others at once, and commits nothing.
+
+A member is for one thread; several threads join several times.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+import pyarrow as pa
+
+from mainstem.clock import Clock
+from mainstem.durations import Duration, duration_us
+from mainstem.errors import Invalid, MainstemError
+from mainstem.log import group_decisions as decisions
+from mainstem.log.beat_thread import Beat, Beats, BeatThread
+from mainstem.log.group_state import GroupState
+from mainstem.log.lag import Lag
+from mainstem.log.member_positions import MemberPositions
+from mainstem.log.partition_reads import PartitionReads, Position, Processes, Waiter, offsets_at
+from mainstem.log.processes import Identity
+from mainstem.log.state_ledger import StateLedger
+
+__all__ = ["Member", "Outcomes", "dead_members"]
+
+
+class Outcomes(Protocol):
+    """How transactions ended."""
+
+    def outcome(self, transaction: str) -> Literal["open", "committed", "aborted"]:
+        """What became of a transaction; one whose owner is gone or late is aborted by asking."""
+
+
+class Member:
+    """A place in a reader group; made by `topic.join_group(name)`.
+
+    >>> import mainstem, tempfile
+    >>> with mainstem.open(tempfile.mkdtemp()) as stem:
+    ...     orders = stem.create_topic("orders", schema="order_id STRING")
+    ...     placed = orders.append([{"order_id": "o-1"}, {"order_id": "o-2"}])
+    ...     with orders.join_group("billing", session="10 seconds") as member:
+    ...         batch = member.poll(wait="5 seconds")
+    ...         member.commit()
+    ...     batch.column("order_id").to_pylist()
+    ['o-1', 'o-2']
+    """
+
+    def __init__(
+        self,
+        group: str,
+        ledger: StateLedger[GroupState],
+        reads: PartitionReads,
+        waiter: Waiter,
+        beats: Beats,
+        *,
+        processes: Processes,
+        clock: Clock,
+        outcomes: Outcomes | None = None,
+        session: Duration = "10 seconds",
+        start: Position = "earliest",
+        beating: Callable[[Callable[[], None], float], Beat] = BeatThread,
+    ) -> None:
+        self.group = group
+        self._ledger = ledger
+        self._reads = reads
+        self._waiter = waiter
+        self._beats = beats
+        self._processes = processes
+        self._clock = clock
+        self._outcomes = outcomes
+        self._start = start
+        self._session = duration_us(session, setting="session")
+        if self._session == 0:
+            raise Invalid(
+                "a session of no length",
+                detail="The others would take this member for dead at once.",
+                hint='Give some seconds, for instance session="10 seconds".',
+            )
+        self._lock = threading.RLock()
+        self._left = False
+        self._generation = 0
+        self._positions = MemberPositions()
+        self._id = ""
+        self._join()
+        # Three beats a session: one may be late, one may be lost.
+        self._beat = beating(self.beat, self._session / 3 / 1_000_000)
+
+    @property
+    def topic(self) -> str:
+        """The topic it reads."""
+        return self._reads.name
+
+    # What a member does
+
+    def poll(self, *, wait: Duration | None = None, rows_max: int = 10_000) -> pa.RecordBatch | None:
+        """The next rows of one of the member's partitions; None if none came within `wait`."""
+        wait_us = 0 if wait is None else duration_us(wait, setting="wait")
+        deadline = self._clock.monotonic() + wait_us
+        while True:
+            with self._lock:
+                self._check_not_left()
+                self._catch_up()
+                self._release(self._handed_over())
+                batch = self._positions.read(self._reads, rows_max)
+                if batch is None and self._evict_dead():
+                    # What the dead one had may be ours now.
+                    self._catch_up()
+                    batch = self._positions.read(self._reads, rows_max)
+                others = self._other_processes()
+            left = deadline - self._clock.monotonic()
+            if batch is not None or left <= 0:
+                return batch
+            self._waiter.wait(min(left, self._session // 3) / 1_000_000, None, others)
+
+    def commit(self) -> None:
+        """Record that everything polled so far is done with.
+
+        Raises `Fenced` if the others took this member for dead meanwhile: then they have its partitions, and do again
+        what it did not commit. Its next `poll` joins anew.
+        """
+        with self._lock:
+            self._check_not_left()
+            generation, offsets = self._generation, self._uncommitted()
+            self._ledger.decide(
+                lambda state, now: (decisions.commit(state, self._id, generation, offsets), None),
+            )
+            self._release_what_is_committed()
+
+    def commit_in(self, transaction: str) -> dict[int, int]:
+        """As `commit`, but it counts once `transaction` is committed; the offsets recorded. Raises `Fenced`."""
+        with self._lock:
+            self._check_not_left()
+            generation, offsets = self._generation, self._uncommitted()
+            self._ledger.decide(
+                lambda state, now: (
+                    decisions.hold_pending(state, self._id, generation, transaction, offsets),
+                    None,
+                ),
+            )
+            return offsets
+
+    def seek(self, to: Position) -> None:
+        """Go on elsewhere in the partitions owned now, and record it: after a crash the group goes on there too.
+
+        `to` is "earliest", "latest", a datetime with a zone, {partition: offset}, an append's token, or "committed":
+        back to the last commit, so that what was polled since comes again.
+        """
+        with self._lock:
+            self._check_not_left()
+            state = self._ledger.current()
+            if to == "committed":
+                decisions.check_owned(state, self._id, self._generation, self._positions.offsets)
+                self._positions.offsets = {
+                    partition: state.committed[partition] for partition in self._positions.offsets
+                }
+                return
+            offsets = offsets_at(to, self._reads, sorted(self._positions.owned))
+            generation = self._generation
+            self._ledger.decide(
+                lambda state, now: (decisions.seek(state, self._id, generation, offsets), None),
+            )
+            self._positions.offsets |= offsets
+
+    def leave(self) -> None:
+        """Give all partitions to the others. What was not committed comes again. May be called twice."""
+        if self._left:
+            return
+        self._left = True
+        self._beat.stop()
+        with self._lock:
+            self._ledger.decide(lambda state, now: (decisions.leave(state, self._id), None))
+            self._positions.keep([])
+            self._beats.forget(self._id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    # What a member knows
+
+    @property
+    def id(self) -> str:
+        """The name of this member in the group; another one after it had to join anew."""
+        return self._id
+
+    @property
+    def assignment(self) -> tuple[int, ...]:
+        """The partitions this member reads, as of its last poll."""
+        return tuple(sorted(self._positions.owned))
+
+    @property
+    def position(self) -> dict[int, int]:
+        """The offset that is polled next in each partition."""
+        with self._lock:
+            return dict(sorted(self._positions.offsets.items()))
+
+    def lag(self) -> Lag:
+        """How far this member is behind the end of its partitions."""
+        with self._lock:
+            offsets = self._positions.offsets
+            return Lag.total(self._reads.behind(partition, offset) for partition, offset in offsets.items())
+
+    # What happens beside
+
+    def beat(self) -> None:
+        """Give a sign of life, take out the dead, and let go of what is to move. Called by the beat thread."""
+        # A failure here is not lost: if it lasts, the member is taken for dead, and its next commit says so; its next
+        # poll meets the same failure.
+        try:
+            self._beats.beat(self._id)
+            with self._lock:
+                if not self._left and self._id in self._ledger.current().members:
+                    self._evict_dead()
+                    self._release_what_is_committed()
+        except (MainstemError, OSError):
+            return
+
+    def _join(self) -> None:
+        # A new name each time: nothing said under the old one can count again.
+        member = uuid.uuid4().hex[:16]
+        process = self._processes.this_process()
+        # Before the entry, so that nobody ever sees a member that has not beaten.
+        self._beats.beat(member)
+        self._id = member
+
+        def decision(state: GroupState, now: int) -> tuple[list[dict[str, object]], None]:
+            offsets = self._start_offsets(state)
+            dead = dead_members(state, now, self._beats, self._processes)
+            return decisions.join(
+                state, member, process=process, session=self._session, offsets=offsets, dead=dead
+            ), None
+
+        self._ledger.decide(decision)
+        self._positions.keep([])
+        self._catch_up()
+
+    def _start_offsets(self, state: GroupState) -> dict[int, int]:
+        """Where to start in partitions the group does not know yet. In ones added later, nothing is to be missed."""
+        new = [partition for partition in range(self._reads.partitions()) if partition not in state.committed]
+        if not new:
+            return {}
+        offsets = offsets_at("earliest", self._reads, new)
+        return offsets if state.opened_at is not None else offsets | offsets_at(self._start, self._reads, new)
+
+    def _catch_up(self) -> None:
+        """Learn what the group decided: join anew if we are out, drop what we lost, start on what we gained."""
+        state = self._ledger.current()
+        if self._id not in state.members:
+            self._join()
+            return
+        if self._reads.partitions() > state.partitions:
+            self._ledger.decide(lambda state, now: (decisions.grow(state, self._start_offsets(state)), None))
+            state = self._ledger.current()
+        self._generation = state.generation
+        owned = {partition: state.owned_since[partition] for partition in state.owned_by(self._id)}
+        for partition in self._positions.become(owned):
+            if not self._unsettled(partition):
+                self._positions.offsets[partition] = self._ledger.current().committed[partition]
+
+    def _unsettled(self, partition: int) -> bool:
+        """Whether a transaction may still move this partition's offset; those that ended are settled here."""
+        for transaction in self._ledger.current().transactions_on(partition):
+            outcome = "open" if self._outcomes is None else self._outcomes.outcome(transaction)
+            if outcome == "open":
+                return True
+            self._ledger.decide(
+                lambda state, now, transaction=transaction, outcome=outcome: (  # type: ignore[misc]
+                    decisions.settle(state, transaction, outcome),
+                    None,
+                )
+            )
+        return False
+
+    def _uncommitted(self) -> dict[int, int]:
+        return self._positions.uncommitted(self._ledger.current().committed)
+
+    def _handed_over(self) -> list[int]:
+        return self._ledger.current().handed_over_by(self._id)
+
+    def _release_what_is_committed(self) -> None:
+        """Let go of the partitions others wait for, where nothing that was polled could come twice."""
+        if handed_over := self._handed_over():
+            uncommitted = self._uncommitted()
+            self._release([partition for partition in handed_over if partition not in uncommitted])
+
+    def _release(self, partitions: list[int]) -> None:
+        if not partitions:
+            return
+        self._ledger.decide(lambda state, now: (decisions.release(state, self._id, partitions), None))
+        self._positions.keep(self._ledger.current().owned_by(self._id))
+
+    def _evict_dead(self) -> bool:
+        """Take out the members that are gone; whether there were any."""
+
+        def decision(state: GroupState, now: int) -> tuple[list[dict[str, object]], set[str]]:
+            dead = dead_members(state, now, self._beats, self._processes) - {self._id}
+            return decisions.evict(state, dead), dead
+
+        evicted = self._ledger.decide(decision)
+        for member in evicted:
+            self._beats.forget(member)
+        return bool(evicted)
+
+    def _other_processes(self) -> list[Identity]:
+        members = self._ledger.current().members.values()
+        return [member.process for member in members if member.id != self._id and member.process is not None]
+
+    def _check_not_left(self) -> None:
+        if self._left:
+            raise Invalid(
+                f'this member has left group "{self.group}"',
+                detail="A member leaves at the end of its with block, or by leave().",
+                hint=f'Join again: topic.join_group("{self.group}").',
+            )
+
+
+def dead_members(state: GroupState, now: int, beats: Beats, processes: Processes) -> set[str]:
+    """The members whose process has ended, or that have been silent for longer than their session."""
+    dead = set()
+    for member in state.members.values():
+        age = beats.age(member.id)
+        silent_for = now - member.joined_at if age is None else age
+        ended = member.process is not None and not processes.alive(member.process)
+        if ended or silent_for > member.session:
+            dead.add(member.id)
+    return dead

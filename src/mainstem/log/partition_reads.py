@@ -1,0 +1,118 @@
+"""PartitionReads: what groups and queues ask of the topic they read, and where a reader may start in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal, Protocol
+
+import pyarrow as pa
+
+from mainstem.clock import as_us
+from mainstem.errors import Invalid
+from mainstem.log.lag import Lag
+from mainstem.log.processes import Identity
+
+__all__ = ["PartitionReads", "Position", "Processes", "Waiter", "offsets_at"]
+
+# Where to start: a word, a time with a zone (compared with append times), offsets, or an append's token.
+Position = Literal["earliest", "latest"] | str | datetime | Mapping[int, int]
+
+
+class PartitionReads(Protocol):
+    """A topic as its readers see it: committed, published records only. Safe to use from several threads."""
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+
+    def partitions(self) -> int:
+        """How many partitions there are now."""
+
+    def schema(self) -> pa.Schema:
+        """The topic's columns now, without `record`."""
+
+    def key(self) -> tuple[str, ...]:
+        """The key columns; empty for a topic without a key."""
+
+    def earliest(self, partition: int) -> int:
+        """The offset of the first record that is kept, or the end if none is."""
+
+    def latest(self, partition: int) -> int:
+        """The offset the next record to become readable will have at least."""
+
+    def at_time(self, partition: int, at: int) -> int:
+        """The offset of the first record appended at that time (microseconds UTC) or later; `latest` if none was."""
+
+    def after_token(self, token: str) -> dict[int, int]:
+        """For each partition the token names, the offset after everything it stands for. Raises `Invalid`."""
+
+    def read(self, partition: int, start: int, rows_max: int) -> pa.RecordBatch | None:
+        """The next 1 to `rows_max` records from `start` on, with `record` as last column; None if there are none yet.
+
+        Raises `FellOff` if records from `start` on were dropped by retention (not by compaction).
+        """
+
+    def behind(self, partition: int, offset: int) -> Lag:
+        """How far a reader that reads `offset` next is behind; falls back to the first kept record if it fell off."""
+
+
+class Processes(Protocol):
+    """The processes of this machine (`mainstem.log.processes` itself is one)."""
+
+    def this_process(self) -> Identity:
+        """Who we are: asked each time, since a fork makes us somebody else."""
+
+    def alive(self, identity: Identity) -> bool:
+        """Whether that very process still runs."""
+
+
+class Waiter(Protocol):
+    """Sleeps until there may be something to do. For one thread."""
+
+    def wait(self, timeout_seconds: float, until: int | None, holders: Sequence[Identity]) -> None:
+        """Return when something happened, or the time is over.
+
+        That is: a record became readable in the topic, an entry was appended to the ledger, one of the `holders`
+        ended, the log's clock reached `until` (microseconds UTC), or `timeout_seconds` went by. What happened since the
+        last return of `wait` (or since the waiter was made) counts too, so nothing is missed between a look and a wait.
+        It may return without a reason.
+        """
+
+
+def offsets_at(position: Position, reads: PartitionReads, partitions: Sequence[int]) -> dict[int, int]:
+    """The offset to read next in each of `partitions`.
+
+    Offsets and tokens may leave partitions out; those are left out of the answer too.
+    """
+    if isinstance(position, datetime):
+        at = as_us(position)
+        return {partition: reads.at_time(partition, at) for partition in partitions}
+    if isinstance(position, str):
+        if position == "earliest":
+            return {partition: reads.earliest(partition) for partition in partitions}
+        if position == "latest":
+            return {partition: reads.latest(partition) for partition in partitions}
+        position = reads.after_token(position)
+        return {partition: offset for partition, offset in position.items() if partition in partitions}
+    if not isinstance(position, Mapping):
+        raise Invalid(
+            f"{position!r} is not a position",
+            detail=f"It is of type {type(position).__name__}.",
+            hint='Give "earliest", "latest", a datetime with a zone, {partition: offset}, or the token of an append.',
+        )
+    for partition, offset in position.items():
+        if partition not in partitions:
+            known = ", ".join(map(str, partitions)) or "none"
+            raise Invalid(
+                f"partition {partition!r} is not one to choose from",
+                detail=f'Of topic "{reads.name}" there are here: {known}.',
+                hint="Give offsets for these partitions only.",
+            )
+        if offset < 0:
+            raise Invalid(
+                f"offset {offset} of partition {partition} is negative",
+                detail="Offsets count from 0.",
+                hint='To go to the end, give "latest".',
+            )
+    return dict(position)

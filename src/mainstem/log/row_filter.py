@@ -1,0 +1,88 @@
+"""RowFilter: the rows of a batch for which a SQL condition holds."""
+
+from __future__ import annotations
+
+import threading
+
+import duckdb
+import pyarrow as pa
+
+from mainstem.errors import Invalid, did_you_mean
+from mainstem.log.routing import ROUTED_MACRO
+
+__all__ = ["RowFilter"]
+
+HINT = (
+    "Write a DuckDB condition over the columns, for instance: amount > 10 and routed(kind, 'lazy.#'). "
+    "Where a value may not convert, use try_cast."
+)
+
+
+class RowFilter:
+    """A DuckDB condition over a topic's columns and `record`, checked when it is made.
+
+    It sees one row and nothing else: no files, no other tables. Whole batches are filtered at once. Null is not true.
+
+    >>> rows = pa.RecordBatch.from_pydict({"n": [1, 2, None], "kind": ["a", "b.c", "b"]})
+    >>> RowFilter("n > 1 and routed(kind, 'b.#')", rows.schema).mask(rows).to_pylist()
+    [False, True, False]
+    """
+
+    def __init__(self, condition: str, schema: pa.Schema) -> None:
+        self.condition = condition
+        self._lock = threading.Lock()
+        # One thread: a batch is small, and its rows must come back in order.
+        self._connection = duckdb.connect(":memory:", config={"threads": 1})
+        self._connection.execute(ROUTED_MACRO)
+        self._connection.execute("SET TimeZone = 'UTC'")
+        self._connection.execute("SET python_enable_replacements = false")
+        self._connection.execute("SET enable_external_access = false")
+        self._connection.execute("SET lock_configuration = true")
+        self._check(schema)
+
+    def _check(self, schema: pa.Schema) -> None:
+        rows = self._connection.from_arrow(schema.empty_table())
+        try:
+            # As a WHERE clause, which refuses what is not about one row (sums, windows); bound, not only parsed.
+            rows.filter(self._bracketed()).to_arrow_table()
+            kind = str(rows.project(self._bracketed()).types[0])
+        except duckdb.Error as error:
+            raise Invalid(
+                f'the condition "{self.condition}" cannot be used',
+                detail=_first_lines(error),
+                hint=_near_column(error, schema) or HINT,
+            ) from error
+        if kind not in ("BOOLEAN", '"NULL"'):
+            raise Invalid(
+                f'the condition "{self.condition}" is not true or false',
+                detail=f"It is of type {kind}.",
+                hint=HINT,
+            )
+
+    def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """For each row of the batch whether the condition holds."""
+        with self._lock:
+            rows = self._connection.from_arrow(pa.Table.from_batches([batch]))
+            try:
+                found = rows.project(f"coalesce({self._bracketed()}, false) AS holds").to_arrow_table()
+            except duckdb.Error as error:
+                raise Invalid(
+                    f'the condition "{self.condition}" failed on a row',
+                    detail=_first_lines(error),
+                    hint=HINT,
+                ) from error
+        return found.column("holds").combine_chunks()
+
+    def _bracketed(self) -> str:
+        # The line break ends a comment at the end of the condition.
+        return f"({self.condition}\n)"
+
+
+def _first_lines(error: duckdb.Error) -> str:
+    """What DuckDB says, without its drawing of the statement, which is not the one the user wrote."""
+    return str(error).partition("\n\nLINE ")[0].strip()
+
+
+def _near_column(error: duckdb.Error, schema: pa.Schema) -> str:
+    unknown = str(error).partition('Referenced column "')[2].partition('"')[0]
+    return did_you_mean(unknown, schema.names) if unknown else ""

@@ -1,0 +1,51 @@
+"""StateLedger: what groups and queues ask of the list of entries their state is kept in.
+
+A state is a deterministic machine: the same entries in the same order give the same state in every process. So two
+processes agree without a server, as long as the list has one order and an entry is added only by somebody who has seen
+all earlier ones. Any log that can append conditionally can give such a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, Self, TypeVar
+
+__all__ = ["Entry", "MachineState", "StateLedger"]
+
+# What is written down: JSON and nothing else, with the kind of the entry under "kind".
+Entry = dict[str, Any]
+
+
+class MachineState(Protocol):
+    """A state that entries change. It reads no clock, no file and no process table: all of that is in the entries."""
+
+    def apply(self, entry: Entry, at: int) -> None:
+        """Take one entry in. `at` is when it was appended (microseconds UTC), never falling within a ledger."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state as JSON."""
+
+    @classmethod
+    def restore(cls, snapshot: dict[str, Any]) -> Self:
+        """The state a snapshot was made of."""
+
+
+S_co = TypeVar("S_co", covariant=True)
+T = TypeVar("T")
+
+
+class StateLedger(Protocol[S_co]):
+    """An ordered list of entries and the state they add up to. Safe to use from several threads."""
+
+    def current(self) -> S_co:
+        """The state after everything any process has appended so far. Not to be changed by the caller."""
+
+    def decide(self, decision: Callable[[S_co, int], tuple[list[Entry], T]]) -> T:
+        """Append what `decision(state, now)` wants appended, durably, and only if nobody appended meanwhile.
+
+        On a conflict the decision is asked again with the newer state, so it may run several times and must change
+        nothing. No entries: nothing is written. What it raises is raised here, and nothing is written.
+        """
+
+    def state_at(self, at: int) -> S_co:
+        """The state as it was at that append time; a value of its own, not the live one."""
