@@ -1,0 +1,121 @@
+"""Mainstem: one log, every view.
+
+The public names, each resolved on first use: `import mainstem` costs milliseconds and loads neither PySpark nor DuckDB.
+Inside the package, import from the defining module instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # For type checkers and editors only; a test holds that it names the same things as `_DEFINED_IN`.
+    from mainstem.errors import (
+        AlreadyExists,
+        AppendConflict,
+        Conflict,
+        Corrupt,
+        CorruptBlock,
+        CorruptHome,
+        CorruptManifest,
+        CorruptSegment,
+        DiskFull,
+        FellOff,
+        Fenced,
+        GroupNotFound,
+        IncompleteAppend,
+        Invalid,
+        InvalidName,
+        InvalidRows,
+        LockHeld,
+        MainstemError,
+        NewerFormat,
+        NotFound,
+        QueueNotFound,
+        SchemaMismatch,
+        TopicExists,
+        TopicNotFound,
+        Unavailable,
+    )
+    from mainstem.log.backoff import Backoff
+    from mainstem.log.group_member import Member
+    from mainstem.log.keep_rule import Keep
+    from mainstem.log.lag import Lag
+    from mainstem.log.message import Message
+    from mainstem.log.placed import Placed
+    from mainstem.log.producer import Producer
+    from mainstem.log.queue import Queue
+    from mainstem.log.topic import Topic
+    from mainstem.log.transaction import Transaction
+    from mainstem.stem import Mainstem, open
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlreadyExists",
+    "AppendConflict",
+    "Backoff",
+    "Conflict",
+    "Corrupt",
+    "CorruptBlock",
+    "CorruptHome",
+    "CorruptManifest",
+    "CorruptSegment",
+    "DiskFull",
+    "FellOff",
+    "Fenced",
+    "GroupNotFound",
+    "IncompleteAppend",
+    "Invalid",
+    "InvalidName",
+    "InvalidRows",
+    "Keep",
+    "Lag",
+    "LockHeld",
+    "Mainstem",
+    "MainstemError",
+    "Member",
+    "Message",
+    "NewerFormat",
+    "NotFound",
+    "Placed",
+    "Producer",
+    "Queue",
+    "QueueNotFound",
+    "SchemaMismatch",
+    "Topic",
+    "TopicExists",
+    "TopicNotFound",
+    "Transaction",
+    "Unavailable",
+    "open",
+]
+
+# What is not listed here is an error and comes from mainstem.errors.
+_DEFINED_IN = {
+    "Backoff": "mainstem.log.backoff",
+    "Keep": "mainstem.log.keep_rule",
+    "Lag": "mainstem.log.lag",
+    "Mainstem": "mainstem.stem",
+    "Member": "mainstem.log.group_member",
+    "Message": "mainstem.log.message",
+    "Placed": "mainstem.log.placed",
+    "Producer": "mainstem.log.producer",
+    "Queue": "mainstem.log.queue",
+    "Topic": "mainstem.log.topic",
+    "Transaction": "mainstem.log.transaction",
+    "open": "mainstem.stem",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(_DEFINED_IN.get(name, "mainstem.errors")), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

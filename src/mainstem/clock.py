@@ -1,0 +1,124 @@
+"""Where time comes from: the only module that reads a clock.
+
+Whatever needs the time takes a `Clock`, so that a test can give it a `ManualClock` and move time itself. Inside Mainstem
+a time is an integer, microseconds since 1970 in UTC; what users see is a datetime with a zone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from mainstem.durations import Duration, parse_duration
+from mainstem.errors import Invalid
+
+__all__ = ["Clock", "ManualClock", "SystemClock", "as_datetime", "as_us"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Clock(Protocol):
+    """Three ways to tell the time, all in microseconds. They differ in what can move them."""
+
+    def now(self) -> int:
+        """The time of day since 1970, UTC. Somebody may set it, also back."""
+
+    def boot(self) -> int:
+        """Time since the machine was started, sleep included. Nobody can set it, so it bounds what `now` may claim."""
+
+    def monotonic(self) -> int:
+        """Time since some moment, never going back: for waiting and for measuring."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now(self) -> int:
+        """The time of day since 1970, UTC."""
+        return time.time_ns() // 1000
+
+    def boot(self) -> int:
+        """Time since the machine was started, sleep included."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+
+    def monotonic(self) -> int:
+        """Time since some moment, never going back."""
+        return time.monotonic_ns() // 1000
+
+
+class ManualClock:
+    """A clock that stands still until it is told to move. Any number of threads may use it.
+
+    >>> clock = ManualClock()
+    >>> as_datetime(clock.now()).isoformat()
+    '2026-01-01T00:00:00+00:00'
+    >>> clock.advance("90 seconds")
+    >>> as_datetime(clock.now()).isoformat()
+    '2026-01-01T00:01:30+00:00'
+
+    `set` is somebody changing the time of day: the other two clocks do not follow.
+
+    >>> boot = clock.boot()
+    >>> clock.set(datetime(2036, 1, 1, tzinfo=UTC))
+    >>> clock.boot() == boot
+    True
+    """
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._lock = threading.Lock()
+        self._now = as_us(start)
+        # Not zero, so that a mix-up of two clocks shows in a test.
+        self._boot = 1_000_000_000
+        self._monotonic = 500_000_000
+
+    def now(self) -> int:
+        """The time of day since 1970, UTC."""
+        return self._now
+
+    def boot(self) -> int:
+        """Time since the machine was started, sleep included."""
+        return self._boot
+
+    def monotonic(self) -> int:
+        """Time since some moment, never going back."""
+        return self._monotonic
+
+    def advance(self, duration: Duration) -> None:
+        """Let time pass, on all three clocks."""
+        passed = parse_duration(duration) // _MICROSECOND
+        with self._lock:
+            self._now += passed
+            self._boot += passed
+            self._monotonic += passed
+
+    def set(self, moment: datetime) -> None:
+        """Change the time of day alone, forwards or back."""
+        with self._lock:
+            self._now = as_us(moment)
+
+
+def as_datetime(us: int) -> datetime:
+    """The datetime, in UTC, of microseconds since 1970.
+
+    >>> as_datetime(1_500_000).isoformat()
+    '1970-01-01T00:00:01.500000+00:00'
+    """
+    return _EPOCH + timedelta(microseconds=us)
+
+
+def as_us(moment: datetime) -> int:
+    """Microseconds since 1970 of a datetime with a zone; one without is refused: which moment would it be?
+
+    >>> as_us(datetime(1970, 1, 1, 1, tzinfo=UTC))
+    3600000000
+    """
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        raise Invalid(
+            f'time "{moment.isoformat(sep=" ")}" has no zone',
+            detail="The same reading of a clock is another moment in every zone of the world.",
+            hint="Give it one: datetime(..., tzinfo=UTC), or moment.astimezone(UTC) if it was this machine's local time.",
+        )
+    return (moment - _EPOCH) // _MICROSECOND

@@ -1,0 +1,262 @@
+"""Every error Mainstem raises on purpose.
+
+    MainstemError
+    ├── NotFound (LookupError)     TopicNotFound, GroupNotFound, QueueNotFound
+    ├── AlreadyExists              TopicExists
+    ├── Invalid (ValueError)       InvalidName, SchemaMismatch, InvalidRows, NewerFormat
+    ├── Conflict                   AppendConflict, Fenced
+    ├── FellOff                    the range that is gone, and how to go on
+    ├── Corrupt                    CorruptBlock, CorruptManifest, CorruptSegment, CorruptHome
+    └── Unavailable (OSError)      DiskFull, LockHeld, IncompleteAppend
+
+The branch is the policy: `Unavailable` may be tried again, `Conflict` is for the caller to decide anew, `Corrupt` stops
+at once and names file and byte, `Invalid` and `NotFound` are mistakes in a program or a command.
+
+An error is three sentences: what is wrong (`str(error)`: lower case, no full stop, the thing in double quotes), the
+facts, and what to do. The last two ride as exception notes, so every traceback shows them:
+
+    mainstem.TopicNotFound: topic "ordres" does not exist
+    Detail: The log in "data/shop" has 2 topics: customers, orders.
+    Hint: Did you mean "orders"?
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "AlreadyExists",
+    "AppendConflict",
+    "Conflict",
+    "Corrupt",
+    "CorruptBlock",
+    "CorruptHome",
+    "CorruptManifest",
+    "CorruptSegment",
+    "DiskFull",
+    "FellOff",
+    "Fenced",
+    "GroupNotFound",
+    "IncompleteAppend",
+    "Invalid",
+    "InvalidName",
+    "InvalidRows",
+    "LockHeld",
+    "MainstemError",
+    "NewerFormat",
+    "NotFound",
+    "QueueNotFound",
+    "SchemaMismatch",
+    "TopicExists",
+    "TopicNotFound",
+    "Unavailable",
+    "did_you_mean",
+]
+
+# Fields live in `__dict__`, which is what pickle carries. A field named like one of these would land in a slot of the
+# built-in exception instead and be lost on the way, without an error.
+_TAKEN_BY_PYTHON = frozenset(dir(OSError))
+
+
+class MainstemError(Exception):
+    """What every error of Mainstem is.
+
+    `detail` and `hint` become the notes "Detail: ..." and "Hint: ..."; further keyword arguments become attributes.
+    `args` holds the message alone and everything else lies in `__dict__`, so an error comes out of `pickle` whole.
+
+    >>> error = MainstemError('topic "ordres" is odd', detail="It has no rows.", hint="Append some.", topic="ordres")
+    >>> str(error), error.topic, error.__notes__
+    ('topic "ordres" is odd', 'ordres', ['Detail: It has no rows.', 'Hint: Append some.'])
+    """
+
+    detail: str
+    hint: str
+
+    def __init__(self, message: str, *, detail: str = "", hint: str = "", **fields: object) -> None:
+        super().__init__(message)
+        if taken := sorted(_TAKEN_BY_PYTHON.intersection(fields)):
+            raise TypeError(f"an error's field may not be called {', '.join(taken)}: Python's exceptions use that name")
+        self.detail = detail.strip()
+        self.hint = hint.strip()
+        self.__dict__.update(fields)
+        if self.detail:
+            self.add_note(f"Detail: {self.detail}")
+        if self.hint:
+            self.add_note(f"Hint: {self.hint}")
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        _show_as_public(cls)
+
+
+def _show_as_public(error_class: type[MainstemError]) -> None:
+    """Tracebacks then say `mainstem.TopicNotFound`, the name a user imports, instead of where it is defined."""
+    if error_class.__module__ == __name__:
+        error_class.__module__ = __name__.partition(".")[0]
+
+
+_show_as_public(MainstemError)
+
+
+class NotFound(MainstemError, LookupError):
+    """Something was named that is not there."""
+
+
+class TopicNotFound(NotFound):
+    """The log has no topic of this name."""
+
+    topic: str = ""
+
+
+class GroupNotFound(NotFound):
+    """The topic has no reader group of this name."""
+
+    topic: str = ""
+    group: str = ""
+
+
+class QueueNotFound(NotFound):
+    """The topic has no queue of this name."""
+
+    topic: str = ""
+    queue: str = ""
+
+
+class AlreadyExists(MainstemError):
+    """Something was to be made that is there already."""
+
+
+class TopicExists(AlreadyExists):
+    """The log has a topic of this name."""
+
+    topic: str = ""
+
+
+class Invalid(MainstemError, ValueError):
+    """What was given cannot be right, whatever the state of the log."""
+
+
+class InvalidName(Invalid):
+    """A name that could not be a file name everywhere, or would be mistaken for another."""
+
+    name: object = ""
+
+
+class SchemaMismatch(Invalid):
+    """Rows or a schema that do not fit the topic's schema."""
+
+    column: str = ""
+
+
+class InvalidRows(Invalid):
+    """A row that the topic cannot take; nothing of the append was written.
+
+    `row` counts from 0 in what was given; it is None where no single row is to blame.
+    """
+
+    row: int | None = None
+    column: str = ""
+
+
+class NewerFormat(Invalid):
+    """Files written by a later Mainstem than this one."""
+
+    found_version: int = 0
+    known_version: int = 0
+
+
+class Conflict(MainstemError):
+    """Somebody else decided otherwise meanwhile, or earlier: look again and decide anew."""
+
+
+class AppendConflict(Conflict):
+    """A conditional append found that somebody had appended first; nothing was written."""
+
+
+class Fenced(Conflict):
+    """A later run of the same producer, member or holder has taken over; this one may not write any more."""
+
+    epoch: int | None = None
+    current_epoch: int | None = None
+
+
+class FellOff(MainstemError):
+    """A reader wanted records that are no longer kept: offsets `first_lost` to `last_lost`, both included."""
+
+    topic: str = ""
+    partition: int = 0
+    first_lost: int = 0
+    last_lost: int = 0
+
+
+class Corrupt(MainstemError):
+    """Bytes on disk are not what was written there: `path`, and `position` where it is known."""
+
+    path: str = ""
+    position: int | None = None
+
+
+class CorruptBlock(Corrupt):
+    """A block of an active segment fails its checksum or breaks the chain."""
+
+    topic: str = ""
+    partition: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
+
+
+class CorruptManifest(Corrupt):
+    """The list of a partition's sealed segments fails its checksum."""
+
+
+class CorruptSegment(Corrupt):
+    """A sealed segment fails its checksum."""
+
+    topic: str = ""
+    partition: int = 0
+
+
+class CorruptHome(Corrupt):
+    """The directory is not a home, or its description cannot be read."""
+
+
+class Unavailable(MainstemError, OSError):
+    """The machine cannot do it now; the same call may succeed later."""
+
+
+class DiskFull(Unavailable):
+    """No space is left for the append; nothing was acknowledged, and reading goes on."""
+
+    path: str = ""
+
+
+class LockHeld(Unavailable):
+    """A process holds a lock and does not go on; `pid` is that process."""
+
+    pid: int = 0
+    path: str = ""
+
+
+class IncompleteAppend(Unavailable):
+    """An append over several partitions reached only some of them.
+
+    A producer's retry with the same sequence completes the rest and repeats nothing.
+    """
+
+    topic: str = ""
+    written: tuple[int, ...] = ()
+    not_written: tuple[int, ...] = ()
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A hint naming the one of `names` that `name` was probably meant to be; empty if none is near.
+
+    >>> did_you_mean("ordres", ["customers", "orders"])
+    'Did you mean "orders"?'
+    >>> did_you_mean("zebra", ["customers", "orders"])
+    ''
+    """
+    by_folded = {known.casefold(): known for known in names}
+    near = difflib.get_close_matches(name.casefold(), by_folded, n=1)
+    return f'Did you mean "{by_folded[near[0]]}"?' if near else ""

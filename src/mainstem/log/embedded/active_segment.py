@@ -1,0 +1,195 @@
+"""A segment that is still blocks: the one being appended to, and closed ones that wait to be sealed.
+
+    preamble (64 bytes): magic "MAINSTEM" | format u32 | epoch u32 | base offset u64 | created at i64 | id (16 bytes)
+                         zero (12 bytes) | crc32c of the 60 bytes before u32
+    block, block, ...    the first is always a state block: what must be known of all that came before
+
+Its name is its base offset and the partition's epoch when it was made, `00000000000000000042-000001.blocks`, and its
+end is where the next one begins. A segment of a lower epoch than one that begins at or before its base counts no more:
+it was abandoned when the partition was taken over there. One writer at a time (the partition's lock), any number of readers. After a crash the last
+one may end in half a block; `crash_recovery` cuts that off.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import google_crc32c
+
+from mainstem.errors import CorruptBlock, NewerFormat
+from mainstem.log.embedded.block import HEADER_BYTES, Block, Damage, Header, decode_header, walk
+from mainstem.log.embedded.block import MAGIC as BLOCK_MAGIC
+from mainstem.log.embedded.files import Files
+
+PREAMBLE = struct.Struct("<8sIIQq16s12x")
+PREAMBLE_BYTES = PREAMBLE.size + 4
+CHECKSUM = struct.Struct("<I")
+MAGIC = b"MAINSTEM"
+FORMAT = 1
+
+NAME = re.compile(r"(\d{20})-(\d{6,})\.blocks")
+
+# How much is read at once when only headers are wanted: enough for some hundred small blocks; between large ones, whose
+# payloads are skipped, a page will do.
+HEADERS_CHUNK_BYTES = 128 << 10
+HEADERS_CHUNK_BYTES_MIN = 4 << 10
+
+# How much is read at once when a header is looked for byte by byte.
+SEARCH_CHUNK_BYTES = 4 << 20
+
+
+class SegmentName(NamedTuple):
+    """Which segment of blocks: sorts as they follow each other."""
+
+    base: int
+    epoch: int
+
+    def path(self, folder: str) -> str:
+        return f"{folder}/{self.base:020d}-{self.epoch:06d}.blocks"
+
+    def index_path(self, folder: str) -> str:
+        return f"{folder}/{self.base:020d}-{self.epoch:06d}.index"
+
+
+def all_segments_in(names: list[str]) -> list[SegmentName]:
+    """The segments of blocks among the names of a directory, in order, also those that count no more."""
+    return sorted(SegmentName(int(match[1]), int(match[2])) for match in map(NAME.fullmatch, names) if match)
+
+
+def segments_in(names: list[str]) -> list[SegmentName]:
+    """The segments of blocks among the names of a directory that count, in order."""
+    counted: list[SegmentName] = []
+    for name in all_segments_in(names):
+        while counted and counted[-1].base == name.base:
+            counted.pop()  # sorted by epoch after base: the later one counts
+        if not counted or name.epoch >= counted[-1].epoch:
+            counted.append(name)
+    return counted
+
+
+def published_segments(names: list[str], segment: int, epoch: int) -> list[SegmentName]:
+    """The segments up to the one in which the published end lies, in order.
+
+    Behind it there may be one that is just being made, which is not whole yet.
+    """
+    return [*(name for name in segments_in(names) if name.base < segment), SegmentName(segment, epoch)]
+
+
+class Preamble(NamedTuple):
+    """The head of a segment file; its checksum is what the first block is chained to."""
+
+    epoch: int
+    base: int
+    created_at: int
+    crc: int
+
+
+def encode_preamble(name: SegmentName, created_at: int) -> tuple[bytes, int]:
+    packed = PREAMBLE.pack(MAGIC, FORMAT, name.epoch, name.base, created_at, os.urandom(16))
+    crc = google_crc32c.value(packed)
+    return packed + CHECKSUM.pack(crc), crc
+
+
+def read_preamble(files: Files, handle: int, path: str) -> Preamble | None:
+    """The preamble, or None when the bytes are not one."""
+    data = files.pread(handle, PREAMBLE_BYTES, 0)
+    if len(data) < PREAMBLE_BYTES or data[: len(MAGIC)] != MAGIC:
+        return None
+    crc = google_crc32c.value(data[: PREAMBLE.size])
+    if crc != CHECKSUM.unpack_from(data, PREAMBLE.size)[0]:
+        return None
+    _, version, epoch, base, created_at, _ = PREAMBLE.unpack_from(data)
+    if version > FORMAT:
+        raise NewerFormat(
+            f'segment "{path}" has format {version}',
+            detail=f"This version of Mainstem reads segments up to format {FORMAT}.",
+            hint="Open the home with a newer Mainstem.",
+        )
+    return Preamble(epoch, base, created_at, crc)
+
+
+class ActiveSegment:
+    """A segment file of blocks, open to read and, for who holds the partition's lock, to write."""
+
+    def __init__(self, files: Files, folder: str, name: SegmentName) -> None:
+        self.name = name
+        self.path = name.path(folder)
+        self._files = files
+        self.handle = files.open(self.path)
+
+    def close(self) -> None:
+        self._files.close(self.handle)
+
+    def size(self) -> int:
+        return self._files.size(self.handle)
+
+    def preamble(self) -> Preamble | None:
+        return read_preamble(self._files, self.handle, self.path)
+
+    def header_at(self, position: int) -> Header | None:
+        return decode_header(self._files.pread(self.handle, HEADER_BYTES, position))
+
+    def walk(self, position: int, end: int, offset: int, previous: int | None = None) -> Iterator[Block | Damage]:
+        """The blocks between two positions, each checked; see `block.walk`."""
+        return walk(self._files, self.handle, position, end, offset=offset, previous=previous)
+
+    def blocks(self, position: int, end: int, offset: int) -> Iterator[Block]:
+        """The blocks of a range that was published: anything unsound in it is damage."""
+        for item in self.walk(position, end, offset):
+            if isinstance(item, Damage):
+                raise self.corrupt(item, end)
+            yield item
+
+    def headers(self, position: int, end: int) -> Iterator[tuple[int, Header]]:
+        """Headers and their positions, without the payloads; stops at the first that is none."""
+        chunk, chunk_at = b"", position
+        wanted = HEADERS_CHUNK_BYTES
+        while position < end:
+            if position + HEADER_BYTES > chunk_at + len(chunk):
+                chunk_at = position
+                chunk = self._files.pread(self.handle, min(wanted, end - position), position)
+            header = decode_header(chunk, position - chunk_at)
+            if header is None:
+                return
+            yield position, header
+            position += header.size
+            wanted = HEADERS_CHUNK_BYTES if header.size < HEADERS_CHUNK_BYTES // 4 else HEADERS_CHUNK_BYTES_MIN
+
+    def next_sound(self, position: int, end: int) -> tuple[int, Header] | None:
+        """The first block at or after a position that begins where none was expected: what follows damage."""
+        return next(self.sound_after(position, end), None)
+
+    def sound_after(self, position: int, end: int) -> Iterator[tuple[int, Header]]:
+        """Blocks of this segment whose headers are sound, wherever they begin: what follows damage."""
+        preamble = self.preamble()
+        while position < end:
+            chunk = self._files.pread(self.handle, min(SEARCH_CHUNK_BYTES, end - position), position)
+            if len(chunk) < HEADER_BYTES:
+                return
+            at = chunk.find(BLOCK_MAGIC)
+            while 0 <= at <= len(chunk) - HEADER_BYTES:
+                header = decode_header(chunk, at)
+                if header is not None and (preamble is None or header.segment == preamble.crc):
+                    yield position + at, header
+                at = chunk.find(BLOCK_MAGIC, at + 1)
+            # A header may lie across the border of two chunks.
+            position += len(chunk) - HEADER_BYTES + 1
+
+    def corrupt(self, damage: Damage, end: int) -> CorruptBlock:
+        """The error that names file, byte and the exact range that cannot be read."""
+        after = self.next_sound(damage.position + 1, end)
+        until = f"offset {after[1].base_offset - 1}" if after else "the end of the segment"
+        return CorruptBlock(
+            f'segment "{self.path}" is damaged at byte {damage.position}',
+            detail=f"Records from offset {damage.offset} up to {until} cannot be read: a checksum does not fit.",
+            hint="Nothing was changed. Restore the file from a copy, or read on after the damaged range by giving "
+            "a start behind it.",
+            path=self.path,
+            position=damage.position,
+            first_offset=damage.offset,
+            last_offset=after[1].base_offset - 1 if after else None,
+        )

@@ -1,0 +1,256 @@
+"""The embedded log: a home on this machine's disk, used by any number of processes without a server."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, Literal, TypeVar
+
+import pyarrow as pa
+
+from mainstem.clock import Clock, SystemClock
+from mainstem.errors import Conflict, TopicNotFound, did_you_mean
+from mainstem.log import group_decisions
+from mainstem.log.embedded.block import ABORT, COMMIT
+from mainstem.log.embedded.embedded_topic import EmbeddedTopic
+from mainstem.log.embedded.file_errors import closed
+from mainstem.log.embedded.files import Files, RealFiles
+from mainstem.log.embedded.home import Home, unavailable
+from mainstem.log.embedded.ledger import Ledger, create_ledger
+from mainstem.log.embedded.partition import Pending
+from mainstem.log.embedded.producers import Producers
+from mainstem.log.embedded.topic_store import TopicStore, create_topic
+from mainstem.log.embedded.transaction_log import TransactionLog
+from mainstem.log.embedded.upkeep import Upkeep, UpkeepMode
+from mainstem.log.log import Promise
+from mainstem.log.producer_run import ProducerRun
+from mainstem.log.producer_state import ProducersState
+from mainstem.log.state_ledger import MachineState
+from mainstem.log.topic_settings import TopicSettings, difference
+from mainstem.log.transaction_state import COMMITTED, Participant, TransactionState
+from mainstem.names import check_own_name
+
+S = TypeVar("S", bound=MachineState)
+
+# One object for the process: handles with locks on them are shared by it.
+REAL_FILES = RealFiles()
+
+# Threads that append to several partitions at once; they wait for the disk, not for a core.
+APPEND_THREADS = 16
+
+
+class EmbeddedLog:
+    """A log in a directory. Thread-safe."""
+
+    promises = frozenset(Promise)
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        synced: Callable[[], None] | None = None,
+        upkeep: UpkeepMode = "manual",
+    ) -> None:
+        self.files: Files = files or REAL_FILES
+        self.clock: Clock = clock or SystemClock()
+        self.home = Home(self.files, os.path.abspath(os.fspath(path)))
+        self.title = f'the log in "{os.fspath(path)}"'
+        self._synced = synced
+        self._guard = threading.RLock()
+        self._topics: dict[str, EmbeddedTopic] = {}
+        self._ledgers: dict[str, Ledger[Any]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._closed = False
+        home = self.home.path
+        self.producers = Producers(
+            lambda: self.ledger(f"{home}/ledgers/producers", ProducersState, ProducersState.restore, "producers")
+        )
+        self.transactions = TransactionLog(
+            lambda: self.ledger(f"{home}/ledgers/transactions", TransactionState, TransactionState.restore, "transactions"),
+            self._mark,
+        )
+        self.upkeep = Upkeep(self, lambda: list(self._topics), upkeep)
+        self.upkeep.start()
+
+    def close(self) -> None:
+        self.upkeep.stop()
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True
+            for topic in self._topics.values():
+                topic.store.close()
+            for ledger in self._ledgers.values():
+                ledger.close()
+            self._topics, self._ledgers = {}, {}
+            if self._pool is not None:
+                self._pool.shutdown()
+                self._pool = None
+            self.home.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise closed(self.title)
+
+    def _executor(self) -> Executor:
+        with self._guard:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(APPEND_THREADS, thread_name_prefix="mainstem-append")
+            return self._pool
+
+    # Topics
+
+    def topic_names(self) -> list[str]:
+        return self.home.topic_names()
+
+    def create_topic(self, settings: TopicSettings) -> EmbeddedTopic:
+        """Make a topic, or open it if it is there with the same settings."""
+        self._check_open()
+        if settings.archive is not None:
+            settings = settings.altered(archive=os.path.abspath(settings.archive))
+        folder = self.home.topic_folder(settings.name)
+        if not self.files.exists(folder):
+            self.home.make_folder(folder, lambda beside: create_topic(self.files, beside, settings, self.clock))
+        topic = self.open_topic(settings.name)
+        if differences := difference(topic.settings, settings):
+            raise Conflict(
+                f'topic "{settings.name}" exists with other settings',
+                detail=f"Of the topic that is there: {'; '.join(differences)}.",
+                hint=f'Open it as it is with stem.topic("{settings.name}"), or change it: '
+                f"mainstem topic alter {settings.name} ...",
+            )
+        return topic
+
+    def open_topic(self, name: str) -> EmbeddedTopic:
+        check_own_name(name, "topic")
+        with self._guard, unavailable(self.home.path):
+            self._check_open()
+            topic = self._topics.get(name)
+            if topic is not None and topic.store.is_current():
+                return topic
+            if topic is not None:
+                self._forget(name)
+            folder = self.home.topic_folder(name)
+            if not self.files.exists(folder):
+                raise self._no_topic(name)
+            store = TopicStore(self.files, folder, name, self.clock, self._executor, self._synced)
+            topic = self._topics[name] = EmbeddedTopic(self, store)
+            return topic
+
+    def _no_topic(self, name: str) -> TopicNotFound:
+        names = self.topic_names()
+        count = "1 topic" if len(names) == 1 else f"{len(names)} topics"
+        listed = f"{count}: {', '.join(names)}" if names else "no topics yet"
+        return TopicNotFound(
+            f'topic "{name}" does not exist',
+            detail=f"{self.title[0].upper()}{self.title[1:]} has {listed}.",
+            hint=f"{did_you_mean(name, names)} Create a topic with: "
+            f'mainstem topic create {name} --schema "..."'.strip(),
+            topic=name,
+        )
+
+    def _forget(self, name: str) -> None:
+        """Let go of a topic and its ledgers: it was deleted, here or by another process."""
+        store = self._topics.pop(name).store
+        for folder in [folder for folder in self._ledgers if folder.startswith(store.folder + "/")]:
+            self._ledgers.pop(folder).close()
+        store.close()
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its groups and queues; appends under way in other processes are refused."""
+        topic = self.open_topic(name)
+        with self.home.locked(), self._guard:
+            for partition in topic.store.partitions:
+                partition.mark_deleted()
+            folder = topic.store.folder
+            self._forget(name)
+            self.home.remove_folder(folder)
+
+    # Ledgers
+
+    def ledger(self, folder: str, new_state: Callable[[], S], restore: Callable[[dict[str, Any]], S], title: str) -> Ledger[S]:
+        """The ledger in a folder; made if it is not there."""
+        with self._guard:
+            self._check_open()
+            ledger = self._ledgers.get(folder)
+            if ledger is None:
+                if not self.files.exists(f"{folder}/heads"):
+                    self.home.make_folder(folder, lambda beside: create_ledger(self.files, beside, self.clock))
+                ledger = self._ledgers[folder] = Ledger(self.files, folder, self.clock, new_state, restore, title=title)
+            return ledger
+
+    def drop_ledger(self, folder: str) -> None:
+        with self._guard:
+            ledger = self._ledgers.pop(folder, None)
+            if ledger is not None:
+                ledger.close()
+            if self.files.exists(folder):
+                self.home.remove_folder(folder)
+
+    # Producers and transactions
+
+    def open_producer(self, name: str) -> ProducerRun:
+        """Begin a run of a producer: older runs are fenced, and what they left open is aborted."""
+        number, epoch = self.producers.open(name)
+        self.transactions.abort_of(number)
+        return self._run(name, number, epoch)
+
+    def shared_producer(self, name: str) -> ProducerRun:
+        """A producer of Mainstem's own that several processes use at once."""
+        return self._run(name, *self.producers.share(name))
+
+    def _run(self, name: str, number: int, epoch: int) -> ProducerRun:
+        def state(topic: str, at: int) -> None:
+            lowest = self.producers.state_watermark(name, epoch, topic, at)
+            self.open_topic(topic).state_watermark(lowest)
+
+        return ProducerRun(
+            name,
+            number,
+            epoch,
+            check=lambda: self.producers.check(name, epoch),
+            state=state,
+            last_sequence=lambda topic: self.open_topic(topic).last_sequence(number),
+        )
+
+    def begin_transaction(self, timeout: int, producer: ProducerRun | None = None) -> int:
+        return self.transactions.begin(timeout, 0 if producer is None else producer.id)
+
+    def join_group_offsets(self, transaction: int, topic: str, group: str) -> None:
+        self.transactions.join(transaction, [("group", topic, group)])
+
+    def end_transaction(self, transaction: int, outcome: str) -> None:
+        self.transactions.decide(transaction, outcome)
+
+    def outcome(self, transaction: str) -> Literal["open", "committed", "aborted"]:
+        """What became of a transaction; one whose owner is gone or late is aborted by asking."""
+        self.transactions.settle()
+        return self.transactions.outcome(int(transaction))
+
+    def _mark(self, participant: Participant, number: int, decision: int, outcome: str) -> None:
+        """Write a transaction's marker where it wrote. What is deleted meanwhile needs none."""
+        kind, name, place = participant
+        try:
+            topic = self.open_topic(str(name))
+        except TopicNotFound:
+            return
+        if kind == "topic":
+            marker = Pending(b"", 1, kind=COMMIT if outcome == COMMITTED else ABORT, transaction=number, sequence=decision)
+            topic.store.append({int(place): marker})
+        elif str(place) in topic.groups():
+            topic.group_ledger(str(place)).decide(
+                lambda state, now: (group_decisions.settle(state, str(number), outcome), None)
+            )
+
+    # SQL
+
+    def query(self, sql: str, parameters: Sequence[object]) -> pa.Table:
+        from mainstem.log.embedded.sql import query  # DuckDB is loaded when the first question is asked
+
+        return query(self, sql, parameters)
+
+

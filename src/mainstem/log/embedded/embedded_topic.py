@@ -1,0 +1,320 @@
+"""A topic of the embedded log, as `Topic` uses it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from mainstem.clock import Clock, as_datetime
+from mainstem.errors import Invalid
+from mainstem.log.embedded.active_segment import segments_in
+from mainstem.log.embedded.archive import Archive, check_archive
+from mainstem.log.embedded.beat_file import BeatFiles
+from mainstem.log.embedded.compaction import compact
+from mainstem.log.embedded.ledger import Ledger
+from mainstem.log.embedded.partition import Pending
+from mainstem.log.embedded.partition_lock import UPKEEP
+from mainstem.log.embedded.partition_reader import PartitionReader, Visible
+from mainstem.log.embedded.pending_blocks import pending_blocks
+from mainstem.log.embedded.retention import drop_expired
+from mainstem.log.embedded.sealing import seal
+from mainstem.log.embedded.soundness import verify
+from mainstem.log.embedded.topic_schemas import Reading
+from mainstem.log.embedded.topic_store import TopicStore
+from mainstem.log.embedded.waking import Watch
+from mainstem.log.group_state import GroupState
+from mainstem.log.lag import Lag
+from mainstem.log.placed import Placed, token_of
+from mainstem.log.producer_run import ProducerRun
+from mainstem.log.queue_state import QueueState
+from mainstem.log.rows import CheckedRows
+from mainstem.log.state_ledger import StateLedger
+from mainstem.log.topic_settings import TopicSettings
+from mainstem.log.upkeep_report import CompactionReport, RetentionReport
+from mainstem.log.verification import Verification
+
+if TYPE_CHECKING:
+    from mainstem.log.embedded.embedded_log import EmbeddedLog
+
+MICROSECOND = timedelta(microseconds=1)
+
+
+class EmbeddedMoment:
+    """What every partition of a topic shows at one moment."""
+
+    def __init__(self, store: TopicStore, visible: dict[int, Visible]) -> None:
+        self._store = store
+        self._schemas = store.schemas
+        self._visible = visible
+
+    def earliest(self, partition: int) -> int:
+        return self._store.readers[partition].earliest()
+
+    def latest(self, partition: int) -> int:
+        return self._visible[partition].end
+
+    def at_time(self, partition: int, at: int) -> int:
+        return self._store.readers[partition].offset_at(at, self._visible[partition])
+
+    def read(
+        self, partition: int, start: int, stop: int, columns: Sequence[str] | None, delay: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        reader = self._store.readers[partition]
+        reading = Reading(columns, delay=delay)
+        return reader.read(self._schemas, start, self._visible[partition], stop=stop, reading=reading)
+
+
+class EmbeddedTopic:
+    """One topic, open in this process. Thread-safe."""
+
+    def __init__(self, log: EmbeddedLog, store: TopicStore) -> None:
+        self.store = store
+        self._log = log
+
+    @property
+    def name(self) -> str:
+        return self.store.name
+
+    @property
+    def settings(self) -> TopicSettings:
+        return self.store.settings
+
+    @property
+    def clock(self) -> Clock:
+        return self.store.clock
+
+    # Appending
+
+    def append(
+        self,
+        rows: CheckedRows,
+        *,
+        partition: int | None = None,
+        producer: ProducerRun | None = None,
+        sequence: int | None = None,
+        transaction: int = 0,
+    ) -> Placed:
+        partitions = rows.settings.partitions
+        if partition is not None and not 0 <= partition < partitions:
+            raise Invalid(
+                f'topic "{self.name}" has no partition {partition}',
+                detail=f"It has {partitions}, numbered from 0.",
+                hint="Leave partition out: the key decides.",
+            )
+        if not rows.batch.num_rows:
+            return Placed({}, as_datetime(self.clock.now()), self.token())
+        # Rows without a key are placed by sequence, so that a retry lands alike.
+        keyless = sequence % partitions if sequence is not None else self.store.next_turn()
+        blocks = pending_blocks(rows, keyless, self.clock.now(), partition)
+        if producer is not None or transaction:
+            for pending in blocks.values():
+                if producer is not None and sequence is not None:
+                    pending.producer_id, pending.producer_epoch = producer.id, producer.epoch
+                    pending.sequence = sequence
+                pending.transaction = transaction
+                pending.check = self._check(producer, transaction)
+        if transaction:
+            self._log.transactions.join(transaction, [("topic", self.name, number) for number in blocks])
+        self.store.append(blocks)
+        self._log.upkeep.appended(sum(len(it.payload) for it in blocks.values()), rows.settings.segment_bytes_max)
+        return self._placed(blocks)
+
+    def _placed(self, blocks: Mapping[int, Pending]) -> Placed:
+        offsets: dict[int, tuple[int, int]] = {}
+        appended, appended_at = False, 0
+        for number, it in blocks.items():
+            appended = appended or not it.duplicate
+            appended_at = max(appended_at, it.appended_at)
+            if it.base_offset >= 0:
+                offsets[number] = (it.base_offset, it.end_offset)
+        # Where there is one partition, its end after this append is known: no need to look.
+        alone = appended and len(self.store.partitions) == 1
+        token = token_of({self.name: {0: offsets[0][1]}}) if alone else self.token()
+        return Placed(offsets, as_datetime(appended_at), token, appended)
+
+    def _check(self, producer: ProducerRun | None, transaction: int) -> Callable[[], None] | None:
+        if producer is None and not transaction:
+            return None
+
+        def check() -> None:
+            if producer is not None:
+                producer.check()
+            if transaction:
+                self._log.transactions.check_open(transaction)
+
+        return check
+
+    def state_watermark(self, stated: int) -> None:
+        """Say in every partition that nothing earlier will come."""
+        self.store.append({number: Pending(b"", 0, stated_watermark=stated) for number in range(len(self.store.partitions))})
+
+    def last_sequence(self, producer_id: int) -> int:
+        """The highest sequence of a producer in any partition; -1 if there is none."""
+        return max(partition.last_sequence(producer_id) for partition in self.store.partitions)
+
+    def token(self) -> str:
+        return token_of({self.name: {number: end.offset for number, end in enumerate(self.store.ends())}})
+
+    def alter(self, changes: dict[str, Any]) -> None:
+        if changes.get("archive") is not None:
+            changes = {**changes, "archive": os.path.abspath(changes["archive"])}
+        with self._log.home.locked():
+            self.store.refresh()
+            self.store.write_settings(self.store.settings.altered(**changes))
+
+    # Reading
+
+    def moment(self) -> EmbeddedMoment:
+        self.store.refresh()
+        return EmbeddedMoment(self.store, self.store.visible(self._log.transactions.moment()))
+
+    def _reader(self, partition: int) -> PartitionReader:
+        self.store.refresh()
+        return self.store.readers[partition]
+
+    def read(
+        self,
+        partition: int,
+        start: int,
+        rows_max: int,
+        columns: Sequence[str] | None = None,
+        delay: int | None = None,
+    ) -> pa.RecordBatch | None:
+        reader = self._reader(partition)
+        visible = reader.visible()
+        return next(reader.read(self.store.schemas, start, visible, reading=Reading(columns, rows_max, delay)), None)
+
+    def earliest(self, partition: int) -> int:
+        return self._reader(partition).earliest()
+
+    def latest(self, partition: int) -> int:
+        return self._reader(partition).visible().end
+
+    def at_time(self, partition: int, at: int) -> int:
+        reader = self._reader(partition)
+        return reader.offset_at(at, reader.visible())
+
+    def archived(self, archive: str, partition: int) -> Archive:
+        if archive != self.settings.archive:
+            # Its own is made when there is something to put into it.
+            check_archive(self.store.files, archive, self.name)
+        return Archive(self.store.files, archive, self.name, partition, self.store.schemas)
+
+    def behind(self, partition: int, offset: int) -> Lag:
+        """How far a reader that reads `offset` next is behind."""
+        reader = self._reader(partition)
+        visible = reader.visible()
+        offset = max(offset, reader.earliest())
+        records = visible.end - offset
+        if records <= 0:
+            return Lag()
+        first = next(reader.read(self.store.schemas, offset, visible, reading=Reading([], 1)), None)
+        if first is None:
+            return Lag(records=records)
+        appended_at = first.column("record").field("appended_at").cast(pa.int64())[0].as_py()
+        age = max(0, self.clock.now() - appended_at)
+        keep = self.settings.keep.age
+        return Lag(
+            records=records,
+            bytes=self._bytes_from(partition, offset),
+            seconds=age / 1_000_000,
+            until_dropped=None if keep is None else max(keep - age * MICROSECOND, timedelta(0)),
+        )
+
+    def _bytes_from(self, partition: int, offset: int) -> int:
+        """The bytes on disk from an offset on; within a segment by the share of its offsets."""
+        store, folder = self.store, self.store.partitions[partition].folder
+        manifest = store.partitions[partition].manifest_file.read()
+        spans = [(entry.base, entry.end, entry.bytes) for entry in manifest.segments]
+        names = [name for name in segments_in(store.files.list(folder)) if name.base >= manifest.end]
+        head = store.partitions[partition].published()
+        for name, after in zip(names, [*names[1:], None], strict=True):
+            size = head.position if name == (head.segment, head.epoch) else _size(store, name.path(folder))
+            spans.append((name.base, after.base if after else head.offset, size))
+        return sum(
+            size * (end - max(first, offset)) // (end - first) for first, end, size in spans if end > max(first, offset)
+        )
+
+    def waking(self, *ledgers: StateLedger[Any]) -> Watch:
+        paths = [ledger.heads_path for ledger in ledgers if isinstance(ledger, Ledger)]
+        return Watch([self.store.heads_path, *paths])
+
+    def settle(self) -> None:
+        self._log.transactions.settle()
+
+    # Upkeep
+
+    def seal(self) -> int:
+        """Close what is being appended to and seal everything that is decided; how many files that made."""
+        self._log.transactions.settle()
+        made = 0
+        for number, partition in enumerate(self.store.partitions):
+            partition.roll()
+            made += seal(self.store, number)
+        return made
+
+    def compact(self) -> CompactionReport:
+        """Take out the records that a later one of the same key has replaced."""
+        self._log.transactions.settle()
+        numbers = range(len(self.store.partitions))
+        return sum((compact(self.store, number) for number in numbers), CompactionReport())
+
+    def drop_expired(self) -> RetentionReport:
+        """Drop what the topic need not keep any more."""
+        self._log.transactions.settle()
+        numbers = range(len(self.store.partitions))
+        return sum((drop_expired(self.store, number) for number in numbers), RetentionReport())
+
+    def verify(self) -> Verification:
+        return verify(self.store)
+
+    def take_over(self) -> None:
+        """End processes that stand still inside a lock of this topic, and fence what they had under way."""
+        for partition in self.store.partitions:
+            with partition.lock.taken_over(UPKEEP):
+                partition.take_over()
+
+    # Groups and queues
+
+    def groups(self) -> list[str]:
+        return self._names("groups")
+
+    def queues(self) -> list[str]:
+        return self._names("queues")
+
+    def _names(self, kind: str) -> list[str]:
+        folder = f"{self.store.folder}/{kind}"
+        names = self.store.files.list(folder) if self.store.files.exists(folder) else []
+        return [name for name in names if not name.startswith(".")]
+
+    def group_ledger(self, name: str) -> StateLedger[GroupState]:
+        return self._log.ledger(
+            f"{self.store.folder}/groups/{name}", GroupState, GroupState.restore, f'group "{name}" of "{self.name}"'
+        )
+
+    def queue_ledger(self, name: str) -> StateLedger[QueueState]:
+        return self._log.ledger(
+            f"{self.store.folder}/queues/{name}", QueueState, QueueState.restore, f'queue "{name}" of "{self.name}"'
+        )
+
+    def beats(self, group: str) -> BeatFiles:
+        return BeatFiles(self.store.files, f"{self.store.folder}/groups/{group}/beats", self.clock)
+
+    def delete_group(self, name: str) -> None:
+        self._log.drop_ledger(f"{self.store.folder}/groups/{name}")
+
+    def delete_queue(self, name: str) -> None:
+        self._log.drop_ledger(f"{self.store.folder}/queues/{name}")
+
+
+def _size(store: TopicStore, path: str) -> int:
+    try:
+        return store.files.identity(path)[2]
+    except FileNotFoundError:
+        return 0
+
+

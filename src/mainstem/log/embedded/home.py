@@ -1,0 +1,171 @@
+"""The home: the directory that holds a log.
+
+    mainstem.json                  format and id of the home
+    lock                           locked while topics are made, altered or deleted
+    topics/<name>/                 topic.json, heads, <partition>/, groups/<name>/, queues/<name>/
+    ledgers/<name>/                producers, transactions
+
+A directory in it is made whole under a name that begins with a dot and then renamed; one that is deleted is first
+renamed to such a name. So names without a dot are always whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from mainstem.errors import CorruptHome, DiskFull, Invalid, NewerFormat, Unavailable
+from mainstem.log.embedded.files import Files, read_file, replace_file
+from mainstem.log.embedded.partition_lock import WRITE, PartitionLock, release_lock, share_lock
+from mainstem.log.processes import alive, this_process
+
+FORMAT = 1
+NEW, DELETED = ".new-", ".deleted-"
+
+
+class Home:
+    """An open home."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self.path = path
+        self._files = files
+        with unavailable(path):
+            if not files.exists(f"{path}/mainstem.json"):
+                self._create()
+            self.id = self._read()
+        self._lock: PartitionLock = share_lock(files, f"{path}/lock")
+        self._sweep()
+
+    def _create(self) -> None:
+        files, path = self._files, self.path
+        if files.exists(path) and (others := [name for name in files.list(path) if name not in PARTS]):
+            raise Invalid(
+                f'"{path}" is not a home of Mainstem and not empty',
+                detail=f"It holds {others[0]!r}" + (f" and {len(others) - 1} more." if len(others) > 1 else "."),
+                hint="Give a new or an empty directory.",
+            )
+        for folder in (path, f"{path}/topics", f"{path}/ledgers"):
+            files.make_directory(folder)
+        if not files.exists(f"{path}/lock"):
+            files.close(files.create(f"{path}/lock"))
+        lock = share_lock(files, f"{path}/lock")
+        try:
+            with lock.held(WRITE):
+                if not files.exists(f"{path}/mainstem.json"):
+                    content = {"format": FORMAT, "id": uuid.uuid4().hex}
+                    replace_file(files, f"{path}/mainstem.json", json.dumps(content).encode() + b"\n")
+                    # The home's own name must survive a power cut as well as what is in it.
+                    files.sync_directory(os.path.dirname(os.path.abspath(path)))
+        finally:
+            release_lock(files, lock)
+
+    def _read(self) -> str:
+        path = f"{self.path}/mainstem.json"
+        try:
+            content = json.loads(read_file(self._files, path))
+            version, identity = int(content["format"]), str(content["id"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptHome(
+                f'"{path}" cannot be read',
+                detail="It should hold the format and the id of the home as JSON.",
+                hint='Restore it from a copy, or write {"format": 1, "id": "any"} into it.',
+                path=path,
+            ) from error
+        if version > FORMAT:
+            raise NewerFormat(
+                f'home "{self.path}" was written by a newer Mainstem',
+                detail=f"It has format {version}; this Mainstem knows up to {FORMAT}.",
+                hint="Install the newer Mainstem.",
+                found_version=version,
+                known_version=FORMAT,
+            )
+        return identity
+
+    def _sweep(self) -> None:
+        """Remove what a deletion or a creation that was cut short has left."""
+        for folder in (f"{self.path}/topics", f"{self.path}/ledgers"):
+            for name in self._files.list(folder):
+                if name.startswith(DELETED) or (name.startswith(NEW) and not _in_work(name)):
+                    with suppress(OSError):
+                        self._files.remove_tree(f"{folder}/{name}")
+
+    def close(self) -> None:
+        release_lock(self._files, self._lock)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Inside, no other process makes, alters or deletes a topic."""
+        with self._lock.held(WRITE):
+            yield
+
+    def topic_folder(self, name: str) -> str:
+        return f"{self.path}/topics/{name}"
+
+    def topic_names(self) -> list[str]:
+        return [name for name in self._files.list(f"{self.path}/topics") if not name.startswith(".")]
+
+    def make_folder(self, folder: str, fill: Callable[[str], None]) -> None:
+        """Make a directory whole: filled under another name, then renamed. Done if another process was first."""
+        parent, name = os.path.split(folder)
+        with unavailable(self.path):
+            self._files.make_directory(parent)
+            beside = f"{parent}/{NEW}{_process_word()}-{uuid.uuid4().hex[:8]}-{name}"
+            try:
+                fill(beside)
+                self._files.sync_directory(beside)
+                if not self._files.exists(folder):
+                    self._files.rename(beside, folder)
+            except OSError as error:
+                if not self._files.exists(folder):
+                    raise error
+            finally:
+                if self._files.exists(beside):
+                    self._files.remove_tree(beside)
+            self._files.sync_directory(parent)
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove a directory: gone at once by its name, then its files."""
+        parent, name = os.path.split(folder)
+        gone = f"{parent}/{DELETED}{uuid.uuid4().hex[:8]}-{name}"
+        self._files.rename(folder, gone)
+        self._files.sync_directory(parent)
+        self._files.remove_tree(gone)
+
+
+PARTS = ("mainstem.json", "mainstem.json.new", "topics", "ledgers", "lock")
+
+
+def _process_word() -> str:
+    identity = this_process()
+    return f"{identity['pid']}.{identity['started']}"
+
+
+def _in_work(name: str) -> bool:
+    pid, _, started = name.removeprefix(NEW).split("-")[0].partition(".")
+    identity = this_process()
+    return alive({"pid": int(pid), "started": int(started), "boot": identity["boot"]})
+
+
+@contextmanager
+def unavailable(path: str) -> Iterator[None]:
+    """Turns what the operating system says about a directory into our own errors."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, Unavailable) or error.errno is None:
+            raise
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(
+                f'no space left in "{path}"',
+                detail="Nothing was half done: what could not be written whole was taken back.",
+                hint="Free space on that disk and try again.",
+            ) from error
+        raise Unavailable(
+            f'"{error.filename or path}" cannot be used: {os.strerror(error.errno)}',
+            detail=f'The home is "{path}"; this process has user id {os.getuid()}.',
+            hint="Check that the directory is there, and that this user may read and write it.",
+        ) from error

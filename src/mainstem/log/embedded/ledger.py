@@ -1,0 +1,156 @@
+"""A ledger: an ordered list of JSON entries that any number of processes agree on, and the state it adds up to.
+
+    <ledger>/heads    one slot
+    <ledger>/0/       a partition whose blocks hold entries (a JSON array each), and from time to time a snapshot
+
+Every process applies the entries in their order and so has the same state. An entry is added only behind the last one
+its author has seen: else the append is refused, the author catches up and decides anew. So what is decided here is
+decided once, for all processes, and survives any crash, without a server. When a segment is full a new one is begun
+with a snapshot, so that opening a ledger reads little; the older ones stay for looking back. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from mainstem.clock import Clock
+from mainstem.errors import AppendConflict
+from mainstem.log.embedded.active_segment import segments_in
+from mainstem.log.embedded.block import ENTRIES
+from mainstem.log.embedded.file_errors import closed
+from mainstem.log.embedded.files import Files, remove_if_there
+from mainstem.log.embedded.heads import Slots, create_slots
+from mainstem.log.embedded.ledger_replay import SNAPSHOT, LedgerReplay
+from mainstem.log.embedded.partition import Partition, Pending, create_partition
+from mainstem.log.state_ledger import Entry, MachineState
+
+S = TypeVar("S", bound=MachineState)
+T = TypeVar("T")
+
+# A new segment is begun after this much. Opening a ledger costs reading at most that.
+SEGMENT_BYTES_MAX = 1 << 20
+
+
+def create_ledger(files: Files, folder: str, clock: Clock) -> None:
+    """Make the ledger's directory; done when its `heads` is there."""
+    end = create_partition(files, f"{folder}/0", clock)
+    create_slots(files, f"{folder}/heads.new", [end])
+    files.rename(f"{folder}/heads.new", f"{folder}/heads")
+    files.sync_directory(folder)
+
+
+class Ledger(Generic[S]):
+    """One ledger, open in this process."""
+
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        clock: Clock,
+        new_state: Callable[[], S],
+        restore: Callable[[dict[str, Any]], S],
+        *,
+        title: str,
+        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+    ) -> None:
+        self.heads_path = f"{folder}/heads"
+        self._files = files
+        self._clock = clock
+        self._guard = threading.RLock()
+        self._heads = Slots(files, self.heads_path)
+        self._segment_bytes_max = segment_bytes_max
+        self._partition = Partition(
+            # The partition itself never rolls: the ledger does, so that a snapshot comes first.
+            files, f"{folder}/0", self._heads, 0, clock, title=title, segment_bytes_max=1 << 62,
+        )  # fmt: skip
+        self._new_state = new_state
+        self._restore = restore
+        self._replay = self._new_replay()
+        self._closed = False
+
+    def _new_replay(self) -> LedgerReplay[S]:
+        return LedgerReplay(self._files, self._partition.folder, self._new_state, self._restore)
+
+    def close(self) -> None:
+        with self._guard:
+            self._closed = True
+            self._replay.close()
+            self._partition.close()
+            self._heads.close()
+
+    def current(self) -> S:
+        """The state after everything any process has appended so far. Not to be changed by the caller."""
+        with self._guard:
+            return self._catch_up()
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """A value that changes with every entry; cheap to look at."""
+        end = self._partition.published()
+        return end.segment, end.position
+
+    def _catch_up(self) -> S:
+        if self._closed:
+            raise closed(self._partition.title)
+        try:
+            self._replay.advance(self._partition.published())
+        except FileNotFoundError:
+            # The segment we stood in was trimmed away: start at the last snapshot.
+            self._replay.close()
+            self._replay = self._new_replay()
+            self._replay.advance(self._partition.published())
+        return self._replay.state
+
+    def decide(self, decision: Callable[[S, int], tuple[list[Entry], T]]) -> T:
+        """Append what `decision(state, now)` wants appended, durably, and only if nobody appended meanwhile.
+
+        On a conflict the decision is asked again with the newer state, so it may run several times and must change
+        nothing. No entries: nothing is written. What it raises is raised here, and nothing is written.
+        """
+        while True:
+            with self._guard:
+                state = self._catch_up()
+                entries, result = decision(state, max(self._clock.now(), self._replay.at))
+                if not entries:
+                    return result
+                try:
+                    self._append(entries)
+                except AppendConflict:
+                    # Who came before us may not have synced yet, or has died: what is written must become visible.
+                    self._partition.publish_written()
+                    continue
+                self._begin_segment_if_due()
+                return result
+
+    def _append(self, entries: list[Entry]) -> None:
+        payload = json.dumps(entries, separators=(",", ":")).encode()
+        self._partition.append(Pending(payload, len(entries), kind=ENTRIES, expected=self._replay.offset))
+
+    def _begin_segment_if_due(self) -> None:
+        """Close a full segment and begin the next with a snapshot; if somebody appends between, the next one will."""
+        if self._partition.published().position < self._segment_bytes_max:
+            return
+        with suppress(AppendConflict):
+            self._partition.roll()
+            self._append([{"kind": SNAPSHOT, "state": self._catch_up().snapshot()}])
+
+    def state_at(self, at: int) -> S:
+        """The state as it was at that append time; a value of its own, not the live one."""
+        self.current()
+        replay = self._new_replay()
+        try:
+            replay.advance_to_time(self._partition.published(), at)
+            return replay.state
+        finally:
+            replay.close()
+
+    def trim(self, segments: int) -> None:
+        """Keep only so many of the last segments; looking back ends where they begin."""
+        folder = self._partition.folder
+        for name in segments_in(self._files.list(folder))[: -max(2, segments)]:
+            remove_if_there(self._files, name.path(folder))
+            remove_if_there(self._files, name.index_path(folder))

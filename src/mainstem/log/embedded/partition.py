@@ -1,0 +1,405 @@
+"""A partition: an ordered run of segments, to which any number of processes append.
+
+    <partition>/tail                          how far it is written (see `heads`), and the file whose bytes are locked
+    <partition>/manifest                      which sealed segments it has
+    <partition>/<base>-<end>.parquet          sealed
+    <partition>/<base>-<epoch>.blocks         still blocks, the last one being appended to; `.index` beside each
+
+An append takes the write lock, writes its block behind the last one and notes the new end in `tail`; then, without
+that lock, it syncs the segment, unless another process's fsync covered it meanwhile, and publishes the end in
+`heads` (see `publisher`). Only then is it acknowledged. After a failed fsync the partition is fenced for every process
+until somebody takes it over, which begins a new segment, of a new epoch, after the last published block.
+
+A segment is begun in three steps: the tail is marked, the segment made, the tail moved into it. A writer that finds
+the mark looks at the segments themselves, so a step that was cut short is never half believed. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+
+import google_crc32c
+
+from mainstem.clock import Clock
+from mainstem.errors import Fenced, LockHeld, Unavailable
+from mainstem.log.embedded.active_segment import ActiveSegment, SegmentName, all_segments_in, segments_in
+from mainstem.log.embedded.admission import admit
+from mainstem.log.embedded.crash_recovery import cut_behind, recover, sweep
+from mainstem.log.embedded.file_errors import as_ours, translated
+from mainstem.log.embedded.files import Files, sync_file
+from mainstem.log.embedded.group_commit import GroupCommit
+from mainstem.log.embedded.heads import DELETED, HAS_STATE, MENDING, SYNCING, WRITTEN, End, Slots
+from mainstem.log.embedded.manifest import ManifestFile
+from mainstem.log.embedded.new_segment import create_partition, create_segment
+from mainstem.log.embedded.partition_lock import SYNC, UPKEEP, WRITE, release_lock, share_lock
+from mainstem.log.embedded.partition_state import NO_SEQUENCE, PartitionState
+from mainstem.log.embedded.pending import Pending
+from mainstem.log.embedded.publisher import Publisher, deleted
+from mainstem.log.embedded.segment_index import SegmentIndex
+from mainstem.log.embedded.segment_writer import SegmentWriter
+from mainstem.log.embedded.state_scan import StateScan
+from mainstem.log.embedded.written_blocks import WrittenBlocks
+
+__all__ = ["Partition", "Pending", "create_partition"]
+
+_all: weakref.WeakSet[Partition] = weakref.WeakSet()
+
+
+class Partition:
+    """One partition, open in this process."""
+
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        heads: Slots,
+        slot: int,
+        clock: Clock,
+        *,
+        title: str,
+        segment_bytes_max: int,
+        observe: Callable[[int, int, int], int] | None = None,
+        synced: Callable[[], None] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.title = title
+        self.slot = slot
+        self.segment_bytes_max = segment_bytes_max
+        self.files = files
+        self.clock = clock
+        self.heads = heads
+        self.manifest_file = ManifestFile(files, folder)
+        self.group: GroupCommit[Pending] = GroupCommit(self._commit)
+        self._observe = observe
+        try:
+            self.lock = share_lock(files, f"{folder}/tail")
+        except OSError as error:
+            raise self._not_opened(error) from error
+        self._tail = Slots(files, f"{folder}/tail", self.lock.handle)
+        self._publisher = Publisher(files, folder, heads, slot, self._tail, self.lock, title=title, synced=synced)
+        # These three are guarded by the write lock.
+        self._writer: SegmentWriter | None = None
+        self._scan: StateScan | None = None
+        self._checked = False
+        _all.add(self)
+        try:
+            self._open_check()
+        except OSError as error:
+            self.close()
+            raise self._not_opened(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    # Opening and closing
+
+    def _not_opened(self, error: OSError) -> Exception:
+        """One that is gone is for the caller to judge: the topic may have been deleted."""
+        return error if isinstance(error, FileNotFoundError) else as_ours(error, self.title, self.folder)
+
+    def _open_check(self) -> None:
+        """After a crash what was acknowledged may lie behind a `heads` that is older: publish it before anyone reads."""
+        head = self.heads.read(self.slot)
+        listed = self.files.list(self.folder)
+        names = segments_in(listed)
+        there = set(listed)
+        whole = all(os.path.basename(name.index_path(self.folder)) in there for name in names)
+        if whole and head is not None and names and names[-1] == (head.segment, head.epoch):
+            segment = ActiveSegment(self.files, self.folder, names[-1])
+            try:
+                if segment.size() == head.position:
+                    return
+            finally:
+                segment.close()
+        try:
+            with self.lock.held(WRITE):
+                end = self._mended_tail()
+                self._mend_indexes(names, end)
+        except LockHeld:
+            # Its holder was let in once the partition was mended, so what is published is all that was acknowledged.
+            if head is None:
+                raise
+            return
+        if end.flags & DELETED:
+            return
+        try:
+            self._publisher.publish(end)
+        except Fenced:
+            return  # taken over just now, and so published
+        except Unavailable:
+            # Fenced: it can be read up to what is safe, and taken over.
+            if self.heads.read(self.slot) is None or not self.fenced():
+                raise
+
+    def _mend_indexes(self, names: list[SegmentName], end: End) -> None:
+        for name in names[:-1]:
+            if name.base < end.segment and not self.files.exists(name.index_path(self.folder)):
+                with suppress(OSError):
+                    segment = ActiveSegment(self.files, self.folder, name)
+                    try:
+                        SegmentIndex(self.files, name.index_path(self.folder)).rebuild(segment, segment.size())
+                    finally:
+                        segment.close()
+
+    def close(self) -> None:
+        self._forget()
+        self._publisher.close()
+        release_lock(self.files, self.lock)
+
+    def _forget(self) -> None:
+        """Let go of what was opened and scanned: it is found again when it is needed."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+        self._forget_state()
+
+    def _forget_state(self) -> None:
+        scan, self._scan = self._scan, None
+        if scan is not None:
+            scan.close()
+
+    def renew_in_child(self) -> None:
+        """In a forked child: another thread of the parent may have been in the middle of anything."""
+        self._writer, self._scan, self._checked = None, None, False
+        self._publisher.renew_in_child()
+
+    # Where it ends
+
+    def published(self) -> End:
+        """The end up to which anyone may read."""
+        head = self.heads.read(self.slot)
+        if head is None:
+            with self._translated():
+                with self.lock.held(WRITE):
+                    end = self._mended_tail()
+                try:
+                    self._publisher.publish(end)
+                except Unavailable:
+                    # Fenced: then what is safe was published, if it is known.
+                    if self.heads.read(self.slot) is None:
+                        raise
+                head = self.heads.read(self.slot)
+        assert head is not None
+        return head
+
+    def fenced(self) -> bool:
+        """Whether an fsync failed, so that nobody may append until somebody takes over."""
+        mark = self._tail.read(SYNCING)
+        return mark is not None and mark.fenced
+
+    def start_offset(self) -> int:
+        """The first offset that is kept."""
+        return self.manifest_file.read().start
+
+    # Appending
+
+    def append(self, pending: Pending) -> None:
+        """Append one block, on disk when this returns."""
+        with self.group.preparing():
+            pending.payload_crc = google_crc32c.value(pending.payload)
+            self.group.submit(pending)
+
+    def _commit(self, group: list[Pending]) -> None:
+        with self._translated():
+            with self.lock.held(WRITE):
+                end = self._write(group)
+            if end is not None:
+                self._publisher.publish(end)
+
+    def _write(self, group: list[Pending]) -> End | None:
+        """Write the blocks of a group behind the tail; gives the end to publish. The write lock is held."""
+        tail = self._tail_to_write()
+        if tail.position >= self.segment_bytes_max and tail.offset > tail.segment:
+            tail = self._roll(tail)
+        writer = self._writer_of(tail)
+        head = self.heads.read(self.slot)
+        scan = self._state_for(group, tail)
+        now = max(self.clock.now(), tail.appended_at)
+        blocks = WrittenBlocks(tail, writer.segment_id, self.slot, now, head.offset if head is not None else 0)
+        try:
+            for pending in group:
+                try:
+                    if admit(pending, blocks.end, scan, self.title):
+                        header = blocks.add(pending, self._observe)
+                        if scan is not None:
+                            scan.apply(header, blocks.end.position)
+                except Exception as error:  # noqa: BLE001 - each waits for its own answer
+                    pending.error = as_ours(error, self.title, self.folder)
+                    pending.settled = True
+            if not blocks.buffers:
+                return tail if any(pending.duplicate for pending in group) else None
+            writer.write(blocks)
+            self._tail.write(WRITTEN, blocks.end)
+        except BaseException:
+            # What was scanned may not have come to be, and the tail may or may not have moved: look again.
+            self._forget_state()
+            self._checked = False
+            raise
+        return blocks.end
+
+    def _state_for(self, group: list[Pending], tail: End) -> StateScan | None:
+        if self._scan is None and not any(pending.producer_id or pending.transaction for pending in group):
+            return None
+        return self.state_scan(tail)
+
+    def state_scan(self, end: End) -> StateScan:
+        """The producers and transactions of this partition up to `end`. The write lock is held."""
+        if self._scan is None:
+            self._scan = StateScan(self.files, self.folder)
+        self._scan.catch_up(end)
+        return self._scan
+
+    def last_sequence(self, producer_id: int) -> int:
+        """The highest sequence that a producer has appended here, aborted ones included; -1 if none."""
+        with self._translated(), self.lock.held(WRITE):
+            known = self.state_scan(self._tail_to_write()).state.producers.get(producer_id)
+        return known.sequence if known is not None else NO_SEQUENCE
+
+    # The tail
+
+    def _tail_to_write(self) -> End:
+        tail, mark = self._tail.read_all(2)
+        if tail is not None and tail.flags & DELETED:
+            raise deleted(self.title)
+        if mark is not None and mark.fenced:
+            raise self._publisher.is_fenced(mark)
+        if tail is not None and self._checked and not tail.flags & MENDING:
+            with suppress(FileNotFoundError):
+                if self._writer_of(tail).size() == tail.position:
+                    return tail
+        tail = self._mended_tail()
+        self._checked = True
+        return tail
+
+    def _mended_tail(self) -> End:
+        """The written end as the segments have it, whatever a killed writer left. The write lock is held."""
+        self._forget()
+        tail = self._tail.read(WRITTEN)
+        end = recover(self.files, self.folder, self.heads.read(self.slot))
+        flags = (end.flags & HAS_STATE) | (tail.flags & DELETED if tail is not None else 0)
+        end = end._replace(flags=flags)
+        if tail != end:
+            self._tail.write(WRITTEN, end)
+        return end
+
+    def _writer_of(self, tail: End) -> SegmentWriter:
+        name = SegmentName(tail.segment, tail.epoch)
+        if self._writer is None or self._writer.name != name:
+            self._forget()
+            self._writer = SegmentWriter(self.files, self.folder, name, tail.position)
+        return self._writer
+
+    def _translated(self) -> AbstractContextManager[None]:
+        return translated(self.title, self.folder)
+
+    # Publishing
+
+    def publish(self, end: End) -> None:
+        """Make everything written up to `end` durable and visible."""
+        with self._translated():
+            self._publisher.publish(end)
+
+    def publish_written(self) -> None:
+        """Make everything that any process has written so far durable and visible."""
+        with self._translated():
+            tail = self._tail.read(WRITTEN)
+            if tail is None or tail.flags & MENDING:
+                with self.lock.held(WRITE):
+                    tail = self._tail_to_write()
+            self._publisher.publish(tail)
+
+    # Rolling, taking over, deleting
+
+    def _roll(self, tail: End) -> End:
+        """Begin a new segment at the tail. The write lock is held; nothing is synced here, so no append waits for it."""
+        state = PartitionState()
+        if tail.flags & HAS_STATE:
+            state = self.state_scan(tail).state
+            state.forget_below(self.manifest_file.read().end)
+        # The last chance: nobody adds to this index any more.
+        self._writer_of(tail).mend_index(tail.indexes, tail.position)
+        head = self.heads.read(self.slot)
+        self._tail.write(WRITTEN, tail._replace(flags=tail.flags | MENDING))
+        if head is not None and head.epoch == tail.epoch:
+            sweep(self.files, self.folder)
+        now = max(self.clock.now(), tail.appended_at)
+        synced = head.offset if head is not None else 0
+        end = create_segment(self.files, self.folder, tail, state, now=now, synced=synced)
+        self._tail.write(WRITTEN, end)
+        return end
+
+    def roll(self) -> bool:
+        """Close the segment being appended to, if it holds anything, so that it can be sealed."""
+        with self._translated():
+            with self.lock.held(WRITE):
+                tail = self._tail_to_write()
+                if tail.offset == tail.segment:
+                    return False
+                tail = self._roll(tail)
+            self._publisher.publish(tail)
+        return True
+
+    def take_over(self) -> None:
+        """Raise the epoch and begin a new segment behind what is safe; whoever was in the middle of an append is refused.
+
+        A process that holds the partition's locks and does not go on is ended.
+        """
+        with self._translated(), self.lock.taken_over(WRITE), self.lock.taken_over(SYNC):
+            tail, mark = self._tail.read_all(2)
+            if tail is not None and tail.flags & DELETED:
+                raise deleted(self.title)
+            head = self.heads.read(self.slot)
+            fenced = mark is not None and mark.fenced and mark.epoch > 0
+            if mark is not None and fenced:
+                # After a failed fsync only what was published before it is certain.
+                base = mark._replace(flags=mark.flags & HAS_STATE)
+            else:
+                # Every valid block is kept.
+                base = self._mended_tail()
+                self._publisher.make_durable(head, base)
+            self._forget()
+            end = self._begin_epoch(base, [end.epoch for end in (tail, head, mark) if end is not None], fenced=fenced)
+            with suppress(OSError):
+                cut_behind(self.files, self.folder, base)
+            self._tail.write(WRITTEN, end)
+            self.heads.write(self.slot, end)
+            self._tail.write(SYNCING, end)
+            with suppress(OSError):
+                sweep(self.files, self.folder)
+
+    def _begin_epoch(self, base: End, epochs: list[int], *, fenced: bool) -> End:
+        """A segment of a new epoch that begins at `base`, on disk. Both locks are held."""
+        names = all_segments_in(self.files.list(self.folder))
+        before = base._replace(epoch=max([*epochs, *(name.epoch for name in names)]) + 1)
+        state = self.state_scan(base).state if base.flags & HAS_STATE else PartitionState()
+        self._forget_state()
+        # With the new epoch: from here on nothing that was written in the old one is published any more.
+        self._tail.write(WRITTEN, before._replace(flags=before.flags | MENDING))
+        now = max(self.clock.now(), base.appended_at)
+        end = create_segment(self.files, self.folder, before, state, now=now, synced=base.offset)
+        if not fenced:
+            self._tail.write(SYNCING, end)
+        try:
+            sync_file(self.files, SegmentName(end.segment, end.epoch).path(self.folder))
+            self.files.sync_directory(self.folder)
+        except OSError as error:
+            self._publisher.fence(base)
+            raise self._publisher.sync_failed(error) from error
+        return end
+
+    def mark_deleted(self) -> None:
+        """Refuse every later append, also by processes that have the topic open."""
+        with self._translated(), self.lock.held(UPKEEP), self.lock.held(WRITE):
+            tail = self._tail.read(WRITTEN) or self._mended_tail()
+            self._tail.write(WRITTEN, tail._replace(flags=tail.flags | DELETED))
+
+
+def _renew_in_child() -> None:
+    for partition in list(_all):
+        partition.renew_in_child()
+
+
+os.register_at_fork(after_in_child=_renew_in_child)

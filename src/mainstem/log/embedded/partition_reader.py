@@ -1,0 +1,281 @@
+"""Reads a partition: sealed history first, then the segments that are still blocks, up to what is published.
+
+Every byte served was checked against its checksum. Records of open transactions and of aborted ones are never shown.
+Any number of readers, in any number of processes, beside writers, sealing, compaction and retention: a file that is
+replaced or removed under a reader is looked for again.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from mainstem.errors import FellOff
+from mainstem.log.embedded.active_segment import PREAMBLE_BYTES, ActiveSegment, SegmentName, segments_in
+from mainstem.log.embedded.block import DATA, Block, Header
+from mainstem.log.embedded.gathered_rows import GatheredRows
+from mainstem.log.embedded.heads import End
+from mainstem.log.embedded.manifest import Manifest, SealedEntry
+from mainstem.log.embedded.partition import Partition
+from mainstem.log.embedded.partition_state import DecidedTransaction, PartitionState
+from mainstem.log.embedded.sealed_segment import check_once, read_sealed, read_shown
+from mainstem.log.embedded.segment_index import SegmentIndex
+from mainstem.log.embedded.state_scan import StateScan
+from mainstem.log.embedded.topic_schemas import Reading, TopicSchemas
+
+T = TypeVar("T")
+
+EVERYTHING = Reading()
+
+# A file may vanish under a reader because it was sealed, compacted or dropped; each time it is looked for anew.
+TRIES = 20
+
+# Segments of blocks that a reader keeps open for the next read.
+SEGMENTS_OPEN_MAX = 8
+
+
+class Visible(NamedTuple):
+    """Up to where a partition may be read, and which records before that are aborted."""
+
+    end: int
+    hidden: list[tuple[int, int]]
+    head: End
+
+
+class PartitionReader:
+    """Reads one partition for any number of threads."""
+
+    def __init__(self, partition: Partition, number: int, topic: str) -> None:
+        self.partition = partition
+        self._number = number
+        self._topic = topic
+        self._files = partition.files
+        self._folder = partition.folder
+        self._guard = threading.Lock()
+        self._scan: StateScan | None = None
+        self._segments: dict[SegmentName, ActiveSegment] = {}
+
+    def close(self) -> None:
+        with self._guard:
+            if self._scan is not None:
+                self._scan.close()
+                self._scan = None
+            self._segments.clear()
+
+    # What may be seen
+
+    def visible(self, decisions: Mapping[int, bool] | None = None, decided_before: int = -1) -> Visible:
+        """Everything committed. With `decisions`, as of one moment of the ledger of transactions (see its module)."""
+        head = self.partition.published()
+        if head.transactions_end <= self.partition.manifest_file.read().end:
+            return Visible(head.offset, [], head)
+
+        def look(state: PartitionState, head: End) -> Visible:
+            end = state.stable_offset(head.offset, decisions, decided_before)
+            return Visible(end, state.hidden(decisions), head)
+
+        return self._with_state(look)
+
+    def decided(self) -> dict[int, DecidedTransaction]:
+        """The transactions whose markers stand in segments that are still blocks."""
+        return self._with_state(lambda state, head: dict(state.decided))
+
+    def _with_state(self, look: Callable[[PartitionState, End], T]) -> T:
+        for _ in range(TRIES):
+            head = self.partition.published()
+            with self._guard:
+                try:
+                    if self._scan is None:
+                        self._scan = StateScan(self._files, self._folder)
+                    self._scan.catch_up(head)
+                except FileNotFoundError:
+                    continue  # rolled and sealed since we looked
+                return look(self._scan.state, head)
+        raise FileNotFoundError(self._folder)
+
+    def earliest(self) -> int:
+        return self.partition.start_offset()
+
+    # Reading
+
+    def read(
+        self,
+        schemas: TopicSchemas,
+        start: int,
+        visible: Visible,
+        *,
+        stop: int | None = None,
+        reading: Reading = EVERYTHING,
+    ) -> Iterator[pa.RecordBatch]:
+        """The records from `start` up to what is visible (and `stop`), each batch with `record` as its last column."""
+        end = visible.end if stop is None else min(stop, visible.end)
+        failed = 0
+        while start < end:
+            try:
+                for next_start, batch in self._read_segment(schemas, start, end, visible, reading):
+                    start, failed = next_start, 0
+                    if batch is not None and batch.num_rows:
+                        yield batch
+            except FileNotFoundError:
+                failed += 1
+                if failed == TRIES:
+                    raise
+
+    def _read_segment(
+        self,
+        schemas: TopicSchemas,
+        start: int,
+        end: int,
+        visible: Visible,
+        reading: Reading,
+    ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
+        """Batches out of the segment that holds `start`, each with the offset to go on from."""
+        # The manifest is read after the state of transactions: what it does not cover, that state tells of.
+        manifest = self.partition.manifest_file.read()
+        if start < manifest.start:
+            raise self.fell_off(start, manifest.start)
+        if start < manifest.end:
+            yield from self._read_sealed(schemas, manifest, start, end, reading)
+            return
+        names = segments_in(self._files.list(self._folder))
+        at = bisect.bisect_right([name.base for name in names], start) - 1
+        if at < 0:
+            raise FileNotFoundError(self._folder)
+        name = names[at]
+        limit = names[at + 1].base if at + 1 < len(names) else end
+        stop = min(end, limit)
+        segment = self._segment(name)
+        head = visible.head
+        size = head.position if (head.segment, head.epoch) == name else segment.size()
+        gathered = GatheredRows(self._number, schemas, reading)
+        # A segment that was sealed meanwhile is still readable by its handle, but the aborted records in it may be
+        # forgotten by now: then read the sealed file.
+        if self.partition.manifest_file.read().end > start:
+            raise FileNotFoundError(segment.path)
+        for block in self._blocks_from(segment, start, size):
+            header = block.header
+            if header.base_offset >= stop:
+                break
+            if header.kind != DATA or not header.count or header.end_offset <= start:
+                continue
+            for first, last in _shown(header, max(start, header.base_offset), min(stop, header.end_offset), visible.hidden):
+                gathered.add(block, first, last)
+                if gathered.full(reading.rows_max):
+                    yield from gathered.take(reading.rows_max)
+            if header.end_offset >= stop:
+                break  # what lies behind may be the rest of something that was abandoned
+        yield from gathered.take(reading.rows_max)
+        yield stop, None
+
+    def _read_sealed(
+        self,
+        schemas: TopicSchemas,
+        manifest: Manifest,
+        start: int,
+        end: int,
+        reading: Reading,
+    ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
+        entry = sealed_at(manifest, start)
+        stop = min(end, entry.end)
+        yield from read_shown(self._files, self._checked(entry), schemas, reading, start=start, stop=stop)
+        yield stop, None
+
+    def _checked(self, entry: SealedEntry) -> str:
+        """The path of a sealed file whose bytes are those that were written."""
+        path = f"{self._folder}/{entry.file}"
+        check_once(self._files, path, entry.bytes, entry.crc32c, f"records {entry.base} to {entry.end - 1}")
+        return path
+
+    def _segment(self, name: SegmentName) -> ActiveSegment:
+        with self._guard:
+            segment = self._segments.get(name)
+            if segment is None:
+                segment = ActiveSegment(self._files, self._folder, name)
+                # Closed when nobody reads it any more: a thread may be in one that was let go of here.
+                weakref.finalize(segment, self._files.close, segment.handle)
+                self._segments[name] = segment
+                while len(self._segments) > SEGMENTS_OPEN_MAX:
+                    self._segments.pop(next(iter(self._segments)))
+            return segment
+
+    def _blocks_from(self, segment: ActiveSegment, start: int, size: int) -> Iterator[Block]:
+        """The blocks from the one on that holds `start`."""
+        position, offset = PREAMBLE_BYTES, segment.name.base
+        if start > offset:
+            found = SegmentIndex(self._files, segment.name.index_path(self._folder)).find_offset(segment, start)
+            if found is not None:
+                position, offset = found
+                # Between here and the wanted block only headers are read.
+                for at, header in segment.headers(position, size):
+                    position, offset = at, header.base_offset
+                    if header.end_offset > start:
+                        break
+        return segment.blocks(position, size, offset)
+
+    def offset_at(self, at: int, visible: Visible) -> int:
+        """The first offset appended at that time or later; the end if there is none."""
+        for _ in range(TRIES):
+            with suppress(FileNotFoundError):
+                return self._offset_at(at, visible)
+        return self._offset_at(at, visible)
+
+    def _offset_at(self, at: int, visible: Visible) -> int:
+        manifest = self.partition.manifest_file.read()
+        for entry in manifest.segments:
+            if entry.appended_last >= at:
+                return self._sealed_offset_at(entry, at)
+        for name in segments_in(self._files.list(self._folder)):
+            if name.base < manifest.end:
+                continue
+            segment = self._segment(name)
+            head = visible.head
+            size = head.position if (head.segment, head.epoch) == name else segment.size()
+            found = SegmentIndex(self._files, name.index_path(self._folder)).find_time(segment, at)
+            for _, header in segment.headers(found[0] if found else PREAMBLE_BYTES, size):
+                if header.count and header.appended_at >= at:
+                    return min(header.base_offset, visible.end)
+        return visible.end
+
+    def _sealed_offset_at(self, entry: SealedEntry, at: int) -> int:
+        if entry.appended_first >= at:
+            return entry.base
+        leaves = ("record.offset", "record.appended_at")
+        for batch in read_sealed(self._files, self._checked(entry), columns=[], record_columns=leaves):
+            record = batch.column("record")
+            times = record.field("appended_at").cast(pa.int64()).to_numpy(zero_copy_only=False)
+            first = int(np.searchsorted(times, at))
+            if first < len(times):
+                return int(record.field("offset")[first].as_py())
+        return entry.end
+
+    def fell_off(self, start: int, kept: int) -> FellOff:
+        return FellOff(
+            f'records {start} to {kept - 1} of "{self._topic}" partition {self._number} are no longer kept',
+            detail=f"The first record that is kept has offset {kept}.",
+            hint='Go on with start="earliest" (a group: member.seek("earliest")); keep longer, or keep an archive, '
+            "if this reader may be away so long.",
+            topic=self._topic,
+            partition=self._number,
+            first_lost=start,
+            last_lost=kept - 1,
+        )
+
+
+def sealed_at(manifest: Manifest, offset: int) -> SealedEntry:
+    """The sealed segment that accounts for an offset."""
+    return manifest.segments[bisect.bisect_right(manifest.segments, offset, key=lambda entry: entry.base) - 1]
+
+
+def _shown(header: Header, first: int, last: int, hidden: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What is left of a range of offsets without the aborted ones."""
+    if header.transaction and any(low <= first and last <= high for low, high in hidden):
+        return
+    if first < last:
+        yield first, last

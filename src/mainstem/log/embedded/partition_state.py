@@ -1,0 +1,152 @@
+"""What a partition must remember of its producers and transactions, to append once and to show committed records only.
+
+A state machine over block headers: the same headers give the same state in every process. Each segment begins with
+the state at its base, so that it is known again after reading the last segment alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mainstem.log.embedded.block import ABORT, MARKERS, Header
+
+NO_SEQUENCE = -1
+
+
+@dataclass(slots=True)
+class ProducerState:
+    """The last appends of one producer here.
+
+    `sequence` is the highest ever seen. `kept` is the highest of those that count: when a transaction is aborted its
+    sequences count no more, and the same ones may be appended again.
+    """
+
+    epoch: int
+    sequence: int
+    kept: int
+    base_offset: int
+    end_offset: int
+    appended_at: int
+
+
+@dataclass(slots=True)
+class OpenTransaction:
+    """A transaction that wrote here and is not decided here yet."""
+
+    first_offset: int
+    ranges: list[list[int]]
+    producer_id: int
+    kept_before: int
+
+
+@dataclass(slots=True)
+class DecidedTransaction:
+    """A transaction whose marker stands in the segments that are still blocks."""
+
+    marker: int
+    committed: bool
+    decided: int
+    ranges: list[list[int]]
+
+
+@dataclass
+class PartitionState:
+    """Producers, open transactions, and the decided ones that are not sealed away yet."""
+
+    producers: dict[int, ProducerState] = field(default_factory=dict)
+    open: dict[int, OpenTransaction] = field(default_factory=dict)
+    decided: dict[int, DecidedTransaction] = field(default_factory=dict)
+
+    def apply(self, header: Header) -> None:
+        if header.kind in MARKERS:
+            self._decide(header)
+            return
+        if not header.count:
+            return
+        if header.transaction:
+            self._note_transaction(header)
+        if header.producer_id:
+            known = self.producers.get(header.producer_id)
+            self.producers[header.producer_id] = ProducerState(
+                header.producer_epoch,
+                max(header.sequence, known.sequence if known else NO_SEQUENCE),
+                max(header.sequence, known.kept if known else NO_SEQUENCE),
+                header.base_offset,
+                header.end_offset,
+                header.appended_at,
+            )
+
+    def _note_transaction(self, header: Header) -> None:
+        transaction = self.open.get(header.transaction)
+        if transaction is None:
+            known = self.producers.get(header.producer_id)
+            transaction = self.open[header.transaction] = OpenTransaction(
+                header.base_offset, [], header.producer_id, known.kept if known else NO_SEQUENCE
+            )
+        ranges = transaction.ranges
+        if ranges and ranges[-1][1] == header.base_offset:
+            ranges[-1][1] = header.end_offset
+        else:
+            ranges.append([header.base_offset, header.end_offset])
+
+    def _decide(self, header: Header) -> None:
+        transaction = self.open.pop(header.transaction, None)
+        if transaction is None:
+            return
+        committed = header.kind != ABORT
+        producer = self.producers.get(transaction.producer_id)
+        if producer is not None and not committed:
+            producer.kept = transaction.kept_before
+        # A marker tells in its sequence field where in the ledger of transactions it was decided.
+        self.decided[header.transaction] = DecidedTransaction(
+            header.base_offset, committed, header.sequence, transaction.ranges
+        )
+
+    def stable_offset(self, end: int, decisions: Mapping[int, bool] | None = None, decided_before: int = -1) -> int:
+        """The offset up to which every transaction is decided, at most `end`.
+
+        For a bounded read that must show all of a transaction or none, over several partitions: `decisions` are those
+        known to the ledger whose markers may not be here yet, and what was decided at `decided_before` or later in
+        the ledger counts as open still.
+        """
+        for number, transaction in self.open.items():
+            if transaction.first_offset < end and (decisions is None or number not in decisions):
+                end = transaction.first_offset
+        if decided_before >= 0:
+            for outcome in self.decided.values():
+                if outcome.decided >= decided_before and outcome.ranges[0][0] < end:
+                    end = outcome.ranges[0][0]
+        return end
+
+    def hidden(self, decisions: Mapping[int, bool] | None = None) -> list[tuple[int, int]]:
+        """The ranges of aborted records, sorted."""
+        ranges = [
+            (first, end) for outcome in self.decided.values() if not outcome.committed for first, end in outcome.ranges
+        ]
+        for number, committed in (decisions or {}).items():
+            transaction = self.open.get(number)
+            if transaction is not None and not committed:
+                ranges += [(first, end) for first, end in transaction.ranges]
+        return sorted(ranges)
+
+    def forget_below(self, offset: int) -> None:
+        """Drop decided transactions that are sealed away."""
+        self.decided = {number: outcome for number, outcome in self.decided.items() if outcome.marker >= offset}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "producers": {str(k): [p.epoch, p.sequence, p.kept, p.base_offset, p.end_offset, p.appended_at]
+                          for k, p in self.producers.items()},
+            "open": {str(k): [t.first_offset, t.ranges, t.producer_id, t.kept_before] for k, t in self.open.items()},
+            "decided": {str(k): [d.marker, d.committed, d.decided, d.ranges] for k, d in self.decided.items()},
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> PartitionState:
+        return cls(
+            {int(k): ProducerState(*v) for k, v in value["producers"].items()},
+            {int(k): OpenTransaction(*v) for k, v in value["open"].items()},
+            {int(k): DecidedTransaction(*v) for k, v in value["decided"].items()},
+        )

@@ -1,0 +1,200 @@
+"""Makes what is written durable, and then visible.
+
+Under the sync lock of a partition: note in the tail how far the fsync is to reach, fsync, publish the end in `heads`.
+An fsync that fails is never tried again, since the kernel forgets what it could not write: the partition is fenced for
+every process, and the end of what is safe noted with it. If the process dies before it can do even that, the note of
+how far the fsync was to reach lies ahead of `heads`, and who comes next writes the same bytes again before its own
+fsync. One per partition and process. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+from mainstem.errors import CorruptBlock, Fenced, TopicNotFound, Unavailable
+from mainstem.log.embedded.active_segment import ActiveSegment, SegmentName, segments_in
+from mainstem.log.embedded.files import Files, sync_file
+from mainstem.log.embedded.heads import DELETED, FENCED, HAS_STATE, SYNCING, WRITTEN, End, Slots, new_end
+from mainstem.log.embedded.interrupted_sync import write_again
+from mainstem.log.embedded.partition_lock import SYNC, PartitionLock
+
+# The end that is safe is not known.
+UNKNOWN = new_end(0, 0, 0, 0, epoch=0)
+
+# No handle was to be had: nothing was synced, and nothing failed to be.
+NO_HANDLE = (errno.EMFILE, errno.ENFILE)
+
+TAKE_OVER_HINT = (
+    "Check the disk, then begin a new segment behind what is safe: topic.take_over(), "
+    "or --take-over on the command line."
+)
+
+
+class Publisher:
+    """Syncs and publishes one partition for this process."""
+
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        heads: Slots,
+        slot: int,
+        tail: Slots,
+        lock: PartitionLock,
+        *,
+        title: str,
+        synced: Callable[[], None] | None,
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._heads = heads
+        self._slot = slot
+        self._tail = tail
+        self._lock = lock
+        self._title = title
+        self._synced = synced
+        # Its own handle, guarded by the sync lock: the writer's may be closed by another thread at any moment.
+        self._segment: ActiveSegment | None = None
+
+    def close(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.close()
+
+    def renew_in_child(self) -> None:
+        self._segment = None
+
+    def publish(self, end: End) -> None:
+        """Make everything written up to `end` durable and visible."""
+        with self._lock.held(SYNC):
+            head = self._heads.read(self._slot)
+            self._refuse_if_older(end, head)
+            if head is not None and head.place >= end.place:
+                return
+            # Read before the fsync: what is written after it began may not be covered by it.
+            tail, mark = self._tail.read_all(2)
+            if mark is not None and mark.fenced:
+                self._publish_safe(head, mark)
+                raise self.is_fenced(mark)
+            # A tail that cannot be read will be mended by the next writer; what we wrote we know.
+            tail = end if tail is None else tail
+            self._refuse_if_older(end, tail)
+            if tail.place < end.place:
+                raise self._taken_back()
+            self.make_durable(head, tail)
+            self._heads.write(self._slot, tail._replace(flags=tail.flags & (DELETED | HAS_STATE)))
+
+    def make_durable(self, head: End | None, end: End) -> None:
+        """Bring everything up to `end` to disk. The sync lock is held, and the partition is not fenced for good."""
+        mark = self._tail.read(SYNCING)
+        if head is None or mark is None or mark.fenced or mark.place > head.place:
+            try:
+                write_again(self._files, self._folder, head, end)
+            except CorruptBlock as error:
+                self.fence(head)
+                raise Unavailable(
+                    f"what was written last to {self._title} cannot be read back",
+                    detail=f"It was not acknowledged. {error.detail}",
+                    hint=TAKE_OVER_HINT,
+                ) from error
+        self._tail.write(SYNCING, end)
+        self._sync(head, end)
+        if self._synced is not None:
+            self._synced()
+
+    def _sync(self, head: End | None, end: End) -> None:
+        name = SegmentName(end.segment, end.epoch)
+        try:
+            if head is not None and (head.segment, head.epoch) == name:
+                segment = self._open(name, end)
+                self._files.sync(segment.handle)
+                return
+            # A roll lies between: first what is older, then the new segment, then their names.
+            first = head.segment if head is not None else 0
+            for older in segments_in(self._files.list(self._folder)):
+                if first <= older.base <= end.segment:
+                    sync_file(self._files, older.path(self._folder))
+                if first <= older.base < end.segment:
+                    # Nobody will add to its index any more, or look whether it is right: it need not be made again.
+                    with suppress(OSError):
+                        sync_file(self._files, older.index_path(self._folder))
+            self._files.sync_directory(self._folder)
+        except OSError as error:
+            self._refuse_if_deleted()
+            if error.errno in NO_HANDLE:
+                raise
+            self.fence(head)
+            raise self.sync_failed(error) from error
+
+    def _open(self, name: SegmentName, end: End) -> ActiveSegment:
+        segment = self._segment
+        # One that is shorter was removed after a crash of others, and its name given to the one that is meant.
+        if segment is None or segment.name != name or segment.size() < end.position:
+            self.close()
+            segment = self._segment = ActiveSegment(self._files, self._folder, name)
+        return segment
+
+    # Fencing
+
+    def fence(self, safe: End | None) -> None:
+        """Let nobody append until somebody takes over; `safe` is the end that is on disk for certain."""
+        mark = UNKNOWN if safe is None else safe
+        # If this cannot be written either, the note of the fsync that was under way does the same more slowly.
+        with suppress(OSError):
+            self._tail.write(SYNCING, mark._replace(flags=(mark.flags & HAS_STATE) | FENCED))
+
+    def _publish_safe(self, head: End | None, mark: End) -> None:
+        """After a power cut `heads` may be older than what was safe when the partition was fenced."""
+        if mark.epoch and (head is None or head.place < mark.place):
+            self._heads.write(self._slot, mark._replace(flags=mark.flags & HAS_STATE))
+
+    def is_fenced(self, mark: End) -> Unavailable:
+        safe = f"What was acknowledged ends at offset {mark.offset} and is safe; what" if mark.epoch else "What"
+        return Unavailable(
+            f"{self._title} is fenced: an fsync failed",
+            detail=f"{safe} was written then may be lost, and a later fsync would not tell.",
+            hint=TAKE_OVER_HINT,
+        )
+
+    def sync_failed(self, error: OSError) -> Unavailable:
+        return Unavailable(
+            f"fsync failed on {self._title}: {os.strerror(error.errno or 0)}",
+            detail="The append was not acknowledged, and the partition is fenced: after a failed fsync no later one "
+            "can tell what is on disk.",
+            hint=TAKE_OVER_HINT,
+        )
+
+    def _refuse_if_older(self, end: End, other: End | None) -> None:
+        if other is not None and other.epoch > end.epoch:
+            raise Fenced(
+                f"{self._title} was taken over",
+                detail=f"This append was written in epoch {end.epoch}; the partition is in epoch {other.epoch}. "
+                "It was not acknowledged.",
+                hint="Append again: the next append finds the partition as it is now.",
+                epoch=end.epoch,
+                current_epoch=other.epoch,
+            )
+
+    def _taken_back(self) -> Unavailable:
+        return Unavailable(
+            f"what was written to {self._title} could not be read back and was cut off",
+            detail="The append was not acknowledged.",
+            hint="Append again.",
+        )
+
+    def _refuse_if_deleted(self) -> None:
+        tail = self._tail.read(WRITTEN)
+        if tail is not None and tail.flags & DELETED:
+            raise deleted(self._title)
+
+
+def deleted(title: str) -> TopicNotFound:
+    """The error of who comes too late."""
+    return TopicNotFound(
+        f"{title} was deleted",
+        detail="Another process deleted the topic while this one had it open.",
+        hint="Create the topic again if it is needed.",
+    )

@@ -1,0 +1,231 @@
+"""A sealed segment: one Parquet file, which any tool can read.
+
+Its columns are the topic's, then one struct `record`: partition, offset, appended_at, change, headers, and
+observed_up_to and stated_watermark, by which the watermark at each record is known. Rows lie in the order of their
+offsets; aborted records and markers are not in it (the manifest accounts for their offsets). Pages carry checksums;
+the checksum of the whole file stands in the manifest, since not every reader checks pages. It never changes: what
+compacts a segment writes another file.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from mainstem.errors import CorruptSegment
+from mainstem.log.embedded.files import Files, remove_if_there
+from mainstem.log.embedded.topic_schemas import Reading, TopicSchemas
+from mainstem.log.record import RECORD
+from mainstem.log.schema_evolution import fit
+from mainstem.log.watermark import times_of, watermarks, with_watermark
+
+TIME = pa.timestamp("us", "UTC")
+SEALED_RECORD = pa.struct([*RECORD, ("observed_up_to", TIME), ("stated_watermark", TIME)])
+
+# The leaves that make up the `record` that readers are given.
+RECORD_COLUMNS = [f"record.{field.name}" for field in RECORD]
+
+WATERMARK_COLUMNS = ["record.observed_up_to", "record.stated_watermark"]
+
+# DuckDB and Spark work by row groups: large enough to be scanned fast, small enough to be held by a reader.
+ROW_GROUP_ROWS = 131_072
+ROW_GROUP_BYTES = 32 << 20
+
+# Read in pieces of this size to check the whole file.
+CHECK_BYTES = 8 << 20
+
+# How many checked files a process remembers; then it begins anew.
+CHECKED_MAX = 65_536
+
+
+class SealedFile(NamedTuple):
+    """What was written: its size, the checksum of its bytes, and how many rows."""
+
+    bytes: int
+    crc32c: int
+    rows: int
+
+
+def sealed_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema of the file: every column may be null, since in a tombstone all but the key are."""
+    fields = [field.with_nullable(True) for field in schema]
+    return pa.schema([*fields, pa.field("record", SEALED_RECORD)])
+
+
+def write_sealed(files: Files, path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> SealedFile:
+    """Write the file, on disk when this returns; its name is for the caller to sync. Nothing is left of a failed one."""
+    try:
+        rows = _write_rows(files, path, schema, batches)
+        handle = files.open(path)
+        try:
+            files.sync(handle)
+            size = files.size(handle)
+            crc = _checksum(files, handle, size)
+        finally:
+            files.close(handle)
+    except Exception:
+        # On a full disk every byte counts; what cannot be removed now is removed by the next pass.
+        with suppress(OSError):
+            remove_if_there(files, path)
+        raise
+    return SealedFile(size, crc, rows)
+
+
+def _write_rows(files: Files, path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
+    written = 0
+    held: list[pa.RecordBatch] = []
+    held_rows = held_bytes = 0
+    with files.arrow_output(path) as sink, pq.ParquetWriter(
+        sink, schema, compression="zstd", write_page_checksum=True, version="2.6"
+    ) as writer:
+        for batch in batches:
+            held.append(batch)
+            held_rows += batch.num_rows
+            held_bytes += batch.nbytes
+            if held_rows >= ROW_GROUP_ROWS or held_bytes >= ROW_GROUP_BYTES:
+                written += _write_group(writer, held, schema)
+                held_rows = held_bytes = 0
+        written += _write_group(writer, held, schema)
+    return written
+
+
+def _write_group(writer: pq.ParquetWriter, held: list[pa.RecordBatch], schema: pa.Schema) -> int:
+    table = pa.Table.from_batches(held, schema)
+    held.clear()
+    if len(table):
+        # One piece per column: a group of many small appends would be written value by value otherwise.
+        writer.write_table(table.combine_chunks(), row_group_size=ROW_GROUP_ROWS)
+    return len(table)
+
+
+def _checksum(files: Files, handle: int, size: int) -> int:
+    crc = 0
+    for position in range(0, size, CHECK_BYTES):
+        crc = google_crc32c.extend(crc, files.pread(handle, min(CHECK_BYTES, size - position), position))
+    return crc
+
+
+def check_sealed(files: Files, path: str, size: int, crc32c: int, range_text: str) -> None:
+    """Read every byte, and stop loudly if one is not as it was written."""
+    handle = files.open(path)
+    try:
+        found = files.size(handle)
+        sound = found == size and _checksum(files, handle, size) == crc32c
+    finally:
+        files.close(handle)
+    if not sound:
+        raise corrupt_segment(path, range_text)
+
+
+_checked: WeakKeyDictionary[Files, dict[str, tuple[tuple[int, int, int], int]]] = WeakKeyDictionary()
+_checked_guard = threading.Lock()
+
+
+def was_checked(files: Files, path: str, crc32c: int) -> bool:
+    """Whether this process has found the file sound, and nobody touched it since."""
+    identity = files.identity(path)
+    with _checked_guard:
+        return _checked.setdefault(files, {}).get(path) == (identity, crc32c)
+
+
+def check_once(files: Files, path: str, size: int, crc32c: int, range_text: str) -> None:
+    """Check a whole file, if this process has not done so since it was last touched.
+
+    Pages have checksums of their own, but what tells where they lie has none: so every reader has the file checked
+    first. Bits that rot after that are found in pages as they are read, and all of them by the next process.
+    """
+    if was_checked(files, path, crc32c):
+        return
+    identity = files.identity(path)
+    check_sealed(files, path, size, crc32c, range_text)
+    with _checked_guard:
+        known = _checked.setdefault(files, {})
+        if len(known) >= CHECKED_MAX:
+            known.clear()  # most of them were compacted away or dropped long ago
+        known[path] = (identity, crc32c)
+
+
+def corrupt_segment(path: str, range_text: str) -> CorruptSegment:
+    return CorruptSegment(
+        f'sealed segment "{os.path.basename(path)}" is damaged',
+        detail=f'Its bytes are not the ones that were written, so {range_text} cannot be read. File: "{path}".',
+        hint="Nothing was changed. Restore the file from a copy or from the archive.",
+        path=path,
+    )
+
+
+def read_sealed(
+    files: Files,
+    path: str,
+    *,
+    columns: Sequence[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    record_columns: Sequence[str] = tuple(RECORD_COLUMNS),
+) -> Iterator[pa.RecordBatch]:
+    """The rows with offsets from `start` up to `stop`, page by page checked, with the asked columns and `record`."""
+    try:
+        with files.arrow_input(path) as source:
+            file = pq.ParquetFile(source, page_checksum_verification=True)
+            wanted = [name for name in file.schema_arrow.names if name != "record"]
+            if columns is not None:
+                wanted = [name for name in wanted if name in columns]
+            leaf = _offset_leaf(file)
+            for group in range(file.num_row_groups):
+                statistics = file.metadata.row_group(group).column(leaf).statistics
+                if statistics.max < start or (stop is not None and statistics.min >= stop):
+                    continue
+                table = file.read_row_group(group, columns=[*wanted, *record_columns])
+                if statistics.min < start or (stop is not None and statistics.max >= stop):
+                    table = _between(table, start, stop)
+                yield from table.to_batches()
+    except (pa.ArrowInvalid, pa.ArrowSerializationError, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise corrupt_segment(path, "its records") from error
+
+
+def read_shown(
+    files: Files, path: str, schemas: TopicSchemas, reading: Reading, *, start: int, stop: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The same as a reader wants it: the topic's present columns, each batch with the offset to go on from."""
+    plain, shown = schemas.shown(reading)
+    leaves = RECORD_COLUMNS if reading.delay is None else [*RECORD_COLUMNS, *WATERMARK_COLUMNS]
+    for piece in read_sealed(files, path, columns=plain.names, start=start, stop=stop, record_columns=leaves):
+        for first in range(0, piece.num_rows, reading.rows_max):
+            batch = piece.slice(first, reading.rows_max)
+            record = batch.column(batch.num_columns - 1)
+            resume = record.field("offset")[-1].as_py() + 1
+            if reading.delay is not None:
+                record = watermarked(record, reading.delay)
+            rows = fit(batch.select(batch.schema.names[:-1]), plain) if plain.names else batch.select([])
+            yield resume, pa.RecordBatch.from_arrays([*rows.columns, record], schema=shown)
+
+
+def _offset_leaf(file: pq.ParquetFile) -> int:
+    return next(i for i in range(len(file.schema)) if file.schema.column(i).path == "record.offset")
+
+
+def _between(table: pa.Table, start: int, stop: int | None) -> pa.Table:
+    """Rows lie in the order of their offsets, so a range of offsets is a slice."""
+    offsets = pc.struct_field(table.column("record"), "offset").to_numpy()
+    first = int(np.searchsorted(offsets, start))
+    last = len(offsets) if stop is None else int(np.searchsorted(offsets, stop))
+    return table.slice(first, max(0, last - first))
+
+
+def watermarked(record: pa.StructArray, delay: int) -> pa.StructArray:
+    """The `record` of a sealed file as readers are given it who asked for the watermark."""
+    *shown, observed, stated = record.flatten()
+    plain = pa.StructArray.from_arrays(shown, fields=list(RECORD))
+    return with_watermark(plain, watermarks(times_of(observed), times_of(stated), delay))

@@ -1,0 +1,132 @@
+"""Sealing: closed segments of blocks become one Parquet file, beside readers and writers.
+
+Write the file, sync it, rename it, sync its directory; then the manifest names it, and that is the moment it counts.
+Only then the blocks go. Whoever is cut short leaves either blocks that the manifest has taken over, or a file that it
+does not name: both are removed by the next pass. Sealing stops at the last stable offset and leaves aborted records
+out; the manifest accounts for their offsets and for the markers. One pass at a time (the partition's upkeep lock).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from mainstem.log.embedded.active_segment import PREAMBLE_BYTES, ActiveSegment, SegmentName
+from mainstem.log.embedded.block import DATA, MARKERS, Header
+from mainstem.log.embedded.manifest import Marker, SealedEntry
+from mainstem.log.embedded.partition import Partition
+from mainstem.log.embedded.partition_state import DecidedTransaction
+from mainstem.log.embedded.sealed_rows import SealedRows
+from mainstem.log.embedded.sealed_segment import sealed_schema
+from mainstem.log.embedded.topic_store import TopicStore
+from mainstem.log.embedded.upkeep_pass import GoOn, closed_segments, go_on, put_sealed, remove_blocks, upkeep_of
+from mainstem.log.watermark import NO_TIME
+
+
+@dataclass
+class Span:
+    """What a pass over a run of blocks learns for the manifest."""
+
+    appended_first: int = NO_TIME
+    appended_last: int = NO_TIME
+    event_time_max: int = NO_TIME
+    observed_up_to: int = NO_TIME
+    stated_watermark: int = NO_TIME
+    markers: list[Marker] = field(default_factory=list)
+    aborted: list[list[int]] = field(default_factory=list)
+
+    def add(self, header: Header) -> None:
+        if header.count and self.appended_first == NO_TIME:
+            self.appended_first = header.appended_at
+        self.appended_last = max(self.appended_last, header.appended_at)
+        self.event_time_max = max(self.event_time_max, header.event_time_max)
+        self.observed_up_to = max(self.observed_up_to, header.observed_up_to)
+        self.stated_watermark = max(self.stated_watermark, header.stated_watermark)
+
+
+def seal(store: TopicStore, number: int, go_on: GoOn = go_on) -> int:
+    """Seal every closed segment whose transactions are all decided; how many Parquet files that made."""
+    with upkeep_of(store.partitions[number]):
+        return seal_closed(store, number, go_on)
+
+
+def seal_closed(store: TopicStore, number: int, go_on: GoOn = go_on) -> int:
+    """The same for who is inside `upkeep_of` already."""
+    made = 0
+    while (run := _sealable(store, number)) is not None:
+        go_on()
+        _seal_run(store, number, *run, go_on)
+        made += 1
+    return made
+
+
+def _sealable(store: TopicStore, number: int) -> tuple[list[SegmentName], int] | None:
+    """The next run of closed segments that make one file, and where it ends."""
+    partition = store.partitions[number]
+    stable = store.readers[number].visible().end
+    run: list[SegmentName] = []
+    size = end = 0
+    for name, after in closed_segments(partition, partition.manifest_file.read()):
+        if after.base > stable or (run and size >= partition.segment_bytes_max):
+            break
+        run.append(name)
+        size += partition.files.identity(name.path(partition.folder))[2]
+        end = after.base
+    return (run, end) if run else None
+
+
+def _seal_run(store: TopicStore, number: int, names: list[SegmentName], end: int, go_on: GoOn) -> None:
+    partition = store.partitions[number]
+    manifest = partition.manifest_file.read()
+    decided = store.readers[number].decided()
+    # Looked at after the segments were found: whatever schema they were written under is known now.
+    store.refresh()
+    schemas = store.schemas
+    rows = SealedRows(number, schemas)
+    span = Span()
+    batches = _batches(partition, rows, names, end, decided, span, go_on)
+    file, written = put_sealed(partition, manifest.end, sealed_schema(schemas.current), batches)
+    entry = SealedEntry(
+        manifest.end, end, file, written.bytes, written.crc32c, written.rows, schemas.version,
+        span.appended_first, span.appended_last, span.event_time_max, span.observed_up_to, span.stated_watermark,
+        span.markers, span.aborted, tombstones=rows.tombstones,
+    )  # fmt: skip
+    partition.manifest_file.write(manifest.with_segment(entry))
+    for name in names:
+        remove_blocks(partition, name)
+
+
+def _batches(
+    partition: Partition,
+    rows: SealedRows,
+    names: list[SegmentName],
+    end: int,
+    decided: dict[int, DecidedTransaction],
+    span: Span,
+    go_on: GoOn,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a run of segments as they lie in the Parquet file; what else is learned goes into the span."""
+    for name, limit in zip(names, [*(name.base for name in names[1:]), end], strict=True):
+        segment = ActiveSegment(partition.files, partition.folder, name)
+        try:
+            for block in segment.blocks(PREAMBLE_BYTES, segment.size(), name.base):
+                header = block.header
+                span.add(header)
+                outcome = decided.get(header.transaction) if header.transaction else None
+                if header.kind in MARKERS and outcome is not None:
+                    span.markers.append(Marker(header.base_offset, outcome.committed, outcome.ranges))
+                elif header.kind == DATA and header.count:
+                    if outcome is not None and not outcome.committed:
+                        span.aborted.append([header.base_offset, header.end_offset])
+                    else:
+                        for batch in rows.add(block):
+                            go_on()
+                            yield batch
+                # What lies behind may be the rest of something that was abandoned when the partition was taken over.
+                if header.end_offset >= limit:
+                    break
+        finally:
+            segment.close()
+    yield from rows.rest()

@@ -1,0 +1,145 @@
+"""Topics as tables: DuckDB over the sealed files and what is not sealed yet.
+
+All topics of a question are seen as of one moment: all of a transaction or none of it. DuckDB does not verify the
+checksums of Parquet files, so each sealed file is checked whole against the manifest before it is handed over, once
+in a process: files never change under their name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import duckdb
+import pyarrow as pa
+
+from mainstem.errors import FellOff, Invalid, TopicNotFound, Unavailable, did_you_mean
+from mainstem.log.embedded.partition_reader import Visible
+from mainstem.log.embedded.sealed_segment import check_once, was_checked
+from mainstem.log.record import RECORD
+
+if TYPE_CHECKING:
+    from mainstem.log.embedded.embedded_log import EmbeddedLog
+    from mainstem.log.embedded.topic_store import TopicStore
+
+# A sealed file may be compacted away or dropped between the look and the read; then the question is asked again.
+TRIES = 5
+
+RECORD_PACKED = "struct_pack(" + ", ".join(f'"{f.name}" := record."{f.name}"' for f in RECORD) + ") AS record"
+
+
+def query(log: EmbeddedLog, sql: str, parameters: Sequence[object]) -> pa.Table:
+    """The answer as a table."""
+    for left in reversed(range(TRIES)):
+        try:
+            return _query(log, sql, parameters)
+        except (duckdb.IOException, FileNotFoundError, FellOff) as error:
+            if not left:
+                raise Unavailable(
+                    "the files of a topic changed faster than the question could be asked",
+                    detail=_first_line(error),
+                    hint="Ask again.",
+                ) from error
+        except duckdb.Error as error:
+            raise _translated(log, error) from error
+    raise AssertionError
+
+
+def _query(log: EmbeddedLog, sql: str, parameters: Sequence[object]) -> pa.Table:
+    with duckdb.connect(":memory:") as connection:
+        # Names in a question are topics, never variables of the program that asks.
+        connection.execute("SET python_enable_replacements = false")
+        connection.execute("SET TimeZone = 'UTC'")
+        topics = [name for name in log.topic_names() if _mentions(sql, name)]
+        moment = log.transactions.moment()
+        for topic in topics:
+            store = log.open_topic(topic).store
+            store.refresh()
+            _register(connection, store, store.visible(moment))
+        answer = connection.sql(sql, params=list(parameters))
+        return pa.table({}) if answer is None else answer.to_arrow_table()
+
+
+def _mentions(sql: str, name: str) -> bool:
+    """Whether the name stands in the question as a word. One that is no table there costs a look and nothing else."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", sql, re.IGNORECASE) is not None
+
+
+def _register(connection: duckdb.DuckDBPyConnection, store: TopicStore, visible: dict[int, Visible]) -> None:
+    """Make the topic a view of that name."""
+    files: dict[int, list[str]] = {}
+    tail: list[pa.RecordBatch] = []
+    checks: list[tuple[str, int, int, str]] = []
+    for number, partition in enumerate(store.partitions):
+        manifest = partition.manifest_file.read()
+        end = visible[number].end
+        if manifest.cleaned > end:
+            # Compacted meanwhile by records that this moment does not show: a key might be missing altogether.
+            raise FileNotFoundError(partition.folder)
+        read_to = manifest.start
+        for entry in manifest.segments:
+            if entry.end > end:
+                break
+            path = f"{partition.folder}/{entry.file}"
+            files.setdefault(entry.schema_version, []).append(path)
+            checks.append((path, entry.bytes, entry.crc32c, f"records {entry.base} to {entry.end - 1}"))
+            read_to = entry.end
+        tail += store.readers[number].read(store.schemas, read_to, visible[number])
+    _check(store, checks)
+    settings = store.settings
+    name = _quoted(store.name)
+    tail_name = _quoted(f"tail of {store.name}")
+    connection.register(f"tail of {store.name}", pa.Table.from_batches(tail, settings.record_schema))
+    parts = [f"SELECT * FROM {tail_name}"]
+    for version, paths in files.items():
+        columns = ", ".join(_quoted(column) for column in settings.schema_of(version).names)
+        listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+        parts.append(f"SELECT {columns}, {RECORD_PACKED} FROM read_parquet([{listed}])")
+    rows = " UNION ALL BY NAME ".join(parts)
+    if settings.keep.compacted:
+        key = ", ".join(_quoted(column) for column in settings.key)
+        rows = (
+            f"SELECT * FROM (SELECT * FROM ({rows}) QUALIFY row_number() OVER (PARTITION BY {key} "
+            "ORDER BY record.appended_at DESC, record.offset DESC) = 1) WHERE record.change <> 'delete'"
+        )
+    connection.execute(f"CREATE TEMP VIEW {name} AS {rows}")
+
+
+def _check(store: TopicStore, checks: list[tuple[str, int, int, str]]) -> None:
+    fresh = [check for check in checks if not was_checked(store.files, check[0], check[2])]
+    if not fresh:
+        return
+    with ThreadPoolExecutor(2) as pool:
+        for _ in pool.map(lambda check: check_once(store.files, *check), fresh):
+            pass
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _translated(log: EmbeddedLog, error: duckdb.Error) -> Invalid | TopicNotFound:
+    """DuckDB's own words first, then what is there."""
+    text = _first_line(error).removeprefix(f"{type(error).__name__.removesuffix('Exception')} Error: ")
+    names = log.topic_names()
+    if isinstance(error, duckdb.CatalogException) and "Table with name" in text:
+        asked = text.split("Table with name ")[1].split(" ")[0]
+        return TopicNotFound(
+            f'topic "{asked}" does not exist',
+            detail=f"{log.title[0].upper()}{log.title[1:]} has these topics: {', '.join(names) or 'none'}.",
+            hint=did_you_mean(asked, names) or "A table in a query is a topic; quote names that hold a dot or a dash.",
+            topic=asked,
+        )
+    detail = "\n".join(line for line in str(error).splitlines()[1:] if line.strip())
+    return Invalid(
+        f"the query cannot be run: {text[:200]}",
+        detail=detail or f"DuckDB says: {_first_line(error)}",
+        hint=f"Topics are tables: {', '.join(names)}; names that hold a dot or a dash, or are words of SQL, are quoted "
+        'as in "orders.emails.rejected". Their columns: mainstem topic describe NAME. Each ? needs a value.',
+    )

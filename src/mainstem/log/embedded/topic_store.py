@@ -1,0 +1,210 @@
+"""One topic in a home: its settings, its partitions, and what is done to all of them at once."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import count as counter
+from random import randrange
+
+from mainstem.clock import Clock
+from mainstem.errors import IncompleteAppend, MainstemError, TopicNotFound
+from mainstem.log.embedded.file_errors import closed
+from mainstem.log.embedded.files import Files, read_file, replace_file
+from mainstem.log.embedded.heads import End, Slots, create_slots
+from mainstem.log.embedded.partition import Partition, Pending, create_partition
+from mainstem.log.embedded.partition_reader import PartitionReader, Visible
+from mainstem.log.embedded.topic_schemas import TopicSchemas
+from mainstem.log.embedded.transaction_log import Decisions
+from mainstem.log.topic_settings import TopicSettings
+from mainstem.log.watermark import NO_TIME
+
+SETTINGS = "topic.json"
+
+
+def encode_settings(settings: TopicSettings) -> bytes:
+    return json.dumps(settings.to_json(), indent=1).encode() + b"\n"
+
+
+def create_topic(files: Files, folder: str, settings: TopicSettings, clock: Clock) -> None:
+    """Fill a topic's directory, on disk when this returns."""
+    files.make_directory(folder)
+    ends = [create_partition(files, f"{folder}/{number}", clock) for number in range(settings.partitions)]
+    create_slots(files, f"{folder}/heads", ends)
+    replace_file(files, f"{folder}/{SETTINGS}", encode_settings(settings))
+
+
+class TopicStore:
+    """A topic, open in this process. Thread-safe."""
+
+    def __init__(
+        self, files: Files, folder: str, name: str, clock: Clock, executor: Callable[[], Executor],
+        synced: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.folder = folder
+        self.heads_path = f"{folder}/heads"
+        self.files = files
+        self.clock = clock
+        self.partitions: list[Partition] = []
+        self.readers: list[PartitionReader] = []
+        self._executor = executor
+        self._synced = synced
+        self._settings_path = f"{folder}/{SETTINGS}"
+        self._turns = counter(randrange(1 << 16))
+        self._identity: tuple[int, int, int] | None = None
+        self._settings: TopicSettings
+        self.schemas: TopicSchemas
+        self._refreshing = threading.Lock()
+        self._closed = False
+        with self._deleted_if_missing():
+            self.heads = Slots(files, self.heads_path)
+            self._inode = files.identity(self.heads_path)[0]
+        self.refresh()
+
+    def close(self) -> None:
+        self._closed = True
+        for reader in self.readers:
+            reader.close()
+        for partition in self.partitions:
+            partition.close()
+        self.heads.close()
+        self.partitions, self.readers = [], []
+
+    # Settings
+
+    @property
+    def settings(self) -> TopicSettings:
+        """As they are now: another process may have altered them."""
+        self.refresh()
+        return self._settings
+
+    def refresh(self) -> None:
+        """Look whether the settings were altered; raises if the topic is gone, or was closed."""
+        with self._deleted_if_missing():
+            if self._closed:
+                if not self.is_current():
+                    raise FileNotFoundError(self.folder)
+                raise closed(f'topic "{self.name}"')
+            identity = self.files.identity(self._settings_path)
+            if identity != self._identity:
+                with self._refreshing:
+                    self._read_settings(identity)
+
+    def is_current(self) -> bool:
+        """Whether the topic of this name is still the one that was opened: it may be deleted, or made anew."""
+        try:
+            return self.files.identity(self.heads_path)[0] == self._inode
+        except FileNotFoundError:
+            return False
+
+    @contextmanager
+    def _deleted_if_missing(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise TopicNotFound(
+                f'topic "{self.name}" does not exist',
+                detail="It was deleted while it was open.",
+                hint="Create it again if it is needed, and open it anew.",
+                topic=self.name,
+            ) from error
+
+    def _read_settings(self, identity: tuple[int, int, int]) -> None:
+        if not self.is_current():
+            raise FileNotFoundError(self.folder)
+        settings = TopicSettings.from_json(json.loads(read_file(self.files, self._settings_path)))
+        self._settings = settings
+        by_version = {version: settings.schema_of(version) for version in range(1, settings.schema_version + 1)}
+        self.schemas = TopicSchemas(by_version, settings.event_time)
+        for number in range(len(self.partitions), settings.partitions):
+            partition = Partition(
+                self.files, f"{self.folder}/{number}", self.heads, number, self.clock,
+                title=f'"{self.name}" partition {number}', segment_bytes_max=settings.segment_bytes_max,
+                observe=self._observed if settings.event_time is not None else None, synced=self._synced,
+            )  # fmt: skip
+            self.partitions.append(partition)
+            self.readers.append(PartitionReader(partition, number, self.name))
+        for partition in self.partitions:
+            partition.segment_bytes_max = settings.segment_bytes_max
+        self._identity = identity
+
+    def write_settings(self, settings: TopicSettings) -> None:
+        """Put altered settings in place; the home's lock is held. New partitions are there before they are named."""
+        for number in range(self._settings.partitions, settings.partitions):
+            end = create_partition(self.files, f"{self.folder}/{number}", self.clock)
+            self.heads.write(number, end)
+        self.files.sync_directory(self.folder)
+        replace_file(self.files, self._settings_path, encode_settings(settings))
+        self.refresh()
+
+    # Ends
+
+    def ends(self) -> list[End]:
+        """The published end of each partition."""
+        ends = self.heads.read_all(len(self.partitions))
+        return [self.partitions[number].published() if end is None else end for number, end in enumerate(ends)]
+
+    def _observed(self, slot: int, event_time_max: int, now: int) -> int:
+        """The lowest, over partitions that are not idle, of the highest event time so far."""
+        if event_time_max == NO_TIME or len(self.partitions) == 1:
+            return event_time_max
+        idle_since = now - self._settings.idle_after // timedelta(microseconds=1)
+        lowest = event_time_max
+        for number, end in enumerate(self.heads.read_all(len(self.partitions))):
+            if number != slot and end is not None and end.event_time_max != NO_TIME and end.appended_at >= idle_since:
+                lowest = min(lowest, end.event_time_max)
+        return lowest
+
+    def visible(self, moment: Decisions) -> dict[int, Visible]:
+        """What may be read of every partition as of one moment of the ledger of transactions."""
+        return {
+            number: reader.visible(moment.outcomes, moment.decided_before) for number, reader in enumerate(self.readers)
+        }
+
+    # Appending
+
+    def next_turn(self) -> int:
+        """A partition for rows without a key: each append the next one."""
+        return next(self._turns) % len(self.partitions)
+
+    def append(self, blocks: Mapping[int, Pending]) -> None:
+        """Append one block to each of some partitions; all on disk when this returns."""
+        if len(blocks) == 1:
+            for number, pending in blocks.items():
+                self.partitions[number].append(pending)
+            return
+        # Each partition has its own file, so their fsyncs run at the same time.
+        (first, mine), *others = blocks.items()
+        waiting = [(number, self._executor().submit(self.partitions[number].append, it)) for number, it in others]
+        errors: dict[int, BaseException] = {}
+        try:
+            self.partitions[first].append(mine)
+        except Exception as error:  # noqa: BLE001 - told together with the others
+            errors[first] = error
+        for number, future in waiting:
+            if (failure := future.exception()) is not None:
+                errors[number] = failure
+        if errors:
+            raise self._incomplete(blocks, errors)
+
+    def _incomplete(self, blocks: Mapping[int, Pending], errors: Mapping[int, BaseException]) -> BaseException:
+        first = next(iter(errors.values()))
+        written = sorted(set(blocks) - set(errors))
+        if not written or not isinstance(first, MainstemError | OSError):
+            return first
+        incomplete = IncompleteAppend(
+            f'an append to "{self.name}" reached {len(written)} of {len(blocks)} partitions',
+            detail=f"Written: {', '.join(map(str, written))}. Not written: "
+            + "; ".join(f"{number} ({why})" for number, why in sorted(errors.items())) + ".",
+            hint="Append again through a producer with the same sequence: what is there is not written twice. "
+            "In a transaction it would be all or nothing.",
+            written=tuple(written),
+            not_written=tuple(sorted(errors)),
+        )  # fmt: skip
+        incomplete.__cause__ = first
+        return incomplete

@@ -1,0 +1,149 @@
+"""Transactions over several partitions, topics and groups' offsets: decided by one synced entry of one ledger.
+
+Records are written through as they come, each under the number of its transaction, and are seen by nobody until it is
+decided. The decision is one entry; after it a marker is written wherever the transaction wrote, by its owner or, if
+that one is gone, by anyone who comes by (`settle`). A transaction whose owner is dead or past its time is aborted the
+same way. Whoever appends under a transaction asks, under the partition's lock, whether it is still undecided: so no
+record of it can come after its marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple
+
+from mainstem.errors import Fenced
+from mainstem.log.embedded.ledger import Ledger
+from mainstem.log.processes import alive, this_process
+from mainstem.log.state_ledger import Entry
+from mainstem.log.transaction_state import ABORTED, COMMITTED, Participant, TransactionEntry, TransactionState
+
+# Writes the marker of a decided transaction in one place: number, decision, outcome.
+Marker = Callable[[Participant, int, int, str], None]
+
+
+class Decisions(NamedTuple):
+    """One moment of the ledger: which transactions were decided by then, for reads that show all of one or none."""
+
+    outcomes: dict[int, bool]
+    decided_before: int
+
+
+class TransactionLog:
+    """The transactions of a home. Thread-safe."""
+
+    def __init__(self, open_ledger: Callable[[], Ledger[TransactionState]], mark: Marker) -> None:
+        self._open = open_ledger
+        self._mark = mark
+        self._ledger_or_none: Ledger[TransactionState] | None = None
+
+    @property
+    def _ledger(self) -> Ledger[TransactionState]:
+        if self._ledger_or_none is None:
+            self._ledger_or_none = self._open()
+        return self._ledger_or_none
+
+    def close(self) -> None:
+        if self._ledger_or_none is not None:
+            self._ledger_or_none.close()
+            self._ledger_or_none = None
+
+    def moment(self) -> Decisions:
+        state = self._ledger.current()
+        return Decisions(state.outcomes(), state.decisions)
+
+    def outcome(self, number: int) -> Literal["open", "committed", "aborted"]:
+        """What became of a transaction, for who finds something of it that is not settled."""
+        transaction = self._ledger.current().transactions.get(number)
+        if transaction is None:
+            # Finished: had it been committed, all of it would have been settled before that.
+            return "aborted"
+        if transaction.outcome is None:
+            return "open"
+        return "committed" if transaction.outcome == COMMITTED else "aborted"
+
+    def begin(self, timeout: int, producer: int = 0) -> int:
+        """The number of a new transaction of this process, and of a producer if one is given."""
+        self.settle()
+
+        def decision(state: TransactionState, now: int) -> tuple[list[Entry], int]:
+            number = state.begun + 1
+            begun = {"kind": "begun", "id": number, "owner": this_process(), "timeout": timeout}
+            return [begun | ({"producer": producer} if producer else {})], number
+
+        return self._ledger.decide(decision)
+
+    def join(self, number: int, participants: Iterable[Participant]) -> None:
+        """Write down where the transaction is about to write; before it does."""
+
+        def decision(state: TransactionState, now: int) -> tuple[list[Entry], None]:
+            known = self._undecided(state, number).participants
+            fresh = [list(participant) for participant in participants if participant not in known]
+            return ([{"kind": "joined", "id": number, "participants": fresh}] if fresh else []), None
+
+        self._ledger.decide(decision)
+
+    def check_open(self, number: int) -> None:
+        """Raises if the transaction is decided already."""
+        self._undecided(self._ledger.current(), number)
+
+    def _undecided(self, state: TransactionState, number: int) -> TransactionEntry:
+        transaction = state.transactions.get(number)
+        if transaction is None or transaction.outcome is not None:
+            raise Fenced(
+                f"transaction {number} is over",
+                detail="It was aborted: it took longer than its timeout, or was ended before. "
+                "Nothing of it will be seen.",
+                hint="Begin a new transaction and do all of it again.",
+            )
+        return transaction
+
+    def decide(self, number: int, outcome: str) -> None:
+        """Commit or abort, once and for all; then say so wherever it wrote."""
+
+        def decision(state: TransactionState, now: int) -> tuple[list[Entry], None]:
+            if outcome == ABORTED:
+                transaction = state.transactions.get(number)
+                if transaction is None or transaction.outcome is not None:
+                    return [], None
+            else:
+                self._undecided(state, number)
+            return [{"kind": "decided", "id": number, "outcome": outcome}], None
+
+        self._ledger.decide(decision)
+        self._finish(number)
+
+    def abort_of(self, producer: int) -> None:
+        """Abort what earlier runs of a producer have left open: a repeat of their sequences must not count as there."""
+        for number, transaction in list(self._ledger.current().transactions.items()):
+            if transaction.producer == producer:
+                self.decide(number, ABORTED)
+
+    def _finish(self, number: int) -> None:
+        transaction = self._ledger.current().transactions.get(number)
+        if transaction is None or transaction.outcome is None:
+            return
+        for participant in list(transaction.participants):
+            self._mark(participant, number, transaction.decision, transaction.outcome)
+
+        def decision(state: TransactionState, now: int) -> tuple[list[Entry], None]:
+            return ([{"kind": "finished", "id": number}] if number in state.transactions else []), None
+
+        self._ledger.decide(decision)
+
+    def settle(self) -> None:
+        """Abort what will never be decided by its owner, and write the markers that are still missing."""
+
+        def decision(state: TransactionState, now: int) -> tuple[list[Entry], None]:
+            return [
+                {"kind": "decided", "id": number, "outcome": ABORTED}
+                for number, transaction in state.transactions.items()
+                if transaction.outcome is None
+                and (now >= transaction.begun_at + transaction.timeout or not alive(transaction.owner))
+            ], None
+
+        if self._ledger.current().transactions:
+            self._ledger.decide(decision)
+            for number, transaction in list(self._ledger.current().transactions.items()):
+                if transaction.outcome is not None:
+                    self._finish(number)

@@ -1,0 +1,279 @@
+"""Upkeep in the background: one thread for each opened log, which closes, drops, seals and compacts what is due.
+
+It wakes when this process has appended a segment's worth, and every half minute. Any number of processes may have a
+home open, each with such a thread: who finds a partition's upkeep lock held leaves it to the other. It works with
+handles of its own, and through steps that may be cut short anywhere; closing the log ends it within one of them. An
+error never ends the process: it is logged (`mainstem.upkeep`), kept in `last_error`, and the work is tried again.
+
+Topics that this process has not opened are looked after too, less often: a home whose topics nobody uses empties itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Collection
+from concurrent.futures import Executor
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+from mainstem.errors import Invalid, TopicNotFound
+from mainstem.log.embedded.topic_store import TopicStore
+from mainstem.log.embedded.topic_upkeep import Report, TopicUpkeep
+from mainstem.log.upkeep_report import CompactionReport, RetentionReport
+
+if TYPE_CHECKING:
+    from mainstem.log.embedded.embedded_log import EmbeddedLog
+
+UpkeepMode = Literal["background", "manual"]
+
+logger = logging.getLogger("mainstem.upkeep")
+
+EVERY_SECONDS = 30.0
+
+# Topics that nobody in this process has opened are looked at this often.
+OTHERS_EVERY = 600_000_000
+
+# A fork waits no longer than this for a step to come to a point where it can stand still.
+FORK_WAIT_SECONDS = 1.0
+
+# A smaller jump of the time of day is nothing to tell a person of.
+WORTH_TELLING = timedelta(minutes=1)
+
+_all: weakref.WeakSet[Upkeep] = weakref.WeakSet()
+
+
+class _LeftOff(Exception):
+    """The log is being closed."""
+
+
+class Upkeep:
+    """Looks after all topics of an opened log. Thread-safe."""
+
+    def __init__(self, log: EmbeddedLog, opened: Callable[[], Collection[str]], mode: UpkeepMode) -> None:
+        if mode not in ("background", "manual"):
+            raise Invalid(
+                f'upkeep "{mode}" is not understood',
+                detail='It is "background" (a thread of this process does it) or "manual" (somebody else does).',
+                hint='Leave it out for "background".',
+            )
+        self.mode = mode
+        self.passes = 0
+        self.last_error: Exception | None = None
+        self.errors: dict[str, Exception] = {}
+        self._log = log
+        self._opened = opened
+        self._topics: dict[str, TopicUpkeep] = {}
+        self._looked: dict[str, int] = {}
+        self._told: dict[str, str] = {}
+        self._appended = 0
+        self.renew_in_child()
+        _all.add(self)
+
+    def renew_in_child(self) -> None:
+        """A thread of the parent does not exist in a forked child; it is started anew when something is appended."""
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._stopping = False
+        # Held while something is done; let go of at points where a fork does no harm.
+        self.working = threading.Lock()
+        self.wanted_still = False
+        self._still = False
+        self._resumed = threading.Event()
+
+    # The thread
+
+    def start(self) -> None:
+        """Begin to work in the background, if that is the mode."""
+        if self.mode == "background" and self._thread is None:
+            self._thread = threading.Thread(
+                target=_work, args=(weakref.ref(self), self._wake), name="mainstem-upkeep", daemon=True
+            )
+            self._thread.start()
+
+    def appended(self, size: int, segment_bytes_max: int) -> None:
+        """Bytes were appended: after a segment's worth there is probably something to seal."""
+        self._appended += size
+        if self._appended >= segment_bytes_max:
+            self._appended = 0
+            self.start()
+            self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread, if there is one; what it was at is left off at the next step."""
+        self._stopping = True
+        self._wake.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        for topic in self._topics.values():
+            topic.store.close()
+        self._topics.clear()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+    def pause(self) -> None:
+        """Before a fork: wait until nothing is half done, if that does not take long."""
+        self._resumed.clear()
+        self.wanted_still = True
+        self._still = self.working.acquire(timeout=FORK_WAIT_SECONDS)
+
+    def resume(self) -> None:
+        """After a fork, in the parent."""
+        self.wanted_still = False
+        if self._still:
+            self.working.release()
+        self._resumed.set()
+
+    def _go_on(self) -> None:
+        if self._stopping:
+            raise _LeftOff
+        if self.wanted_still:
+            self.working.release()
+            self._resumed.wait(FORK_WAIT_SECONDS)
+            self.working.acquire()
+
+    # Passes
+
+    def run(self) -> list[Report]:
+        """One pass over all topics; what was dropped and compacted. Errors are kept, not raised."""
+        reports: list[Report] = []
+        with self.working:
+            with suppress(_LeftOff):
+                self._settle()
+                for name in self._due():
+                    self._go_on()
+                    reports += self._look_after(name)
+            self.passes += 1
+        return reports
+
+    def _settle(self) -> None:
+        """Transactions that nobody will decide hold up sealing."""
+        try:
+            self._log.transactions.settle()
+        except Exception as error:  # noqa: BLE001 - kept and shown
+            self._failed("transactions", error)
+        else:
+            self._succeeded("transactions")
+
+    def _due(self) -> list[str]:
+        boot = self._log.clock.boot()
+        opened = set(self._opened())
+        names = self._log.home.topic_names()
+        for name in set(self._topics) - set(names):
+            self._forget(name)
+        due = [
+            name
+            for name in names
+            if name in opened or name not in self._looked or boot - self._looked[name] >= OTHERS_EVERY
+        ]
+        self._looked = {name: boot if name in due else self._looked[name] for name in names}
+        return due
+
+    def _look_after(self, name: str) -> list[Report]:
+        reports: list[Report] = []
+        failed = False
+        try:
+            for step in self._topic(name).steps(self._go_on):
+                try:
+                    report = step()
+                except _LeftOff:
+                    raise
+                except Exception as error:  # noqa: BLE001 - kept and shown; the other steps may succeed
+                    self._failed(name, error)
+                    failed = True
+                else:
+                    if isinstance(report, RetentionReport | CompactionReport):
+                        self._tell_of_jump(name, report)
+                        reports.append(report)
+        except _LeftOff:
+            raise
+        except Exception as error:  # noqa: BLE001 - kept and shown
+            self._failed(name, error)
+            failed = True
+        if not failed:
+            self._succeeded(name)
+        if name not in self._opened():
+            self._forget(name)
+        return reports
+
+    def _topic(self, name: str) -> TopicUpkeep:
+        topic = self._topics.get(name)
+        if topic is not None and not topic.current():
+            self._forget(name)
+            topic = None
+        if topic is None:
+            log = self._log
+            store = TopicStore(log.files, log.home.topic_folder(name), name, log.clock, _no_executor)
+            topic = self._topics[name] = TopicUpkeep(store)
+        return topic
+
+    def _forget(self, name: str) -> None:
+        topic = self._topics.pop(name, None)
+        if topic is not None:
+            topic.store.close()
+
+    # What a person should know
+
+    def _failed(self, name: str, error: Exception) -> None:
+        gone = name != "transactions" and not self._log.files.exists(self._log.home.topic_folder(name))
+        if gone or isinstance(error, TopicNotFound):
+            return  # deleted meanwhile
+        self.errors[name] = self.last_error = error
+        text = f"{type(error).__name__}: {error}"
+        if self._told.get(name) != text:
+            self._told[name] = text
+            logger.error("upkeep of %s in %s failed and will be tried again: %s", name, self._log.title, text)
+
+    def _succeeded(self, name: str) -> None:
+        if self.errors.pop(name, None) is not None:
+            self._told.pop(name, None)
+            self.last_error = next(reversed(self.errors.values()), None)
+
+    def _tell_of_jump(self, name: str, report: Report) -> None:
+        if report.clock_jump is not None and abs(report.clock_jump) >= WORTH_TELLING:
+            key, text = f"{name} clock", f"{report.clock_jump.total_seconds():+.0f} seconds"
+            if self._told.get(key) != text:
+                self._told[key] = text
+                logger.warning(
+                    "the time of day differs by %s from what the machine's own clock says; upkeep of %s goes by the latter",
+                    text,
+                    name,
+                )
+
+
+def _no_executor() -> Executor:
+    raise AssertionError("upkeep appends nothing")
+
+
+def _work(reference: weakref.ref[Upkeep], wake: threading.Event) -> None:
+    """What the thread does. While it waits it holds on to nothing, so that a log that was not closed can go."""
+    while True:
+        wake.wait(EVERY_SECONDS)
+        wake.clear()
+        upkeep = reference()
+        if upkeep is None or upkeep.stopping:
+            return
+        upkeep.run()
+        del upkeep
+
+
+def _each(do: Callable[[Upkeep], None]) -> Callable[[], None]:
+    def each() -> None:
+        for upkeep in list(_all):
+            do(upkeep)
+
+    return each
+
+
+os.register_at_fork(
+    before=_each(Upkeep.pause), after_in_parent=_each(Upkeep.resume), after_in_child=_each(Upkeep.renew_in_child)
+)
+# A thread that is in the middle of something when the interpreter ends may take the process down with it.
+atexit.register(_each(Upkeep.stop))

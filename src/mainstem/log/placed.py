@@ -1,0 +1,70 @@
+"""Placed: where an append lies, and a token that stands for everything up to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from mainstem.errors import Invalid
+
+__all__ = ["Placed", "parse_token", "token_of"]
+
+TOKEN = re.compile(r"([A-Za-z0-9_.-]+)@(\d+:\d+(?:,\d+:\d+)*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What an append returns: the offsets it took in each partition (first, and the one after the last).
+
+    `token` stands for everything in the topic up to here: `topic.batches(stop=placed.token)` ends there, and
+    `start=placed.token` goes on after it. `appended` is False if the same sequence had been appended before.
+
+    >>> placed = Placed({0: (40, 42)}, datetime(2026, 1, 1), "orders@0:42,1:17")
+    >>> placed.count
+    2
+    """
+
+    offsets: Mapping[int, tuple[int, int]]
+    appended_at: datetime
+    token: str
+    appended: bool = True
+
+    @property
+    def count(self) -> int:
+        """How many records lie there."""
+        return sum(end - first for first, end in self.offsets.values())
+
+
+def token_of(ends: Mapping[str, Mapping[int, int]]) -> str:
+    """A token for the ends of one topic or several.
+
+    >>> token_of({"orders": {0: 42, 1: 17}})
+    'orders@0:42,1:17'
+    """
+    return ";".join(
+        f"{topic}@" + ",".join(f"{partition}:{end}" for partition, end in sorted(offsets.items()))
+        for topic, offsets in sorted(ends.items())
+    )
+
+
+def parse_token(token: str) -> dict[str, dict[int, int]]:
+    """What a token stands for: the end offsets by topic and partition.
+
+    >>> parse_token("orders@0:42,1:17;payments@0:3")
+    {'orders': {0: 42, 1: 17}, 'payments': {0: 3}}
+    """
+    matches = [TOKEN.fullmatch(part) for part in token.split(";")]
+    if not all(matches):
+        raise Invalid(
+            f'"{token[:100]}" is not a position in a topic',
+            detail='A position is "earliest", "latest", a datetime with a zone, {partition: offset}, or the token of '
+            "an append.",
+            hint="Give one of these; a token is a string such as orders@0:42,1:17.",
+        )
+    return {match[1]: _offsets(match[2].split(",")) for match in matches if match}
+
+
+def _offsets(parts: Iterable[str]) -> dict[int, int]:
+    return {int(partition): int(end) for partition, end in (part.split(":") for part in parts)}

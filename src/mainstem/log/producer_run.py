@@ -1,0 +1,18 @@
+"""ProducerRun: one run of a producer, as a log knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRun:
+    """`check` raises `Fenced` once a newer run was opened; `state` says that nothing earlier will come to a topic."""
+
+    name: str
+    id: int
+    epoch: int
+    check: Callable[[], None]
+    state: Callable[[str, int], None]
+    last_sequence: Callable[[str], int]

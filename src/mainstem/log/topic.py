@@ -1,0 +1,383 @@
+"""Topic: a named, partitioned run of records, to append to and to read in every way the log has."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from mainstem.durations import Duration, duration_us
+from mainstem.errors import GroupNotFound, Invalid, QueueNotFound, did_you_mean
+from mainstem.log import processes
+from mainstem.log.archived_moment import ArchivedMoment
+from mainstem.log.backoff import Backoff
+from mainstem.log.group_member import Member
+from mainstem.log.lag import Lag
+from mainstem.log.log import Log, ReadMoment, TopicBackend
+from mainstem.log.partition_reads import Position, offsets_at
+from mainstem.log.placed import Placed
+from mainstem.log.queue import Queue
+from mainstem.log.queue_rejections import rejected_schema, rejected_topic
+from mainstem.log.queue_settings import QueueSettings
+from mainstem.log.reader_group import ReaderGroup
+from mainstem.log.record import RECORD, record_schema
+from mainstem.log.rejected_topic import RejectedTopic
+from mainstem.log.rows import check_rows, tombstones
+from mainstem.log.schema_ddl import schema_to_ddl
+from mainstem.log.topic_reads import LiveReads, MomentReads
+from mainstem.log.topic_settings import TopicSettings
+from mainstem.log.topic_waiter import TopicWaiter
+from mainstem.log.upkeep_report import CompactionReport, RetentionReport
+from mainstem.log.verification import Verification
+from mainstem.log.watermark import WATERMARKED_RECORD
+from mainstem.names import check_name
+
+__all__ = ["Topic"]
+
+# A follower that waits looks this often whether a transaction that holds it up was left behind by a dead process.
+SETTLE_SECONDS = 1.0
+
+
+class Topic:
+    """A topic of an opened log; made by `stem.topic(name)` and `stem.create_topic(name, ...)`. Thread-safe.
+
+    >>> import mainstem, tempfile
+    >>> with mainstem.open(tempfile.mkdtemp()) as stem:
+    ...     orders = stem.create_topic("orders", schema="order_id STRING, amount DOUBLE", key="order_id")
+    ...     placed = orders.append([{"order_id": "o-1", "amount": 9.5}, {"order_id": "o-2", "amount": 3.0}])
+    ...     orders.to_arrow().column("amount").to_pylist()
+    [9.5, 3.0]
+    """
+
+    def __init__(self, log: Log, backend: TopicBackend) -> None:
+        self._log = log
+        self.backend = backend
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name!r} of {self._log.title}>"
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+        return self.backend.name
+
+    @property
+    def settings(self) -> TopicSettings:
+        """Schema, key, event time, partitions, keep and the rest, as they are now."""
+        return self.backend.settings
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, without `record`."""
+        return self.settings.schema
+
+    @property
+    def ddl(self) -> str:
+        """The columns as Spark DDL."""
+        return schema_to_ddl(self.schema)
+
+    # Appending
+
+    def append(self, rows: Any, *, partition: int | None = None) -> Placed:
+        """Append rows; on disk when this returns.
+
+        `rows`: a pyarrow Table or RecordBatch, anything with `__arrow_c_stream__` (polars, pandas, duckdb), or dicts.
+        All of them are checked before anything is written. A row goes to the partition of its key.
+        """
+        return self.backend.append(check_rows(rows, self.settings), partition=partition)
+
+    def delete(self, keys: Any) -> Placed:
+        """Append a tombstone for each key: `record.change` is "delete", all other columns are null."""
+        return self.backend.append(tombstones(keys, self.settings))
+
+    # Reading what is there
+
+    def to_arrow(
+        self,
+        *,
+        start: Position = "earliest",
+        stop: Position = "latest",
+        columns: Sequence[str] | None = None,
+        watermark: Duration | None = None,
+    ) -> pa.Table:
+        """What is there, as one table, with `record` as its last column; see `batches`."""
+        batches = list(self.batches(start=start, stop=stop, columns=columns, watermark=watermark))
+        schema = batches[0].schema if batches else self._shown_schema(columns, watermark)
+        return pa.Table.from_batches(batches, schema=schema)
+
+    def batches(
+        self,
+        *,
+        start: Position = "earliest",
+        stop: Position = "latest",
+        columns: Sequence[str] | None = None,
+        watermark: Duration | None = None,
+        archive: str | os.PathLike[str] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """What is there, batch by batch, partition after partition: all of a transaction or none of it.
+
+        `start` and `stop`: "earliest", "latest", a datetime with a zone (compared with append times),
+        `{partition: offset}`, or the token of an append. `columns`: only these, and `record`. `watermark`: a delay;
+        then `record.watermark` says up to which event time a record's reader may hold time complete. `archive`: a
+        directory to which dropped segments were copied; what is no longer kept is read from there, so "earliest" is
+        its first record.
+        """
+        self._check_columns(columns)
+        moment: ReadMoment = self.backend.moment()
+        if archive is not None:
+            moment = ArchivedMoment(moment, self.backend, os.fspath(archive))
+        numbers = range(self.settings.partitions)
+        reads = MomentReads(self.backend, moment)
+        starts = offsets_at(start, reads, list(numbers))
+        stops = offsets_at(stop, reads, list(numbers))
+        delay = None if watermark is None else duration_us(watermark, setting="watermark")
+        return self._batches(moment, starts, stops, columns, delay)
+
+    def _batches(
+        self,
+        moment: ReadMoment,
+        starts: Mapping[int, int],
+        stops: Mapping[int, int],
+        columns: Sequence[str] | None,
+        delay: int | None,
+    ) -> Iterator[pa.RecordBatch]:
+        for number in range(self.settings.partitions):
+            if number not in stops:
+                continue
+            first = starts.get(number, moment.earliest(number))
+            stop = min(stops[number], moment.latest(number))
+            yield from moment.read(number, first, stop, columns, delay)
+
+    def _shown_schema(self, columns: Sequence[str] | None, watermark: Duration | None) -> pa.Schema:
+        settings = self.settings
+        plain = [field for field in settings.stored_schema if columns is None or field.name in columns]
+        record = RECORD if watermark is None else WATERMARKED_RECORD
+        return record_schema(pa.schema(plain), settings.event_time, record=record)
+
+    def _check_columns(self, columns: Sequence[str] | None) -> None:
+        known = self.schema.names
+        for name in columns or ():
+            if name not in known and name != "record":
+                raise Invalid(
+                    f'topic "{self.name}" has no column "{name}"',
+                    detail=f"Its columns are: {', '.join(known)}.",
+                    hint=did_you_mean(name, known) or "Name some of these; `record` is always there.",
+                    column=name,
+                )
+
+    # Reading what comes
+
+    def follow(
+        self,
+        *,
+        start: Position = "latest",
+        columns: Sequence[str] | None = None,
+        watermark: Duration | None = None,
+        wait: Duration | None = None,
+        rows_max: int = 65_536,
+    ) -> Iterator[pa.RecordBatch]:
+        """What is there from `start` on and what comes, batch by batch, each of one partition; blocks in between.
+
+        Woken by an append of any process. With `wait` it ends when nothing came for so long.
+        """
+        self._check_columns(columns)
+        reads = LiveReads(self.backend)
+        numbers = list(range(self.settings.partitions))
+        # Offsets and tokens may leave partitions out: those are followed from their first record that is kept.
+        positions = offsets_at("earliest", reads, numbers) | offsets_at(start, reads, numbers)
+        seconds = None if wait is None else duration_us(wait, setting="wait") / 1_000_000
+        delay = None if watermark is None else duration_us(watermark, setting="watermark")
+        return self._follow(positions, columns, delay, seconds, rows_max)
+
+    def _follow(
+        self,
+        positions: dict[int, int],
+        columns: Sequence[str] | None,
+        delay: int | None,
+        seconds: float | None,
+        rows_max: int,
+    ) -> Iterator[pa.RecordBatch]:
+        waking = self.backend.waking()
+        try:
+            idle_since = self.backend.clock.monotonic()
+            while True:
+                came = False
+                for number in range(self.settings.partitions):
+                    # A partition that was added since begins at its first record.
+                    position = positions.setdefault(number, 0)
+                    batch = self.backend.read(number, position, rows_max, columns, delay)
+                    if batch is not None:
+                        came = True
+                        positions[number] = batch.column("record").field("offset")[-1].as_py() + 1
+                        yield batch
+                if came:
+                    idle_since = self.backend.clock.monotonic()
+                    continue
+                pause = SETTLE_SECONDS
+                if seconds is not None:
+                    left = seconds - (self.backend.clock.monotonic() - idle_since) / 1_000_000
+                    if left <= 0:
+                        return
+                    pause = min(pause, left)
+                if not waking.wait(pause):
+                    self.backend.settle()
+        finally:
+            waking.close()
+
+    # Groups and queues
+
+    def join_group(
+        self, name: str, *, session: Duration = "10 seconds", start: Position = "earliest"
+    ) -> Member:
+        """Become a member of a reader group: the partitions are shared out among its members.
+
+        A new group begins at `start`. A member that is silent for longer than its `session` loses its partitions.
+        """
+        check_name(name, "group")
+        ledger = self.backend.group_ledger(name)
+        return Member(
+            name,
+            ledger,
+            LiveReads(self.backend),
+            TopicWaiter(self.backend, ledger),
+            self.backend.beats(name),
+            processes=processes,
+            clock=self.backend.clock,
+            outcomes=self._log,
+            session=session,
+            start=start,
+        )
+
+    def group(self, name: str) -> ReaderGroup:
+        """A group as one sees it who is not in it: `describe()`, `lag()`, `reset(to)`."""
+        check_name(name, "group")
+        self._known("group", name, self.backend.groups())
+        ledger = self.backend.group_ledger(name)
+        return ReaderGroup(name, ledger, LiveReads(self.backend), self.backend.beats(name), processes=processes)
+
+    def groups(self) -> list[str]:
+        """The names of the groups that read this topic."""
+        return self.backend.groups()
+
+    def queue(
+        self,
+        name: str,
+        *,
+        lease: Duration | None = None,
+        deliveries_max: int | None = None,
+        retry: Backoff | None = None,
+        ordered: str | None = None,
+        where: str | None = None,
+        expires: Duration | None = None,
+        length_max: int | None = None,
+        start: Position = "earliest",
+        held_by: Literal["process", "lease"] = "process",
+    ) -> Queue:
+        """A queue over this topic: messages are taken, and acknowledged, released or rejected, one by one.
+
+        Made if it is not there; then it begins at `start`. Opened with other settings than it has it is a `Conflict`;
+        with none it opens as it is. What is rejected, expired, over the length or delivered too often goes to the topic
+        `<topic>.<queue>.rejected`.
+        """
+        given = QueueSettings.given(
+            lease=lease, deliveries_max=deliveries_max, retry=retry, ordered=ordered, where=where, expires=expires,
+            length_max=length_max,
+        )  # fmt: skip
+        queue = self._queue(name, held_by).open(given, start=start)
+        # Made with the queue, so that it can be asked before anything was rejected.
+        RejectedTopic(self._log, queue.rejected_topic).make(rejected_schema(self.schema))
+        return queue
+
+    def open_queue(self, name: str, *, held_by: Literal["process", "lease"] = "process") -> Queue:
+        """A queue that is there."""
+        check_name(name, "queue")
+        self._known("queue", name, self.backend.queues())
+        return self._queue(name, held_by).require()
+
+    def _queue(self, name: str, held_by: Literal["process", "lease"]) -> Queue:
+        check_name(name, "queue")
+        ledger = self.backend.queue_ledger(name)
+        return Queue(
+            name,
+            ledger,
+            LiveReads(self.backend),
+            RejectedTopic(self._log, rejected_topic(self.name, name)),
+            lambda: TopicWaiter(self.backend, ledger),
+            processes=processes,
+            clock=self.backend.clock,
+            held_by=held_by,
+        )
+
+    def queues(self) -> list[str]:
+        """The names of the queues over this topic."""
+        return [name for name in self.backend.queues() if self.backend.queue_ledger(name).current().opened_at is not None]
+
+    def lag(self, offsets: Mapping[int, int]) -> Lag:
+        """How far somebody who reads these offsets next is behind."""
+        return Lag.total(self.backend.behind(number, offset) for number, offset in offsets.items())
+
+    def _known(self, kind: Literal["group", "queue"], name: str, names: list[str]) -> None:
+        if name not in names:
+            error = GroupNotFound if kind == "group" else QueueNotFound
+            raise error(
+                f'topic "{self.name}" has no {kind} "{name}"',
+                detail=f"It has {len(names)}: {', '.join(names)}." if names else f"It has no {kind}s yet.",
+                hint=did_you_mean(name, names) or f"A {kind} is made when it is first used.",
+            )
+
+    # Upkeep
+
+    def seal(self) -> int:
+        """Make Parquet files of everything that is decided, also of what is being appended to; how many it made."""
+        return self.backend.seal()
+
+    def compact(self) -> CompactionReport:
+        """Of a topic that keeps the latest record per key: take out the others from what is sealed.
+
+        What is being appended to is never compacted, nor is what is younger than `lag_min`: seal first if all of it is
+        to be looked at. Offsets and order stay as they are.
+        """
+        if not self.settings.keep.compacted:
+            raise Invalid(
+                f'topic "{self.name}" does not keep the latest record per key',
+                detail=f"It keeps: {self.settings.keep}.",
+                hint="Alter it first: topic.alter(keep=Keep.latest_per_key()).",
+            )
+        return self.backend.compact()
+
+    def drop_expired(self) -> RetentionReport:
+        """Drop the segments that are too old or too many for what the topic keeps, after a copy to its archive.
+
+        Done in the background as well, unless the home was opened with `upkeep="manual"`.
+        """
+        return self.backend.drop_expired()
+
+    def verify(self) -> Verification:
+        """Read every byte and say what is sound."""
+        return self.backend.verify()
+
+    def take_over(self) -> None:
+        """End processes that stand still inside a lock of this topic, and fence what they had under way.
+
+        Also lifts the fence after a failed fsync: a new segment is begun behind what is safe.
+        """
+        self.backend.take_over()
+
+    def alter(self, **changes: Any) -> None:
+        """Change settings: `keep`, added columns and wider types by `schema`, more `partitions`, and others.
+
+        With more partitions a key's later records may lie in another partition than its earlier ones; a topic with a
+        key warns of that.
+        """
+        before = self.settings
+        self.backend.alter(changes)
+        if before.key and self.settings.partitions > before.partitions:
+            warnings.warn(
+                f'topic "{self.name}" went from {before.partitions} to {self.settings.partitions} partitions: a key may '
+                "now go to another partition than before, so the order of its records holds only before and after this, "
+                "and compaction keeps its latest record in each",
+                stacklevel=2,
+            )

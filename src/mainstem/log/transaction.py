@@ -1,0 +1,126 @@
+"""Transaction: appends to several topics, and a group's offsets, all or nothing."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from mainstem.durations import Duration, duration_us
+from mainstem.errors import Fenced, Invalid
+from mainstem.log.group_member import Member
+from mainstem.log.log import Log
+from mainstem.log.placed import Placed, parse_token, token_of
+from mainstem.log.producer import Producer
+from mainstem.log.rows import check_rows, tombstones
+from mainstem.log.topic import Topic
+from mainstem.log.transaction_state import ABORTED, COMMITTED
+
+__all__ = ["Transaction"]
+
+
+class Transaction:
+    """A transaction under way; made by `stem.transaction()` or `producer.transaction()`, for one thread.
+
+    The end of the `with` block commits it; an exception aborts it. Nobody sees anything of it before that. A
+    transaction that takes longer than its `timeout`, or whose process ends, is aborted by whoever comes by.
+
+    >>> import mainstem, tempfile
+    >>> with mainstem.open(tempfile.mkdtemp()) as stem:
+    ...     orders = stem.create_topic("orders", schema="order_id STRING")
+    ...     payments = stem.create_topic("payments", schema="order_id STRING, amount DOUBLE")
+    ...     with stem.transaction() as transaction:
+    ...         placed = transaction.append(orders, [{"order_id": "o-1"}])
+    ...         placed = transaction.append("payments", [{"order_id": "o-1", "amount": 9.5}])
+    ...         seen_inside = len(orders.to_arrow())
+    ...     seen_inside, len(orders.to_arrow()), len(payments.to_arrow())
+    (0, 1, 1)
+    """
+
+    def __init__(self, log: Log, *, timeout: Duration = "1 minute", producer: Producer | None = None) -> None:
+        self._log = log
+        self._producer = producer
+        self._topics: dict[str, Topic] = {}
+        self._ends: dict[str, dict[int, int]] = {}
+        self._state: Literal["open", "committed", "aborted"] = "open"
+        self.id = log.begin_transaction(
+            duration_us(timeout, setting="timeout"), None if producer is None else producer.run
+        )
+
+    @property
+    def state(self) -> Literal["open", "committed", "aborted"]:
+        """Whether it is under way, or how it ended."""
+        return self._state
+
+    def append(self, topic: Topic | str, rows: Any, *, sequence: int | None = None) -> Placed:
+        """Append rows; seen by others once the transaction is committed."""
+        self._check_open()
+        topic = self._topic(topic)
+        if self._producer is not None:
+            placed = self._producer.append_in(topic, rows, sequence, self.id)
+        else:
+            placed = topic.backend.append(check_rows(rows, topic.settings), transaction=self.id)
+        return self._noted(topic, placed)
+
+    def delete(self, topic: Topic | str, keys: Any) -> Placed:
+        """Append a tombstone for each key."""
+        self._check_open()
+        topic = self._topic(topic)
+        return self._noted(topic, topic.backend.append(tombstones(keys, topic.settings), transaction=self.id))
+
+    def commit_offsets(self, member: Member) -> None:
+        """Commit what a member of a group has polled, together with the rest of the transaction."""
+        self._check_open()
+        self._log.join_group_offsets(self.id, member.topic, member.group)
+        member.commit_in(str(self.id))
+
+    def commit(self) -> str:
+        """Make all of it true at once, and return a token that stands for it. The `with` block does this."""
+        self._check_open()
+        try:
+            self._log.end_transaction(self.id, COMMITTED)
+        except Fenced:
+            self._state = "aborted"
+            raise
+        self._state = "committed"
+        for topic in self._topics.values():
+            numbers = range(topic.settings.partitions)
+            self._ends[topic.name] = {number: topic.backend.latest(number) for number in numbers}
+        return self.token
+
+    def abort(self) -> None:
+        """Undo all of it: nobody will see any of it."""
+        if self._state == "open":
+            self._state = "aborted"
+            self._log.end_transaction(self.id, ABORTED)
+
+    @property
+    def token(self) -> str:
+        """Everything in the topics written to, up to here."""
+        return token_of(self._ends)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.abort()
+        elif self._state == "open":
+            self.commit()
+
+    def _noted(self, topic: Topic, placed: Placed) -> Placed:
+        self._topics[topic.name] = topic
+        self._ends.update(parse_token(placed.token))
+        return placed
+
+    def _check_open(self) -> None:
+        if self._state != "open":
+            raise Invalid(
+                f"transaction {self.id} is {self._state} already",
+                detail="Each transaction is used once.",
+                hint="Begin another one with stem.transaction().",
+            )
+
+    def _topic(self, topic: Topic | str) -> Topic:
+        return Topic(self._log, self._log.open_topic(topic)) if isinstance(topic, str) else topic

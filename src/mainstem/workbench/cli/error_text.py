@@ -1,0 +1,87 @@
+"""What a person sees when something went wrong: three lines, and the exit status.
+
+0    done
+1    it could not be done; three lines on standard error say what, the facts, and what to do
+2    the command was not understood
+130  ended by Ctrl-C
+141  whoever read the output went away (`mainstem topic read orders | head`)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+import typer
+
+from mainstem.errors import MainstemError, Unavailable
+
+__all__ = ["BROKEN_PIPE", "FAILED", "INTERRUPTED", "error_lines", "of_system", "show_error", "visible", "with_facts"]
+
+FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
+
+# What a terminal would take for a command to itself instead of text; line ends are dealt with apart.
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def visible(text: str) -> str:
+    """The text so that it can do no harm on a terminal: control characters but line ends are written out.
+
+    >>> visible("a\\x1b[31mb")
+    'a\\\\x1b[31mb'
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def error_lines(error: MainstemError) -> list[str]:
+    """The three parts, a line each; a part that is missing is left out.
+
+    >>> error_lines(MainstemError('topic "ordres" is odd', detail="It has no rows.", hint="Append some."))
+    ['mainstem.MainstemError: topic "ordres" is odd', 'Detail: It has no rows.', 'Hint: Append some.']
+    """
+    parts = [f"mainstem.{type(error).__name__}: {error}"]
+    parts += [f"{title}: {text}" for title, text in (("Detail", error.detail), ("Hint", error.hint)) if text]
+    # Further lines of a part stand under its first word.
+    return [visible(part).replace("\n", "\n        ") for part in parts]
+
+
+def show_error(error: MainstemError) -> None:
+    """Print the three parts on standard error; in colour on a terminal."""
+    first, *others = error_lines(error)
+    title, _, message = first.partition(": ")
+    typer.echo(f"{typer.style(title, fg='red', bold=True)}: {message}", err=True)
+    for line in others:
+        word, _, text = line.partition(": ")
+        typer.echo(f"{typer.style(word, bold=True)}: {text}", err=True)
+
+
+def with_facts(error: MainstemError, *, detail: str | None = None, hint: str | None = None) -> MainstemError:
+    """The same error with another detail or hint: what Python should do is of no use at a command line."""
+    fields = {name: value for name, value in vars(error).items() if name not in ("detail", "hint", "__notes__")}
+    changed = type(error)(
+        str(error),
+        detail=error.detail if detail is None else detail,
+        hint=error.hint if hint is None else hint,
+        **fields,
+    )
+    changed.__cause__ = error.__cause__
+    return changed
+
+
+def of_system(error: OSError) -> Unavailable:
+    """What the operating system refused, in our own form."""
+    where = f'"{os.fspath(error.filename)!s}"' if error.filename is not None else "a file"
+    said = os.strerror(error.errno) if error.errno is not None else str(error)
+    return Unavailable(
+        f"{where} cannot be used: {said}",
+        detail=f"This process has user id {os.getuid()} and works in {os.getcwd()!r}.",
+        hint="Check that it is there, and that this user may read and write it.",
+    )
+
+
+def leave_output() -> None:
+    """Nobody reads the output any more: let what is still in the buffers go nowhere, without a complaint at the end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,132 @@
+"""`mainstem group`: who reads a topic by offset, and how far they have come."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mainstem.workbench.cli.amounts import about_duration, counted
+from mainstem.workbench.cli.home_option import HomeOption, open_home
+from mainstem.workbench.cli.json_output import JsonOption, lag_json, print_json
+from mainstem.workbench.cli.lag_columns import LAG_COLUMNS, lag_cells
+from mainstem.workbench.cli.position_text import POSITION_HELP, parse_position
+from mainstem.workbench.cli.terminal_table import Column, show_facts, show_table
+from mainstem.workbench.cli.topic_argument import TopicArgument
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True)
+
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.", show_default=False)]
+
+
+@app.command("list")
+def list_groups(
+    topic: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC]", help="Only of this topic.", show_default=False)
+    ] = None,
+    *,
+    as_json: JsonOption = False,
+    home: HomeOption = None,
+) -> None:
+    """List the groups of a topic, or of all topics.
+
+    Example: mainstem group list orders
+    """
+    with open_home(home) as stem:
+        topics = [stem.topic(name) for name in (stem.topics() if topic is None else [topic])]
+        found = [found.group(name).describe() for found in topics for name in found.groups()]
+        if as_json:
+            print_json(
+                [
+                    {"topic": it.topic, "group": it.name, "members": len(it.members), "lag": lag_json(it.lag)}
+                    for it in found
+                ]
+            )
+            return
+        show_table(
+            [Column("topic"), Column("group", style="bold"), Column("members", "right"), *LAG_COLUMNS],
+            ([it.topic, it.name, str(len(it.members)), *lag_cells(it.lag)] for it in found),
+            empty="no groups yet",
+        )
+
+
+@app.command()
+def describe(
+    topic: TopicArgument, group: GroupArgument, *, as_json: JsonOption = False, home: HomeOption = None
+) -> None:
+    """Describe a group: its members, who reads which partition, and how far behind.
+
+    Example: mainstem group describe orders billing
+    """
+    with open_home(home) as stem:
+        facts = stem.topic(topic).group(group).describe()
+        if as_json:
+            print_json(
+                {
+                    "topic": facts.topic,
+                    "group": facts.name,
+                    "generation": facts.generation,
+                    "members": list(facts.members),
+                    "partitions": [
+                        {
+                            "partition": it.partition,
+                            "member": it.member,
+                            "next_member": it.next_member,
+                            "committed": it.committed,
+                            "pending_transactions": it.pending_transactions,
+                            "lag": lag_json(it.lag),
+                        }
+                        for it in facts.partitions
+                    ],
+                    "lag": lag_json(facts.lag),
+                }
+            )
+            return
+        show_facts([("group", facts.name), ("topic", facts.topic), ("generation", str(facts.generation))])
+        typer.echo()
+        show_table(
+            [Column("member", style="bold"), Column("pid", "right"), Column("partitions"), Column("session"),
+             Column("last sign of life")],
+            (
+                [
+                    it.id, "" if it.pid is None else str(it.pid), ", ".join(map(str, it.partitions)) or "none",
+                    about_duration(it.session),
+                    "" if it.silent_for is None else f"{about_duration(it.silent_for)} ago",
+                ]
+                for it in facts.members
+            ),
+            empty="no members now",
+        )  # fmt: skip
+        typer.echo()
+        show_table(
+            [Column("partition", "right"), Column("member"), Column("committed", "right"), *LAG_COLUMNS],
+            (
+                [str(it.partition), _owner(it.member, it.next_member), counted(it.committed), *lag_cells(it.lag)]
+                for it in facts.partitions
+            ),
+            empty="no partitions yet",
+        )
+
+
+def _owner(member: str | None, following: str | None) -> str:
+    return f"{member or 'none'}, then {following}" if following and following != member else member or "none"
+
+
+@app.command()
+def reset(
+    topic: TopicArgument,
+    group: GroupArgument,
+    *,
+    to: Annotated[str, typer.Option(help=f"Where to go on: {POSITION_HELP}.")],
+    home: HomeOption = None,
+) -> None:
+    """Let a group go on elsewhere. It may have no living members then.
+
+    Example: mainstem group reset orders billing --to 2026-01-01T09:00:00Z
+    """
+    with open_home(home) as stem:
+        offsets = stem.topic(topic).group(group).reset(parse_position(to, "--to"))
+        shown = ",".join(f"{partition}:{offset}" for partition, offset in sorted(offsets.items()))
+        typer.echo(f"group {group} of {topic} goes on from {shown}")

@@ -1,0 +1,107 @@
+"""`mainstem` on the command line: the nouns, and what is common to all of them.
+
+A command is a noun and a verb: `mainstem topic append orders rows.jsonl`. To add a noun, write `<noun>_commands.py` beside
+this file and name it here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from mainstem import __version__
+from mainstem.errors import MainstemError
+from mainstem.workbench.cli import group_commands, queue_commands, topic_commands
+from mainstem.workbench.cli.error_text import BROKEN_PIPE, FAILED, leave_output, of_system, show_error
+from mainstem.workbench.cli.home_option import HomeOption, named_home
+from mainstem.workbench.cli.query_command import query
+
+__all__ = ["app", "main", "run"]
+
+HELP = """One log, every view.
+
+Topics are read by offset (groups), by acknowledgement (queues) and by SQL. Everything lives in one directory, the
+home: --home DIR, or MAINSTEM_HOME.
+"""
+
+EXAMPLES = """Examples:
+
+    export MAINSTEM_HOME=data/shop
+    mainstem topic create orders --schema "order_id STRING, store STRING, amount DOUBLE" --key order_id
+    mainstem topic append orders orders.csv
+    mainstem topic read orders --follow --format json
+    mainstem group describe orders billing
+    mainstem queue take orders emails --count 3 --lease "1 minute"
+    mainstem query "SELECT store, sum(amount) FROM orders GROUP BY store"
+
+mainstem topic --help, and mainstem topic append --help, say more. The exit status is 0 when it is done, 1 when it could
+not be done, 2 when the command was not understood.
+"""
+
+# Plain tracebacks: what we raise on purpose is shown below, and of all else every line may matter.
+app = typer.Typer(
+    name="mainstem",
+    help=HELP,
+    epilog=EXAMPLES,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
+app.add_typer(topic_commands.app, name="topic", help="Topics: make them, append to them, read them, look after them.")
+app.add_typer(
+    group_commands.app, name="group", help="Groups (in the field: consumer groups): who reads by offset, and how far."
+)
+app.add_typer(queue_commands.app, name="queue", help="Queues: messages taken one by one, until each is acknowledged.")
+app.command("query")(query)
+
+
+def _show_version(asked: bool) -> None:  # noqa: FBT001 - as Typer calls it
+    if asked:
+        typer.echo(f"mainstem {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def everywhere(
+    *,
+    home: HomeOption = None,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """What stands before the noun."""
+    named_home.set(home)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; the exit status."""
+    try:
+        app(list(arguments), prog_name="mainstem")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except MainstemError as error:
+        show_error(error)
+        return FAILED
+    except OSError as error:
+        show_error(of_system(error))
+        return FAILED
+    return 0
+
+
+def main() -> None:
+    """The command `mainstem`."""
+    status = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        leave_output()
+        status = BROKEN_PIPE
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""`mainstem topic read`: records of a topic on standard output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mainstem.errors import FellOff
+from mainstem.workbench.cli.error_text import with_facts
+from mainstem.workbench.cli.home_option import HomeOption, open_home
+from mainstem.workbench.cli.position_text import POSITION_HELP, parse_position
+from mainstem.workbench.cli.row_format import RowFormat
+from mainstem.workbench.cli.topic_argument import TopicArgument, split_words
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mainstem.log.topic import Topic
+
+__all__ = ["read"]
+
+
+class RecordColumn(StrEnum):
+    """Whether `record` is among the columns."""
+
+    SHOW = "show"
+    HIDE = "hide"
+
+
+def read(
+    topic: TopicArgument,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C or --limit.")] = False,
+    start: Annotated[
+        str | None,
+        typer.Option(help=f"{POSITION_HELP}; else earliest, with --follow latest.", show_default=False),
+    ] = None,
+    stop: Annotated[str | None, typer.Option(help="The same; else latest.", show_default=False)] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="End after so many records.", show_default=False)] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="COLUMN,...", help="Only these columns.", show_default=False)
+    ] = None,
+    form: Annotated[RowFormat, typer.Option("--format", help="How to write them.")] = RowFormat.TABLE,
+    record: Annotated[
+        RecordColumn, typer.Option(help="Partition, offset, append time, change and headers of each.")
+    ] = RecordColumn.SHOW,
+    archive: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Read what is no longer kept from this archive.", show_default=False),
+    ] = None,
+    home: HomeOption = None,
+) -> None:
+    """Read records (in the field: consume), partition after partition; with --follow as they come.
+
+    Example: mainstem topic read orders --start 2026-01-01T09:00:00Z --limit 10 --format json
+    """
+    if follow and (stop is not None or archive is not None):
+        raise typer.BadParameter("goes on for ever, so it has no --stop and no --archive", param_hint="--follow")
+    from mainstem.workbench.cli.row_output import row_writer
+
+    with open_home(home) as stem:
+        found = stem.topic(topic)
+        begin = parse_position(start or ("latest" if follow else "earliest"), "--start")
+        only = split_words(columns)
+        if follow:
+            batches = found.follow(start=begin, columns=only, rows_max=min(limit or 65_536, 65_536))
+        else:
+            end = parse_position(stop or "latest", "--stop")
+            batches = found.batches(start=begin, stop=end, columns=only, archive=archive)
+        hidden = record is RecordColumn.HIDE
+        shown = (batch.drop_columns(["record"]) for batch in batches) if hidden else batches
+        writer = row_writer(form, _schema(found, only, hidden=hidden))
+        try:
+            for batch in _limited(shown, limit):
+                writer.write(batch)
+        except FellOff as error:
+            raise _fell_off(error, found) from error
+        # Not after an error: what a program reads must not look whole then.
+        writer.close()
+
+
+def _schema(topic: Topic, columns: list[str] | None, *, hidden: bool) -> pa.Schema:
+    import pyarrow as pa
+
+    wanted = [
+        field
+        for field in topic.settings.record_schema
+        if (field.name == "record" and not hidden)
+        or (field.name != "record" and (columns is None or field.name in columns))
+    ]
+    return pa.schema(wanted)
+
+
+def _limited(batches: Iterator[Any], limit: int | None) -> Iterator[Any]:
+    """Batches with at most `limit` rows in all; ends with the last of them, not when the next one comes."""
+    if limit is None:
+        yield from batches
+        return
+    left = limit
+    for batch in batches:
+        yield batch.slice(0, left)
+        left -= batch.num_rows
+        if left <= 0:
+            return
+
+
+def _fell_off(error: FellOff, topic: Topic) -> FellOff:
+    kept = ",".join(f"{number}:{topic.backend.earliest(number)}" for number in range(topic.settings.partitions))
+    ways = f"Start at the first records that are kept: --start {kept}"
+    if topic.settings.archive is not None:
+        ways += f". What was dropped may be in the archive: --archive {topic.settings.archive}"
+    changed = with_facts(error, hint=ways)
+    assert isinstance(changed, FellOff)
+    return changed

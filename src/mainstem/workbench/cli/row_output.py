@@ -1,0 +1,159 @@
+"""Rows on standard output: a table for a person, JSON lines, CSV, or Arrow for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from mainstem.errors import Invalid
+from mainstem.workbench.cli.plain_values import Writer, cell_text, column_values, json_line, plain_writer
+from mainstem.workbench.cli.terminal_table import Column, GrowingTable, show_note
+
+__all__ = ["RowWriter", "row_writer"]
+
+
+class RowWriter(Protocol):
+    """Writes batches of one schema, each to be seen at once."""
+
+    def write(self, batch: pa.RecordBatch) -> None: ...
+    def close(self) -> None: ...
+
+
+def row_writer(form: str, schema: pa.Schema) -> RowWriter:
+    """A writer of that format."""
+    makers: dict[str, Callable[[pa.Schema], RowWriter]] = {
+        "table": TableRows, "json": JsonRows, "csv": CsvRows, "arrow": ArrowRows
+    }  # fmt: skip
+    return makers[form](schema)
+
+
+class JsonRows:
+    """One object a line."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._names = schema.names
+        self._writers: list[Writer] = [plain_writer(field.type) for field in schema]
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        columns = [column_values(column, write) for column, write in zip(batch.columns, self._writers, strict=True)]
+        lines = [json_line(dict(zip(self._names, row, strict=True))) for row in zip(*columns, strict=True)]
+        if lines:
+            sys.stdout.write("\n".join(lines) + "\n")
+            sys.stdout.flush()
+
+    def close(self) -> None:
+        """Nothing is left to be done."""
+
+
+class CsvRows:
+    """A line of names, then a line a row; `record` is spread over columns of its own."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._names = [name for field in schema for name in _spread_names(field)]
+        self._begun = False
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._begin()
+        columns = [
+            column_values(column, plain_writer(column.type))
+            for field, array in zip(self._schema, batch.columns, strict=True)
+            for column in (array.flatten() if _is_record(field) else [array])
+        ]
+        sys.stdout.write("".join(_csv_line(row) for row in zip(*columns, strict=True)))
+        sys.stdout.flush()
+
+    def _begin(self) -> None:
+        if not self._begun:
+            sys.stdout.write(_csv_line(self._names))
+            self._begun = True
+
+    def close(self) -> None:
+        self._begin()
+
+
+def _spread_names(field: pa.Field) -> list[str]:
+    return [f"record.{inner.name}" for inner in field.type] if _is_record(field) else [field.name]
+
+
+def _is_record(field: pa.Field) -> bool:
+    return field.name == "record" and bool(kinds.is_struct(field.type))
+
+
+def _csv_line(values: Sequence[Any]) -> str:
+    return ",".join(map(_csv_cell, values)) + "\n"
+
+
+def _csv_cell(value: Any) -> str:
+    text = cell_text(value)
+    # An empty cell is null, so an empty text is quoted.
+    if text == "":
+        return "" if value is None else '""'
+    if any(mark in text for mark in '",\r\n') or text[0] == " " or text[-1] == " ":
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+class ArrowRows:
+    """An Arrow stream, as every Arrow library reads it."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        if sys.stdout.isatty():
+            raise Invalid(
+                "Arrow would be bytes on the terminal",
+                detail="The format is for programs.",
+                hint="Send it to a file or a program: ... --format arrow > rows.arrow",
+            )
+        self._writer = pa.ipc.new_stream(sys.stdout.buffer, schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+        sys.stdout.buffer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+        sys.stdout.buffer.flush()
+
+
+class TableRows:
+    """A table; of `record` it shows partition:offset, the change if it is no insert, and when it was appended."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        columns: list[Column] = []
+        for field in schema:
+            if _is_record(field):
+                columns += [Column("record", style="dim", firm=True), Column("appended_at", style="dim", firm=True)]
+            else:
+                number = kinds.is_integer(field.type) or kinds.is_floating(field.type) or kinds.is_decimal(field.type)
+                firm = number or kinds.is_temporal(field.type) or kinds.is_boolean(field.type)
+                columns.append(Column(field.name, align="right" if number else "left", firm=bool(firm)))
+        self._table = GrowingTable(columns)
+        self._empty = True
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._empty &= not batch.num_rows
+        columns: list[list[str]] = []
+        for field, array in zip(self._schema, batch.columns, strict=True):
+            if _is_record(field):
+                records = array.to_pylist()
+                columns.append([_place(record) for record in records])
+                columns.append([f"{record['appended_at']:%Y-%m-%d %H:%M:%S}Z" for record in records])
+            else:
+                values = column_values(array, plain_writer(array.type))
+                columns.append(["null" if value is None else cell_text(value) for value in values])
+        self._table.add(list(zip(*columns, strict=True)))
+
+    def close(self) -> None:
+        """Say so if there was nothing."""
+        if self._empty:
+            show_note("no rows")
+
+
+def _place(record: dict[str, Any]) -> str:
+    change = "" if record["change"] == "insert" else f" {record['change']}"
+    return f"{record['partition']}:{record['offset']}{change}"

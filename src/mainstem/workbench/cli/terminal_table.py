@@ -1,0 +1,160 @@
+"""Tables and facts on a terminal, as wide as it is; in a pipe nothing is cut."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich import box
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mainstem.workbench.cli.error_text import visible
+
+__all__ = ["Column", "GrowingTable", "show_facts", "show_note", "show_table"]
+
+# In a pipe a line is as long as it needs to be.
+PIPE_WIDTH = 100_000
+# Of a table that grows, this many rows decide how wide the columns are.
+SAMPLE_ROWS = 100
+GAP = "  "
+STYLES = {"bold": 1, "dim": 2}
+CELL_WIDTH_MAX = 60
+# Below this a text says little: then columns that were firm so far give way too.
+CELL_WIDTH_FAIR = 10
+CELL_WIDTH_MIN = 4
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table. A `firm` one is cut only when all others have given way."""
+
+    title: str
+    align: Literal["left", "right"] = "left"
+    style: str = ""
+    firm: bool = False
+
+
+def _console() -> Console:
+    """Made anew each time: standard output may be another one by now."""
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    return console
+
+
+def _print(console: Console, shown: Table | Text) -> None:
+    """Print without the blanks that fill the last column."""
+    with console.capture() as captured:
+        console.print(shown)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    sys.stdout.flush()
+
+
+def _table(*, heading: bool, title: str = "") -> Table:
+    return Table(
+        box=box.SIMPLE_HEAD,
+        show_header=heading,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        title=Text(title, style="bold") if title else None,
+        title_justify="left",
+        header_style="bold",
+    )
+
+
+def show_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, title: str = "", empty: str = "") -> None:
+    """Print a table; `empty` is said instead when there are no rows."""
+    console, found = _console(), list(rows)
+    if not found:
+        _print(console, Text(f"{title}: {empty}" if title else empty, style="dim"))
+        return
+    table = _table(heading=True, title=title)
+    for column in columns:
+        table.add_column(column.title, justify=column.align, style=column.style or None, overflow="fold")
+    for row in found:
+        table.add_row(*(Text(visible(cell)) for cell in row))
+    _print(console, table)
+
+
+def show_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print names and values, one pair a line, values below each other."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in facts:
+        grid.add_row(Text(name), Text(visible(value)))
+    _print(_console(), grid)
+
+
+def show_note(text: str) -> None:
+    """Print a line for a person, on standard error: it is not part of the result."""
+    Console(file=sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True).print(Text(visible(text)))
+
+
+class GrowingTable:
+    """A table whose rows come one after another: the first ones decide how wide the columns are, for all.
+
+    On a terminal what is longer is cut, except in firm columns, which had all they needed; in a pipe nothing is.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._console = _console()
+        self._cut = self._console.is_terminal
+        self._styled = self._cut and not self._console.is_dumb_terminal
+        self._widths: list[int] = []
+        self._whole: list[bool] = []
+
+    def add(self, rows: Sequence[Sequence[str]]) -> None:
+        """Print these rows below those before. By hand: a table of rich takes ten times as long."""
+        if not rows:
+            return
+        lines = []
+        cells = [[visible(cell).replace("\n", "\\n") for cell in row] for row in rows]
+        if not self._widths:
+            self._fit(cells[:SAMPLE_ROWS])
+            lines += [self._line([column.title for column in self._columns], style="bold"), "─" * self._width]
+        lines += [self._line(row) for row in cells]
+        sys.stdout.write("\n".join(lines) + "\n")
+        sys.stdout.flush()
+
+    @property
+    def _width(self) -> int:
+        return sum(self._widths) + len(GAP) * (len(self._widths) - 1)
+
+    def _line(self, cells: Sequence[str], *, style: str = "") -> str:
+        parts = zip(self._columns, self._widths, self._whole, cells, strict=True)
+        return GAP.join(self._cell(*part, style) for part in parts).rstrip()
+
+    def _cell(self, column: Column, width: int, whole: bool, text: str, style: str) -> str:  # noqa: FBT001 - private
+        length = cell_len(text)
+        if length > width and self._cut and not whole:
+            text, length = set_cell_size(text, width - 1) + "…", width
+        blanks = " " * (width - length)
+        style = style or column.style
+        if style and self._styled:
+            text = f"\x1b[{STYLES[style]}m{text}\x1b[0m"
+        return blanks + text if column.align == "right" else text + blanks
+
+    def _fit(self, sample: list[list[str]]) -> None:
+        titles = [cell_len(column.title) for column in self._columns]
+        widths = [max(titles[index], *(cell_len(row[index]) for row in sample)) for index in range(len(titles))]
+        wanted = list(widths)
+        if self._cut:
+            widths = [min(width, CELL_WIDTH_MAX) for width in widths]
+            # The widest gives way first, firm columns last.
+            room = self._console.width - len(GAP) * (len(widths) - 1)
+            loose = [index for index, column in enumerate(self._columns) if not column.firm]
+            for indexes, least in ((loose, CELL_WIDTH_FAIR), (range(len(widths)), CELL_WIDTH_MIN)):
+                while sum(widths) > room and any(widths[index] > least for index in indexes):
+                    widths[max(indexes, key=lambda index: widths[index])] -= 1
+        self._widths = widths
+        self._whole = [
+            column.firm and width == want for column, width, want in zip(self._columns, widths, wanted, strict=True)
+        ]

@@ -1,0 +1,112 @@
+"""What there is to say of a topic: its settings, its partitions, and who reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from mainstem.clock import as_datetime
+from mainstem.durations import show_duration
+from mainstem.log.embedded.active_segment import segments_in
+from mainstem.log.embedded.embedded_topic import EmbeddedTopic
+from mainstem.log.lag import Lag
+from mainstem.log.topic import Topic
+from mainstem.workbench.cli.json_output import lag_json
+
+__all__ = ["PartitionFacts", "TopicFacts", "topic_facts"]
+
+
+@dataclass(frozen=True)
+class PartitionFacts:
+    """One partition. `records` counts what is kept; in segments not sealed yet, offsets of markers and of aborted
+    transactions count as well. `segments` and `appended_at` are None where the log does not tell."""
+
+    partition: int
+    start: int
+    end: int
+    records: int
+    bytes: int
+    segments: int | None = None
+    sealed: int | None = None
+    appended_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """A topic as it is now."""
+
+    topic: Topic
+    partitions: tuple[PartitionFacts, ...]
+
+    @property
+    def records(self) -> int:
+        return sum(partition.records for partition in self.partitions)
+
+    @property
+    def bytes(self) -> int:
+        return sum(partition.bytes for partition in self.partitions)
+
+    @property
+    def appended_at(self) -> datetime | None:
+        """When the last record came."""
+        return max((it.appended_at for it in self.partitions if it.appended_at is not None), default=None)
+
+    def group_lags(self) -> dict[str, Lag]:
+        """How far each reader group is behind."""
+        return {name: self.topic.group(name).lag() for name in self.topic.groups()}
+
+    def queue_lags(self) -> dict[str, Lag]:
+        """How far each queue is behind."""
+        return {name: self.topic.open_queue(name).lag() for name in self.topic.queues()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for a program."""
+        settings = self.topic.settings
+        return {
+            "topic": self.topic.name,
+            "schema": self.topic.ddl,
+            "key": list(settings.key),
+            "event_time": settings.event_time,
+            "keep": str(settings.keep),
+            "archive": settings.archive,
+            "idle_after": show_duration(settings.idle_after),
+            "ahead_max": show_duration(settings.ahead_max),
+            "record_bytes_max": settings.record_bytes_max,
+            "segment_bytes_max": settings.segment_bytes_max,
+            "segment_age_max": show_duration(settings.segment_age_max),
+            "records": self.records,
+            "bytes": self.bytes,
+            "appended_at": self.appended_at,
+            "partitions": list(self.partitions),
+            "groups": [{"group": name, "lag": lag_json(lag)} for name, lag in self.group_lags().items()],
+            "queues": [{"queue": name, "lag": lag_json(lag)} for name, lag in self.queue_lags().items()],
+        }
+
+
+def topic_facts(topic: Topic) -> TopicFacts:
+    """The facts of a topic."""
+    return TopicFacts(topic, tuple(_facts(topic, number) for number in range(topic.settings.partitions)))
+
+
+def _facts(topic: Topic, number: int) -> PartitionFacts:
+    backend = topic.backend
+    start, end = backend.earliest(number), backend.latest(number)
+    behind = backend.behind(number, start)
+    if not isinstance(backend, EmbeddedTopic):
+        return PartitionFacts(number, start, end, behind.records, behind.bytes)
+    partition = backend.store.partitions[number]
+    manifest = partition.manifest_file.read()
+    blocks = [name for name in segments_in(partition.files.list(partition.folder)) if name.base >= manifest.end]
+    appended_at = partition.published().appended_at
+    return PartitionFacts(
+        number,
+        start,
+        end,
+        records=sum(entry.rows for entry in manifest.segments) + max(end - manifest.end, 0),
+        bytes=behind.bytes,
+        segments=len(manifest.segments) + len(blocks),
+        sealed=len(manifest.segments),
+        # A partition has an append time from its first moment; without a record it means nothing.
+        appended_at=as_datetime(appended_at) if partition.published().offset else None,
+    )

@@ -1,0 +1,254 @@
+"""Appends of many threads share one write and one fsync; each thread gets its own result, or its own error."""
+
+import errno
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from mainstem.clock import SystemClock
+from mainstem.errors import AppendConflict, Invalid, Unavailable
+from mainstem.log.embedded import group_commit
+from mainstem.log.embedded.files import RealFiles
+from mainstem.log.embedded.group_commit import GroupCommit
+from mainstem.log.embedded.partition import Partition, Pending
+from tests.log.embedded.acknowledged import Stored, make_partition, open_partition, read_all
+from tests.log.embedded.memory_files import MemoryFiles
+from tests.log.embedded.mutants import mutant
+
+THREADS = 32
+APPENDS = 60
+
+
+def in_threads(work: Callable[[int], None], threads: int = THREADS) -> None:
+    """Run the work once per thread, all beginning at the same moment."""
+    start = threading.Barrier(threads)
+    failed: list[BaseException] = []
+
+    def run(number: int) -> None:
+        start.wait()
+        try:
+            work(number)
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            failed.append(error)
+
+    started = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def slow_disk(files: MemoryFiles) -> None:
+    """An fsync in memory takes no time, and nobody would come to share it."""
+    never = threading.Event()
+    files.machine.seen = lambda name: never.wait(0.001) if name == "sync" else None
+
+
+def append_many(partition: Partition) -> dict[int, bytes]:
+    """What each offset must hold."""
+    placed: dict[int, bytes] = {}
+
+    def work(number: int) -> None:
+        for turn in range(APPENDS):
+            pending = Pending(b"%d of %d" % (turn, number), 1)
+            partition.append(pending)
+            placed[pending.base_offset] = bytes(pending.payload)
+
+    in_threads(work)
+    return placed
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_threads_share_fsyncs(kind, tmp_path):
+    files = MemoryFiles() if kind == "memory" else RealFiles()
+    home = "/memory" if kind == "memory" else str(tmp_path)
+    fsyncs: list[None] = []
+    make_partition(files, SystemClock(), home=home)
+    if isinstance(files, MemoryFiles):
+        slow_disk(files)
+    partition = open_partition(files, SystemClock(), home=home, synced=lambda: fsyncs.append(None))
+
+    placed = append_many(partition)
+
+    assert len(placed) == THREADS * APPENDS
+    stored = read_all(files, partition.published(), folder=f"{home}/0")
+    assert stored == [Stored(offset, 1, payload) for offset, payload in sorted(placed.items())]
+    assert len(fsyncs) * 10 <= THREADS * APPENDS, f"{len(fsyncs)} fsyncs for {THREADS * APPENDS} appends"
+    partition.close()
+
+
+def test_a_build_that_loses_part_of_a_group_is_caught():
+    files = MemoryFiles()
+    make_partition(files)
+    slow_disk(files)
+    partition = open_partition(files)
+    with mutant("lost group"):
+        placed = append_many(partition)
+    assert len(placed) != THREADS * APPENDS
+
+
+def test_one_thread_does_not_wait_for_others():
+    files = MemoryFiles()
+    make_partition(files)
+    fsyncs: list[None] = []
+    partition = open_partition(files, synced=lambda: fsyncs.append(None))
+    for _ in range(20):
+        partition.append(Pending(b"x", 1))
+    assert len(fsyncs) == 20
+
+
+def test_each_thread_gets_its_own_error():
+    files = MemoryFiles()
+    make_partition(files)
+    partition = open_partition(files)
+    refused: dict[int, BaseException] = {}
+
+    def refuse(number: int) -> Callable[[], None]:
+        def check() -> None:
+            raise Invalid(f"append {number} may not be")
+
+        return check
+
+    def work(number: int) -> None:
+        for _ in range(20):
+            try:
+                if number % 4 == 0:
+                    partition.append(Pending(b"never", 1, check=refuse(number)))
+                elif number % 4 == 1:
+                    partition.append(Pending(b"never", 1, expected=10**9))
+                else:
+                    partition.append(Pending(b"%d" % number, 1))
+            except (Invalid, AppendConflict) as error:
+                refused[number] = error
+
+    in_threads(work)
+
+    assert sorted(refused) == [number for number in range(THREADS) if number % 4 < 2]
+    for number, error in refused.items():
+        if number % 4 == 0:
+            assert str(error) == f"append {number} may not be"
+        else:
+            assert isinstance(error, AppendConflict)
+    stored = read_all(files, partition.published())
+    assert len(stored) == 20 * THREADS // 2
+    assert not [block for block in stored if block.payload == b"never"]
+
+
+def test_a_failed_fsync_fails_every_append_of_the_group():
+    files = MemoryFiles()
+    make_partition(files)
+    partition = open_partition(files)
+    partition.append(Pending(b"before", 1))
+    raised: dict[int, BaseException] = {}
+    acknowledged: list[int] = []
+    failing = files.machine.counts["sync"] + 3
+
+    def fail(name: str) -> None:
+        if name == "sync" and files.machine.counts["sync"] == failing:
+            files.fail_at(0, errno.EIO)
+
+    files.machine.seen = fail
+
+    def work(number: int) -> None:
+        for turn in range(30):
+            pending = Pending(b"%d of %d" % (turn, number), 1)
+            try:
+                partition.append(pending)
+            except Unavailable as error:
+                raised[number] = error
+                return
+            acknowledged.append(pending.base_offset)
+
+    in_threads(work)
+
+    # Every thread was in that group, or came after it and found the partition fenced.
+    assert len(raised) == THREADS
+    assert len({id(error) for error in raised.values()}) == THREADS
+    assert partition.fenced()
+    assert partition.published().offset == 1 + len(acknowledged)
+
+
+@dataclass
+class Waits:
+    settled: bool = False
+    error: BaseException | None = None
+    group: list["Waits"] = field(default_factory=list)
+
+
+def test_an_interrupted_leader_leaves_the_others_a_clear_error():
+    """Control-C hits one thread; the others are told that their append was not acknowledged, and not interrupted."""
+    entered, interrupt = threading.Event(), threading.Event()
+
+    def commit(group: list[Waits]) -> None:
+        if len(group) == 1 and not interrupt.is_set():
+            entered.set()
+            interrupt.wait()
+            return
+        raise KeyboardInterrupt
+
+    group: GroupCommit[Waits] = GroupCommit(commit)
+    raised: list[BaseException] = []
+
+    def submit() -> None:
+        try:
+            group.submit(Waits())
+        except BaseException as error:  # noqa: BLE001 - what it is is the question
+            raised.append(error)
+
+    threads = [threading.Thread(target=submit)]
+    threads[0].start()
+    entered.wait()
+    for _ in range(3):
+        threads.append(threading.Thread(target=submit))
+        threads[-1].start()
+    while len(group._waiting) < 3:
+        threading.Event().wait(0.001)
+    interrupt.set()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(type(error).__name__ for error in raised) == ["KeyboardInterrupt", "Unavailable", "Unavailable"]
+
+
+@pytest.mark.parametrize("when", ["while it sleeps", "when it is to lead"])
+def test_an_append_whose_thread_was_interrupted_is_not_written_later(when, monkeypatch):
+    """And whoever comes after it is not kept waiting."""
+    written: list[Waits] = []
+    group: GroupCommit[Waits] = GroupCommit(written.extend)
+    interrupted = Waits()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if when == "when it is to lead":
+        with monkeypatch.context() as patch:
+            patch.setattr(group, "_lead", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                group.submit(interrupted)
+    else:
+        sleeping = threading.Lock()
+        group._leader = object()  # type: ignore[assignment] - somebody else leads
+        with monkeypatch.context() as patch:
+            patch.setattr(group_commit, "_Waiter", lambda pending: InterruptedWaiter(pending, sleeping))
+            with pytest.raises(KeyboardInterrupt):
+                group.submit(interrupted)
+        group._leader = None
+    late = Waits()
+    group.submit(late)
+    assert written == [late]
+    assert written[0] is late
+
+
+class InterruptedWaiter:
+    """Control-C comes while it sleeps."""
+
+    def __init__(self, pending: Waits, lock: threading.Lock) -> None:
+        self.pending = pending
+        self.woken = self
+
+    def acquire(self) -> None:
+        raise KeyboardInterrupt

@@ -1,0 +1,123 @@
+"""A partition is stopped at every single call to its files: by a kill, and by a power cut.
+
+What was acknowledged is there again, at its offset; offsets are dense; what was not acknowledged is there whole or not
+at all; what anyone could read once can be read for ever. The partition goes on: for a process that was there all the
+time, for a new one after a kill, and for one after a power cut.
+"""
+
+import itertools
+
+import pytest
+
+from mainstem.errors import MainstemError, TopicNotFound
+from mainstem.log.embedded.heads import Slots
+from mainstem.log.embedded.partition import Pending
+from tests.log.embedded.acknowledged import HEADS, read_all
+from tests.log.embedded.memory_files import MODES, Stopped
+from tests.log.embedded.mutants import mutant
+from tests.log.embedded.two_processes import SCRIPT, World
+
+SEED = 20_260
+
+
+def stopped_at(call: int, done: str, seed: int, script: list[str] = SCRIPT) -> tuple[World, str] | None:
+    """The world after a process was killed at a call, and the step it was in; None when the script ends before."""
+    world = World(seed)
+    world.files["A"].stop_at(call, done=done)
+    for step in script:
+        try:
+            world.step(step)
+        except Stopped:
+            return world, step
+    return None
+
+
+def try_point(call: int, done: str, modes: tuple[str, ...]) -> tuple[int, list[str]] | None:
+    """Stop at one call; the facts that were compared and what was wrong, or None behind the end of the script."""
+    seed = SEED + call
+    stopped = stopped_at(call, done, seed)
+    if stopped is None:
+        return None
+    world, step = stopped
+    where = f"call {call} ({done} done) in {step!r}"
+    # What a reader could see at this moment must stay, whatever comes.
+    observer = world.files["A"].process()
+    world.files["A"].machine.stops.clear()
+    wrong: list[str] = []
+    head = Slots(observer, HEADS).read(0)
+    if head is not None:
+        try:
+            world.promised.look(read_all(observer, head))
+        except (MainstemError, AssertionError) as error:
+            wrong.append(f"{where}: a reader got {error!r}")
+    for mode in modes:
+        wrong += world.after_power_cut(seed, mode, where)
+    survivor = next(partition for name, partition in world.partitions.items() if not world.files[name].dead)
+    wrong += world.go_on(survivor, f"{where}, the other process")
+    wrong += world.go_on(world.opened(observer), f"{where}, a new process")
+    wrong += world.after_power_cut(seed, "lost", f"{where}, later")
+    return len(world.promised.offsets), wrong
+
+
+def run(*, every: int = 1, first_only: bool = False) -> tuple[int, int, list[str]]:
+    """Stop at every call of the script in every way: points, facts compared, violations."""
+    points = compared = 0
+    violations: list[str] = []
+    for done in ("nothing", "part", "all"):
+        for call in itertools.count(1 + SEED % every, every):
+            modes = tuple(MODES[(call + turn) % len(MODES)] for turn in (0, 1))
+            tried = try_point(call, done, modes)
+            if tried is None:
+                break
+            points += 1
+            compared += tried[0]
+            violations += tried[1]
+            if violations and first_only:
+                return points, compared, violations
+    return points, compared, violations
+
+
+def test_stopped_at_every_call(fault_report):
+    points, compared, violations = run()
+    fault_report("crash at every call", points=points, compared=compared, violations=violations, seed=SEED)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "no fsync",
+        "no directory fsync",
+        "publish before fsync",
+        "acknowledge before fsync",
+        "forget what was not published",
+        "no mark while a segment is begun",
+        "no second writing",
+        "no note of fsync",
+        "lost group",
+    ],
+)
+def test_a_broken_build_is_caught(broken):
+    with mutant(broken):
+        points, _, violations = run(every=1, first_only=True)
+    assert violations, f"{broken}: {points} points, and nothing was noticed"
+
+
+def test_deletion_stopped_at_every_call(fault_report):
+    """After a deletion was acknowledged nobody can append; before, everything is as it was."""
+    points, violations = 0, []
+    for call in itertools.count(1):
+        world = World(SEED + call)
+        for step in SCRIPT[:6]:
+            world.step(step)
+        world.files["A"].stop_at(call)
+        try:
+            world.partitions["A"].mark_deleted()
+        except Stopped:
+            points += 1
+            violations += world.go_on(world.partitions["B"], f"call {call}")
+            continue
+        for partition in (world.partitions["B"], world.opened(world.files["A"].killed())):
+            with pytest.raises(TopicNotFound):
+                partition.append(Pending(b"too late", 1))
+        break
+    fault_report("crash while deleting", points=points, compared=points, violations=violations, seed=SEED)

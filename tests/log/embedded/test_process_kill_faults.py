@@ -1,0 +1,96 @@
+"""L1: writers are killed with SIGKILL at random moments, while others go on; what they were promised is there."""
+
+import os
+import random
+import signal
+
+import pytest
+
+import mainstem
+from tests.log.embedded.forked_writers import TOPIC, CheckedTopic, ForkedWriter, create
+from tests.log.embedded.mutants import mutant
+
+SEED = 1_001
+POINTS = 1_000
+ACKNOWLEDGED = 1_000_000
+WRITERS = 3
+PARTITIONS = 3
+ROWS = 500
+
+# How long the writers are left alone before the next one is killed.
+MILLISECONDS_MAX = 16
+CHECK_EVERY = 50
+
+
+def run(home: str, points: int, *, first_only: bool = False) -> tuple[int, int, list[str]]:
+    chance = random.Random(SEED)
+    create(home, partitions=PARTITIONS)
+    checked = CheckedTopic(ROWS, PARTITIONS)
+    numbers = iter(range(1, points + WRITERS + 1))
+    writers: list[ForkedWriter] = []
+    tried = 0
+    try:
+        writers += [ForkedWriter(home, next(numbers), rows=ROWS, partitions=PARTITIONS) for _ in range(WRITERS)]
+        while tried < points:
+            victim = chance.randrange(WRITERS)
+            writers[victim].wait(chance.random() * MILLISECONDS_MAX / 1000)
+            writers[victim].kill()
+            tried += 1
+            checked.promise(writers[victim].acks)
+            writers[victim] = ForkedWriter(home, next(numbers), rows=ROWS, partitions=PARTITIONS)
+            if tried % CHECK_EVERY == 0:
+                # Opened for this alone: a process is forked best when it has no other threads.
+                with mainstem.open(home) as stem:
+                    checked.check(stem.topic(TOPIC), f"point {tried}")
+            if first_only and checked.violations:
+                break
+    except mainstem.MainstemError as error:
+        checked.violations.append(f"point {tried}: {error!r} {error.detail}")
+    finally:
+        for writer in writers:
+            writer.kill()
+            checked.promise(writer.acks)
+    if not checked.violations:
+        with mainstem.open(home) as stem:
+            checked.check_from_start(stem.topic(TOPIC), "at the end")
+    return tried, checked.acknowledged, checked.violations
+
+
+def test_killed_writers_lose_nothing_acknowledged(tmp_path, fault_report):
+    points, acknowledged, violations = run(str(tmp_path / "home"), POINTS)
+    fault_report("L1", points=points, compared=acknowledged, violations=violations, seed=SEED)
+    assert acknowledged >= ACKNOWLEDGED
+
+
+@pytest.mark.parametrize("broken", ["no lock"])
+def test_a_broken_build_is_caught(tmp_path, broken):
+    with mutant(broken):
+        points, _, violations = run(str(tmp_path / "home"), POINTS, first_only=True)
+    assert violations, f"{broken}: {points} kills, and nothing was noticed"
+
+
+def test_a_forked_child_goes_on_with_what_its_parent_opened(tmp_path):
+    """Threads and locks of the parent do not exist in it; the files are the same."""
+    create(str(tmp_path), partitions=1)
+    with mainstem.open(tmp_path) as stem:
+        topic = stem.topic(TOPIC)
+        topic.append([{"id": 1, "what": "parent"}])
+        pid = os.fork()
+        if pid == 0:
+            try:
+                topic.append([{"id": 2, "what": "child"}])
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        topic.append([{"id": 3, "what": "parent"}])
+        assert topic.to_arrow(columns=["id"]).column("id").to_pylist() == [1, 2, 3]
+
+
+def test_a_killed_process_holds_no_lock(tmp_path):
+    create(str(tmp_path), partitions=1)
+    writer = ForkedWriter(str(tmp_path), 1, rows=10, partitions=1)
+    writer.wait_for_ack()
+    os.kill(writer.pid, signal.SIGSTOP)
+    writer.kill()
+    with mainstem.open(tmp_path) as stem:
+        assert stem.topic(TOPIC).append([{"id": 1, "what": "after"}]).count == 1
