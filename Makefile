@@ -1,0 +1,50 @@
+# `make` alone prints the targets. Everything lives in .venv; every target sets up what it needs by itself.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+STAMP := .venv/.set_up
+# The numbers of a shared machine differ: `make test WORKERS=8`.
+WORKERS ?= 2
+# How long the demo takes: `make demo SECONDS=10`.
+SECONDS ?= 60
+
+.PHONY: help setup test lint format demo tour bench clean
+
+help: ## print the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+setup: $(STAMP) ## make .venv, and install what the operating system must give
+
+# The stamp is written last, so an interrupted set-up is done again.
+$(STAMP): pyproject.toml constraints.txt scripts/make_environment scripts/system_packages
+	@scripts/make_environment .venv
+	@scripts/system_packages
+	@touch $(STAMP)
+
+test: lint ## lint, then every test
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+lint: $(STAMP) ## ruff, mypy, import-linter, the house rules, every docstring example
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q tests/test_tidy.py tests/programs/test_docs.py::test_a_docstring_s_examples_give_what_they_say
+
+format: $(STAMP) ## put the code into the house form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+demo: $(STAMP) ## the main job, live in the terminal
+	@$(BIN)/python -m examples.demo --seconds $(SECONDS)
+
+tour: $(STAMP) ## one short program per idea, each checked against a recomputation
+	@$(BIN)/python -m examples.tour
+
+bench: $(STAMP) ## the log's speed and memory as ratios to a baseline of the same run
+	@$(BIN)/python -m benchmarks.log
+
+clean: ## remove .venv and everything that was made
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find src tests benchmarks examples scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,103 @@
+"""The tour: every stop in order, and the page of what they printed.
+
+    python -m examples.tour              all of it; writes docs/tour.md
+    python -m examples.tour replay ...   only these; writes nothing
+
+The page is the same text every time: what is measured is marked, and a figure that came out otherwise is no reason to
+write the page again.
+"""
+
+import contextlib
+import importlib
+import io
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+PAGE = Path(__file__).parent.parent / "docs" / "tour.md"
+
+CHAPTERS = {
+    "Transmitting events": [
+        "polling_or_notified",
+        "load_balancing_and_fan_out",
+        "redelivery_reorders",
+        "poisoned_message",
+        "broker_or_log",
+        "consumer_offsets",
+        "falling_off",
+        "replay",
+        "constant_cost",
+    ],
+    "Databases and streams": ["compacted_log_is_a_table"],
+    "Fault tolerance": ["atomic_commit"],
+}
+
+HEAD = """# The tour
+
+One short program for each idea of the field, on the public interface alone. Each makes its own data, shows the point in
+a few lines, and compares the outcome with a recomputation that knows nothing of Mainstem: `equal`, or the difference.
+This page is what `make tour` printed; figures marked `(measured)` are of the machine it ran on.
+"""
+
+
+def run(stop: str) -> str:
+    """What a stop prints; raises `SystemExit` with the difference if it found one."""
+    main = importlib.import_module(f"examples.{stop}").main
+    printed = io.StringIO()
+    with tempfile.TemporaryDirectory() as home, contextlib.redirect_stdout(printed):
+        main(home)
+    return printed.getvalue()
+
+
+def section(stop: str, printed: str) -> str:
+    """A stop as it stands on the page: its docstring's first line is the heading, the rest the text."""
+    title, _, text = (importlib.import_module(f"examples.{stop}").__doc__ or "").strip().partition(".\n\n")
+    return f"\n### {title}\n\n{text}\n\n[{stop}](../examples/{stop}.py) printed:\n\n```text\n{printed}```\n"
+
+
+def page(printed: dict[str, str]) -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for chapter, stops in CHAPTERS.items():
+        parts.append(f"\n## {chapter}\n")
+        parts += [section(stop, printed[stop]) for stop in stops]
+    return "".join(parts)
+
+
+def without_measures(text: str) -> str:
+    """The text without the figures that differ from run to run."""
+    return re.sub(r"[\d.,]+(?=.*\(measured\)$)", "#", text, flags=re.MULTILINE)
+
+
+def main(chosen: list[str]) -> int:
+    printed: dict[str, str] = {}
+    failed = []
+    for chapter, stops in CHAPTERS.items():
+        wanted = [stop for stop in stops if not chosen or stop in chosen]
+        if wanted:
+            print(f"{chapter}\n{'=' * len(chapter)}\n")
+        for stop in wanted:
+            print(stop, flush=True)
+            try:
+                printed[stop] = run(stop)
+            except SystemExit as difference:
+                failed.append(stop)
+                printed[stop] = f"{difference}\n"
+            print("".join(f"    {line}\n" for line in printed[stop].splitlines()))
+    if unknown := set(chosen) - set(printed):
+        print(f"there is no stop {', '.join(sorted(unknown))}", file=sys.stderr)
+        return 2
+    if failed:
+        print(f"not equal: {', '.join(failed)}", file=sys.stderr)
+        return 1
+    print(f"{len(printed)} stop{'s' * (len(printed) != 1)}, all equal")
+    text = page(printed) if not chosen else ""
+    if text and (not PAGE.exists() or without_measures(PAGE.read_text()) != without_measures(text)):
+        PAGE.write_text(text)
+        print(f"written: {PAGE.relative_to(PAGE.parent.parent)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

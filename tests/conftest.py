@@ -1,0 +1,52 @@
+"""What every test can use, and the count of those that could not run here."""
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from mainstem.clock import ManualClock
+from tests.needs import COULD_NOT_RUN, cannot_run
+
+# No deadline: the machine is shared, so how long one example took says nothing. What fails prints how to repeat it.
+hypothesis.settings.register_profile("mainstem", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("mainstem")
+
+# Tools for file systems lie where the path of an ordinary user does not look.
+_SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Time that stands still until the test moves it."""
+    return ManualClock()
+
+
+@pytest.fixture
+def repository() -> Path:
+    """The root of the source tree."""
+    return Path(__file__).parent.parent
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        package, command = mark.args[0], mark.kwargs["command"]
+        if shutil.which(command, path=_SEARCH_PATH) is None:
+            cannot_run(package, f'there is no command "{command}"')
+    if item.get_closest_marker("needs_root") and os.geteuid() != 0:
+        cannot_run("root", "this is not root")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reasons = [
+        str(report.longrepr).partition(COULD_NOT_RUN)[2]
+        for outcome in ("skipped", "failed", "error")
+        for report in terminalreporter.stats.get(outcome, [])
+        if COULD_NOT_RUN in str(report.longrepr)
+    ]
+    needs = Counter(reason.partition(":")[0] for reason in reasons)
+    missing = ", ".join(f"{count} for want of {need}" for need, count in sorted(needs.items()))
+    terminalreporter.write_line(f"tests that could not run here: {needs.total()}{f' ({missing})' if missing else ''}")

@@ -1,0 +1,49 @@
+"""The suite about itself: a test the machine cannot run is counted, and fails in CI."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SUITE = """
+from tests.needs import cannot_run, needs, needs_root
+
+@needs("nosuch", command="nosuch-command")
+def test_needs_a_package(): raise AssertionError("it ran")
+
+@needs("coreutils", command="sh")
+def test_has_its_package(): pass
+
+def test_finds_out_late(): cannot_run("loop mounts", "mount: permission denied")
+"""
+
+
+def run(repository: Path, directory: Path, *options: str, ci: str) -> str:
+    (directory / "test_suite.py").write_text(SUITE)
+    (directory / "conftest.py").write_text("from tests.conftest import *\n")
+    command = [sys.executable, "-m", "pytest", "-c", f"{repository}/pyproject.toml", "--rootdir", str(directory)]
+    finished = subprocess.run(
+        [*command, "-p", "no:cacheprovider", *options, str(directory)],
+        cwd=repository,
+        env={"PATH": "/usr/bin:/bin", "CI": ci, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    return finished.stdout + finished.stderr
+
+
+@pytest.mark.parametrize("options", [("-n", "0"), ("-n", "2")], ids=["alone", "under xdist"])
+def test_a_test_that_could_not_run_is_counted_by_what_it_lacked(repository, tmp_path, options):
+    said = run(repository, tmp_path, *options, ci="false")
+
+    assert "tests that could not run here: 2 (1 for want of loop mounts, 1 for want of nosuch)" in said
+    assert "1 passed, 2 skipped" in said
+
+
+def test_in_ci_a_test_that_could_not_run_is_a_failure(repository, tmp_path):
+    said = run(repository, tmp_path, "-n", "0", ci="true")
+
+    assert "tests that could not run here: 2 (1 for want of loop mounts, 1 for want of nosuch)" in said
+    assert "1 failed, 1 passed, 1 error" in said
+    assert "could not run here: nosuch: there is no command" in said

@@ -1,0 +1,99 @@
+"""The public surface: exactly what is listed, light to import, each name with its words."""
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mainstem
+from mainstem import errors
+
+# Modules that users import, each with a sorted `__all__` of what is defined or offered there.
+PUBLIC_MODULES = ["mainstem", "mainstem.errors"]
+# What `import mainstem` and `mainstem --help` must not wait for.
+HEAVY = {"confluent_kafka", "duckdb", "numpy", "pandas", "pyarrow", "pyspark", "sqlglot"}
+
+REPORT_LOADED = f"import sys; print(*sorted({HEAVY!r} & sys.modules.keys()))"
+
+
+def run(program: str) -> list[str]:
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.splitlines()
+
+
+@pytest.mark.parametrize("name", PUBLIC_MODULES)
+def test_what_a_module_lists_is_sorted(name):
+    listed = importlib.import_module(name).__all__
+
+    assert listed == sorted(set(listed))
+
+
+def test_every_name_listed_is_there():
+    assert {name for name in mainstem.__all__ if not hasattr(mainstem, name)} == set()
+    assert set(mainstem.__all__) <= set(dir(mainstem))
+
+
+def test_errors_lists_what_it_defines():
+    defined = {
+        name
+        for name, value in vars(errors).items()
+        if not name.startswith("_") and (inspect.isclass(value) or inspect.isfunction(value))
+        if value.__module__ in ("mainstem", "mainstem.errors")
+    }
+    assert set(errors.__all__) == defined
+
+
+def test_every_error_can_be_had_from_the_root():
+    assert set(errors.__all__) - {"did_you_mean"} <= set(mainstem.__all__)
+
+
+def test_what_type_checkers_see_is_what_is_there():
+    tree = ast.parse(Path(mainstem.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    seen = {name.name: node.module for node in block.body for name in node.names}
+
+    assert sorted(seen) == mainstem.__all__
+    assert {name: module for name, module in seen.items() if module != "mainstem.errors"} == mainstem._DEFINED_IN
+
+
+@pytest.mark.parametrize("name", mainstem.__all__)
+def test_every_public_name_says_what_it_is(name):
+    assert inspect.getdoc(getattr(mainstem, name))
+
+
+@pytest.mark.parametrize("name", sorted(set(mainstem.__all__) - set(errors.__all__)))
+def test_every_public_name_shows_an_example(name):
+    assert ">>> " in inspect.getdoc(getattr(mainstem, name)), "the docstring needs an example; the tests run it"
+
+
+def test_a_name_that_is_not_there_is_refused_as_by_any_module():
+    with pytest.raises(AttributeError, match="module 'mainstem' has no attribute 'Frame'"):
+        mainstem.Frame  # noqa: B018
+
+
+def test_importing_mainstem_loads_nothing_heavy():
+    assert run(f"import mainstem; {REPORT_LOADED}") == [""]
+
+
+def test_reading_the_log_s_names_does_not_load_spark():
+    assert "pyspark" not in run(f"from mainstem import *; {REPORT_LOADED}")[-1].split()
+
+
+def test_help_loads_neither_spark_nor_duckdb():
+    said = run(f"""
+import sys
+sys.argv = ["mainstem", "--help"]
+from mainstem.workbench.cli.main import main
+try:
+    main()
+except SystemExit as done:
+    assert not done.code, done.code
+{REPORT_LOADED}
+""")
+    assert "Usage" in "\n".join(said)
+    assert not {"pyspark", "duckdb"} & set(said[-1].split())

@@ -1,0 +1,92 @@
+"""mainstem query."""
+
+import pytest
+
+
+@pytest.fixture
+def sales(orders):
+    orders.append(
+        [
+            {"order_id": "o-1", "store": "Berlin", "amount": 12.5},
+            {"order_id": "o-2", "store": "Paris", "amount": 30.0},
+            {"order_id": "o-3", "store": "Berlin", "amount": 7.5},
+        ]
+    )
+    return orders
+
+
+REVENUE = "SELECT store, sum(amount) AS revenue FROM orders GROUP BY store ORDER BY store"
+
+
+def test_the_answer_is_a_table(cli, sales):
+    said = cli("query", REVENUE)
+
+    heading, _, *lines = said.out.splitlines()
+    assert (said.status, said.err) == (0, "")
+    assert heading.split() == ["store", "revenue"]
+    assert [line.split() for line in lines] == [["Berlin", "20.0"], ["Paris", "30.0"]]
+
+
+def test_the_answer_as_json_and_csv(cli, sales):
+    assert cli("query", REVENUE, "--format", "json").lines == [
+        {"store": "Berlin", "revenue": 20.0},
+        {"store": "Paris", "revenue": 30.0},
+    ]
+    assert cli("query", REVENUE, "--format", "csv").out == "store,revenue\nBerlin,20.0\nParis,30.0\n"
+
+
+def test_parameters_stand_for_question_marks(cli, sales):
+    said = cli(
+        "query", "SELECT order_id FROM orders WHERE store = ? AND amount > ?", "--parameter", "Berlin", "--parameter", "10",
+        "--format", "json",
+    )  # fmt: skip
+
+    assert said.lines == [{"order_id": "o-1"}]
+
+
+def test_a_question_from_standard_input(cli, sales):
+    assert cli("query", "-", "--format", "json", stdin="SELECT count(*) AS n\nFROM orders").lines == [{"n": 3}]
+
+
+def test_records_can_be_asked_for(cli, sales):
+    [answer] = cli(
+        "query", "SELECT record.change AS change, count(*) AS n FROM orders GROUP BY 1", "--format", "json"
+    ).lines
+
+    assert answer == {"change": "insert", "n": 3}
+
+
+def test_types_that_topics_do_not_have(cli, stem):
+    sql = """SELECT 170141183460469231731687303715884105727::HUGEINT AS huge, 1.50::DECIMAL(4, 2) AS price, [1, 2] AS list,
+        {'a': 1} AS struct, INTERVAL 1 DAY AS length, 'x'::ENUM('x', 'y') AS word, NULL AS nothing,
+        TIME '09:00:00' AS time, 18446744073709551615::UBIGINT AS long, MAP {'k': 1} AS map, UUID '00000000-0000-0000-0000-000000000001' AS id"""
+
+    said = cli("query", sql, "--format", "json")
+
+    assert said.status == 0, said.err
+    [answer] = said.lines
+    assert (answer["price"], answer["list"], answer["struct"], answer["map"]) == ("1.50", [1, 2], {"a": 1}, {"k": 1})
+    assert (answer["word"], answer["nothing"], answer["time"], answer["long"]) == ("x", None, "09:00:00", 2**64 - 1)
+    assert cli("query", sql).status == 0
+    assert cli("query", sql, "--format", "csv").status == 0
+
+
+def test_an_answer_without_rows(cli, sales):
+    assert cli("query", "SELECT store FROM orders WHERE false") == (0, "", "no rows\n")
+    assert cli("query", "SELECT store FROM orders WHERE false", "--format", "csv").out == "store\n"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELEC store FROM orders",
+        "SELECT stroe FROM orders",
+        "SELECT * FROM ordres",
+        "SELECT store FROM orders WHERE store = ?",
+    ],
+)
+def test_a_question_that_cannot_be_asked(cli, sales, sql):
+    error = cli("query", sql).error
+
+    assert error[0].startswith(("mainstem.Invalid: ", "mainstem.TopicNotFound: "))
+    assert error[-1].startswith("Hint: ")

@@ -1,0 +1,143 @@
+"""How tables fit a terminal, and that nothing is cut in a pipe."""
+
+import io
+import re
+import sys
+
+import pytest
+
+from mainstem.workbench.cli.amounts import about_duration, about_size
+from mainstem.workbench.cli.progress import show_progress
+from mainstem.workbench.cli.terminal_table import Column, GrowingTable, show_facts, show_table
+
+
+class Terminal(io.StringIO):
+    """Standard output that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def lines(self) -> list[str]:
+        """What is seen, without colours."""
+        return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in self.getvalue().splitlines()]
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+    # Not here: pytest puts its own standard output in place between a fixture and its test.
+    def enter() -> Terminal:
+        out = Terminal()
+        monkeypatch.setattr(sys, "stdout", out)
+        return out
+
+    return enter
+
+
+def test_in_a_pipe_nothing_is_cut(capsys):
+    show_table([Column("name"), Column("size", "right")], [["x" * 300, "1"], ["y", "22"]])
+
+    assert capsys.readouterr().out.splitlines() == [
+        f"name{' ' * 298}size",
+        "─" * 306,
+        f"{'x' * 300}     1",
+        f"y{' ' * 303}22",
+    ]
+
+
+def test_on_a_terminal_no_line_is_wider_than_it_is(terminal):
+    out = terminal()
+    show_table([Column("name"), Column("note")], [["x" * 30, "y" * 30]])
+    show_facts([("schema", "word " * 30)])
+    table = GrowingTable([Column("name"), Column("note")])
+    table.add([["x" * 30, "y" * 30]])
+
+    assert max(map(len, out.lines)) <= 40
+
+
+def test_a_table_that_grows_keeps_its_columns(terminal):
+    out = terminal()
+    table = GrowingTable([Column("name"), Column("n", "right")])
+    table.add([["abcdef", "1"]])
+    table.add([])
+    table.add([["a longer name", "22"], ["b", "3"]])
+
+    assert out.lines == ["name    n", "─────────", "abcdef  1", "a lon…  …", "b       3"]
+
+
+def test_an_empty_table_says_so(capsys):
+    show_table([Column("name")], [], empty="no names yet")
+
+    assert capsys.readouterr().out == "no names yet\n"
+
+
+def test_progress_is_for_terminals_alone(capsys, monkeypatch):
+    with show_progress("append", total=10) as progress:
+        progress.reached(5, "5 rows")
+    assert capsys.readouterr() == ("", "")
+
+    err = Terminal()
+    monkeypatch.setattr(sys, "stderr", err)
+    with show_progress("append", total=10) as progress:
+        progress.reached(5, "5 rows")
+    assert "append" in err.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1 << 30, "1 GiB"),
+        (1023 << 20, "0.999 GiB"),
+        (5 << 60, "5.12e+03 PiB"),
+    ],
+)
+def test_sizes(size, shown):
+    assert about_size(size) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0 seconds"), (1, "1 second"), (60, "1 minute"), (3601, "1 hour"), (90 * 86_400 + 7200, "90 days 2 hours")],
+)
+def test_durations(seconds, shown):
+    assert about_duration(seconds) == shown
+
+
+def test_a_firm_column_is_cut_last(terminal):
+    out = terminal()
+    table = GrowingTable([Column("at", firm=True), Column("note")])
+    table.add([["2026-01-01T09:00:00Z", "a long story, told at leisure"]])
+
+    assert out.lines[-1] == "2026-01-01T09:00:00Z  a long story, tol…"
+
+
+def test_a_firm_column_grows_rather_than_lie(terminal):
+    out = terminal()
+    table = GrowingTable([Column("n", "right", firm=True), Column("word")])
+    table.add([["9", "a"]])
+    table.add([["1000000", "b"]])
+
+    assert out.lines == ["n  word", "───────", "9  a", "1000000  b"]
+
+
+def test_a_table_that_grows_is_not_cut_in_a_pipe(capsys):
+    table = GrowingTable([Column("n", "right"), Column("word", style="dim")])
+    table.add([["9", "a"]])
+    table.add([["1000000", "b" * 200]])
+
+    assert capsys.readouterr().out.splitlines() == ["n  word", "───────", "9  a", f"1000000  {'b' * 200}"]
+
+
+def test_wide_characters_take_the_room_they_need(terminal):
+    out = terminal()
+    table = GrowingTable([Column("place"), Column("n")])
+    table.add([["東京", "1"], ["Köln", "2"]])
+
+    assert out.lines == ["place  n", "────────", "東京   1", "Köln   2"]
