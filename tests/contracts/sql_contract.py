@@ -111,6 +111,19 @@ class SqlContract:
         assert torn == []
         assert stem.query("SELECT count(*) AS n FROM debits").to_pylist() == [{"n": 30}]
 
+    @promise(Promise.SQL, Promise.ATOMIC)
+    def test_a_query_shows_all_of_a_transaction_or_none_although_another_is_open(self, stem: Mainstem) -> None:
+        for name in ("debits", "credits"):
+            stem.create_topic(name, schema="n bigint")
+        open_one, committed = stem.transaction(), stem.transaction()
+        open_one.append("debits", [{"n": 1}])
+        for name in ("debits", "credits"):
+            committed.append(name, [{"n": 2}])
+        committed.commit()
+        rows = stem.query("SELECT n FROM debits UNION ALL SELECT n FROM credits").column("n").to_pylist()
+        assert rows in ([], [2, 2])
+        open_one.abort()
+
     @promise(Promise.SQL)
     @pytest.mark.parametrize(
         ("sql", "error"),

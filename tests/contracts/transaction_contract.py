@@ -92,7 +92,7 @@ class TransactionContract:
         assert numbers(single.to_arrow()) == [1, 3]
 
     @promise(Promise.ATOMIC)
-    def test_what_is_open_hides_what_comes_after_it_and_not_what_was_before(
+    def test_what_is_open_holds_followers_up_and_not_a_bounded_read(
         self, stem: Mainstem, other: Mainstem, single: Topic
     ) -> None:
         fill(single, 1)
@@ -101,7 +101,7 @@ class TransactionContract:
         fill(other.topic("single"), 3)
         follower = other.topic("single").follow(start="earliest")
         assert [row["n"] for row in taken(follower, 1)] == [1]
-        assert numbers(single.to_arrow()) == [1]
+        assert numbers(single.to_arrow()) == [1, 3]
         transaction.commit()
         assert [row["n"] for row in taken(follower, 2)] == [2, 3]
         assert numbers(single.to_arrow()) == [1, 2, 3]
@@ -182,6 +182,19 @@ class TransactionContract:
         assert not failures
         assert not torn, f"{len(torn)} torn in {reads} reads"
         assert sorted(set(numbers(spread.to_arrow()))) == [-1, *(n for n in range(60) if n % 5 != 4)]
+
+    @promise(Promise.ATOMIC)
+    def test_a_bounded_read_shows_all_of_one_or_none_although_another_is_open(
+        self, stem: Mainstem, spread: Topic
+    ) -> None:
+        open_one, committed = stem.transaction(), stem.transaction()
+        # The committed one lies behind the open one in one partition, and alone in another.
+        open_one.append(spread, [{"k": key_of(0), "n": 1}])
+        committed.append(spread, [{"k": key_of(0), "n": 2}, {"k": key_of(1), "n": 2}])
+        committed.commit()
+        assert numbers(spread.to_arrow()) in ([], [2, 2])
+        open_one.commit()
+        assert sorted(numbers(spread.to_arrow())) == [1, 2, 2]
 
     # A group's offsets
 
@@ -270,6 +283,29 @@ class TransactionContract:
         assert not producer.append(spread, ROWS, sequence=2).appended
         assert producer.append(spread, ROWS, sequence=3).appended
         assert len(spread.to_arrow()) == 36
+
+    @promise(Promise.ATOMIC, Promise.IDEMPOTENT)
+    def test_a_deletion_first_changes_nothing_about_its_sequences(self, stem: Mainstem, single: Topic) -> None:
+        producer = stem.producer("checkout")
+        undone = producer.transaction()
+        undone.delete(single, ["a"])
+        undone.append(single, [{"k": "a", "n": 1}], sequence=1)
+        undone.abort()
+        assert producer.append(single, [{"k": "a", "n": 1}], sequence=1).appended
+        assert numbers(single.to_arrow()) == [1]
+
+    @promise(Promise.ATOMIC, Promise.IDEMPOTENT)
+    def test_a_repeat_after_an_aborted_one_is_told_where_it_lies_and_not_where_it_does_not(
+        self, stem: Mainstem, single: Topic
+    ) -> None:
+        producer = stem.producer("checkout")
+        first = producer.append(single, [{"k": "a", "n": 1}], sequence=1)
+        undone = producer.transaction()
+        undone.append(single, [{"k": "a", "n": 2}], sequence=2)
+        undone.abort()
+        again = producer.append(single, [{"k": "a", "n": 1}], sequence=1)
+        assert not again.appended
+        assert again.offsets in ({}, first.offsets)
 
     @promise(Promise.ATOMIC, Promise.IDEMPOTENT)
     def test_a_producer_in_a_transaction_has_no_other_way_in(self, stem: Mainstem, single: Topic) -> None:

@@ -32,16 +32,20 @@ class Entry:
 
 @dataclass(slots=True)
 class Sequences:
-    """What a partition has of one producer: each sequence with the entry it began with."""
+    """What a partition has of one producer: each sequence, its first entry, and where it lies."""
 
-    appended: list[tuple[int, Entry]] = field(default_factory=list)
+    appended: list[tuple[int, Entry, tuple[int, int]]] = field(default_factory=list)
 
     def last(self) -> int:
-        return max((sequence for sequence, _ in self.appended), default=-1)
+        return max((sequence for sequence, _, _ in self.appended), default=-1)
 
     def kept(self) -> int:
         """The highest that counts: what an aborted transaction appended may come again."""
-        return max((sequence for sequence, entry in self.appended if entry.state != "aborted"), default=-1)
+        return max((sequence for sequence, entry, _ in self.appended if entry.state != "aborted"), default=-1)
+
+    def places(self, wanted: int) -> list[tuple[int, int]]:
+        """Where a sequence lies."""
+        return [at for sequence, entry, at in self.appended if sequence == wanted and entry.state != "aborted"]
 
 
 class ModelPartition:
@@ -57,7 +61,12 @@ class ModelPartition:
         return next((at for at, entry in enumerate(self.entries) if entry.state == "open"), len(self.entries))
 
     def shown(self, columns: Sequence[str], start: int = 0, stop: int | None = None) -> list[Shown]:
-        end = self.stable() if stop is None else min(stop, self.stable())
+        """What those see who go on from where they are: nothing may appear behind them later."""
+        return self.committed(columns, start, self.stable() if stop is None else min(stop, self.stable()))
+
+    def committed(self, columns: Sequence[str], start: int = 0, stop: int | None = None) -> list[Shown]:
+        """Everything committed, also behind what is open: what a bounded read shows."""
+        end = len(self.entries) if stop is None else stop
         return [
             (self.number, offset, entry.at, entry.change, entry.headers, *map(entry.row.get, columns))
             for offset, entry in enumerate(self.entries[:end])
@@ -130,7 +139,8 @@ class ModelTopic:
                     )
                 )
             if producer:
-                partition.producers[producer].appended.append((sequence, partition.entries[first]))
+                at = (first, len(partition.entries))
+                partition.producers[producer].appended.append((sequence, partition.entries[first], at))
             offsets[number] = (first, len(partition.entries))
         return offsets
 
@@ -140,7 +150,12 @@ class ModelTopic:
             default=-1,
         )
 
-    def shown(
+    def shown(self, columns: Sequence[str] | None = None) -> list[Shown]:
+        """What those see who go on from where they are, in each partition up to the first record that is open."""
+        names = self.names if columns is None else [name for name in self.names if name in columns]
+        return [row for partition in self.partitions for row in partition.shown(names)]
+
+    def committed(
         self,
         columns: Sequence[str] | None = None,
         start: dict[int, int] | None = None,
@@ -152,7 +167,7 @@ class ModelTopic:
             row
             for partition in self.partitions
             if stop is None or partition.number in stop
-            for row in partition.shown(
+            for row in partition.committed(
                 names,
                 0 if start is None else start.get(partition.number, 0),
                 None if stop is None else stop[partition.number],

@@ -21,9 +21,8 @@ class Keep:
     """Which records of a topic are kept.
 
     `age` and `size` (of a partition) drop whole segments once they are older or more than that; both may be given.
-    `Keep.latest_per_key()` keeps, for each key, the latest record: a tombstone and the record it deletes go
-    `tombstones` after it was appended, records younger than `lag_min` are left alone, and none older than `lag_max`
-    waits for compaction.
+    `Keep.latest_per_key()` keeps, for each key, the latest record: a tombstone stays for `tombstones` after what it
+    deletes has gone, records younger than `lag_min` are left alone, and none older than `lag_max` waits for compaction.
 
     >>> str(Keep(age="7 days", size="10 GiB")), str(Keep.forever())
     ('7 days, 10 GiB', 'forever')

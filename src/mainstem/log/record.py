@@ -40,6 +40,7 @@ RECORD = pa.struct(
     [("partition", pa.int32()), ("offset", pa.int64()), ("appended_at", APPENDED_AT), ("change", CHANGE),
      ("headers", HEADERS)]
 )  # fmt: skip
+_RECORD_FIELDS = list(RECORD)
 # Field metadata, which survives select and rename in Spark: by it an operator finds these columns again.
 RECORD_MARK = {b"mainstem.record": b"1"}
 EVENT_TIME_MARK = {b"mainstem.event_time": b"1"}
@@ -67,21 +68,30 @@ def record_array(
     >>> record_array(0, 41, 0, count=2).field("offset").to_pylist()
     [41, 42]
     """
-    if isinstance(offsets, int):
-        offsets = np.arange(offsets, offsets + count, dtype=np.int64)
-    if isinstance(appended_at, int):
-        appended_at = np.full(count, appended_at, np.int64)
     rows = _cached_rows(count)
+    if isinstance(offsets, int):
+        # Into memory of Arrow's pool, which keeps it: fresh from the kernel it costs more than to fill it.
+        numbers = _new_numbers(count)
+        np.add(_counting(rows)[:count], offsets, out=np.frombuffer(numbers, np.int64))
+        offsets = pa.Array.from_buffers(pa.int64(), count, [None, numbers], 0)
+    if isinstance(appended_at, int):
+        times = _new_numbers(count)
+        np.frombuffer(times, np.int64).fill(appended_at)
+        appended_at = pa.Array.from_buffers(APPENDED_AT, count, [None, times], 0)
     return pa.StructArray.from_arrays(
         [
-            _fixed(np.full(count, partition, np.int32), pa.int32(), count),
+            _one_partition(partition, rows).slice(0, count),
             _fixed(offsets, pa.int64(), count),
             _fixed(appended_at, APPENDED_AT, count),
             _all_inserts(rows).slice(0, count) if change is None else change,
             _no_headers(rows).slice(0, count) if headers is None else headers,
         ],
-        fields=list(RECORD),
+        fields=_RECORD_FIELDS,
     )
+
+
+def _new_numbers(count: int) -> pa.Buffer:
+    return pa.allocate_buffer(8 * count)
 
 
 def with_record(
@@ -124,10 +134,21 @@ def _cached_rows(count: int) -> int:
     return max(_CACHED_ROWS_MIN, 1 << (count - 1).bit_length()) if count else _CACHED_ROWS_MIN
 
 
+# A few partitions are read at a time.
+@lru_cache(maxsize=16)
+def _one_partition(partition: int, count: int) -> pa.Int32Array:
+    return pa.repeat(pa.scalar(partition, pa.int32()), count)
+
+
 # Two sizes at most are kept: a process that reads very large batches once should not hold them for ever.
 @lru_cache(maxsize=2)
 def _all_inserts(count: int) -> pa.StringArray:
     return pa.repeat(pa.scalar("insert", CHANGE), count)
+
+
+@lru_cache(maxsize=2)
+def _counting(count: int) -> Int64Array:
+    return np.arange(count, dtype=np.int64)
 
 
 @lru_cache(maxsize=2)

@@ -229,9 +229,7 @@ class Topic:
 
     # Groups and queues
 
-    def join_group(
-        self, name: str, *, session: Duration = "10 seconds", start: Position = "earliest"
-    ) -> Member:
+    def join_group(self, name: str, *, session: Duration = "10 seconds", start: Position = "earliest") -> Member:
         """Become a member of a reader group: the partitions are shared out among its members.
 
         A new group begins at `start`. A member that is silent for longer than its `session` loses its partitions.
@@ -313,7 +311,9 @@ class Topic:
 
     def queues(self) -> list[str]:
         """The names of the queues over this topic."""
-        return [name for name in self.backend.queues() if self.backend.queue_ledger(name).current().opened_at is not None]
+        return [
+            name for name in self.backend.queues() if self.backend.queue_ledger(name).current().opened_at is not None
+        ]
 
     def lag(self, offsets: Mapping[int, int]) -> Lag:
         """How far somebody who reads these offsets next is behind."""

@@ -64,7 +64,9 @@ class ForkedWriter:
         if self.pid == 0:
             try:
                 os.close(self._answer)
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what it says of a disk that is gone is not for the report
+                os.dup2(
+                    os.open(os.devnull, os.O_WRONLY), 2
+                )  # what it says of a disk that is gone is not for the report
                 _write(opened(home).topic(TOPIC), number, rows, partitions, question, stop_at_error)
             except (MainstemError, OSError, KeyboardInterrupt):
                 pass

@@ -10,6 +10,7 @@ not, in part or in pieces. `MemoryFiles` is one process on it, with its own hand
     files.killed()                   the same machine as a new process finds it when this one was killed
     files.crash(seed, mode)          another machine, as after a power cut; this one stays as it is
     files.process()                  a further process on the same machine
+    files.machine.seen = look        called with the name of each call before it is made; 0 is then this very call
 
 As strict as POSIX allows, and so stricter than ext4: an fsync of a new file does not bring its name to disk. A failed
 fsync forgets what it could not write: the pages stay readable, and no later fsync brings them to disk.
@@ -176,6 +177,7 @@ class MemoryFiles:
         self.kill()
         self.machine.fails.clear()
         self.machine.stops.clear()
+        self.machine.seen = None
         return self.process()
 
     def crash(self, seed: int, mode: Mode) -> MemoryFiles:

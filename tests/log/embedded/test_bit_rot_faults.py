@@ -215,7 +215,7 @@ def flipped_manifest(healthy: Healthy) -> Outcome:
 
 
 FLIPPED: dict[str, tuple[Callable[[Healthy], Outcome], int, list[str]]] = {
-    "blocks": (flipped_blocks, 700, ["no payload check", "no header check"]),
+    "blocks": (flipped_blocks, 1_300, ["no payload check", "no header check"]),
     "blocks without heads": (flipped_without_heads, 150, ["cut whatever is unsound"]),
     "state": (flipped_state, 150, ["no header check"]),
     "heads and tail": (flipped_ends, 40, ["no slot check"]),
@@ -236,7 +236,7 @@ def test_flipped_bits(kind, fault_report):
 )
 def test_a_broken_build_is_caught(kind, broken):
     flipped, blocks, _ = FLIPPED[kind]
-    healthy = Healthy(min(blocks, 300))
+    healthy = Healthy(min(blocks, 100))
     points = 0
     try:
         with mutant(broken):

@@ -75,9 +75,7 @@ def test_small_neighbours_become_one_segment(topic: Topic) -> None:
 
 
 def test_a_segment_does_not_grow_beyond_what_the_topic_wants(stem: Mainstem) -> None:
-    topic = stem.create_topic(
-        "profiles", schema=SCHEMA, key="k", keep=Keep.latest_per_key(), segment_bytes_max=12_000
-    )
+    topic = stem.create_topic("profiles", schema=SCHEMA, key="k", keep=Keep.latest_per_key(), segment_bytes_max=12_000)
     for number in range(12):
         sealed(topic, [(f"key-{number}", number)])
     topic.compact()
@@ -334,9 +332,7 @@ def test_only_a_topic_that_keeps_the_latest_per_key_is_compacted(stem: Mainstem)
     assert refused.value.detail == "It keeps: 7 days."
 
 
-def test_more_keys_than_may_be_held_are_worked_on_in_shares(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_keys_than_may_be_held_are_worked_on_in_shares(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latest_offsets, "KEYS_MAX", 20)
     monkeypatch.setattr(latest_offsets, "ROWS_TOGETHER", 10)
     for first in range(3):

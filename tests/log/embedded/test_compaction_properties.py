@@ -255,7 +255,24 @@ def test_runs_to_write_are_neighbours_that_fit_and_all_that_lose_rows_are_among_
     facts: list[tuple[int, int, int, int, int | None]], bytes_max: int
 ) -> None:
     entries = [
-        SealedEntry(10 * at, 10 * at + 10, f"file-{at}", size, 0, rows, 1, at, at, at, at, at, [], [], age, tombstones)
+        SealedEntry(
+            10 * at,
+            10 * at + 10,
+            f"file-{at}",
+            size,
+            0,
+            rows,
+            1,
+            at,
+            at,
+            at,
+            at,
+            at,
+            [],
+            [],
+            cleaned_at=age,
+            tombstones=tombstones,
+        )
         for at, (rows, size, _, tombstones, age) in enumerate(facts)
     ]
     gone = {10 * at: lost for at, (_, _, lost, _, _) in enumerate(facts)}

@@ -1,6 +1,7 @@
 """Appends of many threads share one write and one fsync; each thread gets its own result, or its own error."""
 
 import errno
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,7 +10,6 @@ import pytest
 
 from mainstem.clock import SystemClock
 from mainstem.errors import AppendConflict, Invalid, Unavailable
-from mainstem.log.embedded import group_commit
 from mainstem.log.embedded.files import RealFiles
 from mainstem.log.embedded.group_commit import GroupCommit
 from mainstem.log.embedded.partition import Partition, Pending
@@ -214,41 +214,37 @@ def test_an_interrupted_leader_leaves_the_others_a_clear_error():
     assert sorted(type(error).__name__ for error in raised) == ["KeyboardInterrupt", "Unavailable", "Unavailable"]
 
 
-@pytest.mark.parametrize("when", ["while it sleeps", "when it is to lead"])
-def test_an_append_whose_thread_was_interrupted_is_not_written_later(when, monkeypatch):
+class Interrupted(BaseException):
+    """As Control-C is."""
+
+
+def test_an_append_whose_thread_was_interrupted_is_not_written_later():
     """And whoever comes after it is not kept waiting."""
     written: list[Waits] = []
-    group: GroupCommit[Waits] = GroupCommit(written.extend)
-    interrupted = Waits()
+    entered, go_on = threading.Event(), threading.Event()
+
+    def commit(group: list[Waits]) -> None:
+        entered.set()
+        go_on.wait()
+        written.extend(group)
 
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        raise Interrupted
 
-    if when == "when it is to lead":
-        with monkeypatch.context() as patch:
-            patch.setattr(group, "_lead", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                group.submit(interrupted)
-    else:
-        sleeping = threading.Lock()
-        group._leader = object()  # type: ignore[assignment] - somebody else leads
-        with monkeypatch.context() as patch:
-            patch.setattr(group_commit, "_Waiter", lambda pending: InterruptedWaiter(pending, sleeping))
-            with pytest.raises(KeyboardInterrupt):
-                group.submit(interrupted)
-        group._leader = None
-    late = Waits()
+    group: GroupCommit[Waits] = GroupCommit(commit)
+    first, interrupted, late = Waits(), Waits(), Waits()
+    leader = threading.Thread(target=group.submit, args=(first,))
+    leader.start()
+    entered.wait()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    # Long enough to be asleep by then.
+    threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGUSR1)).start()
+    try:
+        with pytest.raises(Interrupted):
+            group.submit(interrupted)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    go_on.set()
+    leader.join()
     group.submit(late)
-    assert written == [late]
-    assert written[0] is late
-
-
-class InterruptedWaiter:
-    """Control-C comes while it sleeps."""
-
-    def __init__(self, pending: Waits, lock: threading.Lock) -> None:
-        self.pending = pending
-        self.woken = self
-
-    def acquire(self) -> None:
-        raise KeyboardInterrupt
+    assert [id(pending) for pending in written] == [id(first), id(late)]

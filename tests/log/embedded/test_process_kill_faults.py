@@ -44,8 +44,8 @@ def run(home: str, points: int, *, first_only: bool = False) -> tuple[int, int, 
                     checked.check(stem.topic(TOPIC), f"point {tried}")
             if first_only and checked.violations:
                 break
-    except mainstem.MainstemError as error:
-        checked.violations.append(f"point {tried}: {error!r} {error.detail}")
+    except (mainstem.MainstemError, OSError) as error:
+        checked.violations.append(f"point {tried}: {error!r} {getattr(error, 'detail', '')}")
     finally:
         for writer in writers:
             writer.kill()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -51,9 +52,11 @@ def jumps_in_process(seed: int) -> tuple[int, list[str]]:
                 appended[len(appended)] = clock.boot()
                 sealed(topic, [("a", len(appended))])
                 report = topic.drop_expired()
-                for offset in range(start, manifest_of(topic).start):
-                    if (clock.boot() - appended[offset]) * MICROSECOND < KEEP:
-                        violations.append(f"jump {number}: record {offset} was dropped too early ({report})")
+                violations += [
+                    f"jump {number}: record {offset} was dropped too early ({report})"
+                    for offset in range(start, manifest_of(topic).start)
+                    if (clock.boot() - appended[offset]) * MICROSECOND < KEEP
+                ]
                 start = manifest_of(topic).start
         violations += risen(topic)
     return len(appended), violations
@@ -67,7 +70,7 @@ def risen(topic: Topic) -> list[str]:
     return [
         text
         for text, values in (("offsets", offsets), ("append times", times))
-        if any(later < earlier for earlier, later in zip(values, values[1:], strict=False))
+        if any(later < earlier for earlier, later in pairwise(values))
     ]
 
 

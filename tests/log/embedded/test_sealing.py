@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mainstem.clock import ManualClock
-from mainstem.errors import DiskFull, MainstemError, Unavailable
+from mainstem.errors import DiskFull, Unavailable
 from mainstem.log.embedded import sealed_segment
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.sealing import seal
@@ -99,10 +99,7 @@ def test_it_stops_at_an_open_transaction_and_leaves_aborted_records_out(stem: Ma
     assert topic.seal() == 1
     manifest = manifest_of(topic)
     assert shown(topic) == [(0, "a", 0), (4, "c", 3), (5, "d", 4)]
-    assert [(marker.offset, marker.committed, marker.ranges) for marker in manifest.segments[0].markers] == [
-        (3, False, [[1, 3]]),
-        (6, True, [[4, 5]]),
-    ]
+    assert manifest.segments[0].marked == 2
     assert manifest.segments[0].aborted == [[1, 3]]
     assert accounted(manifest) == [0]
 
@@ -198,6 +195,7 @@ def test_a_call_that_fails_leaves_everything_as_it_was(files: MemoryFiles, clock
         partition_of(topic).roll()
         files.sync_everything()
         before = shown(topic)
+    refusal = DiskFull if error == errno.ENOSPC else Unavailable
     number, failed = 0, True
     while failed:
         number += 1
@@ -208,8 +206,8 @@ def test_a_call_that_fails_leaves_everything_as_it_was(files: MemoryFiles, clock
             try:
                 seal(topic.backend.store, 0)  # type: ignore[attr-defined]
                 failed = bool(copy.machine.failed)
-            except MainstemError as refused:
-                assert isinstance(refused, DiskFull if error == errno.ENOSPC else Unavailable), refused
+            except refusal:
+                pass
             copy.machine.fails.clear()
             assert shown(topic) == before
             topic.seal()

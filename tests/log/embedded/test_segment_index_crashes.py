@@ -2,13 +2,14 @@
 
 import itertools
 import random
+from contextlib import suppress
 
 import pytest
 
 from mainstem.clock import ManualClock
-from mainstem.log.embedded import crash_recovery
+from mainstem.log.embedded import crash_recovery, partition
 from mainstem.log.embedded.active_segment import ActiveSegment, SegmentName, segments_in
-from mainstem.log.embedded.partition import Partition, Pending
+from mainstem.log.embedded.partition import Pending
 from mainstem.log.embedded.segment_index import SegmentIndex
 from mainstem.log.embedded.segment_writer import SegmentWriter
 from tests.log.embedded.acknowledged import FOLDER, make_partition, open_partition
@@ -79,10 +80,8 @@ def run() -> tuple[int, int, list[str]]:
         # Killed while it is made again, once or twice.
         for _ in range(chance.randrange(3)):
             files.stop_at(chance.randrange(1, 60), done=chance.choice(["nothing", "part", "all"]))
-            try:
+            with suppress(Stopped):
                 with_appends(files, 0)
-            except Stopped:
-                pass
             files = files.killed()
         found = with_appends(files, 3)
         points += 1
@@ -92,7 +91,9 @@ def run() -> tuple[int, int, list[str]]:
             for name, wanted in after.items()
             if found.get(name) != wanted and len(found[name]) != len(wanted)
         ]
-        violations += [f"rebuild {point}: the index of {name} differs" for name in names[:-1] if found[name] != expected[name]]
+        violations += [
+            f"rebuild {point}: the index of {name} differs" for name in names[:-1] if found[name] != expected[name]
+        ]
         violations += [f"rebuild {point}: {wrong}" for wrong in unsound(files)]
     return points, compared, violations
 
@@ -143,7 +144,7 @@ def rebuild(files: MemoryFiles, name: SegmentName) -> None:
 
 def test_a_build_that_does_not_mend_indexes_is_caught(monkeypatch):
     monkeypatch.setattr(crash_recovery, "mend_index", lambda *_: None)
-    monkeypatch.setattr(Partition, "_mend_indexes", lambda *_: None)
+    monkeypatch.setattr(partition, "make_missing_indexes", lambda *_: None)
     monkeypatch.setattr(SegmentWriter, "mend_index", lambda *_: None)
     try:
         _, _, violations = run()

@@ -63,7 +63,8 @@ class Torn:
         assert end is not None
         ends = [end]
         for block in segment.walk(end.position, len(self.data), end.offset, end.crc):
-            ends.append(end := after_block(end, block.header, block.position))
+            end = after_block(end, block.header, block.position)
+            ends.append(end)
         segment.close()
         assert end.position == len(self.data)
         assert len(ends) == 6 + TORN_BLOCKS

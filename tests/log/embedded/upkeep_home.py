@@ -48,6 +48,6 @@ def shown(topic: Topic, **where: Any) -> list[tuple[int, str, int | None]]:
 def accounted(manifest: Manifest) -> list[int]:
     """For each sealed segment, how many of its offsets are neither a record nor a marker nor aborted."""
     return [
-        entry.end - entry.base - entry.rows - len(entry.markers) - sum(end - first for first, end in entry.aborted)
+        entry.end - entry.base - entry.rows - entry.marked - sum(end - first for first, end in entry.aborted)
         for entry in manifest.segments
     ]

@@ -31,6 +31,9 @@ CHECKSUM = struct.Struct("<I")
 MAGIC = b"MAINSTEM"
 FORMAT = 1
 
+# What its name ends with until it is whole.
+UNFINISHED = ".new"
+
 NAME = re.compile(r"(\d{20})-(\d{6,})\.blocks")
 
 # How much is read at once when only headers are wanted: enough for some hundred small blocks; between large ones, whose

@@ -131,9 +131,7 @@ class Archive:
                     return int(batch.column("record").field("offset")[first].as_py())
         return None
 
-    def read(
-        self, start: int, stop: int, columns: Sequence[str] | None, delay: int | None
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, start: int, stop: int, columns: Sequence[str] | None, delay: int | None) -> Iterator[pa.RecordBatch]:
         """The records with offsets from `start` up to `stop`; `FellOff` where the archive does not have them."""
         reading = Reading(columns, delay=delay)
         for entry in self._segments:

@@ -1,6 +1,6 @@
 """When each member of a group last gave a sign of life: one small file each, never synced.
 
-    boot clock (microseconds) i64 | boot id (36 bytes)
+boot clock (microseconds) i64 | boot id (36 bytes)
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ A writer that was killed may leave blocks that nobody published, the last of the
 certain, block by block. An unsound block below what was published, or below what a later block says was synced, is
 damage and a loud stop; elsewhere it is the torn end of something nobody was promised.
 
-Which segments there are decides too. One that is not whole at its head never came to be: its roll, or its take-over,
-was cut short. One that is whole is where the partition goes on, and what lies behind its base in the one before counts
-no more: of one epoch there is nothing there, and a take-over begins where everything acknowledged ends.
+Which segments there are decides too. One that is not whole at its head never came to be: a power cut took back its
+roll, or its take-over. One that is whole is where the partition goes on, and what lies behind its base in the one
+before counts no more: of one epoch there is nothing there, and a take-over begins where everything acknowledged ends.
 
 Who calls this holds the partition's write lock.
 """
@@ -18,9 +18,10 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 
-from mainstem.errors import CorruptBlock
+from mainstem.errors import Corrupt, CorruptBlock
 from mainstem.log.embedded.active_segment import (
     PREAMBLE_BYTES,
+    UNFINISHED,
     ActiveSegment,
     SegmentName,
     all_segments_in,
@@ -29,7 +30,11 @@ from mainstem.log.embedded.active_segment import (
 from mainstem.log.embedded.block import Damage, Header
 from mainstem.log.embedded.files import Files, remove_if_there, sync_file
 from mainstem.log.embedded.heads import HAS_STATE, End, new_end
+from mainstem.log.embedded.manifest import ManifestFile
 from mainstem.log.embedded.segment_index import SegmentIndex, deserves_entry
+
+# A segment may vanish while it is looked at because it was sealed; so often in a row it is not that.
+VANISHED_MAX = 20
 
 
 def after_block(end: End, header: Header, position: int) -> End:
@@ -74,13 +79,31 @@ def first_end(segment: ActiveSegment) -> End | None:
 
 def recover(files: Files, folder: str, published: End | None) -> End:
     """Walk to the last valid block, cut what follows it, and give the end. `published` is None when it is not known."""
+    vanished = 0
     while True:
         names = files.list(folder)
-        recovery = _Recovery(files, folder, segments_in(names), all_segments_in(names), published)
-        end = recovery.run()
+        counted = not_sealed(files, folder, segments_in(names))
+        recovery = _Recovery(files, folder, counted, all_segments_in(names), published)
+        try:
+            end = recovery.run()
+        except FileNotFoundError:
+            # Sealed since it was listed: sealing does not wait for this lock.
+            vanished += 1
+            if vanished == VANISHED_MAX:
+                raise
+            continue
         if end is not None:
             return end
         # A segment that never came to be was removed: what it hid is looked at now.
+
+
+def not_sealed(files: Files, folder: str, names: list[SegmentName]) -> list[SegmentName]:
+    """Without those that were sealed or dropped: a power cut may have brought back any of them, with gaps between."""
+    try:
+        sealed_to = ManifestFile(files, folder).read().end
+    except Corrupt:
+        return names  # told to whoever reads the history
+    return [name for name in names if name.base >= sealed_to] or names[-1:]
 
 
 class _Recovery:
@@ -254,10 +277,28 @@ def mend_index(files: Files, folder: str, segment: ActiveSegment, end: int) -> N
             index.rewrite(segment, end)
 
 
+def make_missing_indexes(files: Files, folder: str, names: Iterable[SegmentName], end: End) -> None:
+    """Closed segments whose index is gone get it again."""
+    for name in names:
+        if name.base < end.segment and not files.exists(name.index_path(folder)):
+            with suppress(OSError):
+                segment = ActiveSegment(files, folder, name)
+                try:
+                    SegmentIndex(files, name.index_path(folder)).rebuild(segment, segment.size())
+                finally:
+                    segment.close()
+
+
 def sweep(files: Files, folder: str) -> None:
-    """Remove the segments that a take-over has left behind, once the one that it began is on disk."""
+    """Remove the segments that a take-over has left behind, once the one that it began is on disk, and unfinished ones.
+
+    Who calls this holds the partition's write lock, so nobody is making one.
+    """
     listed = files.list(folder)
     counted = set(segments_in(listed))
+    for unfinished in listed:
+        if unfinished.endswith(".blocks" + UNFINISHED):
+            remove_if_there(files, f"{folder}/{unfinished}")
     abandon(files, folder, [name for name in all_segments_in(listed) if name not in counted])
 
 

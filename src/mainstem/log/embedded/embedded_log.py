@@ -70,7 +70,9 @@ class EmbeddedLog:
             lambda: self.ledger(f"{home}/ledgers/producers", ProducersState, ProducersState.restore, "producers")
         )
         self.transactions = TransactionLog(
-            lambda: self.ledger(f"{home}/ledgers/transactions", TransactionState, TransactionState.restore, "transactions"),
+            lambda: self.ledger(
+                f"{home}/ledgers/transactions", TransactionState, TransactionState.restore, "transactions"
+            ),
             self._mark,
         )
         self.upkeep = Upkeep(self, lambda: list(self._topics), upkeep)
@@ -172,7 +174,9 @@ class EmbeddedLog:
 
     # Ledgers
 
-    def ledger(self, folder: str, new_state: Callable[[], S], restore: Callable[[dict[str, Any]], S], title: str) -> Ledger[S]:
+    def ledger(
+        self, folder: str, new_state: Callable[[], S], restore: Callable[[dict[str, Any]], S], title: str
+    ) -> Ledger[S]:
         """The ledger in a folder; made if it is not there."""
         with self._guard:
             self._check_open()
@@ -239,7 +243,9 @@ class EmbeddedLog:
         except TopicNotFound:
             return
         if kind == "topic":
-            marker = Pending(b"", 1, kind=COMMIT if outcome == COMMITTED else ABORT, transaction=number, sequence=decision)
+            marker = Pending(
+                b"", 1, kind=COMMIT if outcome == COMMITTED else ABORT, transaction=number, sequence=decision
+            )
             topic.store.append({int(place): marker})
         elif str(place) in topic.groups():
             topic.group_ledger(str(place)).decide(
@@ -252,5 +258,3 @@ class EmbeddedLog:
         from mainstem.log.embedded.sql import query  # DuckDB is loaded when the first question is asked
 
         return query(self, sql, parameters)
-
-

@@ -150,7 +150,9 @@ class EmbeddedTopic:
 
     def state_watermark(self, stated: int) -> None:
         """Say in every partition that nothing earlier will come."""
-        self.store.append({number: Pending(b"", 0, stated_watermark=stated) for number in range(len(self.store.partitions))})
+        self.store.append(
+            {number: Pending(b"", 0, stated_watermark=stated) for number in range(len(self.store.partitions))}
+        )
 
     def last_sequence(self, producer_id: int) -> int:
         """The highest sequence of a producer in any partition; -1 if there is none."""
@@ -170,7 +172,7 @@ class EmbeddedTopic:
 
     def moment(self) -> EmbeddedMoment:
         self.store.refresh()
-        return EmbeddedMoment(self.store, self.store.visible(self._log.transactions.moment()))
+        return EmbeddedMoment(self.store, self._log.transactions.at_one_moment(self.store.visible))
 
     def _reader(self, partition: int) -> PartitionReader:
         self.store.refresh()
@@ -316,5 +318,3 @@ def _size(store: TopicStore, path: str) -> int:
         return store.files.identity(path)[2]
     except FileNotFoundError:
         return 0
-
-

@@ -1,9 +1,9 @@
 """Appends of many threads that share one write and one fsync.
 
-One thread leads: it takes every append that waits, its own among them, and carries all of them through, while the
-others sleep. Then it wakes those whose appends are settled, and the first of those that came meanwhile leads on. When
-more threads are on their way than wait, the leader lets them catch up for a moment: an fsync costs more than that. A
-single thread never waits.
+The first to come when nobody waits is the next to lead: it takes its turn, takes every append that waits, its own among
+them, carries all of them through and wakes their threads, which never wait for a turn themselves. Where many append,
+those that were just acknowledged come back within microseconds, so the leader lets half of them catch up for a moment:
+an fsync costs more than that. A single thread never waits.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ import copy
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from mainstem.errors import Unavailable
 
 # Long enough for some ten threads to get through the interpreter, short beside any disk's fsync under load.
 GATHER_SECONDS_MAX = 0.002
+
+# A thread that was interrupted may have left without waking another: then that one looks for itself.
+LOOK_SECONDS = 0.1
 
 
 class Settling(Protocol):
@@ -35,14 +38,18 @@ _all: weakref.WeakSet[GroupCommit] = weakref.WeakSet()  # type: ignore[type-arg]
 
 
 class _Waiter(Generic[P]):
-    """A thread that waits for its append to be settled, or to lead."""
+    """A thread with its append: its bell rings when the append is settled, or when it is the one to lead."""
 
-    __slots__ = ("pending", "woken")
+    __slots__ = ("bell", "pending")
 
     def __init__(self, pending: P) -> None:
         self.pending = pending
-        self.woken = threading.Lock()
-        self.woken.acquire()
+        self.bell: threading.Lock | None = None
+
+    def ring(self) -> None:
+        if self.bell is not None:
+            with suppress(RuntimeError):  # it rang already
+                self.bell.release()
 
 
 class GroupCommit(Generic[P]):
@@ -55,80 +62,93 @@ class GroupCommit(Generic[P]):
 
     def renew_in_child(self) -> None:
         """Begin anew: a forked child has none of its parent's threads, so none of their appends."""
+        self._guard = threading.Lock()
+        self._turn = threading.Lock()
         self._waiting: list[_Waiter[P]] = []
-        self._leader: _Waiter[P] | None = None
-        self._arrived = threading.Condition(threading.Lock())
-        self._inside: set[int] = set()
-
-    @contextmanager
-    def preparing(self) -> Iterator[None]:
-        """Around everything a thread does for an append: it makes the others wait for it a moment."""
-        thread = threading.get_ident()
-        if thread in self._inside:  # a thread is asked about itself alone, so no lock is needed
-            yield
-            return
-        with self._arrived:
-            self._inside.add(thread)
-        try:
-            yield
-        finally:
-            with self._arrived:
-                self._inside.discard(thread)
-                self._arrived.notify()
+        # About how many threads append at present: what a leader goes by when it waits for others.
+        self._company = 1
+        self._wanted = 0
+        self._gathered: threading.Lock | None = None
 
     def submit(self, pending: P) -> None:
         """Returns when `pending` is committed; raises when it could not be."""
         waiter = _Waiter(pending)
-        with self._arrived:
+        with self._guard:
+            if self._waiting:
+                waiter.bell = _silent_bell()
             self._waiting.append(waiter)
-            if self._leader is None:
-                self._leader = waiter
-            else:
-                self._arrived.notify()
+            if self._gathered is not None and len(self._waiting) >= self._wanted:
+                self._gathered.release()
+                self._gathered = None
         try:
-            if self._leader is not waiter:
-                waiter.woken.acquire()
-            if self._leader is waiter:
-                self._lead(waiter)
+            if waiter.bell is not None:
+                waiter.bell.acquire(timeout=LOOK_SECONDS)
+            if not pending.settled:
+                # Held by `with` and never handed on, so that an interrupted thread cannot take it along.
+                with self._turn:
+                    if not pending.settled:
+                        self._lead(pending)
         except BaseException:
-            # Interrupted: what nobody has taken yet nobody may take later, when its thread has gone on.
-            with self._arrived:
-                self._waiting = [other for other in self._waiting if other is not waiter]
-                if self._leader is waiter:
-                    self._hand_over()
+            self._leave(waiter)
             raise
         if pending.error is not None:
             raise pending.error
 
-    def _lead(self, own: _Waiter[P]) -> None:
-        with self._arrived:
-            if not self._gathered():
-                self._arrived.wait_for(self._gathered, GATHER_SECONDS_MAX)
+    def _lead(self, own: P) -> None:
+        in_time = self._gather()
+        with self._guard:
             group, self._waiting = self._waiting, []
         try:
-            self._commit([waiter.pending for waiter in group])
-        except BaseException as error:
+            self._carry([waiter.pending for waiter in group], own)
+        finally:
             for waiter in group:
-                if not waiter.pending.settled:
-                    waiter.pending.error = error if waiter is own else _for_another_thread(error)
+                waiter.ring()
+        with self._guard:
+            present = len(group) + len(self._waiting)
+            # One fewer each time, since some of those who are gone for the moment are on their way back.
+            self._company = max(present, self._company - 1) if in_time else present
+
+    def _gather(self) -> bool:
+        """Wait a moment for half of those who append at present; whether they came."""
+        with self._guard:
+            self._wanted = self._company // 2
+            if len(self._waiting) >= self._wanted:
+                return True
+            gathered = self._gathered = _silent_bell()
+        came = gathered.acquire(timeout=GATHER_SECONDS_MAX)
+        with self._guard:
+            self._gathered = None
+        return came
+
+    def _carry(self, group: list[P], own: P) -> None:
+        # Not among those who wait, though not settled: the leader that had taken it was interrupted.
+        own.error = None if any(pending is own for pending in group) else _for_another_thread(KeyboardInterrupt())
+        try:
+            if group:
+                self._commit(group)
+        except BaseException as error:
+            for pending in group:
+                if not pending.settled:
+                    pending.error = error if pending is own else _for_another_thread(error)
             if not isinstance(error, Exception):
                 raise
         finally:
-            with self._arrived:
-                for waiter in group:
-                    waiter.pending.settled = True
-                self._hand_over()
-            for waiter in group:
-                if waiter is not own:
-                    waiter.woken.release()
+            for pending in (own, *group):
+                pending.settled = True
 
-    def _gathered(self) -> bool:
-        return len(self._waiting) * 2 >= len(self._inside)
+    def _leave(self, waiter: _Waiter[P]) -> None:
+        """Interrupted: what nobody has taken yet nobody may take later, and somebody else is the one to lead."""
+        with self._guard:
+            self._waiting = [other for other in self._waiting if other is not waiter]
+            if self._waiting:
+                self._waiting[0].ring()
 
-    def _hand_over(self) -> None:
-        self._leader = self._waiting[0] if self._waiting else None
-        if self._leader is not None:
-            self._leader.woken.release()
+
+def _silent_bell() -> threading.Lock:
+    """A lock that is taken: to acquire it waits until somebody releases it, once."""
+    bell = threading.Lock()
+    bell.acquire()
+    return bell
 
 
 def _for_another_thread(error: BaseException) -> Exception:

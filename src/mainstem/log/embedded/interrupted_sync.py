@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mainstem.log.embedded.active_segment import ActiveSegment, SegmentName, segments_in
 from mainstem.log.embedded.block import Damage
-from mainstem.log.embedded.crash_recovery import after_block, first_end
+from mainstem.log.embedded.crash_recovery import after_block, first_end, not_sealed
 from mainstem.log.embedded.files import Files
 from mainstem.log.embedded.heads import End
 
@@ -29,7 +29,8 @@ class _Stretch(NamedTuple):
 def write_again(files: Files, folder: str, head: End | None, end: End) -> None:
     """Write again, in place, the blocks between what is published and `end`; raises `CorruptBlock` if one is unsound."""
     first = head.segment if head is not None else 0
-    names = [name for name in segments_in(files.list(folder)) if first <= name.base <= end.segment]
+    counted = not_sealed(files, folder, segments_in(files.list(folder)))
+    names = [name for name in counted if first <= name.base <= end.segment]
     stretches: list[_Stretch] = []
     synced = 0
     for name, following in zip(names, [*names[1:], None], strict=True):

@@ -50,7 +50,9 @@ class KeyRows(NamedTuple):
         return KeyRows(self.segment, self.places[chosen], self.keys.filter(wanted), self.offsets[chosen])
 
 
-def key_rows(segment: int, batches: Iterable[pa.RecordBatch], key: Sequence[str], schema: pa.Schema) -> Iterator[KeyRows]:
+def key_rows(
+    segment: int, batches: Iterable[pa.RecordBatch], key: Sequence[str], schema: pa.Schema
+) -> Iterator[KeyRows]:
     """The keys of a segment's batches, which have the key columns and `record.offset`; `schema` is that of the key now."""
     row = 0
     for batch in batches:
@@ -121,7 +123,9 @@ class LatestOffsets:
         if not self._waiting:
             return
         known = pa.table({"key": self._keys, "offset": self._offsets})
-        latest = pa.concat_tables([known, *self._waiting]).group_by("key", use_threads=False).aggregate([("offset", "max")])
+        latest = (
+            pa.concat_tables([known, *self._waiting]).group_by("key", use_threads=False).aggregate([("offset", "max")])
+        )
         self._keys = latest.column("key")
         self._offsets = latest.column("offset_max")
         self._waiting, self._rows, self._bytes = [], 0, 0

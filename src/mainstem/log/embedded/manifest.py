@@ -52,8 +52,11 @@ class SealedEntry:
     event_time_max: int
     observed_up_to: int
     stated_watermark: int
+    # Of a compacted topic only: a topic of many transactions, of which every record stays, would have ever more.
     markers: list[Marker] = field(default_factory=list)
     aborted: list[list[int]] = field(default_factory=list)
+    # How many offsets markers have taken, listed or not.
+    marked: int = 0
     # Compaction: when this segment was first cleaned, from which its tombstones' time runs.
     cleaned_at: int | None = None
     tombstones: int = 0

@@ -7,7 +7,7 @@ import json
 import google_crc32c
 
 from mainstem.clock import Clock
-from mainstem.log.embedded.active_segment import ActiveSegment, SegmentName, encode_preamble
+from mainstem.log.embedded.active_segment import UNFINISHED, ActiveSegment, SegmentName, encode_preamble
 from mainstem.log.embedded.block import STATE, encode_header
 from mainstem.log.embedded.crash_recovery import first_end
 from mainstem.log.embedded.files import Files, sync_file
@@ -39,7 +39,8 @@ def create_partition(files: Files, folder: str, clock: Clock) -> End:
 def create_segment(files: Files, folder: str, before: End, state: PartitionState, *, now: int, synced: int) -> End:
     """A new segment that begins at the end `before`, with its epoch; not synced: the first append's fsync does that.
 
-    `synced` is the end offset known to be on disk.
+    It gets its name when it is whole, so who finds it need not ask whether it is. `synced` is the end offset known to
+    be on disk.
     """
     name = SegmentName(before.offset, before.epoch)
     preamble, crc = encode_preamble(name, now)
@@ -54,11 +55,13 @@ def create_segment(files: Files, folder: str, before: End, state: PartitionState
         before.appended_at, before.event_time_max, before.observed_up_to, before.stated_watermark, synced,
         before.epoch, crc,
     )  # fmt: skip
-    handle = files.create(name.path(folder))
+    path = name.path(folder)
+    handle = files.create(path + UNFINISHED)
     try:
         files.pwritev(handle, [preamble, header, payload], 0)
     finally:
         files.close(handle)
+    files.rename(path + UNFINISHED, path)
     files.close(files.create(name.index_path(folder)))
     segment = ActiveSegment(files, folder, name)
     try:

@@ -27,7 +27,7 @@ from mainstem.clock import Clock
 from mainstem.errors import Fenced, LockHeld, Unavailable
 from mainstem.log.embedded.active_segment import ActiveSegment, SegmentName, all_segments_in, segments_in
 from mainstem.log.embedded.admission import admit
-from mainstem.log.embedded.crash_recovery import cut_behind, recover, sweep
+from mainstem.log.embedded.crash_recovery import cut_behind, make_missing_indexes, recover, sweep
 from mainstem.log.embedded.file_errors import as_ours, translated
 from mainstem.log.embedded.files import Files, sync_file
 from mainstem.log.embedded.group_commit import GroupCommit
@@ -38,7 +38,6 @@ from mainstem.log.embedded.partition_lock import SYNC, UPKEEP, WRITE, release_lo
 from mainstem.log.embedded.partition_state import NO_SEQUENCE, PartitionState
 from mainstem.log.embedded.pending import Pending
 from mainstem.log.embedded.publisher import Publisher, deleted
-from mainstem.log.embedded.segment_index import SegmentIndex
 from mainstem.log.embedded.segment_writer import SegmentWriter
 from mainstem.log.embedded.state_scan import StateScan
 from mainstem.log.embedded.written_blocks import WrittenBlocks
@@ -108,16 +107,17 @@ class Partition:
         there = set(listed)
         whole = all(os.path.basename(name.index_path(self.folder)) in there for name in names)
         if whole and head is not None and names and names[-1] == (head.segment, head.epoch):
-            segment = ActiveSegment(self.files, self.folder, names[-1])
-            try:
-                if segment.size() == head.position:
-                    return
-            finally:
-                segment.close()
+            with suppress(FileNotFoundError):  # left and sealed just now
+                segment = ActiveSegment(self.files, self.folder, names[-1])
+                try:
+                    if segment.size() == head.position:
+                        return
+                finally:
+                    segment.close()
         try:
             with self.lock.held(WRITE):
                 end = self._mended_tail()
-                self._mend_indexes(names, end)
+                make_missing_indexes(self.files, self.folder, names[:-1], end)
         except LockHeld:
             # Its holder was let in once the partition was mended, so what is published is all that was acknowledged.
             if head is None:
@@ -133,16 +133,6 @@ class Partition:
             # Fenced: it can be read up to what is safe, and taken over.
             if self.heads.read(self.slot) is None or not self.fenced():
                 raise
-
-    def _mend_indexes(self, names: list[SegmentName], end: End) -> None:
-        for name in names[:-1]:
-            if name.base < end.segment and not self.files.exists(name.index_path(self.folder)):
-                with suppress(OSError):
-                    segment = ActiveSegment(self.files, self.folder, name)
-                    try:
-                        SegmentIndex(self.files, name.index_path(self.folder)).rebuild(segment, segment.size())
-                    finally:
-                        segment.close()
 
     def close(self) -> None:
         self._forget()
@@ -198,9 +188,8 @@ class Partition:
 
     def append(self, pending: Pending) -> None:
         """Append one block, on disk when this returns."""
-        with self.group.preparing():
-            pending.payload_crc = google_crc32c.value(pending.payload)
-            self.group.submit(pending)
+        pending.payload_crc = google_crc32c.value(pending.payload)
+        self.group.submit(pending)
 
     def _commit(self, group: list[Pending]) -> None:
         with self._translated():

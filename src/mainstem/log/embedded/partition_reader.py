@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
@@ -20,6 +20,7 @@ import pyarrow as pa
 from mainstem.errors import FellOff
 from mainstem.log.embedded.active_segment import PREAMBLE_BYTES, ActiveSegment, SegmentName, segments_in
 from mainstem.log.embedded.block import DATA, Block, Header
+from mainstem.log.embedded.decisions import Decisions
 from mainstem.log.embedded.gathered_rows import GatheredRows
 from mainstem.log.embedded.heads import End
 from mainstem.log.embedded.manifest import Manifest, SealedEntry
@@ -71,15 +72,20 @@ class PartitionReader:
 
     # What may be seen
 
-    def visible(self, decisions: Mapping[int, bool] | None = None, decided_before: int = -1) -> Visible:
-        """Everything committed. With `decisions`, as of one moment of the ledger of transactions (see its module)."""
+    def visible(self, moment: Decisions | None = None) -> Visible:
+        """Everything committed, up to the first record of an open transaction: for those who go on from there.
+
+        With a `moment`, everything that was committed at that moment of the ledger of transactions, also behind records
+        of an open one: for a bounded read, which shows all of a transaction or none.
+        """
         head = self.partition.published()
         if head.transactions_end <= self.partition.manifest_file.read().end:
             return Visible(head.offset, [], head)
 
         def look(state: PartitionState, head: End) -> Visible:
-            end = state.stable_offset(head.offset, decisions, decided_before)
-            return Visible(end, state.hidden(decisions), head)
+            if moment is None:
+                return Visible(state.stable_offset(head.offset), state.hidden(), head)
+            return Visible(head.offset, state.hidden_at(moment.outcomes, moment.decided_before), head)
 
         return self._with_state(look)
 
@@ -142,7 +148,7 @@ class PartitionReader:
         if start < manifest.start:
             raise self.fell_off(start, manifest.start)
         if start < manifest.end:
-            yield from self._read_sealed(schemas, manifest, start, end, reading)
+            yield from self._read_sealed(schemas, manifest, start, end, visible.hidden, reading)
             return
         names = segments_in(self._files.list(self._folder))
         at = bisect.bisect_right([name.base for name in names], start) - 1
@@ -165,7 +171,9 @@ class PartitionReader:
                 break
             if header.kind != DATA or not header.count or header.end_offset <= start:
                 continue
-            for first, last in _shown(header, max(start, header.base_offset), min(stop, header.end_offset), visible.hidden):
+            for first, last in _shown(
+                header, max(start, header.base_offset), min(stop, header.end_offset), visible.hidden
+            ):
                 gathered.add(block, first, last)
                 if gathered.full(reading.rows_max):
                     yield from gathered.take(reading.rows_max)
@@ -180,11 +188,13 @@ class PartitionReader:
         manifest: Manifest,
         start: int,
         end: int,
+        hidden: list[tuple[int, int]],
         reading: Reading,
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
         entry = sealed_at(manifest, start)
         stop = min(end, entry.end)
-        yield from read_shown(self._files, self._checked(entry), schemas, reading, start=start, stop=stop)
+        for resume, batch in read_shown(self._files, self._checked(entry), schemas, reading, start=start, stop=stop):
+            yield resume, _without(batch, hidden)
         yield stop, None
 
     def _checked(self, entry: SealedEntry) -> str:
@@ -271,6 +281,19 @@ class PartitionReader:
 def sealed_at(manifest: Manifest, offset: int) -> SealedEntry:
     """The sealed segment that accounts for an offset."""
     return manifest.segments[bisect.bisect_right(manifest.segments, offset, key=lambda entry: entry.base) - 1]
+
+
+def _without(batch: pa.RecordBatch, hidden: list[tuple[int, int]]) -> pa.RecordBatch:
+    """Sealed rows without those of transactions that were decided only after the moment that is read."""
+    if not hidden or not batch.num_rows:
+        return batch
+    offsets = batch.column(batch.num_columns - 1).field("offset").to_numpy(zero_copy_only=False)
+    starts = np.searchsorted(offsets, [first for first, _ in hidden])
+    ends = np.searchsorted(offsets, [end for _, end in hidden])
+    kept = np.ones(len(offsets), bool)
+    for first, end in zip(starts, ends, strict=True):
+        kept[first:end] = False
+    return batch if kept.all() else batch.filter(pa.array(kept))
 
 
 def _shown(header: Header, first: int, last: int, hidden: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

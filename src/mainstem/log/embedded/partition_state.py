@@ -33,12 +33,15 @@ class ProducerState:
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """A transaction that wrote here and is not decided here yet."""
+    """A transaction that wrote here and is not decided here yet.
+
+    `before`: what its producer's `kept`, offsets and time were before it wrote, to be so again if it is aborted.
+    """
 
     first_offset: int
     ranges: list[list[int]]
-    producer_id: int
-    kept_before: int
+    producer_id: int = 0
+    before: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -81,9 +84,14 @@ class PartitionState:
     def _note_transaction(self, header: Header) -> None:
         transaction = self.open.get(header.transaction)
         if transaction is None:
+            transaction = self.open[header.transaction] = OpenTransaction(header.base_offset, [])
+        if header.producer_id and not transaction.producer_id:
             known = self.producers.get(header.producer_id)
-            transaction = self.open[header.transaction] = OpenTransaction(
-                header.base_offset, [], header.producer_id, known.kept if known else NO_SEQUENCE
+            transaction.producer_id = header.producer_id
+            transaction.before = (
+                [known.kept, known.base_offset, known.end_offset, known.appended_at]
+                if known is not None
+                else [NO_SEQUENCE, -1, -1, header.appended_at]
             )
         ranges = transaction.ranges
         if ranges and ranges[-1][1] == header.base_offset:
@@ -98,38 +106,35 @@ class PartitionState:
         committed = header.kind != ABORT
         producer = self.producers.get(transaction.producer_id)
         if producer is not None and not committed:
-            producer.kept = transaction.kept_before
+            producer.kept, producer.base_offset, producer.end_offset, producer.appended_at = transaction.before
         # A marker tells in its sequence field where in the ledger of transactions it was decided.
         self.decided[header.transaction] = DecidedTransaction(
             header.base_offset, committed, header.sequence, transaction.ranges
         )
 
-    def stable_offset(self, end: int, decisions: Mapping[int, bool] | None = None, decided_before: int = -1) -> int:
-        """The offset up to which every transaction is decided, at most `end`.
+    def stable_offset(self, end: int) -> int:
+        """The offset up to which every transaction is decided, at most `end`: how far those may read who go on from
+        where they are, since nothing will appear behind them."""
+        return min([end, *(transaction.first_offset for transaction in self.open.values())])
 
-        For a bounded read that must show all of a transaction or none, over several partitions: `decisions` are those
-        known to the ledger whose markers may not be here yet, and what was decided at `decided_before` or later in
-        the ledger counts as open still.
-        """
-        for number, transaction in self.open.items():
-            if transaction.first_offset < end and (decisions is None or number not in decisions):
-                end = transaction.first_offset
-        if decided_before >= 0:
-            for outcome in self.decided.values():
-                if outcome.decided >= decided_before and outcome.ranges[0][0] < end:
-                    end = outcome.ranges[0][0]
-        return end
-
-    def hidden(self, decisions: Mapping[int, bool] | None = None) -> list[tuple[int, int]]:
+    def hidden(self) -> list[tuple[int, int]]:
         """The ranges of aborted records, sorted."""
+        aborted = (outcome for outcome in self.decided.values() if not outcome.committed)
+        return sorted((first, end) for outcome in aborted for first, end in outcome.ranges)
+
+    def hidden_at(self, decisions: Mapping[int, bool], decided_before: int) -> list[tuple[int, int]]:
+        """The ranges of all records that are not committed at one moment of the ledger of transactions, sorted.
+
+        `decisions` are those known to the ledger then whose markers may not be here yet; what was decided as the
+        how-manieth `decided_before` or later was open then.
+        """
         ranges = [
-            (first, end) for outcome in self.decided.values() if not outcome.committed for first, end in outcome.ranges
+            outcome.ranges
+            for outcome in self.decided.values()
+            if not outcome.committed or outcome.decided >= decided_before
         ]
-        for number, committed in (decisions or {}).items():
-            transaction = self.open.get(number)
-            if transaction is not None and not committed:
-                ranges += [(first, end) for first, end in transaction.ranges]
-        return sorted(ranges)
+        ranges += [transaction.ranges for number, transaction in self.open.items() if not decisions.get(number, False)]
+        return sorted((first, end) for some in ranges for first, end in some)
 
     def forget_below(self, offset: int) -> None:
         """Drop decided transactions that are sealed away."""
@@ -139,7 +144,7 @@ class PartitionState:
         return {
             "producers": {str(k): [p.epoch, p.sequence, p.kept, p.base_offset, p.end_offset, p.appended_at]
                           for k, p in self.producers.items()},
-            "open": {str(k): [t.first_offset, t.ranges, t.producer_id, t.kept_before] for k, t in self.open.items()},
+            "open": {str(k): [t.first_offset, t.ranges, t.producer_id, t.before] for k, t in self.open.items()},
             "decided": {str(k): [d.marker, d.committed, d.decided, d.ranges] for k, d in self.decided.items()},
         }  # fmt: skip
 

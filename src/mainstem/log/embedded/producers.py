@@ -17,18 +17,11 @@ class Producers:
 
     def __init__(self, open_ledger: Callable[[], Ledger[ProducersState]]) -> None:
         self._open = open_ledger
-        self._ledger_or_none: Ledger[ProducersState] | None = None
 
     @property
     def _ledger(self) -> Ledger[ProducersState]:
-        if self._ledger_or_none is None:
-            self._ledger_or_none = self._open()
-        return self._ledger_or_none
-
-    def close(self) -> None:
-        if self._ledger_or_none is not None:
-            self._ledger_or_none.close()
-            self._ledger_or_none = None
+        # The log keeps it open; a home that never needs it never makes it.
+        return self._open()
 
     def open(self, name: str) -> tuple[int, int]:
         """Begin a run: its producer's number, and the epoch that fences all older runs."""

@@ -19,6 +19,7 @@ from mainstem.log.embedded.active_segment import ActiveSegment, SegmentName, seg
 from mainstem.log.embedded.files import Files, sync_file
 from mainstem.log.embedded.heads import DELETED, FENCED, HAS_STATE, SYNCING, WRITTEN, End, Slots, new_end
 from mainstem.log.embedded.interrupted_sync import write_again
+from mainstem.log.embedded.manifest import ManifestFile
 from mainstem.log.embedded.partition_lock import SYNC, PartitionLock
 
 # The end that is safe is not known.
@@ -115,12 +116,9 @@ class Publisher:
             # A roll lies between: first what is older, then the new segment, then their names.
             first = head.segment if head is not None else 0
             for older in segments_in(self._files.list(self._folder)):
-                if first <= older.base <= end.segment:
-                    sync_file(self._files, older.path(self._folder))
                 if first <= older.base < end.segment:
-                    # Nobody will add to its index any more, or look whether it is right: it need not be made again.
-                    with suppress(OSError):
-                        sync_file(self._files, older.index_path(self._folder))
+                    self._sync_closed(older)
+            sync_file(self._files, name.path(self._folder))
             self._files.sync_directory(self._folder)
         except OSError as error:
             self._refuse_if_deleted()
@@ -128,6 +126,17 @@ class Publisher:
                 raise
             self.fence(head)
             raise self.sync_failed(error) from error
+
+    def _sync_closed(self, name: SegmentName) -> None:
+        try:
+            sync_file(self._files, name.path(self._folder))
+        except FileNotFoundError:
+            # Sealed since it was listed, and so on disk as Parquet.
+            if ManifestFile(self._files, self._folder).read().end <= name.base:
+                raise
+        # Nobody will add to its index any more, or look whether it is right: it need not be made again.
+        with suppress(OSError):
+            sync_file(self._files, name.index_path(self._folder))
 
     def _open(self, name: SegmentName, end: End) -> ActiveSegment:
         segment = self._segment

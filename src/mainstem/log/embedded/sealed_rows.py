@@ -49,9 +49,7 @@ class SealedRows:
         self._changes.append(change)
         if change is not None:
             self.tombstones += pc.sum(pc.equal(change, "delete")).as_py() or 0
-        self._batches.append(
-            fit(pa.RecordBatch.from_arrays(columns, names=stored.names[: len(columns)]), self._plain)
-        )
+        self._batches.append(fit(pa.RecordBatch.from_arrays(columns, names=stored.names[: len(columns)]), self._plain))
         self._blocks.append(
             (header.base_offset, header.count, header.appended_at, header.observed_up_to, header.stated_watermark)
         )

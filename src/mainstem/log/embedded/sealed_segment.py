@@ -85,9 +85,10 @@ def _write_rows(files: Files, path: str, schema: pa.Schema, batches: Iterable[pa
     written = 0
     held: list[pa.RecordBatch] = []
     held_rows = held_bytes = 0
-    with files.arrow_output(path) as sink, pq.ParquetWriter(
-        sink, schema, compression="zstd", write_page_checksum=True, version="2.6"
-    ) as writer:
+    with (
+        files.arrow_output(path) as sink,
+        pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True, version="2.6") as writer,
+    ):
         for batch in batches:
             held.append(batch)
             held_rows += batch.num_rows

@@ -91,7 +91,8 @@ def _seal_run(store: TopicStore, number: int, names: list[SegmentName], end: int
     entry = SealedEntry(
         manifest.end, end, file, written.bytes, written.crc32c, written.rows, schemas.version,
         span.appended_first, span.appended_last, span.event_time_max, span.observed_up_to, span.stated_watermark,
-        span.markers, span.aborted, tombstones=rows.tombstones,
+        span.markers if store.settings.keep.compacted else [], span.aborted, len(span.markers),
+        tombstones=rows.tombstones,
     )  # fmt: skip
     partition.manifest_file.write(manifest.with_segment(entry))
     for name in names:

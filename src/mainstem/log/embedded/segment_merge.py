@@ -90,6 +90,7 @@ def _together(run: Sequence[SealedEntry]) -> dict[str, Any]:
         "stated_watermark": max(entry.stated_watermark for entry in run),
         "markers": [marker for entry in run for marker in entry.markers],
         "aborted": [span for entry in run for span in entry.aborted],
+        "marked": sum(entry.marked for entry in run),
         "future_since": max(futures, default=None),
     }
 

@@ -31,9 +31,7 @@ def _verify_sealed(report: Verification, number: int, partition: Partition) -> N
         path = f"{partition.folder}/{entry.file}"
         span = (entry.base, entry.end - 1)
         if entry.base != expected:
-            report.problems.append(
-                Problem(number, path, "the segment before it is missing", expected, entry.base - 1)
-            )
+            report.problems.append(Problem(number, path, "the segment before it is missing", expected, entry.base - 1))
         expected = entry.end
         try:
             check_sealed(partition.files, path, entry.bytes, entry.crc32c, f"records {span[0]} to {span[1]}")

@@ -53,11 +53,12 @@ def _query(log: EmbeddedLog, sql: str, parameters: Sequence[object]) -> pa.Table
         connection.execute("SET python_enable_replacements = false")
         connection.execute("SET TimeZone = 'UTC'")
         topics = [name for name in log.topic_names() if _mentions(sql, name)]
-        moment = log.transactions.moment()
-        for topic in topics:
-            store = log.open_topic(topic).store
+        stores = [log.open_topic(topic).store for topic in topics]
+        for store in stores:
             store.refresh()
-            _register(connection, store, store.visible(moment))
+        seen = log.transactions.at_one_moment(lambda moment: [store.visible(moment) for store in stores])
+        for store, visible in zip(stores, seen, strict=True):
+            _register(connection, store, visible)
         answer = connection.sql(sql, params=list(parameters))
         return pa.table({}) if answer is None else answer.to_arrow_table()
 
@@ -80,8 +81,10 @@ def _register(connection: duckdb.DuckDBPyConnection, store: TopicStore, visible:
             raise FileNotFoundError(partition.folder)
         read_to = manifest.start
         for entry in manifest.segments:
-            if entry.end > end:
-                break
+            if entry.end > end or any(
+                first < entry.end and last > entry.base for first, last in visible[number].hidden
+            ):
+                break  # decided and sealed after the moment that is shown: what is to be hidden is left out below
             path = f"{partition.folder}/{entry.file}"
             files.setdefault(entry.schema_version, []).append(path)
             checks.append((path, entry.bytes, entry.crc32c, f"records {entry.base} to {entry.end - 1}"))

@@ -45,8 +45,6 @@ class TopicSchemas:
     def shown(self, reading: Reading) -> tuple[pa.Schema, pa.Schema]:
         """The asked columns as they are shown, without and with `record`."""
         names = set(reading.columns) if reading.columns is not None else None
-        plain = pa.schema(
-            [field.with_nullable(True) for field in self.current if names is None or field.name in names]
-        )
+        plain = pa.schema([field.with_nullable(True) for field in self.current if names is None or field.name in names])
         record = RECORD if reading.delay is None else WATERMARKED_RECORD
         return plain, record_schema(plain, self.event_time, record=record)

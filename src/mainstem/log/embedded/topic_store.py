@@ -13,13 +13,13 @@ from random import randrange
 
 from mainstem.clock import Clock
 from mainstem.errors import IncompleteAppend, MainstemError, TopicNotFound
+from mainstem.log.embedded.decisions import Decisions
 from mainstem.log.embedded.file_errors import closed
 from mainstem.log.embedded.files import Files, read_file, replace_file
 from mainstem.log.embedded.heads import End, Slots, create_slots
 from mainstem.log.embedded.partition import Partition, Pending, create_partition
 from mainstem.log.embedded.partition_reader import PartitionReader, Visible
 from mainstem.log.embedded.topic_schemas import TopicSchemas
-from mainstem.log.embedded.transaction_log import Decisions
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import NO_TIME
 
@@ -162,9 +162,7 @@ class TopicStore:
 
     def visible(self, moment: Decisions) -> dict[int, Visible]:
         """What may be read of every partition as of one moment of the ledger of transactions."""
-        return {
-            number: reader.visible(moment.outcomes, moment.decided_before) for number, reader in enumerate(self.readers)
-        }
+        return {number: reader.visible(moment) for number, reader in enumerate(self.readers)}
 
     # Appending
 

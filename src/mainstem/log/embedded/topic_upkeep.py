@@ -86,9 +86,7 @@ class TopicUpkeep:
         return compact(self.store, number, go_on) if compaction_due(self.store, number) else None
 
 
-def _unless_held(
-    step: Callable[[int, GoOn], Report | int | None], number: int, go_on: GoOn
-) -> Report | int | None:
+def _unless_held(step: Callable[[int, GoOn], Report | int | None], number: int, go_on: GoOn) -> Report | int | None:
     try:
         return step(number, go_on)
     except LockHeld:

@@ -10,23 +10,22 @@ record of it can come after its marker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple
+from typing import Literal, TypeVar
 
 from mainstem.errors import Fenced
+from mainstem.log.embedded.decisions import Decisions
 from mainstem.log.embedded.ledger import Ledger
 from mainstem.log.processes import alive, this_process
 from mainstem.log.state_ledger import Entry
 from mainstem.log.transaction_state import ABORTED, COMMITTED, Participant, TransactionEntry, TransactionState
 
+T = TypeVar("T")
+
+# A look takes less than a millisecond.
+LOOKS_MAX = 50
+
 # Writes the marker of a decided transaction in one place: number, decision, outcome.
 Marker = Callable[[Participant, int, int, str], None]
-
-
-class Decisions(NamedTuple):
-    """One moment of the ledger: which transactions were decided by then, for reads that show all of one or none."""
-
-    outcomes: dict[int, bool]
-    decided_before: int
 
 
 class TransactionLog:
@@ -35,22 +34,29 @@ class TransactionLog:
     def __init__(self, open_ledger: Callable[[], Ledger[TransactionState]], mark: Marker) -> None:
         self._open = open_ledger
         self._mark = mark
-        self._ledger_or_none: Ledger[TransactionState] | None = None
 
     @property
     def _ledger(self) -> Ledger[TransactionState]:
-        if self._ledger_or_none is None:
-            self._ledger_or_none = self._open()
-        return self._ledger_or_none
-
-    def close(self) -> None:
-        if self._ledger_or_none is not None:
-            self._ledger_or_none.close()
-            self._ledger_or_none = None
+        # The log keeps it open; a home that never needs it never makes it.
+        return self._open()
 
     def moment(self) -> Decisions:
         state = self._ledger.current()
         return Decisions(state.outcomes(), state.decisions)
+
+    def at_one_moment(self, look: Callable[[Decisions], T]) -> T:
+        """What `look` sees while nothing is decided; if something is, it looks again.
+
+        Where that goes on for ever the last look counts: it is exact too, unless what was decided since it began was
+        also sealed since.
+        """
+        moment = self.moment()
+        for _ in range(LOOKS_MAX):
+            seen, now = look(moment), self.moment()
+            if now.decided_before == moment.decided_before:
+                return seen
+            moment = now
+        return look(moment)
 
     def outcome(self, number: int) -> Literal["open", "committed", "aborted"]:
         """What became of a transaction, for who finds something of it that is not settled."""

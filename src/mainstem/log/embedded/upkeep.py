@@ -82,7 +82,7 @@ class Upkeep:
         # Held while something is done; let go of at points where a fork does no harm.
         self.working = threading.Lock()
         self.wanted_still = False
-        self._still = False
+        self._forking: set[int] = set()
         self._resumed = threading.Event()
 
     # The thread
@@ -122,12 +122,14 @@ class Upkeep:
         """Before a fork: wait until nothing is half done, if that does not take long."""
         self._resumed.clear()
         self.wanted_still = True
-        self._still = self.working.acquire(timeout=FORK_WAIT_SECONDS)
+        if self.working.acquire(timeout=FORK_WAIT_SECONDS):
+            self._forking.add(threading.get_ident())
 
     def resume(self) -> None:
         """After a fork, in the parent."""
         self.wanted_still = False
-        if self._still:
+        if threading.get_ident() in self._forking:
+            self._forking.discard(threading.get_ident())
             self.working.release()
         self._resumed.set()
 

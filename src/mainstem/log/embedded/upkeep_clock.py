@@ -92,4 +92,3 @@ def upkeep_now(before: ClockReading, clock: Clock, *, believe_after: timedelta) 
     if boot - before.since >= needed:
         return UpkeepNow(wall, None, ClockReading(wall, boot, machine), ahead)
     return UpkeepNow(limit, ahead * MICROSECOND, before, 0)
-

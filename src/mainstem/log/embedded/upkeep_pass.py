@@ -125,10 +125,15 @@ def remove_blocks(partition: Partition, name: SegmentName) -> None:
 
 
 def closed_segments(partition: Partition, manifest: Manifest) -> list[tuple[SegmentName, SegmentName]]:
-    """The segments of blocks that are not sealed and not appended to any more, each with the one that follows it."""
+    """The segments of blocks that are not sealed and not appended to any more, each with the one that follows it.
+
+    Not those that were left just now: until something is published in the next one, a writer may be about to sync them.
+    """
     listed = segments_in(partition.files.list(partition.folder))
     names = [name for name in listed if name.base >= manifest.end]
     if names and names[0].base != manifest.end:
+        if partition.manifest_file.read() != manifest:
+            return []  # sealed by another process since it was read
         raise CorruptBlock(
             f"a segment of {partition.title} is missing",
             detail=f"Records {manifest.end} to {names[0].base - 1} are neither sealed nor in a segment of blocks.",
@@ -138,7 +143,8 @@ def closed_segments(partition: Partition, manifest: Manifest) -> list[tuple[Segm
             first_offset=manifest.end,
             last_offset=names[0].base - 1,
         )
-    return list(pairwise(names))
+    published = partition.published().segment
+    return [(name, after) for name, after in pairwise(names) if after.base <= published]
 
 
 def first_append(partition: Partition, name: SegmentName) -> int | None:
@@ -163,5 +169,3 @@ def append_before(partition: Partition, name: SegmentName) -> int:
         return header.appended_at
     finally:
         segment.close()
-
-

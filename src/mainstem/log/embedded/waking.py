@@ -47,9 +47,10 @@ class Watch:
         if LIBC is not None:
             self._handle = LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             for path in self._paths:
-                if self._handle >= 0 and LIBC.inotify_add_watch(
-                    self._handle, os.fsencode(path), IN_MODIFY | IN_DELETE_SELF
-                ) < 0:
+                if (
+                    self._handle >= 0
+                    and LIBC.inotify_add_watch(self._handle, os.fsencode(path), IN_MODIFY | IN_DELETE_SELF) < 0
+                ):
                     os.close(self._handle)
                     self._handle = -1
 
