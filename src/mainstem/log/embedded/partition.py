@@ -325,11 +325,12 @@ class Partition:
         with self._translated():
             with self.lock.held(WRITE):
                 tail = self._tail_to_write()
-                if tail.offset == tail.segment:
-                    return False
-                tail = self._roll(tail)
+                rolled = tail.offset > tail.segment
+                if rolled:
+                    tail = self._roll(tail)
+            # Also if another process rolled it, and ended before it had said so.
             self._publisher.publish(tail)
-        return True
+        return rolled
 
     def take_over(self) -> None:
         """Raise the epoch and begin a new segment behind what is safe; whoever was in the middle of an append is refused.
