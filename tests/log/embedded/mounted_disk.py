@@ -36,7 +36,7 @@ class MountedDisk:
 def mounted_disk(folder: Path, kind: str, size: str) -> Iterator[MountedDisk]:
     """A new file system in a file below `folder`."""
     image, path = folder / f"{kind}.image", folder / kind
-    path.mkdir()
+    path.mkdir(exist_ok=True)
     subprocess.run(["truncate", "-s", size, image], check=True)
     subprocess.run([*MAKE[kind], image], check=True, capture_output=True)
     disk = MountedDisk(image, path)

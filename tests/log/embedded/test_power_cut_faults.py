@@ -10,12 +10,13 @@ import pytest
 
 import mainstem
 from tests.log.embedded.forked_writers import TOPIC, CheckedTopic, ForkedWriter, create
-from tests.log.embedded.mounted_disk import mounted_disk
+from tests.log.embedded.mounted_disk import MountedDisk, mounted_disk
 from tests.log.embedded.mutants import mutant
 from tests.needs import needs, needs_root
 
 SEED = 3_003
 POINTS = 100
+CUTS = 20
 WRITERS = 2
 PARTITIONS = 2
 ROWS = 100
@@ -29,42 +30,52 @@ pytestmark = [
 
 
 def run(folder: Path, kind: str, points: int, *, first_only: bool = False) -> tuple[int, int, list[str]]:
-    chance = random.Random(SEED)
-    checked = CheckedTopic(ROWS, PARTITIONS)
-    tried = 0
-    # Files of 320 MB are the smallest that xfs takes; they are sparse.
-    with mounted_disk(folder, kind, "320M") as disk:
-        home = str(disk.path / "home")
-        create(home, partitions=PARTITIONS, segment_bytes_max="16 KiB")
-        os.sync()  # a broken build is to be found out by what comes now
-        while tried < points and not (first_only and checked.violations):
-            writers = [
-                ForkedWriter(home, 1 + tried * WRITERS + number, rows=ROWS, partitions=PARTITIONS)
-                for number in range(WRITERS)
-            ]
+    tried = acknowledged = 0
+    violations: list[str] = []
+    while tried < points and not (first_only and violations):
+        checked = CheckedTopic(ROWS, PARTITIONS)
+        # A new file system from time to time: what is on it makes each mount slower.
+        with mounted_disk(folder, kind, "320M") as disk:  # the smallest that xfs takes; the file is sparse
             try:
-                for writer in writers:
-                    writer.wait_for_ack()
-                writers[0].wait(chance.random() * 0.03)
-                disk.cut_power()
-            finally:
-                for writer in writers:
-                    writer.kill()
-            disk.unmount()
-            disk.mount()
-            tried += 1
-            for writer in writers:
-                checked.promise(writer.acks)
-            try:
-                with mainstem.open(home) as stem:
-                    checked.check(stem.topic(TOPIC), f"cut {tried}")
+                tried += cut_often(disk, checked, min(CUTS, points - tried), seed=SEED + tried, first_only=first_only)
             except mainstem.MainstemError as error:
-                checked.violations.append(f"cut {tried}: {error!r} {error.detail}")
-                break
-        if not checked.violations:
-            with mainstem.open(home) as stem:
-                checked.check_from_start(stem.topic(TOPIC), "at the end")
-    return tried, checked.acknowledged, checked.violations
+                checked.violations.append(f"after {tried} cuts: {error!r} {error.detail}")
+                tried = points
+        acknowledged += checked.acknowledged
+        violations += checked.violations
+    return tried, acknowledged, violations
+
+
+def cut_often(disk: MountedDisk, checked: CheckedTopic, cuts: int, *, seed: int, first_only: bool) -> int:
+    """Cut the power so many times, and look each time; how often it was done."""
+    chance = random.Random(seed)
+    home = str(disk.path / "home")
+    create(home, partitions=PARTITIONS, segment_bytes_max="16 KiB")
+    os.sync()  # a broken build is to be found out by what comes now
+    for cut in range(cuts):
+        writers = [
+            ForkedWriter(home, 1 + cut * WRITERS + number, rows=ROWS, partitions=PARTITIONS)
+            for number in range(WRITERS)
+        ]
+        try:
+            for writer in writers:
+                writer.wait_for_ack()
+            writers[0].wait(chance.random() * 0.03)
+            disk.cut_power()
+        finally:
+            for writer in writers:
+                writer.kill()
+        disk.unmount()
+        disk.mount()
+        for writer in writers:
+            checked.promise(writer.acks)
+        with mainstem.open(home) as stem:
+            checked.check(stem.topic(TOPIC), f"cut {cut} of seed {seed}")
+        if first_only and checked.violations:
+            return cut + 1
+    with mainstem.open(home) as stem:
+        checked.check_from_start(stem.topic(TOPIC), "at the end")
+    return cuts
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])

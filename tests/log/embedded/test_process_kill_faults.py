@@ -1,8 +1,11 @@
 """L1: writers are killed with SIGKILL at random moments, while others go on; what they were promised is there."""
 
+import itertools
 import os
 import random
+import shutil
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,7 @@ from tests.log.embedded.mutants import mutant
 
 SEED = 1_001
 POINTS = 1_000
+KILLS = 200
 ACKNOWLEDGED = 1_000_000
 WRITERS = 3
 PARTITIONS = 3
@@ -22,42 +26,54 @@ MILLISECONDS_MAX = 16
 CHECK_EVERY = 50
 
 
-def run(home: str, points: int, *, first_only: bool = False) -> tuple[int, int, list[str]]:
-    chance = random.Random(SEED)
+def run(folder: Path, points: int, *, first_only: bool = False) -> tuple[int, int, list[str]]:
+    tried = acknowledged = 0
+    violations: list[str] = []
+    while tried < points and not (first_only and violations):
+        # A new home from time to time: reading all that was written takes longer and longer.
+        checked = CheckedTopic(ROWS, PARTITIONS)
+        home = folder / str(tried)
+        tried += kill_often(str(home), checked, min(KILLS, points - tried), seed=SEED + tried, first_only=first_only)
+        acknowledged += checked.acknowledged
+        violations += checked.violations
+        shutil.rmtree(home)
+    return tried, acknowledged, violations
+
+
+def kill_often(home: str, checked: CheckedTopic, kills: int, *, seed: int, first_only: bool) -> int:
+    """Kill writers so many times, and look now and then; how often it was done."""
+    chance = random.Random(seed)
     create(home, partitions=PARTITIONS)
-    checked = CheckedTopic(ROWS, PARTITIONS)
-    numbers = iter(range(1, points + WRITERS + 1))
+    numbers = itertools.count(1)
     writers: list[ForkedWriter] = []
-    tried = 0
+    killed = 0
     try:
         writers += [ForkedWriter(home, next(numbers), rows=ROWS, partitions=PARTITIONS) for _ in range(WRITERS)]
-        while tried < points:
+        while killed < kills and not (first_only and checked.violations):
             victim = chance.randrange(WRITERS)
             writers[victim].wait(chance.random() * MILLISECONDS_MAX / 1000)
             writers[victim].kill()
-            tried += 1
+            killed += 1
             checked.promise(writers[victim].acks)
             writers[victim] = ForkedWriter(home, next(numbers), rows=ROWS, partitions=PARTITIONS)
-            if tried % CHECK_EVERY == 0:
+            if killed % CHECK_EVERY == 0:
                 # Opened for this alone: a process is forked best when it has no other threads.
                 with mainstem.open(home) as stem:
-                    checked.check(stem.topic(TOPIC), f"point {tried}")
-            if first_only and checked.violations:
-                break
+                    checked.check(stem.topic(TOPIC), f"kill {killed} of seed {seed}")
     except (mainstem.MainstemError, OSError) as error:
-        checked.violations.append(f"point {tried}: {error!r} {getattr(error, 'detail', '')}")
+        checked.violations.append(f"kill {killed} of seed {seed}: {error!r} {getattr(error, 'detail', '')}")
     finally:
         for writer in writers:
             writer.kill()
             checked.promise(writer.acks)
     if not checked.violations:
         with mainstem.open(home) as stem:
-            checked.check_from_start(stem.topic(TOPIC), "at the end")
-    return tried, checked.acknowledged, checked.violations
+            checked.check_from_start(stem.topic(TOPIC), f"after {killed} kills of seed {seed}")
+    return killed
 
 
 def test_killed_writers_lose_nothing_acknowledged(tmp_path, fault_report):
-    points, acknowledged, violations = run(str(tmp_path / "home"), POINTS)
+    points, acknowledged, violations = run(tmp_path, POINTS)
     fault_report("L1", points=points, compared=acknowledged, violations=violations, seed=SEED)
     assert acknowledged >= ACKNOWLEDGED
 
@@ -65,7 +81,7 @@ def test_killed_writers_lose_nothing_acknowledged(tmp_path, fault_report):
 @pytest.mark.parametrize("broken", ["no lock"])
 def test_a_broken_build_is_caught(tmp_path, broken):
     with mutant(broken):
-        points, _, violations = run(str(tmp_path / "home"), POINTS, first_only=True)
+        points, _, violations = run(tmp_path, POINTS, first_only=True)
     assert violations, f"{broken}: {points} kills, and nothing was noticed"
 
 

@@ -169,14 +169,13 @@ class PartitionReader:
             header = block.header
             if header.base_offset >= stop:
                 break
-            if header.kind != DATA or not header.count or header.end_offset <= start:
-                continue
-            for first, last in _shown(
-                header, max(start, header.base_offset), min(stop, header.end_offset), visible.hidden
-            ):
-                gathered.add(block, first, last)
-                if gathered.full(reading.rows_max):
-                    yield from gathered.take(reading.rows_max)
+            if header.kind == DATA and header.count and header.end_offset > start:
+                for first, last in _shown(
+                    header, max(start, header.base_offset), min(stop, header.end_offset), visible.hidden
+                ):
+                    gathered.add(block, first, last)
+                    if gathered.full(reading.rows_max):
+                        yield from gathered.take(reading.rows_max)
             if header.end_offset >= stop:
                 break  # what lies behind may be the rest of something that was abandoned
         yield from gathered.take(reading.rows_max)

@@ -155,6 +155,14 @@ class Upkeep:
             self.passes += 1
         return reports
 
+    def run_safely(self) -> None:
+        """A pass in the background: not even a home that cannot be looked at ends the thread."""
+        try:
+            self.run()
+        except OSError as error:
+            self.errors["home"] = self.last_error = error
+            logger.error("upkeep of %s failed and will be tried again: %s", self._log.title, error)
+
     def _settle(self) -> None:
         """Transactions that nobody will decide hold up sealing."""
         try:
@@ -262,7 +270,7 @@ def _work(reference: weakref.ref[Upkeep], wake: threading.Event) -> None:
         upkeep = reference()
         if upkeep is None or upkeep.stopping:
             return
-        upkeep.run()
+        upkeep.run_safely()
         del upkeep
 
 
