@@ -1,6 +1,7 @@
 """mainstem topic append: every form of rows, in batches, once, and with the rest set apart."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -176,6 +177,8 @@ def test_ctrl_c_says_how_far_it_came(orders, place):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # What a shell starts in the background is deaf to it, and so is whatever that starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert command.stdin is not None
     seen = orders.follow(start="earliest", wait="60 seconds")
@@ -183,7 +186,7 @@ def test_ctrl_c_says_how_far_it_came(orders, place):
     command.stdin.flush()
     next(seen)
 
-    command.send_signal(2)
+    command.send_signal(signal.SIGINT)
     out, err = command.communicate()
 
     assert (command.returncode, out) == (130, b"")

@@ -181,6 +181,11 @@ def test_whoever_reads_the_output_may_go_away(orders):
     assert (command.wait(), said) == (141, b"")
 
 
+def listen_to_ctrl_c() -> None:
+    """What a shell starts in the background is deaf to it, and so is whatever that starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_a_follower_with_130(orders):
     orders.append([{"order_id": "o-1"}])
 
@@ -188,6 +193,7 @@ def test_ctrl_c_ends_a_follower_with_130(orders):
         [*COMMAND, "topic", "read", "orders", "--follow", "--start", "earliest", "--format", "json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=listen_to_ctrl_c,
     )
     assert command.stdout is not None
     assert b"o-1" in command.stdout.readline()
