@@ -178,7 +178,7 @@ def test_ctrl_c_says_how_far_it_came(orders, place):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         # What a shell starts in the background is deaf to it, and so is whatever that starts.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no lock is taken in it
     )
     assert command.stdin is not None
     seen = orders.follow(start="earliest", wait="60 seconds")

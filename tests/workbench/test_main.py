@@ -193,7 +193,7 @@ def test_ctrl_c_ends_a_follower_with_130(orders):
         [*COMMAND, "topic", "read", "orders", "--follow", "--start", "earliest", "--format", "json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=listen_to_ctrl_c,
+        preexec_fn=listen_to_ctrl_c,  # noqa: PLW1509 - no lock is taken in it
     )
     assert command.stdout is not None
     assert b"o-1" in command.stdout.readline()
