@@ -588,7 +588,8 @@ class NoWatch:
         pass
 
 
-# Fixed, so that a run can be repeated; look further with MAINSTEM_SEED=N.
+# Seeds that passed. A random one failed once and is not understood yet: until it is, these say less than random ones
+# would, and the first repeats the third. Look further with MAINSTEM_SEED=N.
 SEEDS = (3252437605, 2445079487, 3252437603, 1482556594)
 
 
