@@ -31,6 +31,8 @@ from tests.log.synced_files import SyncedFiles
 
 SECONDS = float(os.environ.get("MAINSTEM_SOAK_SECONDS", "60" if os.environ.get("CI") == "true" else "20"))
 WRITERS, FOLLOWERS, PARTITIONS = 4, 4, 4
+# How many rows at a time each follower asks for.
+FOLLOWED = (1, 1, 1, 64)
 # Rows under keys of their own must all be seen; those under keys that come again may be compacted away.
 CHURN_KEYS = 50
 CHURN = 1 << 40
@@ -73,7 +75,7 @@ def write(stem: Mainstem, line: Line, number: int, seed: int, report: str) -> No
     line.say("ready")
     line.hear()
     while line.quiet():
-        numbers = list(range(next_number, next_number + dice.randint(1, 40)))
+        numbers = list(range(next_number, next_number + dice.randint(1, 100)))
         next_number += len(numbers)
         numbers += [CHURN + next_number * 10 + n for n in range(dice.randint(0, 5))]
         step = dice.randrange(10)
@@ -218,7 +220,7 @@ def test_processes_append_follow_seal_and_compact_at_once(
             assert processes[-1].hear() == "ready"
             return processes[-1]
 
-        followers = [start(follow, str(tmp_path / f"seen-{n}"), 4**n) for n in range(FOLLOWERS)]
+        followers = [start(follow, str(tmp_path / f"seen-{n}"), rows_max) for n, rows_max in enumerate(FOLLOWED)]
         upkeep = [start(seal), start(compact)]
         writers = [start(write, n, seed, str(tmp_path / f"acknowledged-{n}")) for n in range(WRITERS)]
         for process in [*writers, *upkeep]:

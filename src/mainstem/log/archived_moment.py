@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from mainstem.errors import FellOff
 from mainstem.log.log import ArchivedPartition, ReadMoment, TopicBackend
+from mainstem.log.record import next_offset
 
 __all__ = ["ArchivedMoment"]
 
@@ -49,7 +50,7 @@ class ArchivedMoment:
             try:
                 for batch in self._moment.read(partition, start, stop, columns, delay):
                     yield batch
-                    start = batch.column("record").field("offset")[-1].as_py() + 1
+                    start = next_offset(batch)
                 return
             except FellOff:
                 # Archived and dropped since we looked.

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from mainstem.errors import FellOff
 from mainstem.log.partition_reads import PartitionReads
+from mainstem.log.record import next_offset
 
 __all__ = ["MemberPositions"]
 
@@ -65,7 +66,7 @@ class MemberPositions:
                     last_lost=error.last_lost,
                 ) from error
             if batch is not None:
-                self.offsets[partition] = batch.column("record").field("offset")[-1].as_py() + 1
+                self.offsets[partition] = next_offset(batch)
                 self._turn = partition + 1
                 return batch
         return None

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from mainstem.errors import FellOff
 from mainstem.log.partition_reads import PartitionReads
 from mainstem.log.partitioner import key_bytes
+from mainstem.log.record import next_offset
 
 __all__ = ["FreshRow", "PartitionScan", "QueueScan"]
 
@@ -121,7 +122,7 @@ class QueueScan:
         return replace(self._filtered(chunk.first, rows), next=chunk.next)
 
     def _filtered(self, start: int, rows: pa.RecordBatch) -> Chunk:
-        end = rows.column("record").field("offset")[-1].as_py() + 1 if rows.num_rows else start
+        end = next_offset(rows) if rows.num_rows else start
         if self._mask is not None:
             rows = rows.filter(self._mask(rows))
         record = rows.column("record")

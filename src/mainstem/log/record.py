@@ -27,6 +27,7 @@ __all__ = [
     "HEADERS",
     "RECORD",
     "RECORD_MARK",
+    "next_offset",
     "record_array",
     "record_schema",
     "with_record",
@@ -154,3 +155,8 @@ def _counting(count: int) -> Int64Array:
 @lru_cache(maxsize=2)
 def _no_headers(count: int) -> pa.ListArray:
     return pa.nulls(count, HEADERS)
+
+
+def next_offset(batch: pa.RecordBatch) -> int:
+    """The offset to go on from behind a batch that was read."""
+    return int(batch.column("record").field("offset")[-1].as_py()) + 1

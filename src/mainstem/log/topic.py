@@ -22,12 +22,13 @@ from mainstem.log.placed import Placed
 from mainstem.log.queue import Queue
 from mainstem.log.queue_rejections import rejected_schema, rejected_topic
 from mainstem.log.queue_settings import QueueSettings
+from mainstem.log.read_ahead import ReadAhead
 from mainstem.log.reader_group import ReaderGroup
-from mainstem.log.record import RECORD, record_schema
+from mainstem.log.record import RECORD, next_offset, record_schema
 from mainstem.log.rejected_topic import RejectedTopic
 from mainstem.log.rows import check_rows, tombstones
 from mainstem.log.schema_ddl import schema_to_ddl
-from mainstem.log.topic_reads import LiveReads, MomentReads
+from mainstem.log.topic_reads import LiveReads, MomentReads, OrderlyReads
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.topic_waiter import TopicWaiter
 from mainstem.log.upkeep_report import CompactionReport, RetentionReport
@@ -201,6 +202,7 @@ class Topic:
         rows_max: int,
     ) -> Iterator[pa.RecordBatch]:
         waking = self.backend.waking()
+        reads = ReadAhead(self.backend, columns, delay)
         try:
             idle_since = self.backend.clock.monotonic()
             while True:
@@ -208,10 +210,10 @@ class Topic:
                 for number in range(self.settings.partitions):
                     # A partition that was added since begins at its first record.
                     position = positions.setdefault(number, 0)
-                    batch = self.backend.read(number, position, rows_max, columns, delay)
+                    batch = reads.read(number, position, rows_max)
                     if batch is not None:
                         came = True
-                        positions[number] = batch.column("record").field("offset")[-1].as_py() + 1
+                        positions[number] = next_offset(batch)
                         yield batch
                 if came:
                     idle_since = self.backend.clock.monotonic()
@@ -239,7 +241,7 @@ class Topic:
         return Member(
             name,
             ledger,
-            LiveReads(self.backend),
+            OrderlyReads(self.backend),
             TopicWaiter(self.backend, ledger),
             self.backend.beats(name),
             processes=processes,
