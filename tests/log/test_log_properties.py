@@ -588,17 +588,12 @@ class NoWatch:
         pass
 
 
-# Seeds that passed. A random one failed once and is not understood yet: until it is, these say less than random ones
-# would, and the first repeats the third. Look further with MAINSTEM_SEED=N.
-SEEDS = (3252437605, 2445079487, 3252437603, 1482556594)
-
-
 @pytest.mark.parametrize("part", range(PARTS))
 def test_the_log_equals_a_list_per_partition(
     part: int, fault_report: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded_topic, "Watch", NoWatch)
-    chosen = int(os.environ.get("MAINSTEM_SEED", SEEDS[part]))
+    chosen = int(os.environ.get("MAINSTEM_SEED", random.SystemRandom().randrange(1 << 32)))
     machine = seed(chosen + part)(type("LogMachine", (LogMachine,), {"steps": 0, "compared": 0}))
     print(f"MAINSTEM_SEED={chosen}")
     # A run now and then ends before its last step: a fifth more of them make up for it.
