@@ -28,7 +28,7 @@ from mainstem.log.record import RECORD, next_offset, record_schema
 from mainstem.log.rejected_topic import RejectedTopic
 from mainstem.log.rows import check_rows, tombstones
 from mainstem.log.schema_ddl import schema_to_ddl
-from mainstem.log.topic_reads import LiveReads, MomentReads, OrderlyReads
+from mainstem.log.topic_reads import LiveReads, MomentReads
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.topic_waiter import TopicWaiter
 from mainstem.log.upkeep_report import CompactionReport, RetentionReport
@@ -241,7 +241,7 @@ class Topic:
         return Member(
             name,
             ledger,
-            OrderlyReads(self.backend),
+            LiveReads(self.backend),
             TopicWaiter(self.backend, ledger),
             self.backend.beats(name),
             processes=processes,

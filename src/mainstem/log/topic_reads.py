@@ -8,7 +8,6 @@ from mainstem.errors import Invalid
 from mainstem.log.lag import Lag
 from mainstem.log.log import ReadMoment, TopicBackend
 from mainstem.log.placed import parse_token
-from mainstem.log.read_ahead import ReadAhead
 
 
 class LiveReads:
@@ -54,17 +53,6 @@ class LiveReads:
 
     def behind(self, partition: int, offset: int) -> Lag:
         return self._backend.behind(partition, offset)
-
-
-class OrderlyReads(LiveReads):
-    """The same for a reader that goes from row to row."""
-
-    def __init__(self, backend: TopicBackend) -> None:
-        super().__init__(backend)
-        self._ahead = ReadAhead(backend)
-
-    def read(self, partition: int, start: int, rows_max: int) -> pa.RecordBatch | None:
-        return self._ahead.read(partition, start, rows_max)
 
 
 class MomentReads(LiveReads):

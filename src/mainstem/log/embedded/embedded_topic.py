@@ -19,6 +19,7 @@ from mainstem.log.embedded.ledger import Ledger
 from mainstem.log.embedded.partition import Pending
 from mainstem.log.embedded.partition_lock import UPKEEP
 from mainstem.log.embedded.partition_reader import PartitionReader, Visible
+from mainstem.log.embedded.partition_steps import partition_steps
 from mainstem.log.embedded.pending_blocks import pending_blocks
 from mainstem.log.embedded.retention import drop_expired
 from mainstem.log.embedded.sealing import seal
@@ -33,6 +34,7 @@ from mainstem.log.producer_run import ProducerRun
 from mainstem.log.queue_state import QueueState
 from mainstem.log.rows import CheckedRows
 from mainstem.log.state_ledger import StateLedger
+from mainstem.log.steps import Steps
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.upkeep_report import CompactionReport, RetentionReport
 from mainstem.log.verification import Verification
@@ -189,6 +191,9 @@ class EmbeddedTopic:
         reader = self._reader(partition)
         visible = reader.visible()
         return next(reader.read(self.store.schemas, start, visible, reading=Reading(columns, rows_max, delay)), None)
+
+    def steps(self, partition: int, start: int, rows_min: int) -> Steps:
+        return partition_steps(self._reader(partition), self.settings.event_time, start, rows_min)
 
     def earliest(self, partition: int) -> int:
         return self._reader(partition).earliest()

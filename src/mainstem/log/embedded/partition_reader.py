@@ -57,7 +57,7 @@ class PartitionReader:
         self.partition = partition
         self._number = number
         self._topic = topic
-        self._files = partition.files
+        self.files = partition.files
         self._folder = partition.folder
         self._guard = threading.Lock()
         self._scan: StateScan | None = None
@@ -99,7 +99,7 @@ class PartitionReader:
             with self._guard:
                 try:
                     if self._scan is None:
-                        self._scan = StateScan(self._files, self._folder)
+                        self._scan = StateScan(self.files, self._folder)
                     self._scan.catch_up(head)
                 except FileNotFoundError:
                     continue  # rolled and sealed since we looked
@@ -150,16 +150,8 @@ class PartitionReader:
         if start < manifest.end:
             yield from self._read_sealed(schemas, manifest, start, end, visible.hidden, reading)
             return
-        names = segments_in(self._files.list(self._folder))
-        at = bisect.bisect_right([name.base for name in names], start) - 1
-        if at < 0:
-            raise FileNotFoundError(self._folder)
-        name = names[at]
-        limit = names[at + 1].base if at + 1 < len(names) else end
-        stop = min(end, limit)
-        segment = self._segment(name)
-        head = visible.head
-        size = head.position if (head.segment, head.epoch) == name else segment.size()
+        segment, size, limit = self._segment_of(start, visible.head)
+        stop = end if limit is None else min(end, limit)
         gathered = GatheredRows(self._number, schemas, reading)
         # A segment that was sealed meanwhile is still readable by its handle, but the aborted records in it may be
         # forgotten by now: then read the sealed file.
@@ -192,33 +184,49 @@ class PartitionReader:
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
         entry = sealed_at(manifest, start)
         stop = min(end, entry.end)
-        for resume, batch in read_shown(self._files, self._checked(entry), schemas, reading, start=start, stop=stop):
+        for resume, batch in read_shown(self.files, self.sealed_path(entry), schemas, reading, start=start, stop=stop):
             yield resume, _without(batch, hidden)
         yield stop, None
 
-    def _checked(self, entry: SealedEntry) -> str:
+    def sealed_path(self, entry: SealedEntry) -> str:
         """The path of a sealed file whose bytes are those that were written."""
         path = f"{self._folder}/{entry.file}"
-        check_once(self._files, path, entry.bytes, entry.crc32c, f"records {entry.base} to {entry.end - 1}")
+        check_once(self.files, path, entry.bytes, entry.crc32c, f"records {entry.base} to {entry.end - 1}")
         return path
 
     def _segment(self, name: SegmentName) -> ActiveSegment:
         with self._guard:
             segment = self._segments.get(name)
             if segment is None:
-                segment = ActiveSegment(self._files, self._folder, name)
+                segment = ActiveSegment(self.files, self._folder, name)
                 # Closed when nobody reads it any more: a thread may be in one that was let go of here.
-                weakref.finalize(segment, self._files.close, segment.handle)
+                weakref.finalize(segment, self.files.close, segment.handle)
                 self._segments[name] = segment
                 while len(self._segments) > SEGMENTS_OPEN_MAX:
                     self._segments.pop(next(iter(self._segments)))
             return segment
 
+    def _segment_of(self, start: int, head: End) -> tuple[ActiveSegment, int, int | None]:
+        """The segment of blocks that holds an offset, up to where it may be read, and the offset it ends at if closed."""
+        names = segments_in(self.files.list(self._folder))
+        at = bisect.bisect_right([name.base for name in names], start) - 1
+        if at < 0:
+            raise FileNotFoundError(self._folder)
+        name = names[at]
+        segment = self._segment(name)
+        size = head.position if (head.segment, head.epoch) == name else segment.size()
+        return segment, size, names[at + 1].base if at + 1 < len(names) else None
+
     def _blocks_from(self, segment: ActiveSegment, start: int, size: int) -> Iterator[Block]:
         """The blocks from the one on that holds `start`."""
+        position, offset = self._place_of(segment, start, size)
+        return segment.blocks(position, size, offset)
+
+    def _place_of(self, segment: ActiveSegment, start: int, size: int) -> tuple[int, int]:
+        """Position and base offset of the block that holds `start`."""
         position, offset = PREAMBLE_BYTES, segment.name.base
         if start > offset:
-            found = SegmentIndex(self._files, segment.name.index_path(self._folder)).find_offset(segment, start)
+            found = SegmentIndex(self.files, segment.name.index_path(self._folder)).find_offset(segment, start)
             if found is not None:
                 position, offset = found
                 # Between here and the wanted block only headers are read.
@@ -226,7 +234,16 @@ class PartitionReader:
                     position, offset = at, header.base_offset
                     if header.end_offset > start:
                         break
-        return segment.blocks(position, size, offset)
+        return position, offset
+
+    def headers_from(self, start: int) -> Iterator[Header]:
+        """The headers in the segment of blocks that holds `start`, from that block on."""
+        segment, size, limit = self._segment_of(start, self.partition.published())
+        position, _ = self._place_of(segment, start, size)
+        for _, header in segment.headers(position, size):
+            if limit is not None and header.base_offset >= limit:
+                return
+            yield header
 
     def offset_at(self, at: int, visible: Visible) -> int:
         """The first offset appended at that time or later; the end if there is none."""
@@ -240,13 +257,13 @@ class PartitionReader:
         for entry in manifest.segments:
             if entry.appended_last >= at:
                 return self._sealed_offset_at(entry, at)
-        for name in segments_in(self._files.list(self._folder)):
+        for name in segments_in(self.files.list(self._folder)):
             if name.base < manifest.end:
                 continue
             segment = self._segment(name)
             head = visible.head
             size = head.position if (head.segment, head.epoch) == name else segment.size()
-            found = SegmentIndex(self._files, name.index_path(self._folder)).find_time(segment, at)
+            found = SegmentIndex(self.files, name.index_path(self._folder)).find_time(segment, at)
             for _, header in segment.headers(found[0] if found else PREAMBLE_BYTES, size):
                 if header.count and header.appended_at >= at:
                     return min(header.base_offset, visible.end)
@@ -256,7 +273,7 @@ class PartitionReader:
         if entry.appended_first >= at:
             return entry.base
         leaves = ("record.offset", "record.appended_at")
-        for batch in read_sealed(self._files, self._checked(entry), columns=[], record_columns=leaves):
+        for batch in read_sealed(self.files, self.sealed_path(entry), columns=[], record_columns=leaves):
             record = batch.column("record")
             times = record.field("appended_at").cast(pa.int64()).to_numpy(zero_copy_only=False)
             first = int(np.searchsorted(times, at))
