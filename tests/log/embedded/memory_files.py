@@ -282,6 +282,9 @@ class MemoryFiles:
     def pread(self, handle: int, length: int, position: int) -> bytes:
         return self._call("pread", lambda: bytes(self._handles[handle].cached[position : position + length]))
 
+    def read_buffer(self, handle: int, length: int, position: int) -> pa.Buffer:
+        return pa.py_buffer(self.pread(handle, length, position))
+
     def pwrite(self, handle: int, data: bytes, position: int) -> None:
         self._write("pwrite", handle, bytes(data), position)
 

@@ -144,10 +144,10 @@ def walk(
         if header is None or at + header.size > len(chunk):
             wanted = CHUNK_BYTES if header is None else max(CHUNK_BYTES, header.size)
             chunk_at, at = position, 0
-            chunk = pa.py_buffer(files.pread(handle, min(wanted, end - position), position))
+            chunk = files.read_buffer(handle, min(wanted, end - position), position)
             header = decode_header(chunk)
             if header is not None and header.size > len(chunk) and header.size <= end - position:
-                chunk = pa.py_buffer(files.pread(handle, header.size, position))
+                chunk = files.read_buffer(handle, header.size, position)
         if (
             header is None
             or header.base_offset != offset
