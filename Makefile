@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.set_up
 # The numbers of a shared machine differ: `make test WORKERS=8`.
 WORKERS ?= 2
-# How long the demo takes: `make demo SECONDS=10`.
+# How long the demo takes: `make demo SECONDS=10`; 0 goes on until Ctrl-C.
 SECONDS ?= 60
 
 .PHONY: help setup test lint format demo tour bench clean

@@ -29,8 +29,16 @@ CHAPTERS = {
         "replay",
         "constant_cost",
     ],
-    "Databases and streams": ["compacted_log_is_a_table"],
-    "Fault tolerance": ["atomic_commit"],
+    "Databases and streams": ["compacted_log_is_a_table", "several_views", "read_your_own_writes"],
+    "Fault tolerance": [
+        "crash_anywhere",
+        "atomic_commit",
+        "idempotent_by_offset",
+        "rebuild_lost_state",
+        "zombie_is_fenced",
+        "state_three_ways",
+    ],
+    "Architectures": ["kappa_reprocess", "pipeline_of_jobs"],
 }
 
 HEAD = """# The tour

@@ -70,6 +70,7 @@ def test_only_what_may_be_retried_is_unavailable():
         "DiskFull",
         "IncompleteAppend",
         "LockHeld",
+        "NotYet",
         "Unavailable",
     }
 

@@ -20,9 +20,12 @@ if TYPE_CHECKING:
         CorruptHome,
         CorruptManifest,
         CorruptSegment,
+        CorruptView,
         DiskFull,
         FellOff,
         Fenced,
+        FlowFailed,
+        FlowNotFound,
         GroupNotFound,
         IncompleteAppend,
         Invalid,
@@ -32,12 +35,15 @@ if TYPE_CHECKING:
         MainstemError,
         NewerFormat,
         NotFound,
+        NotYet,
         QueueNotFound,
         SchemaMismatch,
         TopicExists,
         TopicNotFound,
         Unavailable,
+        ViewNotFound,
     )
+    from mainstem.flows.flow import Flow
     from mainstem.log.backoff import Backoff
     from mainstem.log.group_member import Member
     from mainstem.log.keep_rule import Keep
@@ -49,6 +55,7 @@ if TYPE_CHECKING:
     from mainstem.log.topic import Topic
     from mainstem.log.transaction import Transaction
     from mainstem.stem import Mainstem, open
+    from mainstem.views.view import View
 
 __version__ = "0.1.0"
 
@@ -62,9 +69,13 @@ __all__ = [
     "CorruptHome",
     "CorruptManifest",
     "CorruptSegment",
+    "CorruptView",
     "DiskFull",
     "FellOff",
     "Fenced",
+    "Flow",
+    "FlowFailed",
+    "FlowNotFound",
     "GroupNotFound",
     "IncompleteAppend",
     "Invalid",
@@ -79,6 +90,7 @@ __all__ = [
     "Message",
     "NewerFormat",
     "NotFound",
+    "NotYet",
     "Placed",
     "Producer",
     "Queue",
@@ -89,12 +101,15 @@ __all__ = [
     "TopicNotFound",
     "Transaction",
     "Unavailable",
+    "View",
+    "ViewNotFound",
     "open",
 ]
 
 # What is not listed here is an error and comes from mainstem.errors.
 _DEFINED_IN = {
     "Backoff": "mainstem.log.backoff",
+    "Flow": "mainstem.flows.flow",
     "Keep": "mainstem.log.keep_rule",
     "Lag": "mainstem.log.lag",
     "Mainstem": "mainstem.stem",
@@ -105,6 +120,7 @@ _DEFINED_IN = {
     "Queue": "mainstem.log.queue",
     "Topic": "mainstem.log.topic",
     "Transaction": "mainstem.log.transaction",
+    "View": "mainstem.views.view",
     "open": "mainstem.stem",
 }
 

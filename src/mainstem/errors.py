@@ -1,13 +1,14 @@
 """Every error Mainstem raises on purpose.
 
     MainstemError
-    ├── NotFound (LookupError)     TopicNotFound, GroupNotFound, QueueNotFound
+    ├── NotFound (LookupError)     TopicNotFound, GroupNotFound, QueueNotFound, FlowNotFound, ViewNotFound
     ├── AlreadyExists              TopicExists
     ├── Invalid (ValueError)       InvalidName, SchemaMismatch, InvalidRows, NewerFormat
     ├── Conflict                   AppendConflict, Fenced
     ├── FellOff                    the range that is gone, and how to go on
-    ├── Corrupt                    CorruptBlock, CorruptManifest, CorruptSegment, CorruptHome
-    └── Unavailable (OSError)      DiskFull, LockHeld, IncompleteAppend
+    ├── Corrupt                    CorruptBlock, CorruptManifest, CorruptSegment, CorruptHome, CorruptView
+    ├── Unavailable (OSError)      DiskFull, LockHeld, IncompleteAppend, NotYet
+    └── FlowFailed                 what a flow died of; its cause is the error's cause
 
 The branch is the policy: `Unavailable` may be tried again, `Conflict` is for the caller to decide anew, `Corrupt` stops
 at once and names file and byte, `Invalid` and `NotFound` are mistakes in a program or a command.
@@ -23,7 +24,8 @@ facts, and what to do. The last two ride as exception notes, so every traceback 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 __all__ = [
     "AlreadyExists",
@@ -34,9 +36,12 @@ __all__ = [
     "CorruptHome",
     "CorruptManifest",
     "CorruptSegment",
+    "CorruptView",
     "DiskFull",
     "FellOff",
     "Fenced",
+    "FlowFailed",
+    "FlowNotFound",
     "GroupNotFound",
     "IncompleteAppend",
     "Invalid",
@@ -46,11 +51,13 @@ __all__ = [
     "MainstemError",
     "NewerFormat",
     "NotFound",
+    "NotYet",
     "QueueNotFound",
     "SchemaMismatch",
     "TopicExists",
     "TopicNotFound",
     "Unavailable",
+    "ViewNotFound",
     "did_you_mean",
 ]
 
@@ -116,11 +123,21 @@ class GroupNotFound(NotFound):
     group: str = ""
 
 
+class FlowNotFound(NotFound):
+    """No flow of that name runs in the program, or ever ran in the home."""
+
+
 class QueueNotFound(NotFound):
     """The topic has no queue of this name."""
 
     topic: str = ""
     queue: str = ""
+
+
+class ViewNotFound(NotFound):
+    """The home has no view of this name, or the view no such version."""
+
+    view: str = ""
 
 
 class AlreadyExists(MainstemError):
@@ -181,6 +198,13 @@ class Fenced(Conflict):
     current_epoch: int | None = None
 
 
+class FlowFailed(MainstemError):
+    """A flow stopped by itself; its cause is the error's cause. What it did not finish is done by the next run."""
+
+    flow: str | None = None
+    batch: int | None = None
+
+
 class FellOff(MainstemError):
     """A reader wanted records that are no longer kept: offsets `first_lost` to `last_lost`, both included."""
 
@@ -221,6 +245,12 @@ class CorruptHome(Corrupt):
     """The directory is not a home, or its description cannot be read."""
 
 
+class CorruptView(Corrupt):
+    """The file of a view, or its description, cannot be read."""
+
+    view: str = ""
+
+
 class Unavailable(MainstemError, OSError):
     """The machine cannot do it now; the same call may succeed later."""
 
@@ -247,6 +277,16 @@ class IncompleteAppend(Unavailable):
     topic: str = ""
     written: tuple[int, ...] = ()
     not_written: tuple[int, ...] = ()
+
+
+class NotYet(Unavailable):
+    """A view has not applied what a token stands for; `missing` says of each topic and partition what was asked for.
+
+    `missing[topic][partition]` is (the offset that is applied up to, the offset that was asked for).
+    """
+
+    view: str = ""
+    missing: Mapping[str, Mapping[int, tuple[int, int]]] = MappingProxyType({})
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mainstem.durations import Duration
 from mainstem.log.embedded.embedded_log import EmbeddedLog
@@ -15,16 +16,42 @@ from mainstem.log.producer import Producer
 from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.transaction import Transaction
+from mainstem.log_on_spark.build import current_build
+from mainstem.log_on_spark.new_topic import NewTopic
+from mainstem.log_on_spark.spark_session import prepared, spark_session
+from mainstem.log_on_spark.spark_topic import SparkTopic
+from mainstem.log_on_spark.topic_glob import TopicGlob
 from mainstem.names import check_name
+from mainstem.sinks.file_sink import FileSink
+from mainstem.views.spark_view import SparkView
+from mainstem.views.view import View
+from mainstem.views.view_folder import view_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from mainstem.flows.program import Flows
+    from mainstem.flows.rebuild import Rebuild
+    from mainstem.flows.runner import RunningFlows
 
 __all__ = ["Mainstem", "open"]
 
+# What a Spark session is taught to read; named, since they import Spark.
+SOURCES = (
+    "mainstem.log_on_spark.topic_source:TopicSource",
+    "mainstem.log_on_spark.topics_source:TopicsSource",
+    "mainstem.views.view_source:ViewSource",
+)
 
-def open(home: str | os.PathLike[str], *, upkeep: UpkeepMode = "background") -> Mainstem:
+
+def open(
+    home: str | os.PathLike[str], *, upkeep: UpkeepMode = "background", spark: str | SparkSession = "local[*]"
+) -> Mainstem:
     """Open a home, the directory that holds the log; it is made if there is none.
+
+    `spark` is where programs run: an address such as "local[*]" or "spark://master:7077", or a session of yours. It is
+    not touched before a program or a DataFrame asks for it.
 
     A thread in the background seals, compacts and drops what is due in it; with `upkeep="manual"` that is left to
     other processes, or to `topic.seal()`, `topic.compact()` and `topic.drop_expired()`.
@@ -34,7 +61,7 @@ def open(home: str | os.PathLike[str], *, upkeep: UpkeepMode = "background") -> 
     ...     stem.topics()
     []
     """
-    return Mainstem(EmbeddedLog(home, upkeep=upkeep))
+    return Mainstem(EmbeddedLog(home, upkeep=upkeep), home=os.path.abspath(os.fspath(home)), spark=spark)
 
 
 class Mainstem:
@@ -49,8 +76,11 @@ class Mainstem:
     >>> stem.close()
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, *, home: str = "", spark: str | SparkSession = "local[*]") -> None:
         self.log = log
+        self.home = home
+        self._spark = spark
+        self._guard = threading.RLock()
 
     def __repr__(self) -> str:
         return f"<Mainstem on {self.log.title}>"
@@ -69,15 +99,24 @@ class Mainstem:
 
     # Topics
 
-    def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
-        return self.log.topic_names()
+    @overload
+    def topics(self) -> list[str]: ...
+    @overload
+    def topics(self, glob: str) -> TopicGlob: ...
+    def topics(self, glob: str | None = None) -> list[str] | TopicGlob:
+        """The names of all topics, sorted; or all topics whose names fit a pattern ("orders.*"), to be streamed as one."""
+        return self.log.topic_names() if glob is None else TopicGlob(self.log, glob, self.home, self._session)
 
-    def topic(self, topic: str | Topic) -> Topic:
-        """A topic that is there."""
-        return topic if isinstance(topic, Topic) else Topic(self.log, self.log.open_topic(topic))
+    def topic(self, topic: str | Topic) -> SparkTopic:
+        """A topic that is there; in a program also one that a flow of it makes."""
+        if isinstance(topic, SparkTopic):
+            return topic
+        name = topic if isinstance(topic, str) else topic.name
+        if current_build() is not None and name not in self.log.topic_names():
+            return NewTopic(self.log, name, self.home, self._session)
+        return SparkTopic(self.log, self.log.open_topic(name), self.home, self._session)
 
-    def create_topic(self, name: str, *, schema: str | pa.Schema, **settings: Any) -> Topic:
+    def create_topic(self, name: str, *, schema: str | pa.Schema, **settings: Any) -> SparkTopic:
         """Create a topic, or open it if it is there with the same settings; with others it is a `Conflict`.
 
         `schema`: Spark DDL or a pyarrow Schema. Settings: `key` (a column or several), `event_time`, `partitions`,
@@ -85,7 +124,8 @@ class Mainstem:
         `segment_bytes_max`, `segment_age_max`.
         """
         check_name(name, "topic")
-        return Topic(self.log, self.log.create_topic(TopicSettings.of(name, schema=schema, **settings)))
+        backend = self.log.create_topic(TopicSettings.of(name, schema=schema, **settings))
+        return SparkTopic(self.log, backend, self.home, self._session)
 
     def delete_topic(self, topic: str | Topic) -> None:
         """Delete a topic with its records, groups and queues."""
@@ -102,9 +142,69 @@ class Mainstem:
         """A transaction over any topics and a group's offsets."""
         return Transaction(self.log, timeout=timeout)
 
+    # Views
+
+    def views(self) -> list[str]:
+        """The names of all views, sorted."""
+        return view_names(self.home)
+
+    def view(self, name: str | View, *, key: str | Sequence[str] | None = None, **settings: Any) -> SparkView:
+        """A view, there or to be made by a flow; its `key` may be left out where it is there.
+
+        Settings: `changes_max` and `changes_age`, how many changes it keeps and for how long.
+        """
+        if isinstance(name, SparkView):
+            return name
+        named = name if isinstance(name, str) else name.name
+        return SparkView(self.home, named, self._session, key=key, clock=self.log.clock, **settings)
+
+    # Files
+
+    def files(self, path: str | os.PathLike[str], *, partition_by: str | Sequence[str] = ()) -> FileSink:
+        """A folder of Parquet files that a flow adds to; with a folder in it for each value of the columns given."""
+        return FileSink(path, self.home, self._session, partition_by=partition_by)
+
     # Asking
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> pa.Table:
         """Ask in SQL (DuckDB); topics are tables, `?` stands for a parameter. Of a compacted topic one sees the latest
         record of each key."""
         return self.log.query(sql, parameters)
+
+    # Programs
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session; the first one to ask starts it."""
+        return self._session()
+
+    def _session(self) -> SparkSession:
+        with self._guard:
+            if isinstance(self._spark, str):
+                self._spark = spark_session(self._spark)
+            return prepared(self._spark, *SOURCES)
+
+    def start(self, flows: Flows, *, only: Sequence[str] | None = None) -> RunningFlows:
+        """Start the flows of a program (or those named in `only`), and return a handle for each by its name."""
+        from mainstem.flows.runner import start_flows
+
+        return start_flows(self, flows, only)
+
+    def run(
+        self, flows: Flows, *, only: Sequence[str] | None = None, until: Literal["stopped", "idle"] = "stopped"
+    ) -> None:
+        """Run a program until it is stopped (Ctrl-C), or until its flows have all that the log has.
+
+        Raises `FlowFailed` if a flow died, after the others have ended.
+        """
+        with self.start(flows, only=only) as running:
+            if until == "idle":
+                running.wait_until_idle()
+            else:
+                running.wait()
+
+    def rebuild(self, view: str | View, flows: Flows) -> Rebuild:
+        """Replay the log into a new version of a view beside the live one, with the program as it is now."""
+        from mainstem.flows.rebuild import Rebuild
+
+        return Rebuild(self, view if isinstance(view, str) else view.name, flows)

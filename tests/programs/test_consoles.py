@@ -1,4 +1,7 @@
-"""Every line that begins with `$` in a console block of a guide, run by a shell after the Python before it."""
+"""Every line that begins with `$` in a console block of a guide, run by a shell after the Python before it.
+
+A block of Python that begins with a comment such as `# shop.py` is also there as that file.
+"""
 
 import os
 import re
@@ -14,6 +17,9 @@ REPOSITORY = Path(__file__).parent.parent.parent
 DOCS = REPOSITORY / "docs"
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.*)$", re.MULTILINE)
+FILE = re.compile(r"\A# (\w+\.py)$", re.MULTILINE)
+# Some pages start Spark, three or four times.
+SECONDS_MAX = 600
 
 
 def steps(page: Path) -> list[tuple[str, str]]:
@@ -23,6 +29,12 @@ def steps(page: Path) -> list[tuple[str, str]]:
         (kind, "\n".join(text if kind == "python" else "\n".join(COMMAND.findall(text)) for _, text in following))
         for kind, following in groupby(blocks, key=itemgetter(0))
     ]
+
+
+def files(page: Path) -> dict[str, str]:
+    """The programs that a page shows, by the names it gives them."""
+    blocks = [text for kind, text in BLOCK.findall(page.read_text()) if kind == "python"]
+    return {found[1]: text for text in blocks if (found := FILE.match(text))}
 
 
 # The command line's own page has a test beside the commands.
@@ -35,9 +47,16 @@ PAGES = [
 def test_a_page_s_commands_run(page, tmp_path):
     # The commands are those of this very Python, whatever else is installed.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for name, text in files(page).items():
+        (tmp_path / name).write_text(text)
     for kind, text in steps(page):
         program = [sys.executable, "-c", text] if kind == "python" else ["bash", "-euo", "pipefail", "-c", text]
         ran = subprocess.run(
-            program, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=120
+            program,
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
         )
         assert ran.returncode == 0, f"{text}\n{ran.stdout}{ran.stderr}"

@@ -23,7 +23,7 @@ def test_help_shows_examples(cli):
     assert "Usage: mainstem [OPTIONS] COMMAND [ARGS]..." in said.out
 
 
-@pytest.mark.parametrize("noun", ["topic", "group", "queue"])
+@pytest.mark.parametrize("noun", ["topic", "group", "queue", "flow", "view"])
 def test_a_noun_alone_lists_its_verbs(cli, noun):
     said = cli(noun)
 
@@ -36,9 +36,11 @@ EVERY_COMMAND = [
         "topic": "create list describe alter delete append read seal compact verify",
         "group": "list describe reset",
         "queue": "list describe take acknowledge release reject rewind delete",
+        "flow": "list describe stop",
+        "view": "list describe read get versions rebuild drop",
     }.items()
     for verb in verbs.split()
-] + [("query",)]
+] + [("query",), ("check",), ("run",)]
 
 
 @pytest.mark.parametrize("command", EVERY_COMMAND, ids=" ".join)

@@ -74,6 +74,10 @@ class Producer:
         """The highest sequence that a topic has of this producer, of all its runs; -1 if none."""
         return self.run.last_sequence(topic if isinstance(topic, str) else topic.name)
 
+    def kept_sequence(self, topic: Topic | str) -> int:
+        """The highest sequence that a topic has of this producer, without those of aborted transactions; -1 if none."""
+        return self.run.kept_sequence(topic if isinstance(topic, str) else topic.name)
+
     def state_watermark(self, topic: Topic | str, at: datetime) -> None:
         """State that nothing with an event time earlier than `at` will come from this producer any more."""
         self.run.state(topic if isinstance(topic, str) else topic.name, as_us(at))

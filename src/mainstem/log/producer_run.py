@@ -16,3 +16,4 @@ class ProducerRun:
     check: Callable[[], None]
     state: Callable[[str, int], None]
     last_sequence: Callable[[str], int]
+    kept_sequence: Callable[[str], int]

@@ -50,7 +50,7 @@ def add_to_archive(files: Files, source: str, entries: Sequence[SealedEntry], fo
         )
     _make_folder(files, folder)
     for entry in fresh:
-        _copy(files, f"{source}/{entry.file}", f"{folder}/{entry.file}", entry)
+        copy_segment(files, f"{source}/{entry.file}", f"{folder}/{entry.file}", entry)
     files.sync_directory(folder)
     start = manifest.start if manifest.segments else fresh[0].base
     ManifestFile(files, folder).write(Manifest(start=start, segments=(*manifest.segments, *fresh)))
@@ -69,7 +69,8 @@ def _make_folder(files: Files, folder: str) -> None:
         files.sync_directory(os.path.dirname(path))
 
 
-def _copy(files: Files, path: str, to: str, entry: SealedEntry) -> None:
+def copy_segment(files: Files, path: str, to: str, entry: SealedEntry) -> None:
+    """Copy a sealed segment whose checksum fits; its bytes are on disk when this returns, its name is not yet."""
     source = files.open(path)
     try:
         target = files.create(f"{to}.new")

@@ -113,6 +113,8 @@ class _Compaction:
 
     def __init__(self, store: TopicStore, number: int, keep: Keep, moment: UpkeepNow, go_on: GoOn) -> None:
         self._partition = store.partitions[number]
+        self._number = number
+        self._holds = store.holds
         self._schemas = store.schemas
         self._key = store.settings.key
         self._keep = keep
@@ -216,7 +218,8 @@ class _Compaction:
         at = segments.index(run[0])
         segments[at : at + len(run)] = [entry]
         self._manifest = replace(self._manifest, segments=tuple(segments))
-        partition.manifest_file.write(self._manifest)
+        with self._holds.sparing(partition.folder, self._number, run):
+            partition.manifest_file.write(self._manifest)
         self._found = self._manifest
         for old in run:
             remove_if_there(partition.files, f"{partition.folder}/{old.file}")

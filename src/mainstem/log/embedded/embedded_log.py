@@ -219,6 +219,7 @@ class EmbeddedLog:
             check=lambda: self.producers.check(name, epoch),
             state=state,
             last_sequence=lambda topic: self.open_topic(topic).last_sequence(number),
+            kept_sequence=lambda topic: self.open_topic(topic).kept_sequence(number),
         )
 
     def begin_transaction(self, timeout: int, producer: ProducerRun | None = None) -> int:

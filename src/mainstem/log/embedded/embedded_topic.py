@@ -15,11 +15,13 @@ from mainstem.log.embedded.active_segment import segments_in
 from mainstem.log.embedded.archive import Archive, check_archive
 from mainstem.log.embedded.beat_file import BeatFiles
 from mainstem.log.embedded.compaction import compact
+from mainstem.log.embedded.held_rows import HeldRows
+from mainstem.log.embedded.holds import Range
 from mainstem.log.embedded.ledger import Ledger
 from mainstem.log.embedded.partition import Pending
 from mainstem.log.embedded.partition_lock import UPKEEP
 from mainstem.log.embedded.partition_reader import PartitionReader, Visible
-from mainstem.log.embedded.partition_steps import partition_steps
+from mainstem.log.embedded.partition_steps import first_after, partition_steps
 from mainstem.log.embedded.pending_blocks import pending_blocks
 from mainstem.log.embedded.retention import drop_expired
 from mainstem.log.embedded.sealing import seal
@@ -51,23 +53,23 @@ class EmbeddedMoment:
     def __init__(self, store: TopicStore, visible: dict[int, Visible]) -> None:
         self._store = store
         self._schemas = store.schemas
-        self._visible = visible
+        self.visible = visible
 
     def earliest(self, partition: int) -> int:
         return self._store.readers[partition].earliest()
 
     def latest(self, partition: int) -> int:
-        return self._visible[partition].end
+        return self.visible[partition].end
 
     def at_time(self, partition: int, at: int) -> int:
-        return self._store.readers[partition].offset_at(at, self._visible[partition])
+        return self._store.readers[partition].offset_at(at, self.visible[partition])
 
     def read(
         self, partition: int, start: int, stop: int, columns: Sequence[str] | None, delay: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         reader = self._store.readers[partition]
         reading = Reading(columns, delay=delay)
-        return reader.read(self._schemas, start, self._visible[partition], stop=stop, reading=reading)
+        return reader.read(self._schemas, start, self.visible[partition], stop=stop, reading=reading)
 
 
 class EmbeddedTopic:
@@ -160,6 +162,11 @@ class EmbeddedTopic:
         """The highest sequence of a producer in any partition; -1 if there is none."""
         return max(partition.last_sequence(producer_id) for partition in self.store.partitions)
 
+    def kept_sequence(self, producer_id: int) -> int:
+        """The highest sequence of a producer in any partition that was not aborted; -1 if there is none."""
+        known = (partition.producer_state(producer_id) for partition in self.store.partitions)
+        return max((state.kept for state in known if state is not None), default=-1)
+
     def token(self) -> str:
         return token_of({self.name: {number: end.offset for number, end in enumerate(self.store.ends())}})
 
@@ -192,8 +199,31 @@ class EmbeddedTopic:
         visible = reader.visible()
         return next(reader.read(self.store.schemas, start, visible, reading=Reading(columns, rows_max, delay)), None)
 
+    def hold(self, holder: str, ranges: Mapping[int, Range]) -> None:
+        """Have these offsets stay as they are for `read_held`, in place of those that were held under this name."""
+        self.store.holds.put(holder, ranges)
+
+    def read_held(
+        self, partition: int, start: int, stop: int, columns: Sequence[str] | None, delay: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Offsets that are held, the same each time, whatever was compacted or dropped meanwhile."""
+        moment, store = self.moment(), self.store
+
+        def from_log(first: int, end: int) -> Iterator[pa.RecordBatch]:
+            return moment.read(partition, first, end, columns, delay)
+
+        reading = Reading(columns, delay=delay)
+        return HeldRows(store.files, store.holds, partition, store.schemas, reading, from_log).read(start, stop)
+
     def steps(self, partition: int, start: int, rows_min: int) -> Steps:
-        return partition_steps(self._reader(partition), self.settings.event_time, start, rows_min)
+        return partition_steps(self._reader(partition), self.store.schemas, self.settings.event_time, start, rows_min)
+
+    def first_after(self, partition: int, start: int, stop: int, time: int) -> int:
+        """The first offset from `start` on with an event time later than `time`; `stop` if there is none before."""
+        event_time = self.settings.event_time
+        if event_time is None:
+            return start
+        return first_after(self._reader(partition), self.store.schemas, event_time, start, stop, time)
 
     def earliest(self, partition: int) -> int:
         return self._reader(partition).earliest()

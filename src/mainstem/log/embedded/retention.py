@@ -38,6 +38,7 @@ from mainstem.log.upkeep_report import RetentionReport
 class _Segment(NamedTuple):
     """A segment that may go: one that is sealed, or one of blocks."""
 
+    base: int
     end: int
     records: int
     bytes: int
@@ -88,13 +89,13 @@ class _Retention:
         moment = now_of(self._partition, before, self._keep.age or timedelta(0))
         if self._all_too_old(moment):
             self._partition.roll()
-        if self._archive is not None and self._expired(before, moment):
-            # The archive holds sealed segments alone.
+        if self._copies(expired := self._expired(before, moment)) and expired:
+            # Sealed segments alone are copied.
             seal_closed(self._store, self._number, self._go_on)
             before = self._partition.manifest_file.read()
         noted = before.timed(moment).noted(moment.now)
         expired = self._expired(noted, moment)
-        if self._archive is not None:
+        if self._copies(expired):
             # What could not be sealed, because a transaction is open, waits.
             expired = [segment for segment in expired if segment.sealed is not None]
         if not expired:
@@ -102,7 +103,8 @@ class _Retention:
                 self._partition.manifest_file.write(noted)
             return RetentionReport(clock_jump=moment.jump)
         archived = self._archived([segment.sealed for segment in expired if segment.sealed is not None])
-        self._drop(noted, expired)
+        if not self._drop(noted, expired):
+            return RetentionReport(clock_jump=moment.jump)
         return RetentionReport(
             len(expired),
             sum(segment.records for segment in expired),
@@ -134,7 +136,7 @@ class _Retention:
 
     def _segments(self, manifest: Manifest, now: int) -> list[_Segment]:
         found = [
-            _Segment(entry.end, entry.rows, entry.bytes, entry.last_append(now), entry, None)
+            _Segment(entry.base, entry.end, entry.rows, entry.bytes, entry.last_append(now), entry, None)
             for entry in manifest.segments
         ]
         stable = self._store.readers[self._number].visible().end
@@ -143,7 +145,7 @@ class _Retention:
                 break
             size = self._partition.files.identity(name.path(self._partition.folder))[2]
             last = append_before(self._partition, after)
-            found.append(_Segment(after.base, after.base - name.base, size, last, None, name))
+            found.append(_Segment(name.base, after.base, after.base - name.base, size, last, None, name))
         return found
 
     def _archived(self, entries: list[SealedEntry]) -> int:
@@ -154,15 +156,28 @@ class _Retention:
         self._go_on()
         return add_to_archive(partition.files, partition.folder, entries, folder, partition.title)
 
-    def _drop(self, manifest: Manifest, expired: list[_Segment]) -> None:
+    def _copies(self, expired: list[_Segment]) -> bool:
+        """Whether something of this is copied before it goes: to the archive, or because it is held."""
+        return self._archive is not None or self._held(expired)
+
+    def _held(self, segments: list[_Segment]) -> bool:
+        return self._store.holds.holds_any(self._number, [(segment.base, segment.end) for segment in segments])
+
+    def _drop(self, manifest: Manifest, expired: list[_Segment]) -> bool:
+        """False if somebody holds by now what is not sealed: the next pass seals it first."""
         partition = self._partition
         start = expired[-1].end
         left = tuple(entry for entry in manifest.segments if entry.end > start)
-        partition.manifest_file.write(
-            replace(manifest, start=start, cleaned=max(manifest.cleaned, start), segments=left)
-        )
+        sealed = [segment.sealed for segment in expired if segment.sealed is not None]
+        with self._store.holds.sparing(partition.folder, self._number, sealed):
+            if self._held([segment for segment in expired if segment.sealed is None]):
+                return False
+            partition.manifest_file.write(
+                replace(manifest, start=start, cleaned=max(manifest.cleaned, start), segments=left)
+            )
         for segment in expired:
             if segment.sealed is not None:
                 remove_if_there(partition.files, f"{partition.folder}/{segment.sealed.file}")
             if segment.blocks is not None:
                 remove_blocks(partition, segment.blocks)
+        return True

@@ -17,6 +17,7 @@ from mainstem.log.embedded.decisions import Decisions
 from mainstem.log.embedded.file_errors import closed
 from mainstem.log.embedded.files import Files, read_file, replace_file
 from mainstem.log.embedded.heads import End, Slots, create_slots
+from mainstem.log.embedded.holds import Holds
 from mainstem.log.embedded.partition import Partition, Pending, create_partition
 from mainstem.log.embedded.partition_reader import PartitionReader, Visible
 from mainstem.log.embedded.topic_schemas import TopicSchemas
@@ -50,6 +51,7 @@ class TopicStore:
         self.heads_path = f"{folder}/heads"
         self.files = files
         self.clock = clock
+        self.holds = Holds(files, folder)
         self.partitions: list[Partition] = []
         self.readers: list[PartitionReader] = []
         self._executor = executor

@@ -20,7 +20,7 @@ from mainstem.workbench.cli.error_text import BROKEN_PIPE, INTERRUPTED, leave_ou
 if TYPE_CHECKING:
     from mainstem.stem import Mainstem
 
-__all__ = ["HomeOption", "named_home", "open_home"]
+__all__ = ["HomeOption", "SparkOption", "named_home", "open_home"]
 
 DEFAULT = "data"
 
@@ -29,6 +29,10 @@ HomeOption = Annotated[
     typer.Option(
         "--home", metavar="DIR", help="The directory that holds the log; else MAINSTEM_HOME.", show_default=False
     ),
+]
+
+SparkOption = Annotated[
+    str, typer.Option("--spark", metavar="ADDRESS", help='Where Spark runs: "local[*]", "spark://master:7077".')
 ]
 
 # What was given before the noun: `mainstem --home data/shop topic list`.
@@ -41,6 +45,7 @@ def open_home(
     *,
     missing: Literal["refuse", "make"] = "refuse",
     upkeep: Literal["background", "manual"] = "manual",
+    spark: str = "local[*]",
 ) -> Iterator[Mainstem]:
     """The home, open while the command works; closed also when the person, or the reader of the output, has had enough.
 
@@ -50,7 +55,7 @@ def open_home(
     from mainstem.stem import open as open_stem
 
     try:
-        with open_stem(path, upkeep=upkeep) as stem:
+        with open_stem(path, upkeep=upkeep, spark=spark) as stem:
             yield stem
     except BrokenPipeError:
         leave_output()

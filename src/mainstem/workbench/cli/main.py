@@ -14,17 +14,19 @@ import typer
 
 from mainstem import __version__
 from mainstem.errors import MainstemError
-from mainstem.workbench.cli import group_commands, queue_commands, topic_commands
+from mainstem.workbench.cli import flow_commands, group_commands, queue_commands, topic_commands, view_commands
+from mainstem.workbench.cli.check_command import check
 from mainstem.workbench.cli.error_text import BROKEN_PIPE, FAILED, leave_output, of_system, show_error
 from mainstem.workbench.cli.home_option import HomeOption, named_home
 from mainstem.workbench.cli.query_command import query
+from mainstem.workbench.cli.run_command import run_program
 
 __all__ = ["app", "main", "run"]
 
 HELP = """One log, every view.
 
-Topics are read by offset (groups), by acknowledgement (queues) and by SQL. Everything lives in one directory, the
-home: --home DIR, or MAINSTEM_HOME.
+Topics are read by offset (groups), by acknowledgement (queues) and by SQL. Programs run flows, which keep views and other
+topics current. Everything lives in one directory, the home: --home DIR, or MAINSTEM_HOME.
 """
 
 EXAMPLES = """Examples:
@@ -36,6 +38,9 @@ EXAMPLES = """Examples:
     mainstem group describe orders billing
     mainstem queue take orders emails --count 3 --lease "1 minute"
     mainstem query "SELECT store, sum(amount) FROM orders GROUP BY store"
+    mainstem check shop.py
+    mainstem run shop.py
+    mainstem view get revenue Berlin
 
 mainstem topic --help, and mainstem topic append --help, say more. The exit status is 0 when it is done, 1 when it could
 not be done, 2 when the command was not understood.
@@ -56,7 +61,11 @@ app.add_typer(
     group_commands.app, name="group", help="Groups (in the field: consumer groups): who reads by offset, and how far."
 )
 app.add_typer(queue_commands.app, name="queue", help="Queues: messages taken one by one, until each is acknowledged.")
+app.add_typer(flow_commands.app, name="flow", help="Flows (in the field: jobs): which ran here, which run, how far.")
+app.add_typer(view_commands.app, name="view", help="Views: keyed tables that flows keep current.")
 app.command("query")(query)
+app.command("check")(check)
+app.command("run")(run_program)
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001 - as Typer calls it

@@ -10,7 +10,16 @@ import typer
 if TYPE_CHECKING:
     from mainstem.log.topic import Topic
 
-__all__ = ["TakeOverOption", "TopicArgument", "YesOption", "confirm", "split_words", "take_over_if"]
+__all__ = [
+    "TakeOverOption",
+    "TopicArgument",
+    "YesOption",
+    "asked",
+    "confirm",
+    "somebody_is_there",
+    "split_words",
+    "take_over_if",
+]
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
 TakeOverOption = Annotated[
@@ -38,10 +47,15 @@ def confirm(question: str) -> None:
     """Ask; ends the command with status 1 unless the answer is yes. Where nobody can be asked, --yes is needed."""
     if not somebody_is_there():
         raise typer.BadParameter("needed where nobody can be asked", param_hint="--yes")
-    typer.echo(f"{question} [y/N]: ", nl=False, err=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not asked(question):
         typer.echo("Nothing was deleted.", err=True)
         raise typer.Exit(1)
+
+
+def asked(question: str) -> bool:
+    """Whether a person says yes."""
+    typer.echo(f"{question} [y/N]: ", nl=False, err=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def somebody_is_there() -> bool:

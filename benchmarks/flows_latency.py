@@ -1,0 +1,231 @@
+"""How long until a result is there: after an append to a flow that runs, and after the start of a cold program."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median, quantiles
+
+import mainstem
+from benchmarks import bids_per_auction, spark_bids_per_auction
+from benchmarks.figure import Figure
+from benchmarks.flows_program import fill
+from benchmarks.flows_run import FlowsRun, say
+from benchmarks.nexmark import KEYS, SCHEMAS, Nexmark
+from benchmarks.paired_timing import shown_seconds
+from mainstem.errors import NotYet, ViewNotFound
+from mainstem.log_on_spark.spark_session import SETTINGS
+from mainstem.stem import Mainstem
+
+COLD_ROWS = 10_000
+# A thousand rows a second, twenty at a time.
+APPEND_ROWS = 20
+APPEND_SECONDS = 0.02
+# Java has compiled what it will by then; not counted.
+WARM_UP_BATCHES = 60
+WARM_UP_SECONDS = 30.0
+SECONDS_MAX = 180.0
+LOOK_SECONDS = 0.005
+PLAIN_SETTINGS = SETTINGS | {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.numRecentProgressUpdates": "1000",
+}
+
+# Whether it is there does not matter: asking for it waits for the append.
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+ANY_KEY = {"window": {"start": BEGIN, "end": BEGIN + timedelta(seconds=10)}, "auction": 0}
+
+
+def latency(run: FlowsRun) -> list[Figure]:
+    """Append to visible in a view at a thousand rows a second, against an empty micro-batch of plain Spark."""
+    say("latency: empty micro-batches of plain Spark")
+    plain = _empty_batches(run)
+    say("latency: append to visible")
+    ours = _append_to_visible(run)
+    batch, seen = median(plain), median(ours)
+    return [
+        Figure(
+            "append to visible at 1,000 rows/s, p50: times an empty micro-batch of plain Spark",
+            seen / batch,
+            at_most=1.2,
+            detail=f"{shown_seconds(seen)} against {shown_seconds(batch)}; p95 {shown_seconds(_p95(ours))} against "
+            f"{shown_seconds(_p95(plain))}",
+            facts={"subject_seconds": seen, "baseline_seconds": batch, "samples": len(ours), "batches": len(plain)},
+        )
+    ]
+
+
+def cold(run: FlowsRun) -> list[Figure]:
+    """The first result of a program of one flow, from the start of the process on, against plain Spark."""
+    ours, plain = [], []
+    for _ in range(max(3, run.rounds)):
+        say("cold start: plain Spark")
+        plain.append(_cold_plain(run))
+        say("cold start: mainstem run")
+        ours.append(_cold_ours(run))
+    pairs = list(zip(ours, plain, strict=True))
+    return [
+        Figure(
+            "cold `mainstem run` to its first result: times plain Spark",
+            median(mine / theirs for mine, theirs in pairs),
+            at_most=1.3,
+            detail=f"{shown_seconds(median(ours))} against {shown_seconds(median(plain))}",
+            facts={"subject_seconds": median(ours), "baseline_seconds": median(plain)},
+        )
+    ]
+
+
+def _p95(seconds: list[float]) -> float:
+    return quantiles(seconds, n=20)[-1]
+
+
+@contextmanager
+def _running(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is there for as long as `with` lasts."""
+    with open(os.environ.get("BENCHMARK_LOG", os.devnull), "ab") as log:
+        process = subprocess.Popen([sys.executable, *command], stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _mainstem_run(home: str) -> list[str]:
+    command = str(Path(sys.executable).parent / "mainstem")
+    return [command, "run", str(Path(bids_per_auction.__file__)), "--home", home]
+
+
+def _seconds_until(found: Callable[[], bool], process: subprocess.Popen[bytes], begun: float) -> float:
+    while not found():
+        if process.poll() is not None or time.perf_counter() - begun > SECONDS_MAX:
+            raise RuntimeError("it ended without a result; BENCHMARK_LOG=file keeps what it said")
+        time.sleep(LOOK_SECONDS)
+    return time.perf_counter() - begun
+
+
+def _view_has_rows(stem: Mainstem) -> bool:
+    try:
+        return bool(stem.view("bids_per_auction").to_arrow().num_rows)
+    except ViewNotFound:
+        return False
+
+
+def _cold_ours(run: FlowsRun) -> float:
+    with tempfile.TemporaryDirectory(dir=run.folder) as home, mainstem.open(home, upkeep="manual") as stem:
+        fill(stem, "live_bids", Nexmark(events=run.events), rows=COLD_ROWS)
+        begun = time.perf_counter()
+        with _running(*_mainstem_run(home)) as process:
+            return _seconds_until(lambda: _view_has_rows(stem), process, begun)
+
+
+def _cold_plain(run: FlowsRun) -> float:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with tempfile.TemporaryDirectory(dir=run.folder) as folder:
+        os.mkdir(f"{folder}/files")
+        rows = next(Nexmark(events=run.events).batches("bids", rows_max=COLD_ROWS))
+        pq.write_table(pa.table(rows), f"{folder}/files/bids.parquet")
+        begun = time.perf_counter()
+        script = str(Path(spark_bids_per_auction.__file__))
+        with _running(script, "first", json.dumps(PLAIN_SETTINGS), f"{folder}/files", folder) as process:
+            return _seconds_until(lambda: os.path.exists(f"{folder}/out/batch=0/_SUCCESS"), process, begun)
+
+
+def _empty_batches(run: FlowsRun) -> list[float]:
+    with tempfile.TemporaryDirectory(dir=run.folder) as folder:
+        script = str(Path(spark_bids_per_auction.__file__))
+        count = str(WARM_UP_BATCHES + run.latency_samples)
+        command = [sys.executable, script, "empty", json.dumps(PLAIN_SETTINGS), folder, count]
+        ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        return [taken / 1e3 for taken in json.loads(ended.stdout.splitlines()[-1])[WARM_UP_BATCHES:]]
+
+
+def _append_to_visible(run: FlowsRun) -> list[float]:
+    home = tempfile.mkdtemp(dir=run.folder)
+    try:
+        with mainstem.open(home, upkeep="manual") as stem:
+            stem.create_topic("live_bids", schema=SCHEMAS["bids"], key=KEYS["bids"], event_time="at", partitions=2)
+            with _running(*_mainstem_run(home)) as process, _Appender(stem) as appender:
+                _seconds_until(lambda: _view_has_rows(stem), process, time.perf_counter())
+                warm_at = time.perf_counter() + WARM_UP_SECONDS
+                chance = random.Random(0)
+                taken: list[float] = []
+                while len(taken) < run.latency_samples:
+                    # At any moment of a batch alike, so that none is met more often than it lasts.
+                    time.sleep(chance.uniform(0.05, 0.45))
+                    begun, token = appender.latest
+                    seconds = _until_applied(stem, token, begun)
+                    if time.perf_counter() > warm_at:
+                        taken.append(seconds)
+                return taken
+    finally:
+        shutil.rmtree(home)
+
+
+def _until_applied(stem: Mainstem, token: str, begun: float) -> float:
+    """From the beginning of an append until a reader of the view is told that it is in."""
+    view = stem.view("bids_per_auction")
+    try:
+        view.get(ANY_KEY, after=token, wait="1 minute")
+    except NotYet as error:
+        raise RuntimeError(f"an append is not in the view after a minute: {error}") from error
+    return time.perf_counter() - begun
+
+
+class _Appender:
+    """Appends a thousand bids a second; `latest` says when the last append began, and its token."""
+
+    def __init__(self, stem: Mainstem) -> None:
+        self._topic = stem.topic("live_bids")
+        self._ended = threading.Event()
+        self._appended = threading.Condition()
+        self._latest: tuple[float, str] | None = None
+        self._thread = threading.Thread(target=self._append, daemon=True)
+
+    @property
+    def latest(self) -> tuple[float, str]:
+        """The next append, once it has returned."""
+        with self._appended:
+            before = self._latest
+            self._appended.wait_for(lambda: self._latest is not before, timeout=10)
+            assert self._latest is not None
+            return self._latest
+
+    def __enter__(self) -> _Appender:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _append(self) -> None:
+        due = time.perf_counter()
+        market = Nexmark(events=50_000_000, events_per_second=1_087)  # of which a thousand are bids
+        for batch in market.batches("bids", rows_max=APPEND_ROWS):
+            begun = time.perf_counter()
+            token = self._topic.append(batch).token
+            with self._appended:
+                self._latest = (begun, token)
+                self._appended.notify_all()
+            due += APPEND_SECONDS
+            if self._ended.wait(max(0.0, due - time.perf_counter())):
+                return

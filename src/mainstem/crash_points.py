@@ -1,0 +1,29 @@
+"""Named points at which a process can be made to die, for the tests that kill it everywhere and look what is left.
+
+`MAINSTEM_CRASH_AT="sink_committed:2"` ends the process with SIGKILL when it reaches that point for the second time.
+Nothing happens unless it is set.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+__all__ = ["VARIABLE", "reach"]
+
+VARIABLE = "MAINSTEM_CRASH_AT"
+
+_reached: dict[str, int] = {}
+
+
+def reach(name: str) -> None:
+    """Say that the process is at this point."""
+    wanted = os.environ.get(VARIABLE)
+    if wanted is None:
+        return
+    point, _, times = wanted.partition(":")
+    if point != name:
+        return
+    _reached[name] = _reached.get(name, 0) + 1
+    if _reached[name] == int(times or 1):
+        os.kill(os.getpid(), signal.SIGKILL)

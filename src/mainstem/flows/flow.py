@@ -1,0 +1,51 @@
+"""Flow: rows on their way into a sink. A value: nothing happens until a program is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mainstem.errors import Invalid
+from mainstem.names import check_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from mainstem.sinks.sink import Sink
+
+__all__ = ["Flow"]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Streaming rows and the sink that is kept current with them, named after the sink unless `name` says otherwise.
+
+    `rejected_max` is the share of a batch's rows that the sink may refuse before the flow stops instead of going on.
+
+    >>> def flows(stem):
+    ...     orders = stem.topic("orders").stream()
+    ...     yield Flow(orders.where("amount > 1000"), into=stem.topic("big_orders"))
+    """
+
+    rows: DataFrame
+    into: Sink
+    name: str = ""
+    rejected_max: float = 1.0
+
+    def __post_init__(self) -> None:
+        for needed in ("name", "kind", "accept", "writer"):
+            if not hasattr(self.into, needed):
+                raise Invalid(
+                    f"a flow cannot go into {type(self.into).__name__}",
+                    detail=f"It is {self.into!r}.",
+                    hint='Give a sink: stem.topic("..."), stem.view("...", key=...), stem.files("...").',
+                )
+        if not self.name:
+            object.__setattr__(self, "name", self.into.name)
+        check_name(self.name, "flow")
+        if not 0 <= self.rejected_max <= 1:
+            raise Invalid(
+                f"rejected_max is {self.rejected_max}",
+                detail="It is a share of the rows, from 0 to 1.",
+                hint="For instance rejected_max=0.01: stop when more than one row in a hundred is refused.",
+            )

@@ -1,0 +1,81 @@
+"""What a flow died of: the root cause, out of the many lines in which Spark wraps it."""
+
+from __future__ import annotations
+
+import re
+
+from mainstem import errors
+from mainstem.errors import FlowFailed, MainstemError
+
+__all__ = ["flow_failed", "root_cause"]
+
+# The last line of a Python traceback inside Spark's message: the class, its message, then our notes.
+_RAISED = re.compile(r"^(?:\w+\.)*(?P<kind>[A-Z]\w+)(?:: (?P<message>.*))?$")
+_JAVA = re.compile(r"(?:Caused by: |: )[\w.$]+(?:: .*)?$")
+_SPARK = re.compile(r"\[(?P<kind>[A-Z_.]+)\] (?P<message>.*)")
+
+
+def root_cause(text: str) -> MainstemError | str:
+    """The error that a Spark exception tells of: one of ours as it was raised, or the line that says it best."""
+    lines = text.splitlines()
+    for index in range(len(lines) - 1, -1, -1):
+        found = _RAISED.match(lines[index].strip())
+        ours = getattr(errors, found["kind"], None) if found else None
+        if found and isinstance(ours, type) and issubclass(ours, MainstemError):
+            notes = dict(
+                line.strip().split(": ", 1)
+                for line in lines[index + 1 : index + 3]
+                if line.strip().startswith(("Detail: ", "Hint: "))
+            )
+            return ours(found["message"] or "", detail=notes.get("Detail", ""), hint=notes.get("Hint", ""))
+    # A traceback of somebody else's error ends with the line that says what it is.
+    for index in range(len(lines) - 1, -1, -1):
+        line = lines[index].strip()
+        found = _RAISED.match(line)
+        if found and found["kind"].endswith(("Error", "Exception", "Interrupt", "Exit")) and not line.startswith("at "):
+            return line
+    for line in lines:
+        if found := _SPARK.search(line):
+            return found["message"]
+    # The innermost of Java's causes says what happened; the others, who was told of it.
+    causes = [
+        line.strip().removeprefix("Caused by: ").removeprefix(": ") for line in lines if _JAVA.match(line.strip())
+    ]
+    if causes:
+        return causes[-1]
+    return next((line.strip() for line in lines if line.strip()), "nothing was said")
+
+
+def flow_failed(flow: str, batch: int | None, cause: BaseException | str, offsets: str = "") -> FlowFailed:
+    """The error a user sees first."""
+    where = "before its first batch" if batch is None else f"at batch {batch}"
+    found: MainstemError | BaseException | str = cause
+    if isinstance(cause, BaseException) and not isinstance(cause, MainstemError):
+        found = root_cause(str(cause)) if _from_spark(cause) else cause
+    if isinstance(found, MainstemError):
+        facts = " ".join(part for part in (f"{_named(found)}: {found}.", found.detail) if part)
+        hint = found.hint
+    elif isinstance(found, BaseException):
+        facts, hint = f"{_named(found)}: {str(found).splitlines()[0] if str(found) else 'no message'}.", ""
+    else:
+        facts, hint = found if found.endswith(".") else f"{found}.", ""
+    advice = hint or "Mend the cause, then run the program again."
+    resumes = "" if batch is None else f" Rows are safe in the topic; the next run resumes at batch {batch}."
+    error = FlowFailed(
+        f'flow "{flow}" stopped {where}',
+        detail=f"{facts} {offsets}".strip(),
+        hint=f"{advice}{resumes}",
+        flow=flow,
+        batch=batch,
+    )
+    if isinstance(found, BaseException):
+        error.__cause__ = found
+    return error
+
+
+def _named(error: BaseException) -> str:
+    return type(error).__name__
+
+
+def _from_spark(error: BaseException) -> bool:
+    return type(error).__module__.startswith(("pyspark", "py4j"))

@@ -1,0 +1,114 @@
+"""FlowHandle: a flow that runs, as the one who started it has it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from mainstem.clock import Clock
+from mainstem.durations import Duration, duration_us
+from mainstem.errors import FlowFailed, Unavailable
+from mainstem.log_on_spark.flow_run import FlowRun
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from mainstem.flows.program import PlannedFlow
+
+__all__ = ["FlowHandle", "FlowProgress"]
+
+State = Literal["starting", "running", "waiting", "stopped", "failed"]
+
+
+@dataclass(frozen=True)
+class FlowProgress:
+    """How far a flow has come: as of its last batch."""
+
+    batch: int | None = None
+    rows_in: int = 0
+    rows_out: int = 0
+    rejected: int = 0
+    late: int = 0
+    lag_records: int = 0
+    lag_seconds: float = 0.0
+    watermark: str | None = None
+    state_rows: int = 0
+    state_bytes: int = 0
+    batch_ms: int = 0
+    rows_per_second: float = 0.0
+    phases: dict[str, int] = field(default_factory=dict)
+
+
+class FlowHandle:
+    """One flow of a running program. Thread-safe."""
+
+    def __init__(self, planned: PlannedFlow, clock: Clock) -> None:
+        self.planned = planned
+        self.run: FlowRun | None = None
+        self.query: StreamingQuery | None = None
+        self.state: State = "starting"
+        self.error: FlowFailed | None = None
+        # What a batch raised, before Spark made text of it.
+        self.raised: BaseException | None = None
+        self.progress = FlowProgress()
+        # What was written by the batches of this run, for the progress that Spark reports after each.
+        self.written: dict[int, Any] = {}
+        self.batches = 0
+        self._clock = clock
+        self._changed = threading.Condition()
+        self.stopping = threading.Event()
+
+    @property
+    def name(self) -> str:
+        """The flow's name."""
+        return self.planned.name
+
+    def __repr__(self) -> str:
+        return f'<flow "{self.name}": {self.state}, batch {self.progress.batch}>'
+
+    def become(self, state: State, error: FlowFailed | None = None) -> None:
+        """Note what became of the flow, and wake who waits for it."""
+        with self._changed:
+            self.state = state
+            self.error = error
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Stop after what is being done; the next run goes on from there. May be called twice."""
+        self.stopping.set()
+        query = self.query
+        if query is not None and query.isActive:
+            query.stop()
+        with self._changed:
+            self._changed.wait_for(lambda: self.state in ("stopped", "failed"), timeout=60)
+
+    def wait_until_idle(self, wait: Duration = "10 minutes") -> None:
+        """Return when everything its sources had is in its sink. Raises what the flow died of, if it did."""
+        deadline = self._clock.monotonic() + duration_us(wait, setting="wait")
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self.state not in ("starting", "waiting"), timeout=1)
+                if self.error is not None:
+                    raise self.error
+                if self.state == "stopped":
+                    return
+                query = self.query
+            if self._clock.monotonic() > deadline:
+                raise Unavailable(
+                    f'flow "{self.name}" is not idle yet',
+                    detail=f"It is at batch {self.progress.batch}, {self.progress.lag_records:,} records behind.",
+                    hint="Wait longer, or look at its progress.",
+                )
+            if query is not None and self.state == "running":
+                try:
+                    query.processAllAvailable()
+                except Exception:  # noqa: BLE001
+                    # It ended; what of is said by whoever watches it.
+                    self._ended()
+                    continue
+                return
+
+    def _ended(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self.state != "running", timeout=60)

@@ -1,0 +1,135 @@
+"""What every batch did: a row in the topic `mainstem.progress`, and the handle's `progress`.
+
+Spark tells of a batch after it is committed; what the sink took and how far behind the log the flow is are added. A
+batch that is replayed after a crash has a row for each attempt that was committed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from mainstem.clock import as_datetime
+from mainstem.errors import MainstemError
+from mainstem.flows.flow_handle import FlowHandle, FlowProgress
+from mainstem.log.lag import Lag
+from mainstem.log.topic import Topic
+from mainstem.log.topic_settings import TopicSettings
+from mainstem.log_on_spark.flow_run import FlowRun
+
+if TYPE_CHECKING:
+    from mainstem.stem import Mainstem
+
+__all__ = ["PROGRESS_TOPIC", "ProgressReports", "query_name"]
+
+PROGRESS_TOPIC = "mainstem.progress"
+
+SCHEMA = (
+    "flow STRING, epoch BIGINT, version INT, batch BIGINT, at TIMESTAMP, rows_in BIGINT, rows_out BIGINT, "
+    "rejected BIGINT, late BIGINT, lag_records BIGINT, lag_seconds DOUBLE, watermark TIMESTAMP, state_rows BIGINT, "
+    "state_bytes BIGINT, batch_ms BIGINT, rows_per_second DOUBLE, phases MAP<STRING, BIGINT>"
+)
+
+
+def query_name(run: FlowRun) -> str:
+    """What a run is called in Spark, where no two queries of a session may have one name."""
+    return f"{run.flow} v{run.version} run {run.epoch}"
+
+
+class ProgressReports:
+    """Reports for the flows of one program."""
+
+    def __init__(self, stem: Mainstem) -> None:
+        self._stem = stem
+        self._handles: list[FlowHandle] = []
+        self._listener: Any = None
+        settings = TopicSettings.of(PROGRESS_TOPIC, schema=SCHEMA, event_time="at", keep="7 days")
+        self._topic = Topic(stem.log, stem.log.create_topic(settings))
+
+    def begin(self, handles: Iterable[FlowHandle]) -> None:
+        """Listen to what Spark says of these flows from now on."""
+        from pyspark.sql.streaming.listener import StreamingQueryListener
+
+        self._handles = list(handles)
+        reports = self
+
+        class Listener(StreamingQueryListener):
+            def onQueryStarted(self, event: Any) -> None: ...  # noqa: N802 - Spark's names
+            def onQueryIdle(self, event: Any) -> None: ...  # noqa: N802
+            def onQueryTerminated(self, event: Any) -> None: ...  # noqa: N802
+
+            def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+                reports.note(json.loads(event.progress.json))
+
+        self._listener = Listener()
+        self._stem.spark.streams.addListener(self._listener)
+
+    def end(self) -> None:
+        """Stop listening."""
+        if self._listener is not None:
+            self._stem.spark.streams.removeListener(self._listener)
+            self._listener = None
+
+    def note(self, said: dict[str, Any]) -> None:
+        """One batch, as Spark tells of it."""
+        handle = next(
+            (handle for handle in self._handles if handle.run and query_name(handle.run) == said.get("name")), None
+        )
+        if handle is None:
+            return
+        try:
+            progress = self._progress(handle, said)
+            handle.progress = progress
+            if said.get("numInputRows") or handle.written.get(said["batchId"]) is not None:
+                self._append(handle, progress)
+            handle.written.pop(said["batchId"], None)
+        except MainstemError:
+            # Reports are about the work; they never stop it. A disk that is full stops the sinks, and says so.
+            return
+
+    def _progress(self, handle: FlowHandle, said: dict[str, Any]) -> FlowProgress:
+        written = handle.written.get(said["batchId"])
+        state = said.get("stateOperators") or []
+        lag = self._lag(said)
+        watermark = said.get("eventTime", {}).get("watermark")
+        return FlowProgress(
+            batch=said["batchId"],
+            rows_in=said.get("numInputRows", 0),
+            rows_out=0 if written is None else written.rows,
+            rejected=0 if written is None else written.rejected,
+            late=sum(operator.get("numRowsDroppedByWatermark", 0) for operator in state),
+            lag_records=lag.records,
+            lag_seconds=lag.seconds,
+            # Before the first row Spark's watermark stands at the beginning of time as computers count it.
+            watermark=None if watermark is None or watermark.startswith("1970-01-01T00:00:00.000") else watermark,
+            state_rows=sum(operator.get("numRowsTotal", 0) for operator in state),
+            state_bytes=sum(operator.get("memoryUsedBytes", 0) for operator in state),
+            batch_ms=said.get("durationMs", {}).get("triggerExecution", 0),
+            rows_per_second=_number(said.get("processedRowsPerSecond")),
+            phases=said.get("durationMs", {}),
+        )
+
+    def _lag(self, said: dict[str, Any]) -> Lag:
+        parts = []
+        for source in said.get("sources") or []:
+            end = source.get("endOffset")
+            end = json.loads(end) if isinstance(end, str) else end
+            if isinstance(end, dict) and "topic" in end:
+                backend = self._stem.log.open_topic(end["topic"])
+                parts += [backend.behind(int(number), offset) for number, offset in end["offsets"].items()]
+        return Lag.total(parts)
+
+    def _append(self, handle: FlowHandle, progress: FlowProgress) -> None:
+        run = handle.run
+        assert run is not None
+        row = {name: getattr(progress, name) for name in FlowProgress.__dataclass_fields__ if name != "watermark"}
+        watermark = None if progress.watermark is None else datetime.fromisoformat(progress.watermark)
+        at = as_datetime(self._stem.log.clock.now())
+        identity = {"flow": handle.name, "epoch": run.epoch, "version": run.version, "at": at, "watermark": watermark}
+        self._topic.append([{**row, **identity}])
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,137 @@
+"""Rebuild: a view's next version, made from the log beside the live one, compared with it, and put to use.
+
+    with stem.rebuild("revenue", flows) as rebuild:
+        rebuild.wait(lambda done, rows: print(f"{done} of {rows}"))
+        print(rebuild.difference())
+        rebuild.apply()              # or keep_both(); if neither, the new version is dropped again
+
+Readers see the live version until `apply`, and the new one from then on. A run of the flow that is under way notices, and
+goes on with the new version's checkpoint.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from mainstem.errors import FlowNotFound, Unavailable, did_you_mean
+from mainstem.flows.program import Flows, PlannedFlow, Program
+from mainstem.flows.runner import RunningFlows
+from mainstem.log_on_spark.flow_store import FlowStore
+from mainstem.views.spark_view import SparkView
+from mainstem.views.view_versions import Difference
+
+if TYPE_CHECKING:
+    from mainstem.stem import Mainstem
+
+__all__ = ["Rebuild"]
+
+# How often progress is told while it runs.
+TELL_SECONDS = 0.5
+
+
+class Rebuild:
+    """A rebuild under way. Used with `with`: what was not put to use or kept by the end of it is dropped."""
+
+    def __init__(self, stem: Mainstem, name: str, flows: Flows) -> None:
+        self._stem = stem
+        self.view = stem.view(name)
+        self.before = self.view.version
+        program = Program(stem, flows)
+        planned = _flow_into(program, name)
+        self.version = self.view.new_version(planned.schema)
+        self._kept = False
+        sink = SparkView(stem.home, name, lambda: stem.spark, version=self.version, clock=stem.log.clock)
+        self._planned = replace(planned, flow=replace(planned.flow, into=sink))
+        self._running = RunningFlows(stem, program, [self._planned])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def rows(self) -> int:
+        """How many records there are to be replayed."""
+        return sum(sum(ends.values()) for ends in self._ends().values())
+
+    @property
+    def done(self) -> int:
+        """How many of them are in the new version."""
+        ends = self._ends()
+        applied = self.view.offsets(self.version)
+        return sum(
+            min(applied.get(topic, {}).get(number, 0), end) for topic, by in ends.items() for number, end in by.items()
+        )
+
+    def _ends(self) -> dict[str, dict[int, int]]:
+        backends = {topic: self._stem.log.open_topic(topic) for topic in self._planned.topics}
+        return {
+            topic: {number: backend.latest(number) for number in range(backend.settings.partitions)}
+            for topic, backend in backends.items()
+        }
+
+    def wait(self, tell: Callable[[int, int], None] | None = None) -> None:
+        """Return when the new version has applied all that the live one has; `tell` hears (done, rows) now and then."""
+        [handle] = self._running
+        while tell is not None and not self._caught_up():
+            self._running.check()
+            if handle.state == "stopped":
+                raise Unavailable(
+                    f'the rebuild of view "{self.view.name}" was stopped',
+                    detail=f"{self.done:,} of {self.rows:,} records are in version {self.version}.",
+                    hint="Begin it again.",
+                )
+            tell(self.done, self.rows)
+            handle.stopping.wait(TELL_SECONDS)
+        while True:
+            self._running.wait_until_idle()
+            if self._caught_up():
+                return
+
+    def _caught_up(self) -> bool:
+        applied, live = self.view.offsets(self.version), self.view.offsets(self.before)
+        return all(
+            applied.get(topic, {}).get(number, 0) >= end for topic, by in live.items() for number, end in by.items()
+        )
+
+    def difference(self) -> Difference:
+        """How the new version differs from the live one."""
+        return self.view.difference(self.before, self.version)
+
+    def apply(self) -> None:
+        """Make the new version the live one; the old one stays, and can be used again."""
+        self.keep_both()
+        self.view.use(self.version)
+
+    def keep_both(self) -> None:
+        """Leave the new version beside the live one."""
+        self._running.stop()
+        self._kept = True
+
+    def close(self) -> None:
+        """Stop, and drop the new version unless it was put to use or kept."""
+        self._running.stop()
+        if not self._kept:
+            self._kept = True
+            self.view.drop_version(self.version)
+            store = FlowStore(self._stem.home, self._planned.name)
+            store.forget(self.version)
+            shutil.rmtree(store.checkpoint(self.version), ignore_errors=True)
+
+
+def _flow_into(program: Program, view: str) -> PlannedFlow:
+    by_view = {flow.flow.into.name: flow for flow in program.flows if flow.flow.into.kind == "view"}
+    if view not in by_view:
+        raise FlowNotFound(
+            f'no flow of the program goes into view "{view}"',
+            detail=f"The views it keeps are: {', '.join(by_view) or 'none'}.",
+            hint=did_you_mean(view, by_view) or "Give the program whose flow makes the view.",
+        )
+    return by_view[view]

@@ -1,0 +1,218 @@
+"""Runner: the flows of a program in one Spark session.
+
+Each flow is one streaming query whose batches go into its sink, watched by a thread of its own: it is restarted with
+growing pauses where that can help (`Unavailable`), and otherwise stops alone while the others go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from mainstem.crash_points import reach
+from mainstem.errors import FlowFailed, Unavailable
+from mainstem.flows.checkpoint_fit import check_code, check_held
+from mainstem.flows.flow_failure import flow_failed, root_cause
+from mainstem.flows.flow_handle import FlowHandle
+from mainstem.flows.flow_progress import ProgressReports, query_name
+from mainstem.flows.program import Flows, PlannedFlow, Program
+from mainstem.log.backoff import Backoff
+from mainstem.log_on_spark.checkpoint_check import check_checkpoint
+from mainstem.log_on_spark.checkpoint_offsets import batch_offsets, last_batch
+from mainstem.log_on_spark.flow_run import Batch, FlowRun, Written
+from mainstem.log_on_spark.flow_store import FlowStore, check_epoch
+from mainstem.log_on_spark.rejected_rows import RejectedRows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from mainstem.sinks.sink import BatchWriter
+    from mainstem.stem import Mainstem
+
+__all__ = ["RunningFlows", "start_flows"]
+
+RETRY = Backoff("1 second", max="1 minute", growth="exponential")
+
+
+def start_flows(stem: Mainstem, flows: Flows, only: Sequence[str] | None = None) -> RunningFlows:
+    """Build the program and start its flows (or those named)."""
+    program = Program(stem, flows)
+    return RunningFlows(stem, program, program.only(only))
+
+
+class _VersionChanged(Exception):
+    """Another version of the sink was put to use: the flow goes on with that one's checkpoint."""
+
+
+class RunningFlows:
+    """The flows that were started together: a handle for each, by name. Used with `with`, it stops them at the end."""
+
+    def __init__(self, stem: Mainstem, program: Program, planned: Sequence[PlannedFlow]) -> None:
+        self._stem = stem
+        self._program = program
+        self._reports = ProgressReports(stem)
+        self.handles = {flow.name: FlowHandle(flow, stem.log.clock) for flow in planned}
+        self._reports.begin(self.handles.values())
+        self._threads = [
+            threading.Thread(target=self._watch, args=(handle,), name=f"mainstem-flow-{handle.name}", daemon=True)
+            for handle in self.handles.values()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __iter__(self) -> Iterator[FlowHandle]:
+        return iter(self.handles.values())
+
+    def __getitem__(self, name: str) -> FlowHandle:
+        return self.handles[name]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop all flows, in the order in which the program has them."""
+        for handle in self.handles.values():
+            handle.stop()
+        for thread in self._threads:
+            thread.join(60)
+        self._reports.end()
+
+    def wait_until_idle(self) -> None:
+        """Return when every flow has everything that the log has, also what the others gave it meanwhile."""
+        before = -1
+        while before != (before := self._batches()):
+            for handle in self.handles.values():
+                handle.wait_until_idle()
+
+    def wait(self) -> None:
+        """Return when every flow has ended; raises what the first one died of."""
+        for thread in self._threads:
+            thread.join()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what a flow died of, if one did."""
+        for handle in self.handles.values():
+            if handle.error is not None:
+                raise handle.error
+
+    def _batches(self) -> int:
+        return sum(handle.batches for handle in self.handles.values())
+
+    # One flow
+
+    def _watch(self, handle: FlowHandle) -> None:
+        failures = 0
+        while not handle.stopping.is_set():
+            before = handle.batches
+            try:
+                self._run_once(handle)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is told to who asks for this flow
+                if handle.stopping.is_set():
+                    break
+                if isinstance(handle.raised, _VersionChanged):
+                    handle.become("starting")
+                    continue
+                failed = self._explained(handle, error)
+                if not isinstance(failed.__cause__, Unavailable):
+                    handle.become("failed", failed)
+                    return
+                failures = 1 if handle.batches > before else failures + 1
+                handle.become("waiting")
+                handle.stopping.wait(RETRY.delay(failures).total_seconds())
+            else:
+                break
+        handle.become("stopped")
+
+    def _run_once(self, handle: FlowHandle) -> None:
+        """From the start of a query to its end."""
+        planned = handle.planned
+        store = FlowStore(self._stem.home, planned.name)
+        version = planned.flow.into.version
+        checkpoint = store.checkpoint(version)
+        check_code(planned, store.of_version(version), checkpoint, self._stem.log)
+        sink = planned.flow.into
+        run = store.begin(version, plan=planned.plan, sink=f"{sink.kind} {sink.name}", sources=planned.sources)
+        flow = self._program.built_for(planned, run)
+        writer = sink.writer(run, planned.schema)
+        try:
+            check_held(planned, writer, checkpoint)
+            check_checkpoint(checkpoint, writer.held, accounts="rows" if sink.kind == "topic" else "every batch")
+            handle.run = run
+            query = self._start_query(handle, flow.rows, writer, run, checkpoint)
+            handle.query = query
+            if handle.stopping.is_set():
+                query.stop()
+            handle.become("running")
+            query.awaitTermination()
+        finally:
+            writer.close()
+
+    def _start_query(
+        self, handle: FlowHandle, rows: DataFrame, writer: BatchWriter, run: FlowRun, checkpoint: str
+    ) -> StreamingQuery:
+        handle.raised = None
+        context = rows.sparkSession.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", handle.name)
+        home, spark_home = self._stem.home, checkpoint
+        planned, sink = handle.planned, handle.planned.flow.into
+        rejected = RejectedRows(
+            self._stem.log, checkpoint, sink=f"{sink.kind} {sink.name}", topics=planned.topics,
+            share_max=planned.flow.rejected_max,
+        )  # fmt: skip
+
+        def each_batch(rows: DataFrame, number: int) -> None:
+            try:
+                one_batch(rows, number)
+            except BaseException as error:
+                # Spark passes it on as text; whoever explains the failure wants the error itself.
+                handle.raised = error
+                raise
+
+        def one_batch(rows: DataFrame, number: int) -> None:
+            reach("batch_begun")
+            check_epoch(home, run)
+            if sink.version != run.version:
+                raise _VersionChanged
+            batch = Batch(number, run, batch_offsets(spark_home, number), rejected)
+            if number <= writer.held:
+                # Spark must see it consumed whole, or its state store refuses the commit.
+                rows.write.format("noop").mode("append").save()
+                written = Written(0)
+            else:
+                written = writer.write(rows, batch)
+            reach("batch_written")
+            handle.written[number] = written
+            handle.batches += 1
+
+        return (
+            rows.writeStream.queryName(query_name(run))
+            .outputMode(handle.planned.mode)
+            .option("checkpointLocation", checkpoint)
+            .foreachBatch(each_batch)
+            .start()
+        )
+
+    def _explained(self, handle: FlowHandle, error: Exception) -> FlowFailed:
+        if isinstance(error, FlowFailed):
+            return error
+        cause: Any = handle.raised or error
+        query = handle.query
+        if type(cause).__module__.startswith(("pyspark", "py4j")):
+            cause = root_cause(str(query.exception() or error) if query is not None else str(error))
+        checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version if handle.run else 1)
+        planned, done = last_batch(checkpoint, "offsets"), last_batch(checkpoint)
+        batch = planned if planned is not None and planned != done else None if done is None else done + 1
+        offsets = ""
+        if batch is not None and (ends := batch_offsets(checkpoint, batch)):
+            ranges = [f"{topic}[{number}] up to {end}" for topic, by in ends.items() for number, end in by.items()]
+            offsets = f"The batch held {', '.join(ranges[:4])}{' ...' if len(ranges) > 4 else ''}."
+        return flow_failed(handle.name, batch, cause, offsets)

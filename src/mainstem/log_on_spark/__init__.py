@@ -1,0 +1,1 @@
+"""The log as Spark DataFrames, read and written once."""

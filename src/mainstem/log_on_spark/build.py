@@ -1,0 +1,74 @@
+"""Build: what happens while a program makes its flows, without anything being started.
+
+A program is run several times: once to look at it, then once for each flow that is started, with the columns and
+conditions of its sources narrowed to what that flow needs. Each stream a program makes is a *leaf*, numbered in the
+order in which they are made, so that a leaf is found again in the next run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from mainstem.log_on_spark.flow_run import FlowRun
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Build", "Leaf", "current_build"]
+
+
+@dataclass
+class Leaf:
+    """One stream of a program: what it reads, and what of it a flow needs (None: all columns)."""
+
+    number: int
+    source: str
+    schema: pa.Schema
+    columns: tuple[str, ...] | None = None
+    condition: Any = None
+    # Microseconds that the watermark lags behind; None where nobody asked for it.
+    delay: int | None = None
+
+
+@dataclass
+class Build:
+    """One run of a program's function."""
+
+    # The run of the one flow that is to be started from this build; None where it is only looked at.
+    run: FlowRun | None = None
+    # What an earlier build found out about each leaf, by its number; the others give the frame they gave then.
+    leaves: dict[int, Leaf] = field(default_factory=dict)
+    frames: dict[int, DataFrame] = field(default_factory=dict)
+    # The flow's sources are asked in turn: where there are several, none may hold up the others.
+    wait_ms: int = 100
+    # What the sinks that were yielded so far will hold: a later flow may read them before they exist.
+    schemas: dict[str, pa.Schema] = field(default_factory=dict)
+    _next: int = 0
+
+    def number(self) -> int:
+        """The number of the next leaf."""
+        self._next += 1
+        return self._next - 1
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """What is made in here belongs to this build."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+
+_current: ContextVar[Build | None] = ContextVar("mainstem_build", default=None)
+
+
+def current_build() -> Build | None:
+    """The build under way in this thread."""
+    return _current.get()

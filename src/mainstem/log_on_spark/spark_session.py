@@ -1,0 +1,131 @@
+"""The Spark session, and every setting of it with its reason. What a user has set otherwise stays."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mainstem.errors import Unavailable
+from mainstem.log_on_spark.java_runtime import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SETTINGS", "prepared", "spark_session"]
+
+SETTINGS: dict[str, str] = {
+    # Nobody on the network is to reach a laptop's session.
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # A user reads our errors; Spark's own log says the same in seventy lines.
+    "spark.log.level": "OFF",
+    # All times are UTC.
+    "spark.sql.session.timeZone": "UTC",
+    # Flows run beside each other in one session; none waits for another's whole batch.
+    "spark.scheduler.mode": "FAIR",
+    # Rows go to Python and come back as Arrow.
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # A batch is small: planning it anew between its stages costs more than it saves.
+    "spark.sql.adaptive.enabled": "false",
+    # One write and one rename for each file of a checkpoint, instead of also a hidden checksum file.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    # State may be larger than memory, and a batch writes only what changed in it.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Pages of sealed segments carry checksums: have them checked.
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
+    # A batch of half a million rows passes through the driver on its way into a view or a topic.
+    "spark.driver.memory": "2g",
+    # Progress of the last batches, for the display.
+    "spark.sql.streaming.numRecentProgressUpdates": "20",
+}
+
+
+def spark_session(address: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """The session for an address such as "local[*]" or "spark://master:7077"; made, or the one that runs."""
+    _prepare_environment()
+    from pyspark.sql import SparkSession
+
+    theirs = _spark_defaults() | dict(settings or {})
+    wanted = SETTINGS | _by_size(address) | theirs
+    builder = SparkSession.builder.appName("mainstem").master(address)
+    for name, value in wanted.items():
+        builder = builder.config(name, value)
+    with _quiet_java():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _quiet_java() -> Iterator[None]:
+    """Java greets with warnings that mean nothing to a user: what it writes goes to a file, shown if it does not start."""
+    with tempfile.NamedTemporaryFile(prefix="mainstem-java-", suffix=".log") as said:
+        kept = os.dup(2)
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except Exception as error:
+            lines = Path(said.name).read_text(errors="replace").strip().splitlines()
+            raise Unavailable(
+                "Spark does not start",
+                detail=" ".join(lines[-3:]) or str(error).splitlines()[0],
+                hint="See whether JAVA_HOME is a Java 17 or later, and whether the address of Spark is right.",
+            ) from error
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def prepared(spark: SparkSession, *sources: str) -> SparkSession:
+    """The session with our sources known to it ("module:class"); ours or a user's own."""
+    if id(spark) not in _known:
+        for source in sources:
+            module, _, name = source.partition(":")
+            spark.dataSource.register(getattr(import_module(module), name))
+        _known[id(spark)] = spark
+    return spark
+
+
+# Sessions live as long as the process; who they are is all that is asked of them here.
+_known: dict[int, SparkSession] = {}
+
+
+def _prepare_environment() -> None:
+    """What Spark reads from the environment when its Java begins; nothing that is set already is changed."""
+    # Workers must have the packages that this process has.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if home := java_home(os.environ):
+        os.environ["JAVA_HOME"] = home
+    # It logs every error that crosses from Python to Java; we show it once, and with its cause first.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+
+
+def _by_size(address: str) -> dict[str, str]:
+    if not address.startswith("local"):
+        return {}
+    # Each shuffle partition of a stateful flow is a task and a state store to commit in every batch.
+    return {"spark.sql.shuffle.partitions": str(max(2, min(8, len(os.sched_getaffinity(0)))))}
+
+
+def _spark_defaults() -> dict[str, str]:
+    """What the user's own spark-defaults.conf says; Spark would let our settings win over it."""
+    folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(os.environ.get("SPARK_HOME", ""), "conf")
+    path = Path(folder) / "spark-defaults.conf"
+    if not path.is_file():
+        return {}
+    lines = [line.strip().replace("=", " ", 1).split(None, 1) for line in path.read_text().splitlines()]
+    return {line[0]: line[1].strip() for line in lines if len(line) == 2 and line[0].startswith("spark.")}

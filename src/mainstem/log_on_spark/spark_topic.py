@@ -1,0 +1,162 @@
+"""SparkTopic: a topic with its two ways into Spark, and as the sink of a flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from mainstem.clock import as_us
+from mainstem.durations import Duration, duration_us
+from mainstem.errors import Invalid, SchemaMismatch
+from mainstem.log.embedded.embedded_topic import EmbeddedTopic
+from mainstem.log.log import Log, TopicBackend
+from mainstem.log.partition_reads import Position
+from mainstem.log.record import RECORD, record_schema
+from mainstem.log.rows import check_rows
+from mainstem.log.topic import Topic
+from mainstem.log.watermark import WATERMARKED_RECORD
+from mainstem.log_on_spark.build import Build, Leaf, current_build
+from mainstem.log_on_spark.flow_run import FlowRun
+from mainstem.log_on_spark.spark_types import spark_schema
+from mainstem.log_on_spark.topic_request import OPTION, TopicRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from mainstem.log_on_spark.topic_writer import TopicWriter
+
+__all__ = ["SparkTopic"]
+
+SOURCE = "mainstem_topic"
+
+
+class SparkTopic(Topic):
+    """A topic as a program has it: everything a `Topic` does, and DataFrames."""
+
+    kind = "topic"
+    # What was appended stays: a topic has no versions.
+    version = 1
+
+    def __init__(self, log: Log, backend: TopicBackend, home: str, session: Callable[[], SparkSession]) -> None:
+        super().__init__(log, backend)
+        self._home = home
+        self._session = session
+
+    # Into Spark
+
+    def read(
+        self, *, watermark: Duration | None = None, start: Position = "earliest", stop: Position = "latest"
+    ) -> DataFrame:
+        """What the topic holds now, as a DataFrame with `record` as its last column: all of a transaction or none.
+
+        It stays as it is, whatever happens to the topic, for as long as it or a frame made from it is in use. `start`
+        and `stop` are as in `batches`. With `watermark`, `record.watermark` is there as in `stream`.
+        """
+        from mainstem.log_on_spark.topic_read import read_topic
+
+        delay = self._delay(watermark)
+        shown = self.shown_schema(delay)
+        backend = self.backend
+        assert isinstance(backend, EmbeddedTopic)
+        return read_topic(self._session(), backend, self._home, shown, start, stop, delay)
+
+    def stream(self, *, watermark: Duration | None = None, start: Position = "earliest") -> DataFrame:
+        """The topic's records and those that come, as a streaming DataFrame with `record` as its last column.
+
+        With `watermark` the event-time column gets Spark's watermark with that delay, and `record.watermark` the one
+        that held in the log when the record was appended.
+        """
+        delay = self._delay(watermark)
+        build = current_build()
+        number = -1 if build is None else build.number()
+        if build is not None and build.run is not None and number not in build.leaves:
+            return build.frames[number]
+        shown = self.shown_schema(delay)
+        leaf = Leaf(number, self.name, shown, delay=delay)
+        if build is not None:
+            leaf = build.leaves.setdefault(number, leaf)
+        rows = self._load(leaf, build, delay, start)
+        if watermark is not None:
+            rows = rows.withWatermark(str(self.settings.event_time), f"{duration_us(watermark)} microseconds")
+        if build is not None and build.run is None:
+            build.frames[number] = rows
+        return rows
+
+    def _load(self, leaf: Leaf, build: Build | None, delay: int | None, start: Position) -> DataFrame:
+        spark = self._session()
+        columns = tuple(leaf.schema.names) if leaf.columns is None else leaf.columns
+        run = None if build is None else build.run
+        request = TopicRequest(
+            home=self._home,
+            topic=self.name,
+            columns=columns,
+            delay=delay,
+            start=_written(start),
+            flow="" if run is None else run.flow,
+            epoch=0 if run is None else run.epoch,
+            version=1 if run is None else run.version,
+            leaf=leaf.number,
+            slices=spark.sparkContext.defaultParallelism,
+            wait_ms=100 if build is None else build.wait_ms,
+            condition=leaf.condition,
+        )
+        schema = spark_schema(pa.schema([leaf.schema.field(name) for name in columns]))
+        reader = spark.readStream.format(SOURCE).schema(schema).option(OPTION, request.to_option())
+        return reader.load()
+
+    def shown_schema(self, delay: int | None = None) -> pa.Schema:
+        """The columns a frame of this topic has, with their marks."""
+        settings = self.settings
+        record = RECORD if delay is None else WATERMARKED_RECORD
+        stored = pa.schema([field.with_nullable(True) for field in settings.stored_schema])
+        fields = list(record_schema(stored, settings.event_time, record=record))
+        for place, name in enumerate(settings.key):
+            at = stored.get_field_index(name)
+            marks = {**(fields[at].metadata or {}), b"mainstem.key": str(place).encode()}
+            fields[at] = fields[at].with_metadata(marks)
+        return pa.schema(fields)
+
+    def _delay(self, watermark: Duration | None) -> int | None:
+        if watermark is None:
+            return None
+        if self.settings.event_time is None:
+            raise Invalid(
+                f'topic "{self.name}" has no event time',
+                detail="A watermark says up to which event time everything has come.",
+                hint="Create the topic with event_time=..., or leave watermark out.",
+            )
+        return duration_us(watermark, setting="watermark")
+
+    # As a sink
+
+    def accept(self, schema: pa.Schema) -> None:
+        """Raise if rows of this schema could not be appended."""
+        settings = self.settings
+        check_rows(schema.empty_table(), settings)
+        needed = {*settings.key, settings.event_time, *(field.name for field in settings.schema if not field.nullable)}
+        if missing := sorted(name for name in needed - {None} if name is not None and name not in schema.names):
+            raise SchemaMismatch(
+                f'topic "{self.name}" needs the column "{missing[0]}", and the rows have none',
+                detail=f"Their columns are: {', '.join(schema.names)}. A key, an event time and what is NOT NULL cannot be "
+                "left out.",
+                hint=f'Keep "{missing[0]}" in the rows, or go into another topic.',
+                column=missing[0],
+            )
+
+    def writer(self, run: FlowRun, schema: pa.Schema) -> TopicWriter:
+        """Begin a run of a flow into this topic."""
+        from mainstem.log_on_spark.topic_writer import TopicWriter
+
+        return TopicWriter(self._log, self, run)
+
+
+def _written(start: Position) -> Any:
+    """A position as JSON takes it."""
+    if isinstance(start, datetime):
+        return {"at": as_us(start)}
+    if isinstance(start, Mapping):
+        return {str(partition): offset for partition, offset in start.items()}
+    return start

@@ -1,0 +1,131 @@
+"""What a topic holds as a DataFrame: a native scan of frozen Parquet files (see `frozen_topic`).
+
+The files stay for as long as Spark knows the scan: every frame made from it, cached or not, holds on to the same
+relation in Spark's own memory, and a weak reference there tells when the last one is gone. Looked at when the next read
+begins, and at the end of the process; what a killed process left, the next one removes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from mainstem.log.embedded.embedded_topic import EmbeddedTopic
+from mainstem.log.embedded.sealed_segment import TIME
+from mainstem.log.partition_reads import Position
+from mainstem.log.record import RECORD, RECORD_MARK
+from mainstem.log.watermark import WATERMARKED_RECORD
+from mainstem.log_on_spark.frozen_topic import FrozenTopic, freeze, remove_left_behind
+from mainstem.log_on_spark.spark_types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["read_topic", "scanned"]
+
+# Sealed files have the first two, what was written out for this read has the last; each is null in the other.
+READ_RECORD = pa.struct([*RECORD, ("observed_up_to", TIME), ("stated_watermark", TIME), ("watermark", TIME)])
+
+
+class _Read(NamedTuple):
+    """Files that are in use for as long as one of the relations is known to Spark."""
+
+    spark: SparkSession
+    frozen: FrozenTopic
+    relations: list[Any]
+
+    def over(self) -> bool:
+        context = self.spark.sparkContext
+        return context._jsc is None or all(relation.get() is None for relation in self.relations)
+
+
+_reads: list[_Read] = []
+_guard = threading.Lock()
+
+
+def read_topic(
+    spark: SparkSession, topic: EmbeddedTopic, home: str, shown: pa.Schema, start: Position, stop: Position,
+    delay: int | None,
+) -> DataFrame:  # fmt: skip
+    """The records between two positions, with the columns of `shown`."""
+    _remove_unused(home)
+    frozen = freeze(topic, home, start, stop, delay)
+    try:
+        rows = _scan(spark, frozen, shown, delay)
+        relations = [spark._jvm.java.lang.ref.WeakReference(found) for found in _relations(rows)]  # type: ignore[union-attr]
+    except BaseException:
+        frozen.remove()
+        raise
+    with _guard:
+        _reads.append(_Read(spark, frozen, relations))
+    return rows
+
+
+@contextmanager
+def scanned(
+    spark: SparkSession, topic: EmbeddedTopic, home: str, shown: pa.Schema, ranges: Mapping[int, tuple[int, int]],
+    delay: int | None,
+) -> Iterator[DataFrame]:  # fmt: skip
+    """The records of some offsets of each partition, to be used only inside."""
+    starts = {partition: first for partition, (first, _) in ranges.items()}
+    frozen = freeze(topic, home, starts, {partition: end for partition, (_, end) in ranges.items()}, delay)
+    try:
+        yield _scan(spark, frozen, shown, delay)
+    finally:
+        frozen.remove()
+
+
+def _scan(spark: SparkSession, frozen: FrozenTopic, shown: pa.Schema, delay: int | None) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    record = RECORD if delay is None else READ_RECORD
+    stored = shown.set(len(shown) - 1, pa.field("record", record, metadata=RECORD_MARK))
+    reader = spark.read.schema(spark_schema(stored))
+    rows = reader.parquet(frozen.whole)
+    if frozen.cuts:
+        wanted = (
+            (F.col("record.partition") == cut.partition)
+            & (F.col("record.offset") >= cut.first)
+            & (F.col("record.offset") < cut.end)
+            for cut in frozen.cuts
+        )
+        rows = rows.union(reader.parquet(frozen.cut).where(reduce(or_, wanted)))
+    if delay is None:
+        return rows
+    observed = F.col("record.observed_up_to") - F.expr(f"INTERVAL '{delay / 1_000_000:.6f}' SECOND")
+    known = F.greatest(observed, F.col("record.stated_watermark"), F.col("record.watermark"))
+    assert READ_RECORD.field(len(READ_RECORD) - 1).name == WATERMARKED_RECORD.field(len(RECORD)).name
+    changed = F.col("record").withField("watermark", known).dropFields("observed_up_to", "stated_watermark")
+    marks = {name.decode(): value.decode() for name, value in RECORD_MARK.items()}
+    return rows.select(*rows.columns[:-1], changed.alias("record", metadata=marks))
+
+
+def _relations(rows: DataFrame) -> list[Any]:
+    """What Spark's plans hold of the scanned files, in all that is made from these rows."""
+    leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
+    return [
+        leaf.relation() if leaf.getClass().getSimpleName() == "LogicalRelation" else leaf.table()
+        for leaf in (leaves.apply(index) for index in range(leaves.size()))
+    ]
+
+
+def _remove_unused(home: str) -> None:
+    remove_left_behind(home)
+    with _guard:
+        for read in [read for read in _reads if read.over()]:
+            read.frozen.remove()
+            _reads.remove(read)
+
+
+@atexit.register
+def _remove_all() -> None:
+    with _guard:
+        while _reads:
+            _reads.pop().frozen.remove()

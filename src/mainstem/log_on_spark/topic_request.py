@@ -1,0 +1,68 @@
+"""TopicRequest: what a flow wants of a topic, as it travels through the options of a Spark source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mainstem.log_on_spark.flow_run import FlowRun
+
+__all__ = ["OPTION", "TopicRequest", "holder_of"]
+
+# All of it is one option, so that nothing depends on how Spark treats the case of names.
+OPTION = "request"
+
+# A batch holds at most so many rows, or so many bytes as they lie in the log: enough to be worth a batch's fixed cost,
+# little enough for the driver's memory.
+ROWS_MAX = 500_000
+BYTES_MAX = 256 << 20
+
+
+@dataclass(frozen=True)
+class TopicRequest:
+    """A read of one topic: which columns, from where, how much at a time, and for which run of which flow."""
+
+    home: str
+    topic: str
+    columns: tuple[str, ...]
+    # Microseconds that the watermark at a record lags behind; None where nobody asked for it.
+    delay: int | None = None
+    # As `topic.follow` takes it, a datetime as microseconds: {"at": 1}.
+    start: Any = "earliest"
+    rows_max: int = ROWS_MAX
+    bytes_max: int = BYTES_MAX
+    flow: str = ""
+    epoch: int = 0
+    version: int = 1
+    # Which of the streams of a program this is, by the order in which they were made.
+    leaf: int = -1
+    # How many tasks a batch is to have.
+    slices: int = 1
+    # How long to wait for an append before saying that there is nothing new.
+    wait_ms: int = 100
+    # What of the rows is wanted; see `row_condition`.
+    condition: Any = None
+
+    @property
+    def run(self) -> FlowRun | None:
+        return FlowRun(self.flow, self.epoch, self.version) if self.flow else None
+
+    @property
+    def holder(self) -> str:
+        """Under which name the records of a planned batch are held; empty where no flow reads."""
+        return holder_of(self.run, self.leaf) if self.run is not None else ""
+
+    def to_option(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> TopicRequest:
+        values = json.loads(options[OPTION])
+        return cls(**{**values, "columns": tuple(values["columns"])})
+
+
+def holder_of(run: FlowRun, leaf: int) -> str:
+    """Under which name a flow holds what it has planned to read for one of its streams."""
+    return f"{run.flow}.v{run.version}.{leaf}"

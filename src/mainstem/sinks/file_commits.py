@@ -1,0 +1,210 @@
+"""FileCommits: which files of a folder count, batch by batch.
+
+    <folder>/_mainstem/sink.json                  {"format": 1, "flow": "out.orders", "epoch": 7, "version": 1, ...}
+    <folder>/_mainstem/lock                       locked while a batch is moved in
+    <folder>/_mainstem/v1/000000000017            one batch
+    <folder>/_mainstem/v1/000000000000-000000000099   a hundred of them, one line each
+
+A batch is one line, its checksum and JSON, in a file that is written, synced and renamed: the moment at which the batch
+counts. After every hundred batches their lines are put into one file, and the single ones removed.
+
+    5f2c01ab {"batch": 17, "epoch": 7, "rows": 120, "offsets": {"orders": {"0": 512}}, "files": [{"path": ...}]}
+
+Names that begin with "_" are passed over by Spark, Arrow, Hive and the like.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mainstem.errors import Corrupt, NewerFormat
+from mainstem.log.embedded.embedded_log import REAL_FILES
+from mainstem.log.embedded.files import replace_file
+from mainstem.sinks.folder_lock import folder_lock
+
+__all__ = ["CommittedBatch", "CommittedFile", "FileCommits", "FolderFacts"]
+
+FORMAT = 1
+# So many single files at most have to be opened by a reader, besides one for each hundred batches.
+MERGED = 100
+
+_SINGLE = re.compile(r"\d{12}")
+_RANGE = re.compile(r"(\d{12})-(\d{12})")
+
+
+@dataclass(frozen=True)
+class FolderFacts:
+    """What a folder is: who writes it, in which version and shape, and which run of the flow counts."""
+
+    flow: str
+    # The columns as DDL, and what `record` is beside them; empty if the rows have none.
+    schema: str
+    record: str = ""
+    partition_by: tuple[str, ...] = ()
+    version: int = 1
+    epoch: int = 0
+
+
+@dataclass(frozen=True)
+class CommittedFile:
+    """A file that counts, by its path in the folder."""
+
+    path: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class CommittedBatch:
+    """One batch: its files, and up to where it read each topic."""
+
+    batch: int
+    epoch: int
+    rows: int
+    rejected: int = 0
+    offsets: dict[str, dict[str, int]] = field(default_factory=dict)
+    files: tuple[CommittedFile, ...] = ()
+
+
+class FileCommits:
+    """The commit log of one folder. Any number of readers; who writes holds the lock."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._own = f"{folder}/_mainstem"
+        self._facts = f"{self._own}/sink.json"
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Inside, no other process or thread changes the folder."""
+        os.makedirs(self._own, mode=0o700, exist_ok=True)
+        return folder_lock(f"{self._own}/lock")
+
+    # What the folder is
+
+    def facts(self) -> FolderFacts | None:
+        """None if no flow has written here yet."""
+        try:
+            with open(self._facts, "rb") as file:
+                content = json.load(file)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise self._corrupt(self._facts, f"It does not read as JSON: {error}.") from error
+        if content.pop("format", 0) > FORMAT:
+            raise NewerFormat(
+                f'"{self.folder}" was written by a newer Mainstem',
+                detail=f"Its format is newer than {FORMAT}, the newest that this one knows.",
+                hint="Install the newer version.",
+            )
+        return FolderFacts(**{**content, "partition_by": tuple(content["partition_by"])})
+
+    def put_facts(self, facts: FolderFacts) -> None:
+        """Under the lock; on disk when this returns."""
+        content = {"format": FORMAT, **asdict(facts)}
+        replace_file(REAL_FILES, self._facts, json.dumps(content, indent=1).encode() + b"\n")
+
+    # Batches
+
+    def held(self, version: int) -> int:
+        """The last batch that counts; -1 if there is none."""
+        return max((last for _, last, _ in self._names(version)), default=-1)
+
+    def batches(self, version: int) -> Iterator[CommittedBatch]:
+        """Every batch, in order."""
+        expected = 0
+        for first, last, path in self._names(version):
+            if last < expected:
+                continue  # A single one that stands in a merged file already.
+            for line in self._lines(path, version, first):
+                if line.batch >= expected:
+                    yield line
+                    expected = line.batch + 1
+
+    def commit(self, version: int, batch: CommittedBatch) -> None:
+        """Let a batch count. Under the lock; on disk when this returns."""
+        folder = self._made(version)
+        text = json.dumps(asdict(batch), separators=(",", ":")).encode()
+        replace_file(REAL_FILES, f"{folder}/{batch.batch:012}", b"%08x %s\n" % (zlib.crc32(text), text))
+        if batch.batch % MERGED == MERGED - 1:
+            self._merge(version)
+
+    def drop(self, version: int) -> None:
+        """Forget the batches of a version."""
+        with suppress(FileNotFoundError):
+            for name in os.listdir(f"{self._own}/v{version}"):
+                os.remove(f"{self._own}/v{version}/{name}")
+            os.rmdir(f"{self._own}/v{version}")
+
+    def versions(self) -> list[int]:
+        """Those of which batches are known."""
+        found = (re.fullmatch(r"v(\d+)", name) for name in os.listdir(self._own))
+        return sorted(int(match[1]) for match in found if match)
+
+    def _merge(self, version: int) -> None:
+        singles = [(first, path) for first, last, path in self._names(version) if first == last]
+        if len(singles) < 2:
+            return
+        lines = b""
+        for _, path in singles:
+            with open(path, "rb") as file:
+                lines += file.read()
+        folder = self._made(version)
+        replace_file(REAL_FILES, f"{folder}/{singles[0][0]:012}-{singles[-1][0]:012}", lines)
+        for _, path in singles:
+            os.remove(path)
+
+    def _made(self, version: int) -> str:
+        folder = f"{self._own}/v{version}"
+        if not os.path.isdir(folder):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            REAL_FILES.sync_directory(self._own)
+        return folder
+
+    def _names(self, version: int) -> list[tuple[int, int, str]]:
+        """First and last batch of each file, and its path; a merged file before the single ones it was made of."""
+        folder = f"{self._own}/v{version}"
+        try:
+            names = os.listdir(folder)
+        except FileNotFoundError:
+            return []
+        found = []
+        for name in names:
+            if _SINGLE.fullmatch(name):
+                found.append((int(name), int(name), f"{folder}/{name}"))
+            elif match := _RANGE.fullmatch(name):
+                found.append((int(match[1]), int(match[2]), f"{folder}/{name}"))
+        return sorted(found, key=lambda entry: (entry[0], -entry[1]))
+
+    def _lines(self, path: str, version: int, first: int) -> list[CommittedBatch]:
+        try:
+            with open(path, "rb") as file:
+                content = file.read()
+        except FileNotFoundError:
+            # Merged with others since we looked.
+            path = next((other for low, high, other in self._names(version) if low <= first <= high), "")
+            if not path:
+                raise self._corrupt(self._own, f"Batch {first} of version {version} is missing.") from None
+            return self._lines(path, version, first)
+        return [self._line(path, line) for line in content.splitlines()]
+
+    def _line(self, path: str, line: bytes) -> CommittedBatch:
+        checksum, _, text = line.partition(b" ")
+        if checksum != b"%08x" % zlib.crc32(text):
+            raise self._corrupt(path, "Its checksum is wrong.")
+        content: dict[str, Any] = json.loads(text)
+        return CommittedBatch(**{**content, "files": tuple(CommittedFile(**one) for one in content["files"])})
+
+    def _corrupt(self, path: str, detail: str) -> Corrupt:
+        return Corrupt(
+            f'"{path}" is damaged',
+            detail=detail,
+            hint="Restore the folder from a copy, or write it anew from the log: delete it together with its flow.",
+            path=path,
+        )

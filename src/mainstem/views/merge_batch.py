@@ -1,0 +1,163 @@
+"""What a batch of rows comes to for a view: one row for each key, to be kept or to be deleted, and those that do not fit.
+
+Of several rows with one key the latest counts: the last by (partition, offset) where rows have a `record`, else the last
+one given. A row whose `record.change` is "delete" deletes its key. Whole columns at a time; the result is sorted by key,
+because SQLite then walks its tree once from left to right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+from mainstem.errors import InvalidRows, SchemaMismatch, did_you_mean
+from mainstem.log.arrow_rows import converted
+from mainstem.views.nested_json import is_nested, to_json
+from mainstem.views.stored_columns import stored_values
+
+__all__ = ["MergedBatch", "Rejection", "check_columns", "merge_batch", "normal_key"]
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A row that the view cannot take: which one of those given, counted from 0, and why."""
+
+    row: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class MergedBatch:
+    """Values as SQLite keeps them, column by column: whole rows to keep, keys to delete."""
+
+    upserts: list[list[Any]]
+    deletes: list[list[Any]]
+    rejections: tuple[Rejection, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many keys the batch has."""
+        return len(self.upserts[0]) + len(self.deletes[0])
+
+
+def merge_batch(rows: pa.Table, schema: pa.Schema, key: Sequence[str], *, view: str) -> MergedBatch:
+    """The rows as a view with this schema and key takes them.
+
+    >>> schema = pa.schema({"store": pa.string(), "revenue": pa.int64()})
+    >>> merged = merge_batch(pa.table({"store": ["b", "a", "b", None], "revenue": [1, 2, 3, 4]}), schema, ["store"], view="v")
+    >>> merged.upserts, merged.rejections
+    ([['a', 'b'], [2, 3]], (Rejection(row=3, reason='column "store" is null, and is in the key'),))
+    """
+    check_columns(rows.schema, schema, view=view)
+    reasons: dict[int, str] = {}
+    columns = {}
+    for field in schema:
+        given = _one_array(rows.column(field.name))
+        columns[field.name] = _fitting(given, field.type, field.name, view, reasons)
+    for name in key:
+        columns[name] = normal_key(columns[name])
+        if columns[name].null_count:
+            for row in np.flatnonzero(columns[name].is_null().to_numpy(zero_copy_only=False)).tolist():
+                reasons.setdefault(row, f'column "{name}" is null, and is in the key')
+    record = _one_array(rows.column("record")) if "record" in rows.schema.names else None
+    chosen, deleted = _latest([_sortable(columns[name]) for name in key], record, rows.num_rows, list(reasons))
+    kept, gone = chosen[~deleted], chosen[deleted]
+    return MergedBatch(
+        [stored_values(_taken(columns[name], kept)) for name in schema.names],
+        [stored_values(_taken(columns[name], gone)) for name in key],
+        tuple(Rejection(row, reasons[row]) for row in sorted(reasons)),
+    )
+
+
+def check_columns(given: pa.Schema, schema: pa.Schema, *, view: str) -> None:
+    """Refuses rows that have not exactly the view's columns, besides `record`, each of a type that can be converted."""
+    names = [name for name in given.names if name != "record"]
+    for name in names:
+        if name not in schema.names:
+            raise _mismatch(view, f'has no column "{name}"', schema, name, did_you_mean(name, schema.names))
+    for field in schema:
+        if field.name not in names:
+            raise _mismatch(view, f'has a column "{field.name}", and the rows have none', schema, field.name, "")
+        converted(pa.nulls(0, given.field(field.name).type), field.type, path=field.name, topic=view)
+
+
+def _mismatch(view: str, complaint: str, schema: pa.Schema, column: str, near: str) -> SchemaMismatch:
+    rebuild = f"If the flow was changed on purpose, build a new version: mainstem view rebuild {view}."
+    return SchemaMismatch(
+        f'view "{view}" {complaint}',
+        detail=f"Its columns are: {', '.join(schema.names)}.",
+        hint=f"{near} {rebuild}".strip(),
+        column=column,
+        view=view,
+    )
+
+
+def normal_key(column: pa.Array) -> pa.Array:
+    """The column of a key with one form for each value: minus zero, which equals zero, becomes it."""
+    return pc.add(column, pa.scalar(0.0, column.type)) if kinds.is_floating(column.type) else column
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _fitting(array: pa.Array, data_type: pa.DataType, path: str, view: str, reasons: dict[int, str]) -> pa.Array:
+    """The column as the view's type; a value that does not fit is null and its row is given a reason."""
+    try:
+        return converted(array, data_type, path=path, topic=view)
+    except InvalidRows:
+        # Rare: so it may cost a look at each value.
+        pieces = []
+        for row in range(len(array)):
+            try:
+                pieces.append(converted(array.slice(row, 1), data_type, path=path, topic=view))
+            except InvalidRows as error:
+                reasons.setdefault(row, str(error).partition(": ")[2])
+                pieces.append(pa.nulls(1, data_type))
+        return pa.concat_arrays(pieces)
+
+
+def _sortable(column: pa.Array) -> pa.Array:
+    """A column that can be sorted and grouped, in which what is equal stays equal."""
+    return to_json(column) if is_nested(column.type) else column
+
+
+def _latest(
+    key: list[pa.Array], record: pa.StructArray | None, count: int, rejected: list[int]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """The rows that count, sorted by key, and which of them delete."""
+    rank = np.arange(count, dtype=np.int64)
+    deletes = np.zeros(count, dtype=np.bool_)
+    if record is not None:
+        fields = dict(zip((field.name for field in record.type), record.flatten(), strict=True))
+        if "change" in fields:
+            change = pc.fill_null(pc.equal(fields["change"], "delete"), fill_value=False)
+            deletes = change.to_numpy(zero_copy_only=False)
+        if {"partition", "offset"} <= fields.keys():
+            # Rows that say nothing of their place come first, in the order in which they lie.
+            partition, offset = (pc.fill_null(fields[name], -1).to_numpy() for name in ("partition", "offset"))
+            rank[np.lexsort((offset, partition))] = np.arange(count, dtype=np.int64)
+    by_rank = np.empty(count, dtype=np.int64)
+    by_rank[rank] = np.arange(count, dtype=np.int64)
+    names = [f"key{number}" for number in range(len(key))]
+    table = pa.table([*key, pa.array(rank)], names=[*names, "rank"])
+    if rejected:
+        fit = np.ones(count, dtype=np.bool_)
+        fit[rejected] = False
+        table = table.filter(pa.array(fit))
+    # One thread: a batch is small, and Spark wants the others.
+    latest = table.group_by(names, use_threads=False).aggregate([("rank", "max")])
+    latest = latest.sort_by([(name, "ascending") for name in names])
+    chosen = by_rank[latest.column("rank_max").to_numpy()]
+    return chosen, deletes[chosen]
+
+
+def _taken(column: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:
+    return column.take(pa.array(rows, pa.int64()))

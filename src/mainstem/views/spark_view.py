@@ -1,0 +1,136 @@
+"""SparkView: a view with its two ways into Spark, and as the sink of a flow."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from mainstem.crash_points import reach
+from mainstem.log.record import RECORD, record_schema
+from mainstem.log_on_spark.build import Leaf, current_build
+from mainstem.log_on_spark.flow_run import Batch, FlowRun, Written
+from mainstem.log_on_spark.rejected_rows import reject
+from mainstem.log_on_spark.spark_types import spark_schema
+from mainstem.log_on_spark.topic_request import OPTION
+from mainstem.views.view import View
+from mainstem.views.view_writer import ViewWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["SparkView", "SparkViewWriter"]
+
+SOURCE = "mainstem_view"
+
+
+class SparkViewWriter:
+    """The batches of a flow into a view."""
+
+    def __init__(self, writer: ViewWriter) -> None:
+        self.writer = writer
+
+    @property
+    def held(self) -> int:
+        """The last batch that is in; -1 if there is none."""
+        return self.writer.held
+
+    def write(self, rows: DataFrame, batch: Batch) -> Written:
+        table = rows.toArrow()
+        reach("sink_rows_computed")
+        prepared = self.writer.prepare(table)
+        reject(batch, table, prepared.rejections, taken=len(table) - len(prepared.rejections))
+        return self.writer.commit(prepared, batch)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class SparkView(View):
+    """A view as a program has it: everything a `View` does, and DataFrames."""
+
+    def __init__(
+        self,
+        home: str,
+        name: str,
+        session: Callable[[], SparkSession],
+        *,
+        key: str | Sequence[str] | None = None,
+        version: int | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(home, name, key=key, **settings)
+        self._session = session
+        self._version = version
+
+    # Into Spark
+
+    def read(self) -> DataFrame:
+        """What is there, as of one moment, as a DataFrame."""
+        spark = self._session()
+        folder = tempfile.mkdtemp(prefix="read-", dir=_made(f"{self.home}/views/.reads"))
+        return spark.read.schema(spark_schema(self.schema)).parquet(self.export(folder))
+
+    def stream(self) -> DataFrame:
+        """Its changes as they are committed, as a streaming DataFrame with `record` as its last column.
+
+        It begins with every row as an insert. An update is a delete of the old row, then an insert of the new one: a
+        filter would swallow an update that leaves it.
+        """
+        build = current_build()
+        number = -1 if build is None else build.number()
+        if build is not None and build.run is not None and number not in build.leaves:
+            return build.frames[number]
+        leaf = Leaf(number, f"view {self.name}", self._shown_schema())
+        if build is not None:
+            leaf = build.leaves.setdefault(number, leaf)
+        run = None if build is None else build.run
+        columns = list(leaf.schema.names) if leaf.columns is None else list(leaf.columns)
+        request = {
+            "home": self.home,
+            "view": self.name,
+            "columns": columns,
+            "flow": "" if run is None else run.flow,
+            "epoch": 0 if run is None else run.epoch,
+            "version": 1 if run is None else run.version,
+            "leaf": number,
+            "wait_ms": 100 if build is None else build.wait_ms,
+        }
+        schema = spark_schema(pa.schema([leaf.schema.field(name) for name in columns]))
+        reader = self._session().readStream.format(SOURCE).schema(schema).option(OPTION, json.dumps(request))
+        rows = reader.load()
+        if build is not None and build.run is None:
+            build.frames[number] = rows
+        return rows
+
+    def _shown_schema(self) -> pa.Schema:
+        build = current_build()
+        planned = None if build is None else build.schemas.get(f"view:{self.name}")
+        # What an earlier flow of the program will write, whatever is there now.
+        columns = self.schema if planned is None else self._checked(planned)
+        return record_schema(columns, record=RECORD)
+
+    # As a sink
+
+    @property
+    def version(self) -> int:
+        """The version that a flow writes: the live one, or the one that is being rebuilt."""
+        if self._version is not None:
+            return self._version
+        return self._folder.facts().live if self.exists else 1
+
+    def accept(self, schema: pa.Schema, *, version: int | None = None) -> None:
+        super().accept(schema, version=self._version if version is None else version)
+
+    def writer(self, run: FlowRun, schema: pa.Schema) -> SparkViewWriter:  # type: ignore[override]
+        """Begin a run of a flow into this view."""
+        return SparkViewWriter(super().writer(run, schema))
+
+
+def _made(folder: str) -> str:
+    os.makedirs(folder, exist_ok=True)
+    return folder

@@ -1,0 +1,322 @@
+"""View: a keyed table that a flow keeps current, to be asked by any process meanwhile."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from mainstem.clock import Clock, SystemClock
+from mainstem.durations import Duration, duration_us
+from mainstem.errors import Conflict, Invalid, did_you_mean
+from mainstem.log.embedded.waking import Watch
+from mainstem.log.normal_schema import normal_schema, nullable_schema
+from mainstem.log.placed import parse_token
+from mainstem.log.schema_ddl import schema_to_ddl
+from mainstem.log_on_spark.flow_run import FlowRun
+from mainstem.names import check_name
+from mainstem.views.merge_batch import check_columns
+from mainstem.views.stored_columns import python_value
+from mainstem.views.view_connection import Connections
+from mainstem.views.view_description import ViewDescription, ViewVersion, describe, list_versions
+from mainstem.views.view_folder import Facts, Segment, VersionFacts, ViewFolder
+from mainstem.views.view_history import Changes, ViewHistory
+from mainstem.views.view_key import stored_key
+from mainstem.views.view_offsets import missing_of, not_yet
+from mainstem.views.view_query import query_table
+from mainstem.views.view_snapshot import live_snapshot, version_snapshot
+from mainstem.views.view_subscription import Update, subscription, wait_for_commit
+from mainstem.views.view_versions import Difference, ViewVersions
+from mainstem.views.view_writer import ViewWriter
+
+__all__ = ["View"]
+
+CHANGES_MAX = 1_000_000
+CHANGES_AGE: Duration = "7 days"
+# SQLite allows 2,000 columns, and a change has each of them twice.
+COLUMNS_MAX = 900
+
+
+class View:
+    """A view of a home; made by `stem.view(name, key=...)`. Thread-safe.
+
+    It may be named before it is there: the flow that writes into it makes it. `changes_max` and `changes_age` say how
+    many changes it keeps, and for how long (a million, and 7 days), from the next run of that flow on.
+
+    >>> import tempfile
+    >>> from mainstem.log_on_spark.flow_run import Batch, FlowRun
+    >>> revenue = View(tempfile.mkdtemp(), "revenue", key=["store"])
+    >>> run = FlowRun("revenue", epoch=1)
+    >>> rows = pa.table({"store": ["Berlin", "Lisbon"], "amount": [12, 7]})
+    >>> with_rows = revenue.writer(run, rows.schema).apply(rows, Batch(0, run))
+    >>> revenue.get("Berlin")
+    {'store': 'Berlin', 'amount': 12}
+    >>> revenue.query("SELECT max(amount) AS most FROM revenue").to_pylist()
+    [{'most': 12}]
+    """
+
+    kind = "view"
+
+    def __init__(
+        self,
+        home: str | os.PathLike[str],
+        name: str,
+        *,
+        key: str | Sequence[str] | None = None,
+        changes_max: int | None = None,
+        changes_age: Duration | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = check_name(name, "view")
+        self.home = os.fspath(home)
+        self._folder = ViewFolder(self.home, name)
+        self._connections = Connections()
+        self._clock = clock or SystemClock()
+        self._changes_max = changes_max
+        self._changes_age_us = None if changes_age is None else duration_us(changes_age, setting="changes_age")
+        self._given_key = None if key is None else (key,) if isinstance(key, str) else tuple(key)
+        if self._given_key is not None and self._folder.exists():
+            self._check_key(self._folder.facts().key)
+
+    def __repr__(self) -> str:
+        return f'<View {self.name!r} of "{self.home}">'
+
+    @property
+    def exists(self) -> bool:
+        """Whether it is there: a flow has made it."""
+        return self._folder.exists()
+
+    @property
+    def id(self) -> str:
+        """What tells it from another view of the same name, made after it was dropped; positions are of one id alone."""
+        return self._folder.facts().id
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns of the key."""
+        return self._given_key or self._folder.facts().key
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the live version."""
+        with live_snapshot(self._folder, self._connections) as snapshot:
+            return snapshot.schema
+
+    @property
+    def ddl(self) -> str:
+        """The columns of the live version as Spark DDL."""
+        return schema_to_ddl(self.schema)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self._connections.close()
+
+    # Asking
+
+    def get(self, key: Any, *, after: str | None = None, wait: Duration = "5 seconds") -> dict[str, Any] | None:
+        """The row with this key (a value, a tuple or a dict), or None.
+
+        `after`: the token of an append; then it is waited until the view has applied that append, `wait` at most. If it
+        has not by then, `NotYet` says what is missing.
+        """
+        wanted = None if after is None else parse_token(after)
+        wait_us = duration_us(wait, setting="wait")
+        watch: Watch | None = None
+        since = self._clock.monotonic()
+        try:
+            while True:
+                with live_snapshot(self._folder, self._connections) as snapshot:
+                    missing = missing_of(wanted, snapshot.offsets()) if wanted else {}
+                    if not missing:
+                        values = stored_key(key, snapshot.file.key, snapshot.schema, view=self.name)
+                        return _as_dict(snapshot.row(values), snapshot.schema)
+                if watch is None:
+                    # Made before the next look: what is committed after that look ends the wait.
+                    watch = Watch([f"{self._folder.path}/wake"])
+                elif not wait_for_commit(watch, self._clock, since, wait_us):
+                    raise not_yet(self.name, missing)
+        finally:
+            if watch is not None:
+                watch.close()
+
+    def to_arrow(self) -> pa.Table:
+        """All rows, sorted by key, as of one moment."""
+        with live_snapshot(self._folder, self._connections) as snapshot:
+            return snapshot.to_arrow()
+
+    def query(self, sql: str, parameters: Sequence[object] = ()) -> pa.Table:
+        """Ask in SQL (DuckDB), as of one moment; the view is a table of its name, `?` stands for a parameter."""
+        return query_table(self.name, self.to_arrow(), sql, parameters)
+
+    def export(self, folder: str | os.PathLike[str]) -> str:
+        """Write all rows, as of one moment, to a Parquet file in `folder`; its path. Memory does not grow with it."""
+        from pyarrow import parquet
+
+        with live_snapshot(self._folder, self._connections) as snapshot:
+            version, position = snapshot.file.version, snapshot.positions()[1]
+            path = f"{os.fspath(folder)}/{self.name}-v{version}-{position}-{uuid.uuid4().hex[:8]}.parquet"
+            os.makedirs(folder, exist_ok=True)
+            with parquet.ParquetWriter(f"{path}.new", snapshot.schema) as writer:
+                for batch in snapshot.batches():
+                    writer.write_batch(batch)
+        os.rename(f"{path}.new", path)
+        return path
+
+    # What changes
+
+    def subscribe(self, cursor: str | None = None, *, wait: Duration | None = None) -> Iterator[Update]:
+        """All rows, then every change as it is committed; from a cursor on, what changed since.
+
+        Blocks in between. With `wait` it ends when nothing came for so long. `FellOff` if the changes behind the cursor
+        are no longer kept. After another version was put to use, the difference comes as changes.
+        """
+        wait_us = None if wait is None else duration_us(wait, setting="wait")
+        return subscription(self._folder, self._connections, self._clock, cursor, wait_us)
+
+    def changes(self, after: int = 0, limit: int = 65_536) -> Changes:
+        """The next changes behind a position, `limit` at most, with where they end."""
+        history = ViewHistory(self._folder, self._connections)
+        return history.between(after, history.last(), limit)
+
+    def last_position(self) -> int:
+        """The position of the last change; 0 if there is none, also where the view is not made yet."""
+        return ViewHistory(self._folder, self._connections).last() if self.exists else 0
+
+    def changes_between(self, start: int, end: int, rows_max: int) -> Changes:
+        """The changes behind `start` up to `end`, at most so many: the same ones whenever it is asked."""
+        return ViewHistory(self._folder, self._connections).between(start, end, rows_max)
+
+    # How it stands
+
+    def describe(self) -> ViewDescription:
+        """Key, columns, versions, and how far it is."""
+        return describe(self._folder, self._connections)
+
+    def offsets(self, version: int | None = None) -> dict[str, dict[int, int]]:
+        """How far a version, the live one unless another is named, has applied each of its sources."""
+        number = self._folder.facts().live if version is None else version
+        with version_snapshot(self._folder, self._connections, number) as snapshot:
+            return snapshot.offsets()
+
+    # Versions
+
+    def versions(self) -> list[ViewVersion]:
+        """All versions, by number."""
+        return list_versions(self._folder, self._connections)
+
+    def new_version(self, schema: pa.Schema | None = None) -> int:
+        """Make an empty version beside the live one, with other columns if they are given; its number."""
+        columns = self.schema if schema is None else self._checked(schema)
+        return ViewVersions(self._folder, self._clock).new(columns)
+
+    def use(self, version: int) -> None:
+        """Make a version the live one: readers see the one or the other, never none."""
+        ViewVersions(self._folder, self._clock).use(version)
+
+    def drop_version(self, version: int) -> None:
+        """Remove a version that is not live."""
+        ViewVersions(self._folder, self._clock).drop(version)
+
+    def difference(self, before: int, after: int) -> Difference:
+        """How version `after` differs from version `before`: counts, and the first ten rows of each kind."""
+        return ViewVersions(self._folder, self._clock).difference(before, after)
+
+    def drop(self) -> None:
+        """Remove the view with all of its versions; a flow that writes it stops."""
+        self._connections.close()
+        self._folder.remove()
+
+    # Being written
+
+    def accept(self, schema: pa.Schema, *, version: int | None = None) -> None:
+        """Raise if the view cannot take such rows. Nothing is written.
+
+        A version that is not there yet takes any columns that have the key.
+        """
+        columns = self._checked(schema)
+        self._check_key_in(columns)
+        if not self.exists:
+            return
+        facts = self._folder.facts()
+        self._check_key(facts.key)
+        number = facts.live if version is None else version
+        if number in facts.numbers():
+            with version_snapshot(self._folder, self._connections, number) as snapshot:
+                check_columns(schema, snapshot.schema, view=self.name)
+
+    def writer(self, run: FlowRun, schema: pa.Schema) -> ViewWriter:
+        """Begin a run: the view, and version `run.version` of it, are made if they are not there; older runs are fenced."""
+        self.accept(schema, version=run.version)
+        columns = self._checked(schema)
+        if not self.exists:
+            self._folder.create(self._first_facts(columns, run.version), columns)
+        facts = self._folder.facts()
+        self._check_key(facts.key)
+        if run.version not in facts.numbers():
+            ViewVersions(self._folder, self._clock).new(columns, run.version)
+        self._folder.keep_changes(self._changes_max, self._changes_age_us)
+        return ViewWriter(self._folder, run, clock=self._clock)
+
+    def _first_facts(self, schema: pa.Schema, version: int) -> Facts:
+        made = VersionFacts(version, schema_to_ddl(schema), self._clock.now())
+        return Facts(
+            id=uuid.uuid4().hex,
+            key=self.key,
+            live=version,
+            versions=(made,),
+            history=(Segment(version, 0),),
+            changes_max=CHANGES_MAX,
+            changes_age_us=duration_us(CHANGES_AGE),
+        )
+
+    def _checked(self, schema: pa.Schema) -> pa.Schema:
+        columns = nullable_schema(normal_schema(pa.schema([field for field in schema if field.name != "record"])))
+        if len(columns) > COLUMNS_MAX:
+            raise Invalid(
+                f'view "{self.name}" cannot have {len(columns)} columns',
+                detail=f"A view takes {COLUMNS_MAX} at most.",
+                hint="Select the ones that are asked for, or put some together in a struct.",
+            )
+        # Comments and marks say something of a topic's columns, not of the view's.
+        return pa.schema([field.remove_metadata() for field in columns])
+
+    def _check_key_in(self, schema: pa.Schema) -> None:
+        if not self._given_key and not self.exists:
+            raise Invalid(
+                f'view "{self.name}" has no key',
+                detail=f"It is not there yet, so its key must be said. The columns are: {', '.join(schema.names)}.",
+                hint=f'Say which columns tell one row from another: stem.view("{self.name}", key=["{schema.names[0]}"]).',
+            )
+        for name in self.key:
+            if name not in schema.names:
+                raise Invalid(
+                    f'view "{self.name}" has the key "{name}", and the rows have no such column',
+                    detail=f"Their columns are: {', '.join(schema.names)}.",
+                    hint=did_you_mean(name, schema.names) or "Name columns that the rows have.",
+                    column=name,
+                )
+            if pa.types.is_map(schema.field(name).type):
+                raise Invalid(
+                    f'view "{self.name}" has the key "{name}", which is a map',
+                    detail="Two maps with the same entries in another order would be two keys.",
+                    hint="Take a value out of it, or make an array of its sorted entries.",
+                    column=name,
+                )
+
+    def _check_key(self, found: Sequence[str]) -> None:
+        if self._given_key is not None and self._given_key != tuple(found):
+            raise Conflict(
+                f'view "{self.name}" has the key {", ".join(found)}',
+                detail=f"Asked for was {', '.join(self._given_key)}.",
+                hint=f'Leave the key out to take the view as it is: stem.view("{self.name}"). To change it, drop the view '
+                "and run its flow again, or give the new one another name.",
+            )
+
+
+def _as_dict(values: tuple[Any, ...] | None, schema: pa.Schema) -> dict[str, Any] | None:
+    if values is None:
+        return None
+    return {field.name: python_value(value, field.type) for field, value in zip(schema, values, strict=True)}

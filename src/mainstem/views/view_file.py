@@ -1,0 +1,189 @@
+"""The file of one version of a view: which tables it has, and the statements that read and write them.
+
+    rows       the view's columns, by its key
+    changes    position, change (insert | update | delete | none), "key.<column>", "old.<column>", "new.<column>"
+    commits    end_position, committed_at, epoch, batch: when the changes up to a position were committed
+    offsets    topic, partition, end: how far each source is in
+    progress   one row: flow, epoch, batch (the last one that is in), applied_at, recording
+    about      what this file is: format, view, version, key, schema
+
+and a SQL view with the name of the view that shows the rows with times as text. Everything that a batch changes is
+changed in one transaction. Rows are kept by their key alone (WITHOUT ROWID: a third less work than with one). A change
+is written by a trigger of the writer's connection, so there is none without its row.
+
+Positions count changes from 1 and are never used twice: the last change, or a row `none` in its place, always stays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from mainstem.errors import NewerFormat
+from mainstem.log.schema_ddl import schema_from_ddl, schema_to_ddl
+from mainstem.views.stored_columns import column_type, quoted, shown_column
+
+__all__ = ["FORMAT", "ViewFile"]
+
+FORMAT = 1
+_PROGRESS = (
+    "only_row INTEGER PRIMARY KEY CHECK (only_row = 1)",
+    "flow TEXT",
+    "epoch INTEGER",
+    "batch INTEGER",
+    "applied_at INTEGER",
+    "recording INTEGER",
+)
+_TABLES = ("rows", "changes", "commits", "offsets", "progress", "about")
+
+
+@dataclass(frozen=True)
+class ViewFile:
+    """Key and schema of one version, and the SQL that follows from them."""
+
+    view: str
+    version: int
+    path: str
+    key: tuple[str, ...]
+    schema: pa.Schema
+
+    def create(self, *, recording: int, position: int) -> None:
+        """Make the file; one that a crash has left half made is replaced."""
+        for suffix in ("", "-wal", "-shm"):
+            if os.path.exists(self.path + suffix):
+                os.unlink(self.path + suffix)
+        connection = sqlite3.connect(self.path, isolation_level=None)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("BEGIN")
+            for statement in self._definitions():
+                connection.execute(statement)
+            about = {
+                "format": str(FORMAT),
+                "view": self.view,
+                "version": str(self.version),
+                "key": json.dumps(self.key),
+                "schema": schema_to_ddl(self.schema),
+            }
+            connection.executemany("INSERT INTO about VALUES (?, ?)", about.items())
+            connection.execute("INSERT INTO progress VALUES (1, NULL, 0, -1, NULL, ?)", (recording,))
+            connection.execute("INSERT INTO changes (position, change) VALUES (?, 'none')", (position,))
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+        # SQLite reads and writes it in place from here on; others may not read a view of ours.
+        os.chmod(self.path, 0o600)
+
+    def _definitions(self) -> list[str]:
+        columns = ", ".join(f"{quoted(field.name)} {column_type(field.type)}".strip() for field in self.schema)
+        by_name = {field.name: column_type(field.type) for field in self.schema}
+        kept = [
+            *(f"{quoted(f'key.{name}')} {by_name[name]}" for name in self.key),
+            *(f"{quoted(f'{side}.{name}')} {by_name[name]}" for side in ("old", "new") for name in self.values),
+        ]
+        definitions = [
+            f"CREATE TABLE rows ({columns}, PRIMARY KEY ({_listed(self.key)})) WITHOUT ROWID",
+            f"CREATE TABLE changes (position INTEGER PRIMARY KEY, change TEXT NOT NULL, {', '.join(kept)})",
+            "CREATE TABLE commits (end_position INTEGER PRIMARY KEY, committed_at INTEGER, epoch INTEGER, batch INTEGER)",
+            'CREATE TABLE offsets (topic TEXT, partition INTEGER, "end" INTEGER, PRIMARY KEY (topic, partition))',
+            f"CREATE TABLE progress ({', '.join(_PROGRESS)})",
+            "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT)",
+        ]
+        if self.view.casefold() not in _TABLES and not self.view.casefold().startswith("sqlite_"):
+            shown = ", ".join(map(shown_column, self.schema))
+            definitions.append(f"CREATE VIEW {quoted(self.view)} AS SELECT {shown} FROM rows")
+        return definitions
+
+    @classmethod
+    def read(cls, connection: sqlite3.Connection, path: str) -> ViewFile:
+        """What the file says it is."""
+        about = dict(connection.execute("SELECT name, value FROM about"))
+        if int(about["format"]) > FORMAT:
+            raise NewerFormat(
+                f'view "{about["view"]}" was written by a newer Mainstem',
+                detail=f"{path} has format {about['format']}; this Mainstem knows up to {FORMAT}.",
+                hint="Install the newer Mainstem.",
+                found_version=int(about["format"]),
+                known_version=FORMAT,
+            )
+        key = tuple(json.loads(about["key"]))
+        return cls(about["view"], int(about["version"]), path, key, schema_from_ddl(about["schema"]))
+
+    @cached_property
+    def values(self) -> tuple[str, ...]:
+        """The columns that are not in the key."""
+        return tuple(name for name in self.schema.names if name not in self.key)
+
+    # Reading
+
+    @cached_property
+    def columns(self) -> str:
+        """All columns, in order."""
+        return _listed(self.schema.names)
+
+    @cached_property
+    def select_row(self) -> str:
+        return f"SELECT {self.columns} FROM rows WHERE {self.key_is_given}"
+
+    @cached_property
+    def select_rows(self) -> str:
+        return f"SELECT {self.columns} FROM rows ORDER BY {_listed(self.key)}"
+
+    @cached_property
+    def key_is_given(self) -> str:
+        return " AND ".join(f"{quoted(name)} = ?" for name in self.key)
+
+    def select_changes(self, side: str) -> str:
+        """The rows of changes as they were ("old") or became ("new"), in the order of the schema."""
+        columns = ", ".join(
+            quoted(f"key.{name}" if name in self.key else f"{side}.{name}") for name in self.schema.names
+        )
+        return (
+            f"SELECT position, {columns} FROM changes WHERE position > ? AND position <= ? AND change IN ('update', ?) "
+            "ORDER BY position"
+        )
+
+    # Writing
+
+    @cached_property
+    def upsert(self) -> str:
+        """Insert a row or replace it; a row that is the same already is not touched."""
+        places = ", ".join("?" * len(self.schema))
+        insert = f"INSERT INTO rows ({self.columns}) VALUES ({places}) ON CONFLICT ({_listed(self.key)})"
+        if not self.values:
+            return f"{insert} DO NOTHING"
+        changed = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in self.values)
+        same = " AND ".join(f"rows.{quoted(name)} IS excluded.{quoted(name)}" for name in self.values)
+        return f"{insert} DO UPDATE SET {changed} WHERE NOT ({same})"
+
+    @cached_property
+    def delete(self) -> str:
+        return f"DELETE FROM rows WHERE {self.key_is_given}"
+
+    @cached_property
+    def triggers(self) -> dict[str, str]:
+        """What a connection that records changes has, by name."""
+        made = {}
+        for change, row, sides in (("insert", "NEW", "n"), ("update", "NEW", "on"), ("delete", "OLD", "o")):
+            columns = [quoted(f"key.{name}") for name in self.key]
+            values = [f"{row}.{quoted(name)}" for name in self.key]
+            for side, letter in (("old", "o"), ("new", "n")):
+                if letter in sides:
+                    columns += [quoted(f"{side}.{name}") for name in self.values]
+                    values += [f"{side.upper()}.{quoted(name)}" for name in self.values]
+            made[f"record_{change}"] = (
+                f"CREATE TEMP TRIGGER record_{change} AFTER {change.upper()} ON main.rows BEGIN "
+                f"INSERT INTO changes (change, {', '.join(columns)}) VALUES ('{change}', {', '.join(values)}); END"
+            )
+        return made
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(quoted, names))

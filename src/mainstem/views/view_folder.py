@@ -1,0 +1,279 @@
+"""The directory of a view: which versions it has, which one is live, and which changes each one served.
+
+    views/<name>/
+        view.json           key, versions with their schemas, the live one, the history of live ones, how long changes stay
+        lock                locked while versions are made, used or dropped
+        wake                written after each commit: what readers that wait are woken by
+        v<n>.sqlite         the rows of version n; beside it SQLite's own -wal and -shm
+        v<n>.fence          epoch and process of the run that writes version n
+
+The directory is made whole under a name that begins with a dot and then renamed; it is dropped by renaming it back to
+such a name. view.json is replaced whole: whoever reads it sees one live version or the next, never none.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import struct
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+
+import pyarrow as pa
+
+from mainstem.errors import CorruptView, NewerFormat, ViewNotFound, did_you_mean
+from mainstem.log.embedded.files import RealFiles, read_file, replace_file
+from mainstem.log.embedded.home import unavailable
+from mainstem.log.embedded.partition_lock import WRITE, release_lock, share_lock
+from mainstem.log.processes import identity_of
+from mainstem.log.schema_ddl import schema_to_ddl
+from mainstem.views.view_file import FORMAT, ViewFile
+
+__all__ = ["Facts", "Segment", "VersionFacts", "ViewFolder", "view_names"]
+
+_FILES = RealFiles()
+_FENCE = struct.Struct("<qq")
+
+
+@dataclass(frozen=True)
+class VersionFacts:
+    """A version, as view.json names it."""
+
+    number: int
+    schema: str
+    created_at: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """From when on a version was the live one: it served the changes after this position."""
+
+    version: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What view.json says."""
+
+    id: str
+    key: tuple[str, ...]
+    live: int
+    versions: tuple[VersionFacts, ...]
+    history: tuple[Segment, ...]
+    changes_max: int
+    changes_age_us: int
+
+    def encode(self) -> bytes:
+        """As it stands in the file."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes, path: str, view: str) -> Facts:
+        """What the file says; `CorruptView` if it cannot be read."""
+        try:
+            content = json.loads(data)
+            if (version := content.pop("format")) > FORMAT:
+                raise NewerFormat(
+                    f'view "{view}" was written by a newer Mainstem',
+                    detail=f"{path} has format {version}; this Mainstem knows up to {FORMAT}.",
+                    hint="Install the newer Mainstem.",
+                    found_version=version,
+                    known_version=FORMAT,
+                )
+            content["key"] = tuple(content["key"])
+            content["versions"] = tuple(VersionFacts(**version) for version in content["versions"])
+            content["history"] = tuple(Segment(**segment) for segment in content["history"])
+            return cls(**content)
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, NewerFormat):
+                raise
+            raise CorruptView(
+                f'the description of view "{view}" cannot be read',
+                detail=f"{path} should be JSON with key, versions and history: {error}.",
+                hint=f"Drop the view and run its flow: it is made again from the log. (mainstem view drop {view})",
+                path=path,
+                view=view,
+            ) from error
+
+    def numbers(self) -> list[int]:
+        """The versions that are there."""
+        return [version.number for version in self.versions]
+
+
+class ViewFolder:
+    """One view's directory. Thread-safe."""
+
+    def __init__(self, home: str, view: str) -> None:
+        self.home = home
+        self.view = view
+        self.path = f"{home}/views/{view}"
+        self._seen: tuple[tuple[int, int, int], Facts] | None = None
+
+    def exists(self) -> bool:
+        return os.path.exists(f"{self.path}/view.json")
+
+    def facts(self) -> Facts:
+        """What view.json says now; `ViewNotFound` if there is no view."""
+        path = f"{self.path}/view.json"
+        seen = self._seen
+        try:
+            identity = _FILES.identity(path)
+            if seen is not None and seen[0] == identity:
+                return seen[1]
+            facts = Facts.decode(read_file(_FILES, path), path, self.view)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise self._not_found() from error
+        # Replaced between the two looks: the next call sees another identity and reads again.
+        self._seen = (identity, facts)
+        return facts
+
+    def _not_found(self) -> ViewNotFound:
+        names = view_names(self.home)
+        return ViewNotFound(
+            f'view "{self.view}" does not exist',
+            detail=f'The home "{self.home}" has {len(names)} views: {", ".join(names)}.' if names else
+            f'The home "{self.home}" has no views yet.',
+            hint=did_you_mean(self.view, names)
+            or "A view is made by the flow that writes into it: run the program with that flow first.",
+            view=self.view,
+        )  # fmt: skip
+
+    def write_facts(self, facts: Facts) -> None:
+        """Replace view.json; only with the lock held."""
+        replace_file(_FILES, f"{self.path}/view.json", facts.encode())
+
+    def version_path(self, number: int) -> str:
+        return f"{self.path}/v{number}.sqlite"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Inside, nobody else makes, uses or drops versions."""
+        try:
+            lock = share_lock(_FILES, f"{self.path}/lock")
+        except FileNotFoundError as error:
+            raise self._not_found() from error
+        try:
+            with lock.held(WRITE):
+                yield
+        finally:
+            release_lock(_FILES, lock)
+
+    # Making and dropping
+
+    def create(self, facts: Facts, schema: pa.Schema) -> None:
+        """Make the view with its first version; done if another process was first."""
+        parent = f"{self.home}/views"
+        beside = f"{parent}/.new-{os.getpid()}-{uuid.uuid4().hex[:8]}-{self.view}"
+        with unavailable(self.home):
+            os.makedirs(beside, mode=0o700)
+            _sweep(parent)
+            try:
+                file = ViewFile(self.view, facts.live, f"{beside}/v{facts.live}.sqlite", facts.key, schema)
+                file.create(recording=1, position=0)
+                for name in ("lock", "wake"):
+                    _FILES.close(_FILES.create(f"{beside}/{name}"))
+                replace_file(_FILES, f"{beside}/view.json", facts.encode())
+                try:
+                    os.rename(beside, self.path)
+                except OSError as error:
+                    # There is one already: then that one counts.
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
+                _FILES.sync_directory(parent)
+                _FILES.sync_directory(self.home)
+            finally:
+                shutil.rmtree(beside, ignore_errors=True)
+
+    def keep_changes(self, changes_max: int | None, changes_age_us: int | None) -> None:
+        """Keep so many changes, for so long, from now on; None: as it is."""
+        facts = self.facts()
+        wanted = replace(
+            facts,
+            changes_max=facts.changes_max if changes_max is None else changes_max,
+            changes_age_us=facts.changes_age_us if changes_age_us is None else changes_age_us,
+        )
+        if wanted != facts:
+            with self.locked():
+                now = self.facts()
+                self.write_facts(replace(now, changes_max=wanted.changes_max, changes_age_us=wanted.changes_age_us))
+
+    def add_version(self, schema: pa.Schema, number: int, created_at: int) -> None:
+        """Make a version beside the others; only with the lock held."""
+        facts = self.facts()
+        file = ViewFile(self.view, number, self.version_path(number), facts.key, schema)
+        with unavailable(self.home):
+            file.create(recording=0, position=0)
+            added = VersionFacts(number, schema_to_ddl(schema), created_at)
+            self.write_facts(replace(facts, versions=(*facts.versions, added)))
+
+    def remove_version(self, number: int) -> None:
+        """Remove a version that is not live; only with the lock held."""
+        facts = self.facts()
+        left = tuple(version for version in facts.versions if version.number != number)
+        # A history with a part missing leads nowhere: it begins after the last part of this version.
+        served = [index for index, segment in enumerate(facts.history) if segment.version == number]
+        history = facts.history[max(served, default=-1) + 1 :]
+        self.write_facts(replace(facts, versions=left, history=history))
+        for suffix in (".sqlite", ".sqlite-wal", ".sqlite-shm", ".fence"):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{self.path}/v{number}{suffix}")
+
+    def remove(self) -> None:
+        """Drop the view: gone at once by its name, then its files."""
+        gone = f"{self.home}/views/.deleted-{uuid.uuid4().hex[:8]}-{self.view}"
+        try:
+            os.rename(self.path, gone)
+        except FileNotFoundError as error:
+            raise self._not_found() from error
+        _FILES.sync_directory(f"{self.home}/views")
+        shutil.rmtree(gone, ignore_errors=True)
+
+    # Waking and fencing
+
+    def wake(self) -> None:
+        """Tell those who wait that something was committed."""
+        with suppress(OSError):
+            handle = os.open(f"{self.path}/wake", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.pwrite(handle, uuid.uuid4().bytes, 0)
+            finally:
+                os.close(handle)
+
+    def fence(self, version: int) -> tuple[int, int]:
+        """Epoch and process of the latest run that began to write a version."""
+        try:
+            data = read_file(_FILES, f"{self.path}/v{version}.fence")
+        except FileNotFoundError:
+            return 0, 0
+        return _FENCE.unpack(data) if len(data) == _FENCE.size else (0, 0)
+
+    def raise_fence(self, version: int, epoch: int) -> None:
+        """Fence older runs; only with the lock held."""
+        path = f"{self.path}/v{version}.fence"
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(handle, _FENCE.pack(epoch, os.getpid()), 0)
+        finally:
+            os.close(handle)
+
+
+def _sweep(parent: str) -> None:
+    """Remove what a drop or a making that was cut short has left."""
+    for name in os.listdir(parent):
+        made = name.removeprefix(".new-").split("-")[0]
+        cut_short = name.startswith(".new-") and made.isdigit() and identity_of(int(made)) is None
+        if name.startswith(".deleted-") or cut_short:
+            shutil.rmtree(f"{parent}/{name}", ignore_errors=True)
+
+
+def view_names(home: str) -> list[str]:
+    """The views of a home, sorted."""
+    try:
+        return sorted(name for name in os.listdir(f"{home}/views") if not name.startswith("."))
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,42 @@
+"""How far a view has applied its sources, against how far somebody wants it to have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mainstem.errors import NotYet
+
+__all__ = ["Missing", "missing_of", "not_yet"]
+
+# topic -> partition -> (the offset that is applied up to, the offset that was asked for)
+Missing = dict[str, dict[int, tuple[int, int]]]
+
+
+def missing_of(wanted: Mapping[str, Mapping[int, int]], applied: Mapping[str, Mapping[int, int]]) -> Missing:
+    """What is not applied of what is wanted, both end offsets by topic and partition.
+
+    >>> missing_of({"orders": {0: 5, 1: 3}}, {"orders": {0: 5, 1: 2}})
+    {'orders': {1: (2, 3)}}
+    """
+    missing: Missing = {}
+    for topic, ends in wanted.items():
+        for partition, end in ends.items():
+            if (reached := applied.get(topic, {}).get(partition, 0)) < end:
+                missing.setdefault(topic, {})[partition] = (reached, end)
+    return missing
+
+
+def not_yet(view: str, missing: Missing) -> NotYet:
+    """Says per topic and partition what is missing."""
+    parts = [
+        f"{topic}[{partition}] is applied up to {reached}, asked for was {end}"
+        for topic, partitions in missing.items()
+        for partition, (reached, end) in partitions.items()
+    ]
+    return NotYet(
+        f'view "{view}" has not applied {sum(map(len, missing.values()))} of the positions asked for',
+        detail=f"{'; '.join(parts)}.",
+        hint="Wait longer, or see whether its flow runs and reads these topics: mainstem flow list.",
+        view=view,
+        missing=missing,
+    )

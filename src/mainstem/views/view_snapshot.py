@@ -1,0 +1,183 @@
+"""ViewSnapshot: one version of a view as it is at one moment, whatever is written meanwhile."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from mainstem.errors import Unavailable, ViewNotFound
+from mainstem.log.record import record_array, record_schema
+from mainstem.views.stored_columns import arrow_column
+from mainstem.views.view_connection import Connections, translated
+from mainstem.views.view_file import ViewFile
+from mainstem.views.view_folder import Facts, ViewFolder
+
+__all__ = ["ViewSnapshot", "live_snapshot", "version_snapshot"]
+
+# Enough that the cost of a batch does not count; few enough that a view of any size is read in little memory.
+BATCH_ROWS = 65_536
+# A flip or a drop in the middle of the look is rare; several in a row are not waited for.
+TRIES = 10
+
+
+class ViewSnapshot:
+    """What a version held at one moment. Good until the `with` ends that gave it."""
+
+    def __init__(self, connection: sqlite3.Connection, file: ViewFile, facts: Facts) -> None:
+        self._connection = connection
+        self.file = file
+        self.facts = facts
+
+    def release(self) -> None:
+        """Let the moment go."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.file.schema
+
+    def row(self, key: list[Any]) -> tuple[Any, ...] | None:
+        """The stored values of one row, or None."""
+        found: tuple[Any, ...] | None = self._connection.execute(self.file.select_row, key).fetchone()
+        return found
+
+    def count(self) -> int:
+        return int(self._connection.execute("SELECT count(*) FROM rows").fetchone()[0])
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, sorted by key."""
+        cursor = self._connection.execute(self.file.select_rows)
+        while rows := cursor.fetchmany(BATCH_ROWS):
+            yield self._batch(rows)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows, sorted by key."""
+        return pa.Table.from_batches(self.batches(), schema=self.schema)
+
+    def _batch(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+        columns = zip(*rows, strict=True) if rows else iter([()] * len(self.schema))
+        arrays = [arrow_column(list(values), field.type) for values, field in zip(columns, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def offsets(self) -> dict[str, dict[int, int]]:
+        """How far each source is in, by topic and partition."""
+        found: dict[str, dict[int, int]] = {}
+        for topic, partition, end in self._connection.execute('SELECT topic, partition, "end" FROM offsets'):
+            found.setdefault(topic, {})[partition] = end
+        return found
+
+    def progress(self) -> tuple[str | None, int, int, int | None]:
+        """Flow, epoch, last batch, and when it was applied."""
+        found: tuple[str | None, int, int, int | None] = self._connection.execute(
+            "SELECT flow, epoch, batch, applied_at FROM progress"
+        ).fetchone()
+        return found
+
+    # Changes
+
+    def positions(self) -> tuple[int, int]:
+        """The first change that is kept and the last one; there may be gaps from times when it was not live."""
+        first, last = self._connection.execute("SELECT min(position), max(position) FROM changes").fetchone()
+        return int(first), int(last)
+
+    def changes(self, after: int, until: int) -> pa.Table:
+        """Changes as rows with `record`: an update is a delete of the old row followed by an insert of the new one."""
+        old, new = (self._sides("old", "delete", after, until), self._sides("new", "insert", after, until))
+        both = pa.concat_tables([old, new])
+        return both.sort_by("offset").drop_columns(["offset"])
+
+    def _sides(self, side: str, change: str, after: int, until: int) -> pa.Table:
+        rows = self._connection.execute(self.file.select_changes(side), (after, until, change)).fetchall()
+        positions = [row[0] for row in rows]
+        # Two for each position, so that the two halves of an update keep their order wherever they are sorted.
+        offsets = pa.array([2 * position + (change == "insert") for position in positions], pa.int64())
+        times = pa.array(self._times(positions), pa.int64())
+        changes = pa.repeat(pa.scalar(change, pa.string()), len(rows))
+        record = record_array(0, offsets, times, count=len(rows), change=changes)
+        columns = [*self._batch([row[1:] for row in rows]).columns, record]
+        return pa.Table.from_arrays(columns, schema=record_schema(self.schema)).append_column("offset", offsets)
+
+    def _times(self, positions: list[int]) -> list[int]:
+        """When each change was committed."""
+        if not positions:
+            return []
+        commits = self._connection.execute(
+            "SELECT end_position, committed_at FROM commits WHERE end_position >= ? ORDER BY end_position",
+            (positions[0],),
+        )
+        times = []
+        end, committed_at = next(commits)
+        for position in positions:
+            while position > end:
+                end, committed_at = next(commits)
+            times.append(committed_at)
+        return times
+
+
+@contextmanager
+def live_snapshot(folder: ViewFolder, connections: Connections) -> Iterator[ViewSnapshot]:
+    """The live version, now."""
+    with _held(_pinned_live(folder, connections)) as snapshot:
+        yield snapshot
+
+
+@contextmanager
+def version_snapshot(folder: ViewFolder, connections: Connections, version: int) -> Iterator[ViewSnapshot]:
+    """One version, now."""
+    with _held(_pinned(folder, connections, folder.facts(), version)) as snapshot:
+        yield snapshot
+
+
+@contextmanager
+def _held(snapshot: ViewSnapshot) -> Iterator[ViewSnapshot]:
+    with translated(snapshot.file.path, snapshot.file.view):
+        try:
+            yield snapshot
+        finally:
+            snapshot.release()
+
+
+def _pinned_live(folder: ViewFolder, connections: Connections) -> ViewSnapshot:
+    for left in reversed(range(TRIES)):
+        facts = folder.facts()
+        try:
+            snapshot = _pinned(folder, connections, facts, facts.live)
+        except ViewNotFound:
+            if not left:
+                raise
+            continue
+        # Pinned before this look: if it is still the live one, it was so at the moment that is shown.
+        if folder.facts() == facts:
+            return snapshot
+        snapshot.release()
+    raise Unavailable(
+        f'view "{folder.view}" changed its version {TRIES} times in a row',
+        detail="Each time between looking up the live version and opening it.",
+        hint="Ask again.",
+    )
+
+
+def _pinned(folder: ViewFolder, connections: Connections, facts: Facts, version: int) -> ViewSnapshot:
+    if version not in facts.numbers():
+        raise ViewNotFound(
+            f'view "{folder.view}" has no version {version}',
+            detail=f"It has: {', '.join(map(str, facts.numbers()))}; the live one is {facts.live}.",
+            hint="Name one of these.",
+            view=folder.view,
+        )
+    path = folder.version_path(version)
+    with translated(path, folder.view):
+        connection, file = connections.of(path, folder.view)
+        connection.execute("BEGIN")
+        try:
+            # A transaction sees what was there at its first read, not at its beginning.
+            connection.execute("SELECT batch FROM progress").fetchone()
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+    return ViewSnapshot(connection, file, facts)

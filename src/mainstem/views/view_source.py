@@ -1,0 +1,157 @@
+"""The view source: a view's changes as a streaming source of Spark.
+
+    offset  {"view": "revenue", "id": "5f..", "position": 900}                              changes up to here are in
+            {"view": "revenue", "id": "5f..", "position": 900, "snapshot": "....parquet"}   nothing is in: begin with these
+
+The id says which view it was, should one of that name be dropped and made again. Positions go through all versions of a view; the same range gives the same rows at every replay. Where the first changes
+are no longer kept, a new reader begins with a snapshot, which is written down before the first batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from mainstem.errors import Conflict, FellOff
+from mainstem.log.embedded.waking import Watch
+from mainstem.log.record import record_array
+from mainstem.log_on_spark.flow_run import FlowRun
+from mainstem.log_on_spark.flow_store import check_epoch
+from mainstem.log_on_spark.topic_request import OPTION
+from mainstem.views.view import View
+
+__all__ = ["ViewSource"]
+
+CHANGES_MAX = 200_000
+PIECE = 20_000
+
+
+class ViewSource(DataSource):
+    """`spark.readStream.format("mainstem_view")`; see `SparkView.stream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "mainstem_view"
+
+    def streamReader(self, schema: StructType) -> ViewStreamReader:  # noqa: N802 - Spark's name
+        return ViewStreamReader(json.loads(self.options[OPTION]))
+
+
+@lru_cache(maxsize=16)
+def open_view(home: str, name: str) -> View:
+    return View(home, name)
+
+
+class ViewRange(InputPartition):
+    """Changes behind one position up to another."""
+
+    def __init__(self, start: dict[str, Any], end: int) -> None:
+        super().__init__((start, end))
+        self.start, self.end = start, end
+
+
+class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What changes in a view, batch by batch."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self._request = request
+        self._limit: int | None = None
+        self._watch: Watch | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_request": self._request, "_limit": None, "_watch": None}
+
+    def _check(self) -> View:
+        request = self._request
+        if request["flow"]:
+            check_epoch(request["home"], FlowRun(request["flow"], request["epoch"], request["version"]))
+        return open_view(request["home"], request["view"])
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names from here on
+        view = self._check()
+        if not view.exists:
+            return self._offset(0)
+        try:
+            view.changes_between(0, 1, 1)
+        except FellOff:
+            folder = f"{self._request['home']}/flows/{self._request['flow'] or '.unnamed'}/snapshots"
+            path = view.export(folder)
+            # The name says up to which change the snapshot goes.
+            position = int(os.path.basename(path).rsplit("-", 2)[1])
+            return {**self._offset(position), "snapshot": path}
+        return self._offset(0)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._limit = self._check().last_position()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        view = self._check()
+        self._check_same(view, start)
+        last = self._last(view)
+        if last <= start["position"] and "snapshot" not in start and self._limit is None:
+            if self._watch is None and view.exists:
+                self._watch = Watch([f"{view.home}/views/{view.name}/wake"])
+            elif self._watch is not None:
+                self._watch.wait(self._request["wait_ms"] / 1000)
+            last = self._last(view)
+        reached = max(start["position"], min(last, start["position"] + CHANGES_MAX))
+        return self._offset(reached, start.get("id", ""))
+
+    def _last(self, view: View) -> int:
+        return view.last_position() if self._limit is None else self._limit
+
+    def _offset(self, position: int, known: str = "") -> dict[str, Any]:
+        view = open_view(self._request["home"], self._request["view"])
+        return {"view": view.name, "id": view.id if view.exists else known, "position": position}
+
+    def _check_same(self, view: View, offset: dict[str, Any]) -> None:
+        """A view that was made again counts its changes anew."""
+        known = offset.get("id", "")
+        if known and (not view.exists or view.id != known):
+            raise Conflict(
+                f'view "{view.name}" is not the one that flow "{self._request["flow"]}" has read so far',
+                detail="It was dropped and made again since: its changes are counted from the beginning.",
+                hint="Begin anew: delete the flow's checkpoint and what it has written.",
+            )
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._check()
+        return [ViewRange(start, end["position"])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, ViewRange)
+        view = self._check()
+        columns = self._request["columns"]
+        if "snapshot" in partition.start:
+            for batch in pq.ParquetFile(partition.start["snapshot"]).iter_batches(PIECE):
+                # A change at position p has the offsets 2p and 2p + 1: these come before every later one.
+                places = np.full(batch.num_rows, 2 * partition.start["position"] + 1, np.int64)
+                record = record_array(0, places, 0, count=batch.num_rows)
+                names = [*batch.schema.names, "record"]
+                yield pa.RecordBatch.from_arrays([*batch.columns, record], names=names).select(columns)
+        position = partition.start["position"]
+        while position < partition.end:
+            changes = view.changes_between(position, partition.end, PIECE)
+            for batch in changes.rows.select(columns).combine_chunks().to_batches():
+                yield batch
+            if changes.end == position:
+                return
+            position = changes.end
+
+    def stop(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None

@@ -1,0 +1,94 @@
+"""`mainstem check`: everything that can be known of a program before it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from mainstem.workbench.cli.amounts import counted
+from mainstem.workbench.cli.home_option import HomeOption, SparkOption, open_home
+from mainstem.workbench.cli.json_output import JsonOption, print_json
+from mainstem.workbench.cli.program_file import ProgramArgument, load_program
+from mainstem.workbench.cli.progress import show_progress
+from mainstem.workbench.cli.terminal_table import show_facts, show_note
+
+if TYPE_CHECKING:
+    from mainstem.flows.program import PlannedFlow
+
+__all__ = ["check"]
+
+
+def check(
+    program: ProgramArgument, *, spark: SparkOption = "local[*]", as_json: JsonOption = False, home: HomeOption = None
+) -> None:
+    """Build every flow of a program without starting one: what it reads, what it keeps, where it goes.
+
+    An unknown topic or column, a sink that cannot take the rows or two flows into one sink are found here, with the line
+    of the program; the exit status is 1 then. State that grows without bound is a warning.
+
+    Example: mainstem check shop.py
+    """
+    file = load_program(program)
+    with open_home(home, spark=spark) as stem:
+        from mainstem.flows.program import Program
+
+        with show_progress("start Spark"):
+            _ = stem.spark
+        with file.building():
+            flows = Program(stem, file.flows).flows
+        warnings = [warning for flow in flows for warning in flow.warnings()]
+        if as_json:
+            print_json({"program": program, "flows": [_to_json(flow) for flow in flows], "warnings": warnings})
+            return
+        for flow in flows:
+            typer.secho(flow.name, bold=True)
+            show_facts(_facts(flow))
+            typer.echo()
+        typer.echo(f"{counted(len(flows), 'flow')}, {counted(len(warnings), 'warning')}; nothing was started")
+        for warning in warnings:
+            show_note(f"Warning: {warning}")
+
+
+def _facts(flow: PlannedFlow) -> list[tuple[str, str]]:
+    facts = [("  reads", _reading(source)) for source in _sources(flow)]
+    for operator in flow.operators:
+        bound = f"state is bounded by {operator.bounded_by}" if operator.bounded_by else "STATE GROWS WITHOUT BOUND"
+        facts.append(("  keeps", f"{operator.name}: {bound}"))
+    if not flow.operators:
+        facts.append(("  keeps", "nothing from one batch to the next"))
+    mode = "rows as they change" if flow.mode == "update" and flow.operators else "each row once"
+    facts.append(("  into", f"{flow.flow.into.kind} {flow.flow.into.name}, {mode} (output mode {flow.mode})"))
+    return facts
+
+
+def _reading(source: dict[str, Any]) -> str:
+    columns, known = source["columns"], source["columns_known"]
+    part = f"all {len(known)} columns" if len(columns) == len(known) else f"{len(columns)} of {len(known)} columns"
+    return f"{source['source']}: {', '.join(columns)} ({part})"
+
+
+def _sources(flow: PlannedFlow) -> list[dict[str, Any]]:
+    """What each stream of the flow reads, in the order of the program."""
+    found = []
+    for leaf in flow.leaves.values():
+        known = leaf.schema.names
+        found.append(
+            {"source": leaf.source, "columns": list(leaf.columns or known), "columns_known": list(known)}
+        )  # fmt: skip
+    return found
+
+
+def _to_json(flow: PlannedFlow) -> dict[str, Any]:
+    from mainstem.log.schema_ddl import schema_to_ddl
+
+    sink = flow.flow.into
+    return {
+        "flow": flow.name,
+        "sources": _sources(flow),
+        "operators": [{"operator": it.name, "bounded_by": it.bounded_by or None} for it in flow.operators],
+        "sink": {"kind": sink.kind, "name": sink.name},
+        "output_mode": flow.mode,
+        "schema": schema_to_ddl(flow.schema),
+        "warnings": flow.warnings(),
+    }

@@ -1,0 +1,204 @@
+"""`mainstem flow`: the flows that ever ran in a home, whichever process runs them."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mainstem.durations import duration_us
+from mainstem.errors import Unavailable
+from mainstem.workbench.cli.amounts import about_size, counted, moment
+from mainstem.workbench.cli.home_option import HomeOption, open_home
+from mainstem.workbench.cli.json_output import JsonOption, lag_json, print_json
+from mainstem.workbench.cli.lag_columns import LAG_COLUMNS, lag_cells
+from mainstem.workbench.cli.terminal_table import Column, show_facts, show_table
+
+if TYPE_CHECKING:
+    from mainstem.stem import Mainstem
+    from mainstem.workbench.cli.flow_facts import FlowFacts
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True)
+
+FlowArgument = Annotated[str, typer.Argument(metavar="FLOW", help="The flow's name.", show_default=False)]
+
+# A run looks for a wish to stop four times a second.
+LOOK_SECONDS = 0.1
+BATCHES_SHOWN = 5
+
+
+@app.command("list")
+def list_flows(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
+    """List the flows that ever ran here: whether they run now and where, and how far behind they are.
+
+    Example: mainstem flow list
+    """
+    from mainstem.workbench.cli.flow_facts import flow_facts, known_flows, last_progress
+
+    with open_home(home) as stem:
+        progress = last_progress(stem)
+        found = [flow_facts(stem, name, progress) for name in known_flows(stem)]
+        if as_json:
+            print_json([_to_json(it) for it in found])
+            return
+        show_table(
+            [
+                Column("flow", style="bold"), Column("state"), Column("pid", "right"), Column("into"),
+                Column("batch", "right"), Column("last batch"), Column("took", "right"), *LAG_COLUMNS,
+            ],
+            (
+                [
+                    it.flow, it.state, "" if it.pid is None else str(it.pid), it.sink, _batch(it), *_last(it),
+                    *lag_cells(it.lag),
+                ]
+                for it in found
+            ),
+            empty="no flows yet",
+        )  # fmt: skip
+
+
+def _batch(it: FlowFacts) -> str:
+    return "none" if it.batch is None else str(it.batch)
+
+
+def _last(it: FlowFacts) -> list[str]:
+    if not it.progress:
+        return ["", ""]
+    return [moment(it.progress[-1]["at"]), f"{it.progress[-1]['batch_ms']:,} ms"]
+
+
+@app.command()
+def describe(flow: FlowArgument, *, as_json: JsonOption = False, home: HomeOption = None) -> None:
+    """Describe a flow: who runs it, where it stands in each partition of its topics, and its last batches.
+
+    Example: mainstem flow describe revenue
+    """
+    from mainstem.workbench.cli.flow_facts import flow_facts
+
+    with open_home(home) as stem:
+        facts = flow_facts(stem, flow)
+        if as_json:
+            print_json(_to_json(facts))
+            return
+        _show(facts)
+
+
+def _show(it: FlowFacts) -> None:
+    last = it.progress[-1] if it.progress else {}
+    shown = [
+        ("flow", it.flow),
+        ("state", it.state if it.pid is None else f"{it.state}, process {it.pid}"),
+        ("into", it.sink),
+        ("version", str(it.version)),
+        ("epoch", str(it.epoch)),
+        ("last batch", _batch(it)),
+        ("watermark", moment(last.get("watermark"), none="none")),
+        ("keeps", _state(last)),
+        ("checkpoint", it.checkpoint),
+    ]
+    show_facts(shown + [("failed with" if not number else "", line) for number, line in enumerate(it.error)])
+    typer.echo()
+    show_table(
+        [Column("topic"), Column("partition", "right"), Column("next offset", "right"), *LAG_COLUMNS],
+        ([part.topic, str(part.partition), counted(part.offset), *lag_cells(part.lag)] for part in it.sources),
+        empty="it reads no topics",
+    )
+    typer.echo()
+    show_table(
+        [
+            Column("batch", "right"), Column("at"), Column("rows in", "right"), Column("rows out", "right"),
+            Column("rejected", "right"), Column("late", "right"), Column("took", "right"), Column("behind then", "right"),
+        ],
+        (
+            [
+                str(row["batch"]), moment(row["at"]), counted(row["rows_in"]), counted(row["rows_out"]),
+                counted(row["rejected"]), counted(row["late"]), f"{row['batch_ms']:,} ms", counted(row["lag_records"]),
+            ]
+            for row in it.progress[-BATCHES_SHOWN:]
+        ),
+        empty="no batches in the last reports",
+    )  # fmt: skip
+
+
+def _state(last: dict[str, Any]) -> str:
+    if not last.get("state_rows"):
+        return "nothing"
+    return f"{counted(last['state_rows'], 'row')}, {about_size(last['state_bytes'])}"
+
+
+def _to_json(it: FlowFacts) -> dict[str, Any]:
+    return {
+        "flow": it.flow,
+        "state": it.state,
+        "pid": it.pid,
+        "version": it.version,
+        "epoch": it.epoch,
+        "sink": it.sink,
+        "batch": it.batch,
+        "error": list(it.error),
+        "lag": lag_json(it.lag),
+        "sources": [
+            {"topic": part.topic, "partition": part.partition, "offset": part.offset, "lag": lag_json(part.lag)}
+            for part in it.sources
+        ],
+        "last_batches": [{**row, "phases": dict(row["phases"] or [])} for row in it.progress[-BATCHES_SHOWN:]],
+        "checkpoint": it.checkpoint,
+    }
+
+
+@app.command()
+def stop(
+    flows: Annotated[list[str], typer.Argument(metavar="FLOW...", help="The flows' names.", show_default=False)],
+    *,
+    wait: Annotated[str, typer.Option(help="How long to wait until it has stopped.")] = "1 minute",
+    home: HomeOption = None,
+) -> None:
+    """Stop flows that run in another process, in order: the next run goes on where they stand.
+
+    The process itself goes on with its other flows, and ends with its last one. A run that begins later is not meant.
+
+    Example: mainstem flow stop revenue
+    """
+    limit = duration_us(wait, setting="--wait")
+    with open_home(home) as stem:
+        from mainstem.workbench.cli.flow_facts import flow_facts
+
+        # All names are looked at before the first flow is stopped.
+        for facts in [flow_facts(stem, name) for name in flows]:
+            if facts.pid is None:
+                typer.echo(f"flow {facts.flow} does not run")
+            else:
+                _stop(stem, facts, limit, wait)
+
+
+def _stop(stem: Mainstem, facts: FlowFacts, limit: int, wait: str) -> None:
+    from mainstem.log_on_spark.checkpoint_offsets import last_batch
+    from mainstem.log_on_spark.flow_store import FlowStore, running_in
+
+    store = FlowStore(stem.home, facts.flow)
+    clock, pause = stem.log.clock, threading.Event()
+    began, asked = clock.monotonic(), 0
+    while (process := running_in(run := store.of_version(facts.version))) is not None and process["pid"] == facts.pid:
+        if run["epoch"] != asked:
+            # Again if it was just being started anew: that run did not hear of it.
+            asked = run["epoch"]
+            store.ask_to_stop(facts.version)
+        if clock.monotonic() - began > limit:
+            raise _still_running(facts, wait)
+        pause.wait(LOOK_SECONDS)
+    batch = last_batch(facts.checkpoint)
+    typer.echo(f"stopped flow {facts.flow} {'before its first batch' if batch is None else f'after batch {batch}'}")
+
+
+def _still_running(facts: FlowFacts, wait: str) -> Unavailable:
+    from mainstem.log.processes import stopped
+
+    stands = " That process is stopped (SIGSTOP) and cannot heed it." if stopped(facts.pid or 0) else ""
+    return Unavailable(
+        f'flow "{facts.flow}" has not stopped within {wait}',
+        detail=f"Process {facts.pid} runs it and was asked to stop it; it does so when it gets to it.{stands}",
+        hint=f"Wait longer (--wait), or end the process: kill {facts.pid}. Nothing is lost: the next run goes on.",
+    )

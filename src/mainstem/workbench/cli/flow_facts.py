@@ -1,0 +1,145 @@
+"""What there is to say of a flow from outside: who runs it, and how far it has come. Without Spark.
+
+How far it is stands in its checkpoint, and what was appended since in the log: so both are right at any moment, also of a
+flow that stands still. What a batch was like is told by the last rows of the topic `mainstem.progress`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from mainstem.errors import FlowNotFound, TopicNotFound, did_you_mean
+from mainstem.log.lag import Lag
+from mainstem.log.topic import Topic
+from mainstem.log_on_spark.checkpoint_offsets import batch_offsets, last_batch
+from mainstem.log_on_spark.flow_store import FlowStore, flow_names, running_in
+from mainstem.views.view_folder import ViewFolder
+
+if TYPE_CHECKING:
+    from mainstem.log.log import Log
+    from mainstem.stem import Mainstem
+
+__all__ = ["FlowFacts", "SourceFacts", "flow_facts", "flow_lag", "flow_sources", "known_flows", "last_progress"]
+
+PROGRESS_TOPIC = "mainstem.progress"
+# Of a topic that may hold a week of batches, enough of the end to find the last ones of every flow that is at work.
+PROGRESS_ROWS = 2_000
+
+State = Literal["running", "stopped", "failed", "killed"]
+
+
+@dataclass(frozen=True)
+class SourceFacts:
+    """Where a flow stands in one partition of a topic: the offset it reads next, and what is there from it on."""
+
+    topic: str
+    partition: int
+    offset: int
+    lag: Lag
+
+
+@dataclass(frozen=True)
+class FlowFacts:
+    """A flow as it is now. `batch` is its last complete one; `progress` the last rows about it, oldest first.
+
+    A flow is `killed` when its process is gone and could not say what became of it.
+    """
+
+    flow: str
+    state: State
+    pid: int | None
+    version: int
+    epoch: int
+    sink: str
+    batch: int | None
+    sources: tuple[SourceFacts, ...]
+    error: tuple[str, ...] = ()
+    progress: tuple[dict[str, Any], ...] = field(default_factory=tuple)
+    checkpoint: str = ""
+
+    @property
+    def lag(self) -> Lag:
+        return Lag.total(source.lag for source in self.sources)
+
+
+def known_flows(stem: Mainstem) -> list[str]:
+    """The flows that ever ran in this home."""
+    return flow_names(stem.home)
+
+
+def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any]]] | None = None) -> FlowFacts:
+    """The facts of a flow; `progress` are the last rows of all flows, if they were read already."""
+    if name not in (known := known_flows(stem)):
+        raise FlowNotFound(
+            f'flow "{name}" never ran in this home',
+            detail=f"These did: {', '.join(known)}." if known else f'No flow ever ran in "{stem.home}".',
+            hint=did_you_mean(name, known) or "Run a program that has it: mainstem run PROGRAM.py",
+        )
+    store = FlowStore(stem.home, name)
+    version = _shown_version(stem.home, store)
+    run = store.of_version(version)
+    process, ended = running_in(run), run.get("ended", {})
+    checkpoint = store.checkpoint(version)
+    rows = (last_progress(stem) if progress is None else progress).get(name, [])
+    return FlowFacts(
+        flow=name,
+        state="running" if process else ended.get("state", "killed"),
+        pid=process["pid"] if process else None,
+        version=version,
+        epoch=run.get("epoch", 0),
+        sink=run.get("sink", ""),
+        batch=last_batch(checkpoint),
+        sources=tuple(flow_sources(stem.log, checkpoint, run.get("sources", []))),
+        error=tuple(ended.get("error", ())),
+        progress=tuple(row for row in rows if row["version"] == version),
+        checkpoint=checkpoint,
+    )
+
+
+def _shown_version(home: str, store: FlowStore) -> int:
+    """The version that the flow is about: of one into a view the live one, also while another is made beside it."""
+    last = store.last_version()
+    kind, _, name = store.of_version(last).get("sink", "").partition(" ")
+    if kind == "view" and (folder := ViewFolder(home, name)).exists():
+        live = folder.facts().live
+        return live if store.of_version(live) else last
+    return last
+
+
+def flow_lag(log: Log, checkpoint: str, sources: list[str]) -> Lag:
+    """How far a flow is behind its topics, now."""
+    return Lag.total(source.lag for source in flow_sources(log, checkpoint, sources))
+
+
+def flow_sources(log: Log, checkpoint: str, sources: list[str]) -> list[SourceFacts]:
+    """Where a flow stands in each of its topics: behind its last complete batch, before the first at their beginning."""
+    batch = last_batch(checkpoint)
+    offsets = {} if batch is None else batch_offsets(checkpoint, batch)
+    found = []
+    for name in dict.fromkeys([*offsets, *sources]):
+        try:
+            backend = log.open_topic(name)
+        except (TopicNotFound, ValueError):
+            # Deleted meanwhile; or it is not a topic but a view, whose changes are counted there.
+            continue
+        for number in range(backend.settings.partitions):
+            offset = offsets.get(name, {}).get(number, backend.earliest(number))
+            found.append(SourceFacts(name, number, offset, backend.behind(number, offset)))
+    return found
+
+
+def last_progress(stem: Mainstem) -> dict[str, list[dict[str, Any]]]:
+    """The last rows of `mainstem.progress` by flow, oldest first; none if no program ever ran."""
+    if PROGRESS_TOPIC not in stem.topics():
+        return {}
+    topic: Topic = stem.topic(PROGRESS_TOPIC)
+    backend = topic.backend
+    start = {
+        number: max(backend.earliest(number), backend.latest(number) - PROGRESS_ROWS)
+        for number in range(topic.settings.partitions)
+    }
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in topic.to_arrow(start=start).drop_columns(["record"]).to_pylist():
+        found.setdefault(row["flow"], []).append(row)
+    return found

@@ -1,0 +1,204 @@
+"""A program by the path of its file: loaded, its function `flows` found, and its mistakes told by file and line.
+
+The file is run as Python runs a module: what stands under `if __name__ == "__main__"` is not. Its functions travel to
+Spark's workers by value, since no worker could import the file; modules beside it are found there by their path.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mainstem.errors import Invalid, MainstemError, NotFound, did_you_mean
+from mainstem.workbench.cli.error_text import with_facts
+
+if TYPE_CHECKING:
+    from mainstem.flows.program import Flows
+
+__all__ = ["ProgramArgument", "ProgramFile", "load_program"]
+
+FUNCTION = "flows"
+
+ProgramArgument = Annotated[
+    str, typer.Argument(metavar="PROGRAM.py", help="A Python file with a function `flows`.", show_default=False)
+]
+
+
+@dataclass(frozen=True)
+class ProgramFile:
+    """A program that was loaded."""
+
+    path: str
+    flows: Flows
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """What goes wrong inside while the flows are built, with the line of the program that led to it."""
+        try:
+            yield
+        except MainstemError as error:
+            place = _place_in(self.path, error) or _place_in(self.path, error.__cause__)
+            if place is None:
+                raise
+            raise with_facts(error, detail=f"{error.detail} It is {place}.".strip()) from error.__cause__
+        except Exception as error:
+            if (place := _place_in(self.path, error)) is None:
+                raise
+            raise Invalid(
+                f"the function `{FUNCTION}` failed",
+                detail=f"{_said(error)}. It is {place}.",
+                hint="Nothing was started. Mend the program and check it again.",
+            ) from error
+
+
+def load_program(path: str) -> ProgramFile:
+    """Run the file and find its function. Nothing else of Mainstem is touched, and no Spark is started."""
+    file = Path(path)
+    if not file.is_file():
+        near = [str(other) for other in sorted(file.parent.glob("*.py"))] if file.parent.is_dir() else []
+        raise NotFound(
+            f'there is no program "{path}"',
+            detail=f"It was looked for in {os.getcwd()!r}.",
+            hint=did_you_mean(path, near) or "Give the path of a Python file with a function `flows`.",
+        )
+    return ProgramFile(path, _function(path, _module(file)))
+
+
+def _module(file: Path) -> ModuleType:
+    """The file as a module of a name of its own: one called json.py must not stand in for Python's."""
+    name = f"mainstem_program_{''.join(c if c.isalnum() else '_' for c in file.stem)}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise Invalid(
+            f'"{file}" is not a Python file',
+            detail="Its name does not end in .py.",
+            hint="Give the path of a Python file with a function `flows`.",
+        )
+    module = importlib.util.module_from_spec(spec)
+    _find_neighbours(file)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        del sys.modules[name]
+        raise _not_python(file, error) from error
+    except MainstemError:
+        del sys.modules[name]
+        raise
+    except Exception as error:
+        del sys.modules[name]
+        raise _failed(file, error) from error
+    _travel_by_value(module)
+    return module
+
+
+def _find_neighbours(file: Path) -> None:
+    """Let the program import the modules beside it, here and in the workers, as `python shop.py` would."""
+    folder = str(file.parent.resolve())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    known = os.environ.get("PYTHONPATH", "")
+    if folder not in known.split(os.pathsep):
+        os.environ["PYTHONPATH"] = folder + (os.pathsep + known if known else "")
+
+
+def _travel_by_value(module: ModuleType) -> None:
+    try:
+        from pyspark import cloudpickle
+    except ModuleNotFoundError as error:
+        raise _without_spark(error) from error
+    register: Callable[[ModuleType], Any] = cloudpickle.register_pickle_by_value
+    register(module)
+    _hush_spark()
+
+
+def _hush_spark() -> None:
+    """PySpark writes every error it raises to standard error as well, with its whole stack; ours say it in three lines."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
+def _function(path: str, module: ModuleType) -> Flows:
+    found = getattr(module, FUNCTION, None)
+    if callable(found):
+        function: Flows = found
+        return function
+    own = [
+        name
+        for name, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", None) == module.__name__ and not name.startswith("_")
+    ]
+    facts = f"It is {type(found).__name__}, which cannot be called." if found is not None else ""
+    raise Invalid(
+        f'"{path}" has no function `{FUNCTION}`',
+        detail=facts or (f"It defines: {', '.join(own)}." if own else "It defines no functions."),
+        hint=f"Write: def {FUNCTION}(stem): yield Flow(rows, into=sink).",
+    )
+
+
+def _not_python(file: Path, error: SyntaxError) -> Invalid:
+    named = error.filename or str(file)
+    text = (error.text or "").strip()
+    return Invalid(
+        f'"{_shown_path(named)}" is not Python, at line {error.lineno}',
+        detail=f"{error.msg}{f': {text}' if text else ''}",
+        hint="Mend that line and check it again.",
+    )
+
+
+def _failed(file: Path, error: Exception) -> MainstemError:
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is not None and missing.partition(".")[0] in ("pyspark", "py4j"):
+        return _without_spark(error)
+    place = _place_in(str(file), error)
+    return Invalid(
+        f'"{file}" failed while it was loaded',
+        detail=f"{_said(error)}.{f' It is {place}.' if place else ''}",
+        hint="Mend it and check it again; what a program does when it is loaded should be little.",
+    )
+
+
+def _without_spark(error: Exception) -> NotFound:
+    return NotFound(
+        "PySpark is not installed",
+        detail=f"Programs run on it. Python says: {error}.",
+        hint='Install it with Mainstem: pip install "mainstem[spark]".',
+    )
+
+
+def _said(error: BaseException) -> str:
+    first = str(error).splitlines()[0] if str(error) else "no message"
+    return f"{type(error).__name__}: {first}".rstrip(".")
+
+
+def _place_in(path: str, error: BaseException | None) -> str | None:
+    """The last line of the program on the way to the error."""
+    if error is None:
+        return None
+    wanted = os.path.realpath(path)
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if os.path.realpath(frame.filename) == wanted
+    ]
+    if not frames:
+        return None
+    line = f": {frames[-1].line}" if frames[-1].line else ""
+    return f"line {frames[-1].lineno} of {_shown_path(path)}{line}"
+
+
+def _shown_path(path: str) -> str:
+    """As a person would type it from here."""
+    near = os.path.relpath(path)
+    return path if near.startswith("..") else near

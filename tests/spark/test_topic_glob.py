@@ -1,0 +1,96 @@
+"""Several topics as one stream: which topics those are, and how later ones join it."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from mainstem.errors import FlowFailed, Invalid, SchemaMismatch, TopicNotFound
+from mainstem.flows.flow import Flow
+from mainstem.log_on_spark import topic_glob
+from mainstem.log_on_spark.topic_request import TopicRequest
+from mainstem.stem import Mainstem
+from tests.spark.memory_sink import MemorySink
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+SCHEMA = "order_id STRING, amount BIGINT, at TIMESTAMP"
+
+
+def rows(first: int, end: int) -> list[dict[str, Any]]:
+    return [{"order_id": f"o-{n}", "amount": n, "at": NOON + timedelta(seconds=n)} for n in range(first, end)]
+
+
+def seen(sink: MemorySink) -> list[tuple[str, int]]:
+    return sorted((row["topic"], row["amount"]) for tries in sink.attempts.values() for row in tries[-1])
+
+
+def test_own_topics_never_fit(stem: Mainstem):
+    for name in ("orders", "orders.eu", "orders.eu.late", "orders.rejected", "orders.eu.emails.rejected", "clicks"):
+        stem.create_topic(name, schema=SCHEMA)
+    assert stem.topics("orders*").names() == ["orders", "orders.eu"]
+    assert stem.topics("orders.*").names() == ["orders.eu"]
+    assert "mainstem.progress" not in stem.topics("*").names()
+    assert stem.topics()[:2] == ["clicks", "orders"]
+
+
+def test_topics_that_are_no_stream_are_refused(stem: Mainstem):
+    with pytest.raises(TopicNotFound, match="no topic fits"):
+        stem.topics("orders.*").stream()
+    stem.create_topic("orders.eu", schema=SCHEMA, event_time="at")
+    stem.create_topic("orders.us", schema="order_id STRING, amount BIGINT, other STRING")
+    with pytest.raises(Invalid, match="no event time in common"):
+        stem.topics("orders.*").stream(watermark="1 minute")
+    assert stem.topics("orders.*").stream().columns == ["order_id", "amount", "at", "other", "topic", "record"]
+    stem.create_topic("orders.uk", schema="order_id STRING, amount STRING")
+    with pytest.raises(SchemaMismatch, match="do not fit"):
+        stem.topics("orders.*").stream()
+    stem.create_topic("named", schema="topic STRING")
+    with pytest.raises(Invalid, match='named "topic"'):
+        stem.topics("named").stream()
+
+
+def test_topics_join_while_a_flow_runs_and_batches_are_run_again_the_same(
+    stem: Mainstem, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(topic_glob, "TopicRequest", partial(TopicRequest, rows_max=20))
+    for name, first in (("orders.eu", 0), ("orders.us", 100)):
+        topic = stem.create_topic(name, schema=SCHEMA, event_time="at", partitions=2)
+        for at in range(first, first + 40, 8):
+            topic.append(rows(at, at + 8))
+    sink = MemorySink("seen", failing={2})
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        orders = stem.topics("orders.*").stream(watermark="1 minute")
+        yield Flow(orders.where("amount % 2 = 0 or topic = 'orders.us'").select("topic", "amount"), into=sink)
+
+    with pytest.raises(FlowFailed):
+        stem.run(flows, until="idle")
+    stem.create_topic("orders.jp", schema="order_id STRING, amount INT, at TIMESTAMP, extra STRING", event_time="at")
+    stem.topic("orders.jp").append([{**row, "extra": "x"} for row in rows(0, 6)])
+    with stem.start(flows) as running:
+        running.wait_until_idle()
+        before = seen(sink)
+        stem.create_topic("orders.bad", schema="amount STRING, at TIMESTAMP", event_time="at")
+        stem.create_topic("orders.few", schema="order_id STRING, at TIMESTAMP", event_time="at")
+        stem.create_topic("orders.za", schema=SCHEMA, event_time="at").append(rows(6, 10))
+        stem.topic("orders.eu").append(rows(40, 42))
+        running.wait_until_idle()
+    first, again = sink.attempts[2]
+    assert first
+    assert sorted(first, key=str) == sorted(again, key=str)
+    eu = [("orders.eu", n) for n in range(0, 40, 2)]
+    us = [("orders.us", n) for n in range(100, 140)]
+    jp = [("orders.jp", n) for n in range(0, 6, 2)]
+    assert before == sorted([*eu, *jp, *us])
+    assert seen(sink) == sorted([*eu, ("orders.eu", 40), *jp, *us, ("orders.za", 6), ("orders.za", 8)])
+    noted = stem.topic("mainstem.refused_topics").to_arrow().drop_columns(["record"]).to_pylist()
+    assert noted == [
+        {
+            "flow": "seen",
+            "topics": "orders.*",
+            "topic": "orders.bad",
+            "reason": 'column "amount" cannot change from STRING to BIGINT',
+        }
+    ]

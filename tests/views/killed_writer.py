@@ -1,0 +1,102 @@
+"""A writer of a view in a process of its own, to be killed or stopped at a named point, and what it may leave."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import nullcontext
+from pathlib import Path
+
+from mainstem import crash_points
+from mainstem.log_on_spark.flow_run import Batch, FlowRun
+from mainstem.views import view_writer
+from mainstem.views.view import View
+from tests.contracts.other_process import Line, OtherProcess
+from tests.contracts.view_contract import SCHEMA, recorded, replayed, rows, shown
+
+BATCHES = [
+    rows(Berlin=1, Lisbon=2),
+    rows(Berlin=3, Osaka=4),
+    recorded(("Lisbon", None, 0, 9, "delete"), ("Quito", 5, 0, 10, "insert"), ("Berlin", 6, 0, 11, "update")),
+    rows(Berlin=7, Lisbon=8),
+]
+# What a view holds once a batch is in; -1: none.
+STATES = {
+    -1: {},
+    0: {"Berlin": 1, "Lisbon": 2},
+    1: {"Berlin": 3, "Lisbon": 2, "Osaka": 4},
+    2: {"Berlin": 6, "Osaka": 4, "Quito": 5},
+    3: {"Berlin": 7, "Lisbon": 8, "Osaka": 4, "Quito": 5},
+}
+
+
+def open_revenue(home: Path) -> View:
+    return View(home, "revenue", key="store")
+
+
+def batch_of(number: int, run: FlowRun) -> Batch:
+    return Batch(number, run, {"orders": {0: 10 * (number + 1)}})
+
+
+def write_from(view: View, epoch: int) -> None:
+    """Every batch that is not in yet, as a flow that was started again does: the last one it held once more."""
+    run = FlowRun("revenue", epoch)
+    writer = view.writer(run, SCHEMA)
+    for number in range(max(0, writer.held), len(BATCHES)):
+        writer.apply(BATCHES[number], batch_of(number, run))
+    writer.close()
+
+
+def check_whole(view: View) -> int:
+    """Rows, changes, batch number and offsets are of one moment; which batch it is."""
+    if not view.exists:
+        return -1
+    live = view.describe().live
+    assert shown(view) == STATES[live.batch]
+    assert live.offsets == ({} if live.batch < 0 else {"orders": {0: 10 * (live.batch + 1)}})
+    assert replayed({}, view.changes().rows) == STATES[live.batch]
+    return live.batch
+
+
+def run_until_killed(home: Path, point: str, epoch: int) -> None:
+    """In another process: write all batches, and die at the point; it must be reached."""
+    crash_points._reached.clear()
+    other = OtherProcess(lambda: nullcontext(open_revenue(home)), _write_to_death, point, epoch)
+    other._process.join(60)
+    assert other._process.exitcode == -signal.SIGKILL, f"{point} was not reached"
+    other.close()
+
+
+def _write_to_death(view: View, line: Line, point: str, epoch: int) -> None:
+    os.environ[crash_points.VARIABLE] = point
+    write_from(view, epoch)
+
+
+def stopped_at(home: Path, point: str) -> OtherProcess:
+    """A process that is stopped at a point of its batch 1; told to go on, it says what came of it."""
+    other = OtherProcess(lambda: nullcontext(open_revenue(home)), _write_stopping, point)
+    assert other.hear() == "begun"
+    _, status = os.waitpid(other.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    return other
+
+
+def _write_stopping(view: View, line: Line, point: str) -> None:
+    run = FlowRun("revenue", epoch=1)
+    writer = view.writer(run, SCHEMA)
+    writer.apply(BATCHES[0], batch_of(0, run))
+    line.say("begun")
+    reach = view_writer.reach
+
+    def stop_there(name: str) -> None:
+        reach(name)
+        if name == point:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    view_writer.reach = stop_there
+    try:
+        written = writer.apply(BATCHES[1], batch_of(1, run))
+    except Exception as error:  # noqa: BLE001 - the test looks at what it was
+        line.say(type(error).__name__)
+    else:
+        line.say(written.rows)

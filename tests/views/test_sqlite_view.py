@@ -1,0 +1,20 @@
+"""Views on SQLite keep the contract of a view, all of it."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from mainstem.views.view import View
+from tests.contracts.shifted_clock import ShiftedClock
+from tests.contracts.view_contract import OpenView, ViewContract
+
+
+class TestSqliteView(ViewContract):
+    @pytest.fixture
+    def clock(self) -> ShiftedClock:
+        return ShiftedClock()
+
+    @pytest.fixture
+    def open_view(self, tmp_path: Path, clock: ShiftedClock) -> OpenView:
+        return partial(View, tmp_path / "home", clock=clock)

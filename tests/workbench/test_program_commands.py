@@ -1,0 +1,175 @@
+"""mainstem check and mainstem run, with Spark: in the test's own process, and once in another one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mainstem.log_on_spark.spark_session import spark_session
+from mainstem.log_on_spark.topic_writer import TopicWriter
+from mainstem.workbench.cli.metrics_server import MetricsServer
+from tests.workbench.conftest import rows
+
+PROGRAM = """
+from pyspark.sql import functions as F
+from mainstem import Flow
+
+
+def flows(stem):
+    orders = stem.topic("orders").stream()
+    yield Flow(orders.where("amount > 20").drop("record"), into=stem.topic("big_orders"))
+    yield Flow(orders.groupBy("store").agg(F.count("*").alias("n")), into=stem.view("per_store", key="store"))
+"""
+ORDERS = [
+    {"order_id": "o-1", "store": "Berlin", "amount": 12.5},
+    {"order_id": "o-2", "store": "Paris", "amount": 30.0},
+    {"order_id": "o-3", "store": "Berlin", "amount": 50.0},
+]
+SECONDS_MAX = 300
+
+
+@pytest.fixture(scope="module")
+def spark():
+    """The session that the commands find."""
+    session = spark_session("local[2]")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def shop(place, orders) -> Path:
+    orders.append(ORDERS)
+    (place / "shop.py").write_text(PROGRAM)
+    return place
+
+
+@pytest.mark.usefixtures("spark", "shop")
+def test_check_shows_every_flow_and_starts_none(cli):
+    said = cli("check", "shop.py")
+    facts = cli("check", "shop.py", "--json").json
+
+    assert (said.status, said.err.splitlines()) == (
+        0,
+        ['Warning: the state of "aggregate" in flow "per_store" grows without bound: nothing lets it forget'],
+    )
+    assert said.out.splitlines() == [
+        "big_orders",
+        "  reads  orders: order_id, store, amount, placed_at (4 of 5 columns)",
+        "  keeps  nothing from one batch to the next",
+        "  into   topic big_orders, each row once (output mode update)",
+        "",
+        "per_store",
+        "  reads  orders: store (1 of 5 columns)",
+        "  keeps  aggregate: STATE GROWS WITHOUT BOUND",
+        "  into   view per_store, rows as they change (output mode update)",
+        "",
+        "2 flows, 1 warning; nothing was started",
+    ]
+    assert [flow["flow"] for flow in facts["flows"]] == ["big_orders", "per_store"]
+    assert facts["flows"][1]["operators"] == [{"operator": "aggregate", "bounded_by": None}]
+    assert facts["flows"][1]["sink"] == {"kind": "view", "name": "per_store"}
+    assert facts["flows"][1]["schema"] == "store STRING, n BIGINT"
+    assert cli("flow", "list").out == "no flows yet\n"
+    assert cli("view", "list").out == "no views yet\n"
+
+
+@pytest.mark.usefixtures("spark", "shop")
+def test_check_finds_what_is_wrong_and_names_the_line(cli, place):
+    (place / "column.py").write_text(PROGRAM.replace("amount > 20", "amuont > 20"))
+    (place / "topic.py").write_text(PROGRAM.replace('"orders"', '"ordres"'))
+
+    first, detail, hint = cli("check", "column.py").error
+    assert first == 'mainstem.SchemaMismatch: the program uses the column "amuont", which is not there'
+    assert "line 8 of column.py" in detail
+    assert hint == 'Hint: Did you mean "amount"?'
+    first, detail, _ = cli("check", "topic.py").error
+    assert first == 'mainstem.TopicNotFound: topic "ordres" does not exist'
+    assert "line 7 of topic.py" in detail
+
+
+@pytest.mark.usefixtures("spark", "shop")
+def test_run_until_idle_fills_the_sinks_and_says_where_it_stands(cli, stem):
+    said = cli("run", "shop.py", "--until-idle", "--json")
+
+    assert (said.status, said.err) == (0, "")
+    last = {line["flow"]: line for line in said.lines}
+    assert {name: (line["state"], line["lag_records"]) for name, line in last.items()} == {
+        "big_orders": ("stopped", 0),
+        "per_store": ("stopped", 0),
+    }
+    assert rows(stem.topic("big_orders"), "order_id") == ["o-2", "o-3"]
+    assert cli("view", "get", "per_store", "Berlin", "--json").json == {"store": "Berlin", "n": 2}
+    assert cli("view", "list", "--json").json[0]["lag"]["records"] == 0
+    assert {it["flow"]: it["state"] for it in cli("flow", "list", "--json").json} == {
+        "big_orders": "stopped",
+        "per_store": "stopped",
+    }
+
+    stem.topic("orders").append([{"order_id": "o-4", "store": "Rome", "amount": 99.0}])
+    again = cli("run", "shop.py", "--until-idle", "--flow", "big_orders")
+
+    heading, _, line = again.out.splitlines()[-3:]
+    assert heading.split()[:4] == ["flow", "state", "last", "batch"]
+    assert line.split() == ["big_orders", "stopped", "1", "1", "1", "0", "0", "0"]
+    assert cli("view", "get", "per_store", "Rome").status == 1
+    assert cli("run", "shop.py", "--flow", "big_order").error[2] == 'Hint: Did you mean "big_orders"?'
+
+
+@pytest.mark.usefixtures("spark", "shop")
+def test_a_flow_that_fails_is_told_first_and_the_others_go_on(cli, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise ValueError("the sink is broken")
+
+    monkeypatch.setattr(TopicWriter, "write", refuse)
+    pages: list[str] = []
+    monkeypatch.setattr(MetricsServer, "__exit__", lambda self, *_: pages.append(self._server.page()))
+
+    said = cli("run", "shop.py", "--until-idle", "--metrics", "127.0.0.1:0")
+
+    assert said.status == 1
+    assert said.err.splitlines()[0].startswith("metrics at http://127.0.0.1:")
+    assert said.err.splitlines()[1] == 'mainstem.FlowFailed: flow "big_orders" stopped at batch 0'
+    assert "ValueError: the sink is broken" in said.err.splitlines()[2]
+    states = {line.split()[0]: line.split()[1:4] for line in said.out.splitlines()[-2:]}
+    assert states == {"big_orders": ["failed", "none", "0"], "per_store": ["stopped", "0", "3"]}
+    assert 'mainstem_flow_running{flow="big_orders"} 0\n' in pages[0]
+    assert 'mainstem_flow_rows_in_total{flow="per_store"} 3\n' in pages[0]
+    assert 'mainstem_flow_lag_records{flow="big_orders"} 3\n' in pages[0]
+    shown = cli("flow", "describe", "big_orders", "--json").json
+    assert (shown["state"], shown["error"][0]) == ("failed", said.err.splitlines()[1])
+
+
+def test_a_run_in_another_process_is_seen_and_stopped_from_here(cli, shop):
+    command = subprocess.Popen(
+        [sys.executable, "-m", "mainstem.workbench.cli.main", "run", "shop.py", "--json", "--spark", "local[1]"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # What a shell starts in the background is deaf to Ctrl-C, and so is whatever that starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no lock is taken in it
+        start_new_session=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert command.stdout is not None
+    done: set[str] = set()
+    while done != {"big_orders", "per_store"}:
+        line = json.loads(command.stdout.readline())
+        done |= {line["flow"]} if line["batch"] is not None else set()
+
+    running = {it["flow"]: (it["state"], it["pid"]) for it in cli("flow", "list", "--json").json}
+    assert running == {"big_orders": ("running", command.pid), "per_store": ("running", command.pid)}
+    assert cli("flow", "stop", "big_orders").out == "stopped flow big_orders after batch 0\n"
+    assert [it["state"] for it in cli("flow", "list", "--json").json] == ["stopped", "running"]
+    assert cli("view", "get", "per_store", "Berlin", "--json").json["n"] == 2
+    # Ctrl-C reaches every process of the terminal's group: Spark's Java and its workers too.
+    os.killpg(command.pid, signal.SIGINT)
+    out, err = command.communicate(timeout=SECONDS_MAX)
+
+    assert command.returncode == 130
+    assert json.loads(out.splitlines()[-1])["state"] == "stopped"
+    assert err.splitlines() == ["stopping; once more Ctrl-C does not wait for it"]
+    assert [it["state"] for it in cli("flow", "list", "--json").json] == ["stopped", "stopped"]

@@ -1,0 +1,116 @@
+"""What a person sees of a run: lines, objects, the table on a terminal, and the end of it."""
+
+import io
+import json
+
+from rich.console import Console
+
+from mainstem.clock import ManualClock
+from mainstem.flows.flow_handle import FlowProgress
+from mainstem.log.lag import Lag
+from mainstem.workbench.cli.run_counts import FlowCounts
+from mainstem.workbench.cli.run_display import BatchLines, JsonLines, LiveTable, live_table, run_display, show_standings
+from mainstem.workbench.cli.run_standing import Standing
+
+WATERMARK = "2026-01-01T08:50:00.000Z"
+
+
+def standing(state: str = "running", batch: int | None = 3, **progress: object) -> Standing:
+    known = {"rows_in": 2000, "rows_out": 1999, "batch_ms": 310, "watermark": WATERMARK, **progress}
+    return Standing(
+        "revenue",
+        state,
+        FlowProgress() if batch is None else FlowProgress(batch=batch, **known),
+        FlowCounts(rows_in=8000, rows_out=7990, rejected=4, late=6, batches=4, batch_ms=1200),
+        812.4,
+        Lag(records=120, bytes=4000, seconds=65.0),
+        1,
+        batch,
+    )
+
+
+def test_each_batch_is_a_line_once(capsys):
+    display = BatchLines(ManualClock())
+    for it in (
+        standing("starting", None),
+        standing("running", None),
+        standing(),
+        standing(),
+        standing(batch=4, rows_in=0, rows_out=0, rejected=2, late=1, state_rows=7, watermark=None),
+        standing("failed", 4),
+    ):
+        display.show([it])
+    display.close()
+
+    assert capsys.readouterr().out.splitlines() == [
+        "2026-01-01 00:00:00Z  revenue: running",
+        (
+            "2026-01-01 00:00:00Z  revenue: batch 3, 2,000 rows in, 1,999 out, 310 ms, 120 behind, "
+            "watermark 2026-01-01 08:50:00Z"
+        ),
+        "2026-01-01 00:00:00Z  revenue: batch 4, 0 rows in, 0 out, 2 rejected, 1 late, 310 ms, 120 behind, keeps 7",
+        "2026-01-01 00:00:00Z  revenue: failed",
+    ]
+
+
+def test_each_batch_is_an_object_once(capsys):
+    display = JsonLines()
+    display.show([standing()])
+    display.show([standing()])
+    display.apart(lambda: print("aside"))
+    display.show([standing("stopped")])
+    display.close()
+
+    first, aside, last = capsys.readouterr().out.splitlines()
+    assert aside == "aside"
+    assert json.loads(first) == {
+        "flow": "revenue", "state": "running", "batch": 3, "rows_in": 2000, "rows_out": 1999, "rejected": 0, "late": 0,
+        "lag_records": 120, "lag_seconds": 65.0, "watermark": WATERMARK, "state_rows": 0, "state_bytes": 0,
+        "batch_ms": 310, "restarts": 1,
+    }  # fmt: skip
+    assert json.loads(last)["state"] == "stopped"
+
+
+def test_the_table_on_a_terminal_shows_all_of_it():
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(live_table([standing(state_rows=7, state_bytes=2048), standing("starting", None)], console))
+
+    heading, first, second = console.export_text().splitlines()
+    assert heading.split() == [
+        "flow", "state", "rows/s", "rows", "in", "rows", "out", "behind", "oldest", "watermark", "keeps", "batch", "took"
+    ]  # fmt: skip
+    assert [cell.strip() for cell in first.split("  ") if cell.strip()] == [
+        "revenue", "running", "812", "8,000", "7,990, 4 rejected, 6 late", "120", "1 minute", "2026-01-01 08:50:00Z",
+        "7 (2 KiB)", "3", "310 ms",
+    ]  # fmt: skip
+    assert second.split()[:3] == ["revenue", "starting", "812"]
+
+
+def test_a_narrow_terminal_is_shown_fewer_columns_but_whole_ones():
+    console = Console(width=60, record=True, file=io.StringIO())
+    console.print(live_table([standing(state_rows=7)], console))
+
+    heading, line = console.export_text().splitlines()
+    assert heading.split() == ["flow", "state", "rows/s", "behind", "batch", "took"]
+    assert line.split() == ["revenue", "running", "812", "120", "3", "310", "ms"]
+
+
+def test_where_nobody_watches_it_is_lines(monkeypatch):
+    clock = ManualClock()
+    assert isinstance(run_display(clock, as_json=False), BatchLines)
+    assert isinstance(run_display(clock, as_json=True), JsonLines)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    display = run_display(clock, as_json=False)
+    display.close()
+    assert isinstance(display, LiveTable)
+
+
+def test_at_the_end_it_says_where_each_flow_stands(capsys):
+    show_standings([standing("stopped"), standing("failed", None)])
+
+    heading, _, first, second = capsys.readouterr().out.splitlines()
+    assert heading.split() == [
+        "flow", "state", "last", "batch", "rows", "in", "rows", "out", "rejected", "late", "behind"
+    ]  # fmt: skip
+    assert first.split() == ["revenue", "stopped", "3", "8,000", "7,990", "4", "6", "120"]
+    assert second.split() == ["revenue", "failed", "none", "8,000", "7,990", "4", "6", "120"]

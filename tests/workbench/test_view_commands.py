@@ -1,0 +1,229 @@
+"""mainstem view list, describe, read, get, versions, drop: on views that flows wrote."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from mainstem.log_on_spark.flow_run import Batch, FlowRun
+from mainstem.log_on_spark.flow_store import FlowStore
+from mainstem.views.view import View
+from tests.workbench.ran_flows import began, killed
+
+COMMAND = [sys.executable, "-c", "from mainstem.workbench.cli.main import main; main()"]
+SCHEMA = pa.schema({"store": pa.string(), "day": pa.date32(), "revenue": pa.decimal128(10, 2), "n": pa.int64()})
+
+
+def row(store: str, day: int, revenue: str | None, n: int) -> dict[str, object]:
+    from datetime import date
+    from decimal import Decimal
+
+    return {"store": store, "day": date(2026, 1, day), "revenue": None if revenue is None else Decimal(revenue), "n": n}
+
+
+def write(view: View, rows: list[dict[str, object]], number: int, run: FlowRun, end: int = 0) -> None:
+    writer = view.writer(run, SCHEMA)
+    writer.apply(pa.Table.from_pylist(rows, SCHEMA), Batch(number, run, {"orders": {0: end}}))
+    writer.close()
+
+
+@pytest.fixture
+def revenue(stem, orders):
+    """A view of three rows that has applied one record of two; its flow was killed."""
+    orders.append([{"order_id": "a"}, {"order_id": "b"}], partition=0)
+    run = began(stem, "revenue", sink="view revenue")
+    view = View(stem.home, "revenue", key=["store", "day"])
+    write(view, [row("Berlin", 1, "12.50", 2), row("Berlin", 2, "7.00", 1), row("Paris", 1, None, 0)], 0, run, end=1)
+    killed(stem, run)
+    yield view
+    view.close()
+
+
+def test_list_shows_the_views(cli, stem, revenue):
+    heading, _, line = cli("view", "list").out.splitlines()
+
+    assert heading.split()[:7] == ["view", "key", "rows", "size", "live", "versions", "flow"]
+    assert line.split()[:4] == ["revenue", "store,", "day", "3"]
+    [facts] = cli("view", "list", "--json").json
+    assert (facts["view"], facts["key"], facts["rows"], facts["live"]) == ("revenue", ["store", "day"], 3, 1)
+    assert (facts["flow"], facts["batch"], facts["offsets"]) == ("revenue", 0, {"orders": {"0": 1}})
+    assert facts["lag"]["records"] == 1
+
+
+def test_a_home_without_views(cli, orders):
+    assert cli("view", "list") == (0, "no views yet\n", "")
+    first, _, hint = cli("view", "read", "revenue").error
+    assert first == 'mainstem.ViewNotFound: view "revenue" does not exist'
+    assert "run the program" in hint
+    assert not Path("shop/views").exists()
+
+
+def test_describe_shows_columns_and_how_far_it_is(cli, revenue):
+    shown = cli("view", "describe", "revenue").out
+
+    assert "columns       store STRING, day DATE, revenue DECIMAL(10, 2), n BIGINT\n" in shown
+    assert "live version  1 of 1\n" in shown
+    assert shown.splitlines()[-1].split()[:4] == ["orders", "0", "1", "1"]
+    assert cli("view", "describe", "revenue", "--json").json["last_position"] == 3
+
+
+def test_describe_after_a_topic_was_deleted(cli, stem, revenue):
+    stem.delete_topic("orders")
+
+    assert cli("view", "describe", "revenue").out.splitlines()[-1].split() == ["orders", "0", "1", "deleted"]
+
+
+def test_read_shows_the_rows_by_key(cli, revenue):
+    assert cli("view", "read", "revenue").out.splitlines() == [
+        "store   day         revenue  n",
+        "──────────────────────────────",
+        "Berlin  2026-01-01    12.50  2",
+        "Berlin  2026-01-02     7.00  1",
+        "Paris   2026-01-01     null  0",
+    ]
+    assert cli("view", "read", "revenue", "--format", "json", "--limit", "1").lines == [
+        {"store": "Berlin", "day": "2026-01-01", "revenue": "12.50", "n": 2}
+    ]
+    assert cli("view", "read", "revenue", "--columns", "n,store", "--format", "csv").out == (
+        "store,n\nBerlin,2\nBerlin,1\nParis,0\n"
+    )
+
+
+def test_read_of_a_view_without_rows(cli, stem, orders):
+    write(View(stem.home, "empty", key="store"), [], 0, FlowRun("empty", 1))
+
+    assert cli("view", "read", "empty") == (0, "", "no rows\n")
+    assert cli("view", "read", "empty", "--format", "csv").out == "store,day,revenue,n\n"
+
+
+def test_read_of_a_column_that_is_not_there(cli, revenue):
+    assert cli("view", "read", "revenue", "--columns", "revenu").error == [
+        'mainstem.Invalid: view "revenue" has no column "revenu"',
+        "Detail: Its columns are: store, day, revenue, n.",
+        'Hint: Did you mean "revenue"?',
+    ]
+
+
+def test_read_follows_the_changes(stem, revenue):
+    command = subprocess.Popen(
+        [*COMMAND, "view", "read", "revenue", "--follow", "--format", "csv", "--columns", "store,n", "--limit", "5"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert command.stdout is not None
+    begun = [command.stdout.readline() for _ in range(4)]
+    write(revenue, [row("Paris", 1, "3.00", 5)], 1, FlowRun("revenue", 2))
+    rest = command.stdout.read()
+    command.stdout.close()
+
+    assert command.wait(30) == 0
+    assert "".join(begun) == "change,store,n\ninsert,Berlin,2\ninsert,Berlin,1\ninsert,Paris,0\n"
+    assert rest == "delete,Paris,0\ninsert,Paris,5\n"
+
+
+def test_following_another_version_is_not_understood(cli, revenue):
+    assert cli("view", "read", "revenue", "--follow", "--version", "1").status == 2
+
+
+# One row
+
+
+def test_get_gives_the_row_of_a_key(cli, revenue):
+    assert cli("view", "get", "revenue", "Berlin", "2026-01-02").out.splitlines() == [
+        "store    Berlin",
+        "day      2026-01-02",
+        "revenue  7.00",
+        "n        1",
+    ]
+    assert cli("view", "get", "revenue", "Paris", "2026-01-01", "--json").json == {
+        "store": "Paris", "day": "2026-01-01", "revenue": None, "n": 0,
+    }  # fmt: skip
+
+
+def test_get_of_a_key_that_is_not_there(cli, revenue):
+    assert cli("view", "get", "revenue", "Rome", "2026-01-01").error == [
+        'mainstem.NotFound: view "revenue" has no row with the key Rome, 2026-01-01',
+        "Detail: Its key is store, day.",
+        "Hint: Look at its rows: mainstem view read revenue --limit 10",
+    ]
+
+
+def test_get_of_what_is_no_key(cli, revenue):
+    assert cli("view", "get", "revenue", "Rome").error == [
+        'mainstem.Invalid: a key of view "revenue" has 2 values, not 1',
+        "Detail: Its columns are: store, day.",
+        "Hint: For example: mainstem view get revenue STORE DAY",
+    ]
+    assert cli("view", "get", "revenue", "Rome", "yesterday").error[0] == (
+        'mainstem.Invalid: column "day" is DATE, got the text "yesterday"'
+    )
+
+
+def test_get_waits_for_an_append_and_says_what_is_missing(cli, revenue):
+    key = ("Berlin", "2026-01-01")
+    assert cli("view", "get", "revenue", *key, "--after", "orders@0:1").status == 0
+    first, detail, _ = cli("view", "get", "revenue", *key, "--after", "orders@0:2", "--wait", "1 millisecond").error
+    assert first.startswith("mainstem.NotYet")
+    assert "orders[0] is applied up to 1, asked for was 2" in detail
+
+
+def test_get_with_a_struct_in_the_key(cli, stem, orders):
+    window = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])
+    rows = pa.table({"window": pa.array([{"start": 0, "end": 60_000_000}], window), "n": [3]})
+    view = View(stem.home, "per_minute", key="window")
+    run = FlowRun("per_minute", 1)
+    view.writer(run, rows.schema).apply(rows, Batch(0, run))
+
+    key = '{"start": "1970-01-01T00:00:00Z", "end": "1970-01-01T00:01:00Z"}'
+    assert cli("view", "get", "per_minute", key, "--json").json["n"] == 3
+
+
+# Versions
+
+
+@pytest.fixture
+def two_versions(revenue):
+    """A second version with other rows; the first one is live."""
+    revenue.new_version(SCHEMA)
+    write(revenue, [row("Berlin", 1, "13.50", 2), row("Rome", 1, "1.00", 1)], 0, FlowRun("revenue", 3, version=2))
+    return revenue
+
+
+def test_versions_are_listed_used_and_dropped(cli, two_versions):
+    def live() -> list[tuple[int, bool, int]]:
+        return [(it["version"], it["live"], it["rows"]) for it in cli("view", "versions", "revenue", "--json").json]
+
+    assert live() == [(1, True, 3), (2, False, 2)]
+    assert cli("view", "read", "revenue", "--version", "2", "--format", "csv", "--columns", "store").out == (
+        "store\nBerlin\nRome\n"
+    )
+    assert cli("view", "versions", "revenue", "--use", "2").status == 0
+    assert live() == [(1, False, 3), (2, True, 2)]
+    assert cli("view", "versions", "revenue", "--drop", "2").error[0].startswith("mainstem.Conflict")
+    heading, _, line = cli("view", "versions", "revenue", "--drop", "1").out.splitlines()
+    assert (heading.split()[:3], line.split()[:3]) == (["version", "live", "rows"], ["2", "live", "2"])
+    assert cli("view", "versions", "revenue", "--use", "7").error[0].startswith("mainstem.ViewNotFound")
+
+
+# Dropping
+
+
+def test_drop_removes_the_view_and_its_flow_s_checkpoint(cli, stem, revenue):
+    assert cli("view", "drop", "revenue", "--yes") == (0, "dropped view revenue\n", "")
+    assert cli("view", "list").out == "no views yet\n"
+    assert not FlowStore(stem.home, "revenue").exists()
+
+
+def test_drop_asks_first(cli, revenue):
+    assert cli("view", "drop", "revenue").status == 2
+    assert cli("view", "list", "--json").json[0]["rows"] == 3
+
+
+def test_a_view_that_is_being_written_is_not_dropped(cli, stem, revenue):
+    began(stem, "revenue", sink="view revenue")
+
+    first, _, hint = cli("view", "drop", "revenue", "--yes").error
+    assert first == 'mainstem.Invalid: view "revenue" is being written'
+    assert hint == "Hint: Stop it first: mainstem flow stop revenue"
