@@ -77,8 +77,8 @@ def keep_shop_busy(home: str, stop, told) -> None:
 class Shown:
     """How the shop and its flows stand, and how that looks."""
 
-    def __init__(self, stem: mainstem.Mainstem, standings: RunStandings, seconds: float) -> None:
-        self.stem, self.standings, self.seconds = stem, standings, seconds
+    def __init__(self, stem: mainstem.Mainstem, home: str, standings: RunStandings, seconds: float) -> None:
+        self.stem, self.home, self.standings, self.seconds = stem, home, standings, seconds
         self.started = time.monotonic()
         # The time is counted from when each flow has had its first batch: before that there is little to see.
         self.begun: float | None = None
@@ -101,8 +101,8 @@ class Shown:
         parts = [f"{it.flow} {it.counts.rows_in:,} ({it.lag.records:,} behind)" for it in self.flows]
         return f"{time.monotonic() - self.started:4.0f} s  rows in: {', '.join(parts)}"
 
-    def display(self) -> Group:
-        title = Text.assemble(("A shop on Mainstem", "bold"), f'   home "{os.path.relpath(self.stem.home)}"')
+    def display(self, console: Console) -> Group:
+        title = Text.assemble(("A shop on Mainstem", "bold"), f'   home "{self.home}"')
         bar = Table.grid(expand=True, padding=(0, 1))
         bar.add_column(width=18)
         bar.add_column(ratio=1)
@@ -115,7 +115,7 @@ class Shown:
         beside.add_column(ratio=3)
         beside.add_column(ratio=2)
         beside.add_row(self._revenue(), self._big_orders())
-        return Group(title, bar, "", live_table(self.flows), "", beside)
+        return Group(title, bar, "", live_table(self.flows, console), "", beside)
 
     def _revenue(self) -> Panel:
         stores = Table("store", Column("orders", justify="right"), Column("revenue", justify="right"), "", box=None)
@@ -148,14 +148,14 @@ def run(home: str, seconds: float, console: Console) -> int:
         _ = stem.spark
         counts = RunCounts(stem)
         with heeded_signals() as signals, stem.start(flows) as running:
-            shown = Shown(stem, RunStandings(stem, running, counts), seconds)
+            shown = Shown(stem, home, RunStandings(stem, running, counts), seconds)
             show(shown, running, signals, console)
             stop.set()
             appended = told.get(timeout=60)
             running.wait_until_idle()
             shown.look()
             if console.is_terminal:
-                console.print(shown.display())
+                console.print(shown.display(console))
         return tell(stem, appended, home)
 
 
@@ -171,7 +171,7 @@ def show(shown: Shown, running: RunningFlows, signals: RunSignals, console: Cons
         while not shown.over and not signals.wait(0.5):
             running.check()
             shown.look()
-            live.update(shown.display(), refresh=True)
+            live.update(shown.display(console), refresh=True)
 
 
 def tell(stem: mainstem.Mainstem, appended: int, home: str) -> int:
@@ -186,7 +186,7 @@ def tell(stem: mainstem.Mainstem, appended: int, home: str) -> int:
     different = [flow for flow, rows in made.items() if rows.to_pylist() != stem.query(RECOMPUTED[flow]).to_pylist()]
     unpaid = stem.query("SELECT count(*) AS orders FROM orders").column("orders")[0].as_py() - len(made["paid_orders"])
     print(f"""
-A process appended {appended:,} rows to three topics; meanwhile four flows made of them:
+A process appended {appended:,} rows to the topics of the shop; meanwhile four flows made of all that is there:
   topic "big_orders"     {len(made["big_orders"]):,} orders over 150
   view "revenue"         {len(made["revenue"]):,} rows, one for each store and five minutes
   view "paid_orders"     {len(made["paid_orders"]):,} orders with their payment; {unpaid:,} have none yet

@@ -15,6 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from mainstem import MainstemError
+
 PAGE = Path(__file__).parent.parent / "docs" / "tour.md"
 
 CHAPTERS = {
@@ -89,7 +91,7 @@ def main(chosen: list[str]) -> int:
             print(stop, flush=True)
             try:
                 printed[stop] = run(stop)
-            except SystemExit as difference:
+            except (SystemExit, MainstemError) as difference:
                 failed.append(stop)
                 printed[stop] = f"{difference}\n"
             print("".join(f"    {line}\n" for line in printed[stop].splitlines()))

@@ -167,9 +167,9 @@ class Mainstem:
     # Asking
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> pa.Table:
-        """Ask in SQL (DuckDB); topics are tables, `?` stands for a parameter. Of a compacted topic one sees the latest
-        record of each key."""
-        return self.log.query(sql, parameters)
+        """Ask in SQL (DuckDB); topics and views are tables, `?` stands for a parameter. Of a compacted topic one sees the
+        latest record of each key; where a topic and a view share a name, the topic is meant."""
+        return self.log.query(sql, parameters, {name: self.view(name).to_arrow for name in self.views()})
 
     # Programs
 

@@ -26,7 +26,7 @@ def commands() -> list[str]:
 
 def words_of(command: str) -> tuple[str, ...]:
     """The noun and the verb."""
-    found = re.search(r"mainstem (query|topic \w+|group \w+|queue \w+|--help)", command)
+    found = re.search(r"mainstem (query|check|run|(?:topic|group|queue|flow|view) \w+|--help)", command)
     return tuple(found[1].split()) if found else ()
 
 
@@ -69,5 +69,9 @@ def test_the_page_shows_every_command():
             ("queue", verb)
             for verb in ["list", "describe", "take", "acknowledge", "release", "reject", "rewind", "delete"]
         ),
+        *(("flow", verb) for verb in ["list", "describe", "stop"]),
+        *(("view", verb) for verb in ["list", "describe", "read", "get", "versions", "rebuild", "drop"]),
         ("query",),
+        ("check",),
+        ("run",),
     } <= shown

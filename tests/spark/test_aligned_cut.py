@@ -13,7 +13,7 @@ from mainstem.log_on_spark import batch_cut
 from mainstem.log_on_spark.aligned_cut import FirstAfter, aligned_cut
 from mainstem.log_on_spark.spark_topic import SparkTopic
 from mainstem.log_on_spark.topic_request import TopicRequest
-from mainstem.log_on_spark.topic_source import TopicStreamReader
+from mainstem.log_on_spark.topic_stream_reader import TopicStreamReader
 from mainstem.stem import Mainstem
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

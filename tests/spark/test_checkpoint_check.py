@@ -97,3 +97,14 @@ def test_the_entry_of_a_batch_that_was_never_begun_is_removed(tmp_path: Path) ->
     check_checkpoint(str(tmp_path), 4, accounts="every batch")
     assert sorted(path.name for path in (tmp_path / "offsets").glob("*5*")) == []
     assert checkpoint_id(str(tmp_path)) == "0000-1111"
+
+
+def test_what_a_killed_task_left_of_its_state_is_passed_over(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 3, 2)
+    part = tmp_path / "state/0/0"
+    (part / ".4.changelog.0000.TID15.tmp").touch()
+    (part / "..4.changelog.0000.TID15.tmp.crc").write_bytes(b"crc\0\0\0\2\0\0\0\0\0")
+    # Renamed already, while its checksums still are those of an earlier attempt.
+    (part / "4.changelog").write_bytes(b"x" * 2000)
+    (part / ".4.changelog.crc").write_bytes(b"crc\0\0\0\2\0\0\0\0\0")
+    check_checkpoint(str(tmp_path), 2, accounts="every batch")

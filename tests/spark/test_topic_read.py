@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mainstem.errors import FellOff, Invalid
+from mainstem.log.embedded.embedded_topic import EmbeddedMoment, EmbeddedTopic
 from mainstem.log.keep_rule import Keep
 from mainstem.log.topic import Topic
 from mainstem.log.transaction import Transaction
@@ -181,3 +182,27 @@ def test_what_cannot_be_read_is_refused(stem: Mainstem):
         topic.read(start={0: 0})
     assert topic.read().count() == topic.to_arrow().num_rows
     assert len(os.listdir(Path(stem.home, "reads"))) <= 2
+
+
+def test_a_transaction_that_is_decided_and_sealed_meanwhile_is_not_there(
+    stem: Mainstem, monkeypatch: pytest.MonkeyPatch
+):
+    topic = stem.create_topic("orders", schema="n BIGINT")
+    topic.append([{"n": 1}])
+    topic.seal()
+    transaction = stem.transaction()
+    transaction.append(topic, [{"n": 2}, {"n": 3}])
+    topic.append([{"n": 4}])
+    look = EmbeddedTopic.moment
+    left = [transaction]
+
+    def moment(self: EmbeddedTopic) -> EmbeddedMoment:
+        found = look(self)
+        while left:
+            left.pop().commit()
+            topic.seal()
+        return found
+
+    monkeypatch.setattr(EmbeddedTopic, "moment", moment)
+    assert sorted(row.n for row in topic.read().collect()) == [1, 4]
+    assert sorted(row.n for row in topic.read().collect()) == [1, 2, 3, 4]

@@ -1,8 +1,13 @@
 """`stream()` of a topic: the rows of `read()`, batch by batch, each batch the same however often it is run."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,13 +15,15 @@ import pytest
 from pyspark.sql import functions as F
 
 from mainstem.errors import FlowFailed
+from mainstem.flows import program
 from mainstem.flows.flow import Flow
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.keep_rule import Keep
 from mainstem.log_on_spark import spark_topic
 from mainstem.log_on_spark.spark_topic import SparkTopic
-from mainstem.log_on_spark.topic_request import TopicRequest
+from mainstem.log_on_spark.topic_request import ROWS_MAX, TopicRequest
 from mainstem.stem import Mainstem
+from tests.spark import held_program
 from tests.spark.memory_sink import MemorySink
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -30,6 +37,7 @@ def ordered(rows: pa.Table) -> list[dict[str, Any]]:
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of about twenty rows."""
     monkeypatch.setattr(spark_topic, "TopicRequest", partial(TopicRequest, rows_max=20))
+    monkeypatch.setattr(program, "LIGHT_ROWS_MAX", ROWS_MAX)
 
 
 def into(sink: MemorySink, topic: str, **options: Any) -> Callable[[Mainstem], Iterator[Flow]]:
@@ -145,3 +153,29 @@ def test_a_windowed_count_over_unequal_partitions_counts_every_row(stem: Mainste
     counts = {row["window"]["start"]: row["clicks"] for number in sink.attempts for row in sink.attempts[number][-1]}
     assert len(sink.attempts) > 4
     assert sum(counts.values()) == 162
+
+
+def test_a_flow_that_was_killed_reads_its_batch_again_as_it_was(stem: Mainstem):
+    """Killed when the rows of its first batch were computed and not committed; then all of them are compacted away."""
+    topic = stem.create_topic(
+        "profiles", schema="k STRING, n BIGINT", key="k", partitions=2, keep=Keep.latest_per_key()
+    )
+    topic.append([{"k": f"k{n % 5}", "n": n} for n in range(40)])
+    topic.seal()
+    before = {(row["record"]["partition"], row["record"]["offset"], row["n"]) for row in topic.to_arrow().to_pylist()}
+    killed = subprocess.run(
+        [sys.executable, "-m", "tests.spark.held_program", stem.home],
+        env={**os.environ, "MAINSTEM_CRASH_AT": "sink_rows_computed"},
+        cwd=Path(__file__).parent.parent.parent,
+        timeout=300,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    topic.append([{"k": f"k{n % 5}", "n": n} for n in range(100, 105)])
+    topic.seal()
+    assert topic.compact().removed == 40
+    assert topic.to_arrow().num_rows == 5
+    stem.run(held_program.flows, until="idle")
+    seen = [(row["part"], row["place"], row["n"]) for row in stem.topic("seen").to_arrow().to_pylist()]
+    after = {(row["record"]["partition"], row["record"]["offset"], row["n"]) for row in topic.to_arrow().to_pylist()}
+    assert sorted(seen) == sorted(before | after)

@@ -33,10 +33,19 @@ def killed(stem, run: FlowRun) -> None:
     FlowStore(stem.home, run.flow).change(gone)
 
 
-def did_batch(stem, run: FlowRun, number: int, offsets: dict[str, dict[int, int]], **figures: object) -> None:
+def did_batch(
+    stem,
+    run: FlowRun,
+    number: int,
+    offsets: dict[str, dict[int, int]],
+    *,
+    view: dict[str, object] | None = None,
+    **figures: object,
+) -> None:
     """A batch that is complete, in the checkpoint and in the reports."""
     checkpoint = Path(FlowStore(stem.home, run.flow).checkpoint(run.version))
     lines = ["v1", "{}", *(json.dumps({"topic": topic, "offsets": ends}) for topic, ends in offsets.items())]
+    lines += [] if view is None else [json.dumps(view)]
     for folder, text in (("offsets", "\n".join(lines)), ("commits", "v1\n{}")):
         (checkpoint / folder).mkdir(parents=True, exist_ok=True)
         (checkpoint / folder / str(number)).write_text(text)

@@ -3,9 +3,12 @@
 import os
 import threading
 
+import pyarrow as pa
 import pytest
 
+from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.log_on_spark.flow_store import FlowStore, running_in
+from mainstem.views.view import View
 from tests.workbench.ran_flows import began, did_batch, killed
 
 
@@ -85,6 +88,21 @@ def test_a_topic_that_was_deleted_is_not_behind(cli, stem, big_orders):
     stem.delete_topic("orders")
 
     assert cli("flow", "describe", "big_orders", "--json").json["sources"] == []
+
+
+def test_a_flow_that_reads_a_view_is_behind_by_its_changes(cli, stem, orders):
+    rows = pa.table({"store": ["Berlin", "Paris", "Rome"], "revenue": [1, 2, 3]})
+    written = FlowRun("revenue", 1)
+    View(stem.home, "revenue", key="store").writer(written, rows.schema).apply(rows, Batch(0, written))
+    run = began(stem, "alarms", sources=("view revenue",))
+
+    def behind() -> list[tuple[str, int, int]]:
+        sources = cli("flow", "describe", "alarms", "--json").json["sources"]
+        return [(it["source"], it["offset"], it["lag"]["records"]) for it in sources]
+
+    assert behind() == [("view revenue", 0, 3)]
+    did_batch(stem, run, 0, {}, view={"view": "revenue", "id": "1", "position": 2})
+    assert behind() == [("view revenue", 2, 1)]
 
 
 # Stopping

@@ -73,6 +73,9 @@ def test_check_shows_every_flow_and_starts_none(cli):
     assert facts["flows"][1]["operators"] == [{"operator": "aggregate", "bounded_by": None}]
     assert facts["flows"][1]["sink"] == {"kind": "view", "name": "per_store"}
     assert facts["flows"][1]["schema"] == "store STRING, n BIGINT"
+    with MetricsServer(("127.0.0.1", 0), str) as taken:
+        port = taken.url.split(":")[2].removesuffix("/metrics")
+        assert cli("run", "shop.py", "--metrics", port).error[0].startswith("mainstem.Unavailable: metrics cannot")
     assert cli("flow", "list").out == "no flows yet\n"
     assert cli("view", "list").out == "no views yet\n"
 

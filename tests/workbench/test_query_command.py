@@ -1,6 +1,9 @@
 """mainstem query."""
 
+import pyarrow as pa
 import pytest
+
+from mainstem.log_on_spark.flow_run import Batch, FlowRun
 
 
 @pytest.fixture
@@ -90,3 +93,18 @@ def test_a_question_that_cannot_be_asked(cli, sales, sql):
 
     assert error[0].startswith(("mainstem.Invalid: ", "mainstem.TopicNotFound: "))
     assert error[-1].startswith("Hint: ")
+
+
+def test_a_question_sees_views_beside_topics(cli, stem, orders):
+    orders.append([{"order_id": "a", "store": "Berlin"}, {"order_id": "b", "store": "Paris"}])
+    rows = pa.table({"store": ["Berlin", "Rome"], "revenue": [12, 7]})
+    run = FlowRun("revenue", 1)
+    stem.view("revenue", key="store").writer(run, rows.schema).writer.apply(rows, Batch(0, run))
+
+    assert cli("query", "SELECT max(revenue) AS best FROM revenue", "--format", "json").lines == [{"best": 12}]
+    assert cli(
+        "query", "SELECT order_id, revenue FROM orders JOIN revenue USING (store)", "--format", "json"
+    ).lines == [{"order_id": "a", "revenue": 12}]
+    _, detail, hint = cli("query", "SELECT * FROM revenu").error
+    assert "There are these views: revenue." in detail
+    assert hint == 'Hint: Did you mean "revenue"?'

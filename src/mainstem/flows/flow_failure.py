@@ -32,7 +32,7 @@ def root_cause(text: str) -> MainstemError | str:
     for index in range(len(lines) - 1, -1, -1):
         line = lines[index].strip()
         found = _RAISED.match(line)
-        if found and found["kind"].endswith(("Error", "Exception", "Interrupt", "Exit")) and not line.startswith("at "):
+        if found and found["kind"].endswith(("Error", "Exception", "Interrupt", "Exit")) and "py4j" not in line:
             return line
     for line in lines:
         if found := _SPARK.search(line):

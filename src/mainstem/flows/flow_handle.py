@@ -83,9 +83,12 @@ class FlowHandle:
         with self._changed:
             self._changed.wait_for(lambda: self.state in ("stopped", "failed"), timeout=60)
 
-    def wait_until_idle(self, wait: Duration = "10 minutes") -> None:
-        """Return when everything its sources had is in its sink. Raises what the flow died of, if it did."""
-        deadline = self._clock.monotonic() + duration_us(wait, setting="wait")
+    def wait_until_idle(self, wait: Duration | None = None) -> None:
+        """Return when everything its sources had is in its sink. Raises what the flow died of, if it did.
+
+        With `wait` it gives up a flow that has not started a query within that time.
+        """
+        deadline = None if wait is None else self._clock.monotonic() + duration_us(wait, setting="wait")
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self.state not in ("starting", "waiting"), timeout=1)
@@ -94,7 +97,7 @@ class FlowHandle:
                 if self.state == "stopped":
                     return
                 query = self.query
-            if self._clock.monotonic() > deadline:
+            if deadline is not None and self._clock.monotonic() > deadline:
                 raise Unavailable(
                     f'flow "{self.name}" is not idle yet',
                     detail=f"It is at batch {self.progress.batch}, {self.progress.lag_records:,} records behind.",

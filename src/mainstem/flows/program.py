@@ -9,8 +9,8 @@ one sink, an operator that Spark cannot run as a stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -22,7 +22,6 @@ from mainstem.log_on_spark.build import Build, Leaf
 from mainstem.log_on_spark.flow_plan import (
     Operator,
     fingerprint,
-    is_timeless,
     leaves_in,
     needed_columns,
     operators_in,
@@ -30,12 +29,10 @@ from mainstem.log_on_spark.flow_plan import (
     row_conditions,
 )
 from mainstem.log_on_spark.flow_run import FlowRun
-from mainstem.log_on_spark.native_catch_up import NativeCatchUp
 from mainstem.log_on_spark.spark_types import arrow_schema
+from mainstem.log_on_spark.topic_request import LIGHT_ROWS_MAX, ROWS_MAX
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from mainstem.stem import Mainstem
 
 __all__ = ["Flows", "PlannedFlow", "Program"]
@@ -139,31 +136,21 @@ class Program:
             fingerprint(flow.rows, names),
         )
 
-    def catch_up(self, planned: PlannedFlow, run: FlowRun, checkpoint: str) -> NativeCatchUp | None:
-        """How a run of the flow may read history natively; None if it keeps state, or its rows depend on the moment."""
-        if planned.operators or planned.topics != planned.sources or not is_timeless(planned.flow.rows):
-            return None
-        leaves = {number: self._build.leaves[number] for number in planned.leaves}
-
-        def built(frames: Mapping[int, DataFrame]) -> DataFrame:
-            build = Build(run=run, frames={**self._build.frames, **frames}, schemas=self._build.schemas)
-            with build.entered():
-                return next(flow for flow in _yielded(self._flows, self._stem) if flow.name == planned.name).rows
-
-        stem = self._stem
-        return NativeCatchUp(stem.log, stem.home, stem.spark, run, checkpoint, leaves, built)
-
     def built_for(self, planned: PlannedFlow, run: FlowRun) -> Flow:
         """The flow once more, with its sources bound to this run and narrowed to what it needs.
 
-        If the program cannot be built from fewer columns (one that it drops later was made from another, say), it gets
-        all of them.
+        If the program cannot be built from fewer columns (another flow of it names one that this flow does not need, or
+        one that is dropped later was made from it), they are there and null; and if not even that, as they are.
         """
+        filled = {number: replace(leaf, filled=True) for number, leaf in planned.leaves.items()}
         everything = {number: Leaf(number, leaf.source, leaf.schema) for number, leaf in planned.leaves.items()}
-        for leaves in (planned.leaves, everything):
+        # Into topics and views rows go through the driver's memory, and state takes memory by the batch.
+        light = not planned.operators and planned.flow.into.kind not in ("topic", "view")
+        rows_max = LIGHT_ROWS_MAX if light else ROWS_MAX
+        for leaves in (planned.leaves, filled, everything):
             build = Build(
                 run=run, leaves=leaves, frames=self._build.frames, wait_ms=100 if len(leaves) == 1 else 10,
-                schemas=self._build.schemas,
+                rows_max=rows_max, schemas=self._build.schemas,
             )  # fmt: skip
             try:
                 with build.entered():

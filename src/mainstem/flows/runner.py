@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from mainstem.crash_points import reach
-from mainstem.errors import FlowFailed, Unavailable
+from mainstem.errors import FlowFailed, MainstemError, Unavailable
 from mainstem.flows.checkpoint_fit import check_code, check_held
 from mainstem.flows.flow_failure import flow_failed, root_cause
 from mainstem.flows.flow_handle import FlowHandle
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RunningFlows", "start_flows"]
 
+# How often a flow looks whether another process wishes that it stop.
+LOOK_SECONDS = 1
 RETRY = Backoff("1 second", max="1 minute", growth="exponential")
 
 
@@ -123,14 +126,35 @@ class RunningFlows:
                     continue
                 failed = self._explained(handle, error)
                 if not isinstance(failed.__cause__, Unavailable):
-                    handle.become("failed", failed)
+                    self._end(handle, "failed", failed)
                     return
                 failures = 1 if handle.batches > before else failures + 1
                 handle.become("waiting")
-                handle.stopping.wait(RETRY.delay(failures).total_seconds())
+                self._pause(handle, RETRY.delay(failures).total_seconds())
             else:
                 break
-        handle.become("stopped")
+        self._end(handle, "stopped")
+
+    def _end(self, handle: FlowHandle, state: Literal["stopped", "failed"], error: FlowFailed | None = None) -> None:
+        """Note what became of a flow, for other processes too."""
+        if handle.run is not None:
+            lines = [] if error is None else [f"mainstem.{type(error).__name__}: {error}", *error.__notes__]
+            # A home that cannot be written to any more must not keep a flow from ending.
+            with suppress(MainstemError, OSError):
+                FlowStore(self._stem.home, handle.name).end(handle.run, state, lines)
+        handle.become(state, error)
+
+    def _pause(self, handle: FlowHandle, seconds: float) -> None:
+        """Wait before the next attempt, unless somebody wishes that there be none."""
+        while seconds > 0 and not handle.stopping.wait(min(LOOK_SECONDS, seconds)):
+            seconds -= LOOK_SECONDS
+            self._heed_wish(handle)
+
+    def _heed_wish(self, handle: FlowHandle) -> bool:
+        """Whether another process wishes that the flow stop; it does from then on."""
+        if handle.run is not None and FlowStore(self._stem.home, handle.name).asked_to_stop(handle.run):
+            handle.stopping.set()
+        return handle.stopping.is_set()
 
     def _run_once(self, handle: FlowHandle) -> None:
         """From the start of a query to its end."""
@@ -152,7 +176,12 @@ class RunningFlows:
             if handle.stopping.is_set():
                 query.stop()
             handle.become("running")
-            query.awaitTermination()
+            while not query.awaitTermination(LOOK_SECONDS):
+                if self._heed_wish(handle):
+                    query.stop()
+            if not handle.stopping.is_set():
+                # In one session Spark itself stops a query when another one takes its checkpoint.
+                check_epoch(self._stem.home, run)
         finally:
             writer.close()
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from mainstem.log_on_spark.flow_run import FlowRun
+from mainstem.log_on_spark.topic_request import ROWS_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,8 +33,8 @@ class Leaf:
     schema: pa.Schema
     columns: tuple[str, ...] | None = None
     condition: Any = None
-    # Microseconds that the watermark lags behind; None where nobody asked for it.
-    delay: int | None = None
+    # Whether the other columns are there, and null: for a program that names them on its way to another flow.
+    filled: bool = False
 
 
 @dataclass
@@ -47,6 +48,8 @@ class Build:
     frames: dict[int, DataFrame] = field(default_factory=dict)
     # The flow's sources are asked in turn: where there are several, none may hold up the others.
     wait_ms: int = 100
+    # How many rows a batch may have while a flow catches up.
+    rows_max: int = ROWS_MAX
     # What the sinks that were yielded so far will hold: a later flow may read them before they exist.
     schemas: dict[str, pa.Schema] = field(default_factory=dict)
     _next: int = 0

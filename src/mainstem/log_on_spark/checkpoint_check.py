@@ -72,7 +72,7 @@ def check_checkpoint(checkpoint: str, held: int, *, accounts: Literal["every bat
             raise _refused(f"{checkpoint}/offsets/{number}", reason)
     if os.path.exists(f"{checkpoint}/metadata") and (reason := _damage(checkpoint, "", "metadata")):
         raise _refused(f"{checkpoint}/metadata", reason)
-    _check_sizes(f"{checkpoint}/state")
+    _check_sizes(f"{checkpoint}/state", done + 1)
 
 
 def _mend(checkpoint: str, planned: set[int], committed: set[int], held: int) -> None:
@@ -87,15 +87,21 @@ def _mend(checkpoint: str, planned: set[int], committed: set[int], held: int) ->
         committed.remove(done)
 
 
-def _check_sizes(folder: str) -> None:
-    """Files of state are large, and Spark reads what it needs of them; but one that was cut it may take for whole."""
+def _check_sizes(folder: str, version: int) -> None:
+    """Files of state are large, and Spark reads what it needs of them; but one that was cut it may take for whole.
+
+    What is named after a later version belongs to a batch that is done again, and is written again with it; what begins
+    with a dot was being written when a run was killed.
+    """
     for inside, _, names in os.walk(folder):
         known = set(names)
         for name in names:
-            if f".{name}.crc" in known:
-                size, sums = os.path.getsize(f"{inside}/{name}"), os.path.getsize(f"{inside}/.{name}.crc")
-                if sums != _HEAD.size + 4 * -(-size // CHUNK):
-                    raise _refused(f"{inside}/{name}", f"Its {size} bytes are not as many as it has checksums for.")
+            number = name.partition(".")[0]
+            if name.startswith(".") or f".{name}.crc" not in known or (number.isdigit() and int(number) > version):
+                continue
+            size, sums = os.path.getsize(f"{inside}/{name}"), os.path.getsize(f"{inside}/.{name}.crc")
+            if sums != _HEAD.size + 4 * -(-size // CHUNK):
+                raise _refused(f"{inside}/{name}", f"Its {size} bytes are not as many as it has checksums for.")
 
 
 def _refused(path: str, detail: str) -> CorruptHome:

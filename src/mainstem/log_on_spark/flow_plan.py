@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Operator",
     "fingerprint",
-    "is_timeless",
     "leaves_in",
     "needed_columns",
     "operators_in",
@@ -190,25 +189,6 @@ def _passes_on(project: Any) -> bool:
     return all(
         expressions.apply(index).getClass().getSimpleName() == "AttributeReference"
         for index in range(expressions.size())
-    )
-
-
-# Expressions that a stream replaces by the time of the batch.
-CLOCKS = {"CurrentTimestamp", "CurrentDate", "LocalTimestamp", "CurrentTime", "Now"}
-
-
-def is_timeless(rows: DataFrame) -> bool:
-    """Whether the rows depend on nothing but what they are made from: not on the clock, not on chance."""
-
-    def expressions_in(found: Any) -> Iterator[Any]:
-        for index in range(found.size()):
-            yield found.apply(index)
-            yield from expressions_in(found.apply(index).children())
-
-    return all(
-        expression.deterministic() and expression.getClass().getSimpleName() not in CLOCKS
-        for node in _nodes(rows._jdf.queryExecution().analyzed())
-        for expression in expressions_in(node.expressions())
     )
 
 

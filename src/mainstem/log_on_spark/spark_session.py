@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -65,8 +67,19 @@ def spark_session(address: str, settings: Mapping[str, str] | None = None) -> Sp
     builder = SparkSession.builder.appName("mainstem").master(address)
     for name, value in wanted.items():
         builder = builder.config(name, value)
-    with _quiet_java():
+    with _quiet_java(), _own_interrupts():
         return builder.getOrCreate()
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Spark would cancel all batches at Ctrl-C, and every flow would seem to have failed: they are stopped in order."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and before is not None:
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -110,8 +123,13 @@ def _prepare_environment() -> None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if home := java_home(os.environ):
         os.environ["JAVA_HOME"] = home
-    # It logs every error that crosses from Python to Java; we show it once, and with its cause first.
+    # They write every error that crosses between Python and Java to standard error, with its whole stack; ours say it
+    # once, and with its cause first.
+    from pyspark.logger import PySparkLogger
+
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def _by_size(address: str) -> dict[str, str]:

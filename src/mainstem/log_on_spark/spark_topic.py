@@ -21,7 +21,7 @@ from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.log_on_spark.build import Build, Leaf, current_build
 from mainstem.log_on_spark.flow_run import FlowRun
 from mainstem.log_on_spark.spark_types import spark_schema
-from mainstem.log_on_spark.topic_request import OPTION, TopicRequest
+from mainstem.log_on_spark.topic_request import OPTION, ROWS_MAX, TopicRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,7 +75,7 @@ class SparkTopic(Topic):
         if build is not None and build.run is not None and number not in build.leaves:
             return build.frames[number]
         shown = self.shown_schema(delay)
-        leaf = Leaf(number, self.name, shown, delay=delay)
+        leaf = Leaf(number, self.name, shown)
         if build is not None:
             leaf = build.leaves.setdefault(number, leaf)
         rows = self._load(leaf, build, delay, start)
@@ -89,6 +89,8 @@ class SparkTopic(Topic):
         spark = self._session()
         columns = tuple(leaf.schema.names) if leaf.columns is None else leaf.columns
         run = None if build is None else build.run
+        # What is not said here is as the request has it by itself.
+        rows_max = {} if build is None or build.rows_max == ROWS_MAX else {"rows_max": build.rows_max}
         request = TopicRequest(
             home=self._home,
             topic=self.name,
@@ -102,8 +104,10 @@ class SparkTopic(Topic):
             slices=spark.sparkContext.defaultParallelism,
             wait_ms=100 if build is None else build.wait_ms,
             condition=leaf.condition,
+            **rows_max,
         )
-        schema = spark_schema(pa.schema([leaf.schema.field(name) for name in columns]))
+        shown = leaf.schema.names if leaf.filled else columns
+        schema = spark_schema(pa.schema([leaf.schema.field(name) for name in shown]))
         reader = spark.readStream.format(SOURCE).schema(schema).option(OPTION, request.to_option())
         return reader.load()
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,7 +26,7 @@ from mainstem.log_on_spark.spark_types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["read_topic", "scanned"]
+__all__ = ["read_topic"]
 
 # Sealed files have the first two, what was written out for this read has the last; each is null in the other.
 READ_RECORD = pa.struct([*RECORD, ("observed_up_to", TIME), ("stated_watermark", TIME), ("watermark", TIME)])
@@ -66,20 +64,6 @@ def read_topic(
     with _guard:
         _reads.append(_Read(spark, frozen, relations))
     return rows
-
-
-@contextmanager
-def scanned(
-    spark: SparkSession, topic: EmbeddedTopic, home: str, shown: pa.Schema, ranges: Mapping[int, tuple[int, int]],
-    delay: int | None,
-) -> Iterator[DataFrame]:  # fmt: skip
-    """The records of some offsets of each partition, to be used only inside."""
-    starts = {partition: first for partition, (first, _) in ranges.items()}
-    frozen = freeze(topic, home, starts, {partition: end for partition, (_, end) in ranges.items()}, delay)
-    try:
-        yield _scan(spark, frozen, shown, delay)
-    finally:
-        frozen.remove()
 
 
 def _scan(spark: SparkSession, frozen: FrozenTopic, shown: pa.Schema, delay: int | None) -> DataFrame:

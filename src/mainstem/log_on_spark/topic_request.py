@@ -9,7 +9,7 @@ from typing import Any
 
 from mainstem.log_on_spark.flow_run import FlowRun
 
-__all__ = ["OPTION", "TopicRequest", "holder_of"]
+__all__ = ["LIGHT_ROWS_MAX", "OPTION", "ROWS_MAX", "TopicRequest"]
 
 # All of it is one option, so that nothing depends on how Spark treats the case of names.
 OPTION = "request"
@@ -17,6 +17,8 @@ OPTION = "request"
 # A batch holds at most so many rows, or so many bytes as they lie in the log: enough to be worth a batch's fixed cost,
 # little enough for the driver's memory.
 ROWS_MAX = 500_000
+# Of a flow without state whose rows do not pass through the driver: so that a batch's fixed cost weighs less.
+LIGHT_ROWS_MAX = 2_000_000
 BYTES_MAX = 256 << 20
 
 
@@ -52,7 +54,7 @@ class TopicRequest:
     @property
     def holder(self) -> str:
         """Under which name the records of a planned batch are held; empty where no flow reads."""
-        return holder_of(self.run, self.leaf) if self.run is not None else ""
+        return f"{self.flow}.v{self.version}.{self.leaf}" if self.flow else ""
 
     def to_option(self) -> str:
         return json.dumps(asdict(self))
@@ -61,8 +63,3 @@ class TopicRequest:
     def from_options(cls, options: Mapping[str, str]) -> TopicRequest:
         values = json.loads(options[OPTION])
         return cls(**{**values, "columns": tuple(values["columns"])})
-
-
-def holder_of(run: FlowRun, leaf: int) -> str:
-    """Under which name a flow holds what it has planned to read for one of its streams."""
-    return f"{run.flow}.v{run.version}.{leaf}"

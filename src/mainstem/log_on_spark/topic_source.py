@@ -1,39 +1,32 @@
-"""The topic source: a topic of the log as a streaming source of Spark, in Arrow batches.
+"""The topic source: a topic of the log as a streaming source of Spark.
 
-The driver's side (offsets) lives in one Python process for as long as the query runs; `read` runs in the workers. A
-batch's offsets say everything: `read` opens the log of the home itself and finds the same rows at every replay.
-
-    offset  {"topic": "orders", "offsets": {"0": 512, "1": 498}}          the next offset of each partition
-
-Whoever asks is checked: a run that a later one has replaced learns nothing more here.
+Spark begins a Python process each time such a source is named, before it knows whether it will be read: so nothing that
+takes long is imported here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from mainstem.clock import as_datetime
-from mainstem.errors import SchemaMismatch
-from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.log import TopicBackend, Waking
-from mainstem.log.partition_reads import offsets_at
-from mainstem.log.schema_ddl import type_to_ddl
-from mainstem.log.topic_reads import LiveReads
-from mainstem.log_on_spark.batch_cut import BatchCut, Lane
-from mainstem.log_on_spark.flow_store import check_epoch
-from mainstem.log_on_spark.row_condition import columns_in, condition_mask
 from mainstem.log_on_spark.spark_types import arrow_schema
 from mainstem.log_on_spark.topic_request import TopicRequest
 
-__all__ = ["TopicSource"]
+if TYPE_CHECKING:
+    from mainstem.log_on_spark.topic_stream_reader import TopicStreamReader
+
+__all__ = ["TopicSource", "TopicStreamReader"]
+
+
+def __getattr__(name: str) -> Any:
+    """`TopicStreamReader` is found here too, and imported only when somebody asks for it."""
+    if name == "TopicStreamReader":
+        from mainstem.log_on_spark.topic_stream_reader import TopicStreamReader
+
+        return TopicStreamReader
+    raise AttributeError(name)
 
 
 class TopicSource(DataSource):
@@ -44,172 +37,6 @@ class TopicSource(DataSource):
         return "mainstem_topic"
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:  # noqa: N802 - Spark's name
+        from mainstem.log_on_spark.topic_stream_reader import TopicStreamReader
+
         return TopicStreamReader(TopicRequest.from_options(self.options), arrow_schema(schema))
-
-
-class TopicSlice(InputPartition):
-    """A range of offsets of one partition."""
-
-    def __init__(self, partition: int, start: int, end: int) -> None:
-        super().__init__((partition, start, end))
-        self.partition, self.start, self.end = partition, start, end
-
-
-# A worker serves many batches: it opens a home once.
-@lru_cache(maxsize=4)
-def open_log(home: str) -> EmbeddedLog:
-    return EmbeddedLog(home)
-
-
-def open_backend(request: TopicRequest) -> TopicBackend:
-    return open_log(request.home).open_topic(request.topic)
-
-
-def slices_between(starts: Mapping[int, int], ends: Mapping[int, int], wanted: int) -> list[TopicSlice]:
-    """About `wanted` slices, none of more than one partition; a partition's lie in order."""
-    sizes = {partition: ends[partition] - starts.get(partition, 0) for partition in sorted(ends)}
-    share = max(1, sum(sizes.values()) / max(1, wanted))
-    slices = []
-    for partition, size in sizes.items():
-        count = max(1, round(size / share))
-        first = starts.get(partition, 0)
-        bounds = [first + size * number // count for number in range(count + 1)]
-        slices += [TopicSlice(partition, low, high) for low, high in pairwise(bounds) if low < high]
-    return slices
-
-
-def read_slice(request: TopicRequest, schema: pa.Schema, part: TopicSlice) -> Iterator[pa.RecordBatch]:
-    """The rows of a slice that are wanted, with the asked columns in their order."""
-    backend = open_backend(request)
-    condition = request.condition
-    columns = {*request.columns, *(() if condition is None else columns_in(condition))} - {"record"}
-    for batch in backend.read_held(part.partition, part.start, part.end, list(columns), request.delay):
-        wanted = batch if condition is None else batch.filter(condition_mask(condition, batch))
-        if wanted.num_rows:
-            yield _as_planned(wanted.select(list(request.columns)), schema, request.topic)
-
-
-def _as_planned(batch: pa.RecordBatch, schema: pa.Schema, topic: str) -> pa.RecordBatch:
-    """The columns with the types that the flow was built with: they may have been widened since."""
-    for place, field in enumerate(schema):
-        column = batch.column(place)
-        if column.type != field.type and not pa.types.is_nested(field.type):
-            try:
-                batch = batch.set_column(place, field, column.cast(field.type))
-            except pa.ArrowInvalid as error:
-                raise SchemaMismatch(
-                    f'column "{field.name}" of topic "{topic}" was widened to {type_to_ddl(column.type)}',
-                    detail=f"The flow was built when it was {type_to_ddl(field.type)}, which does not hold all values: "
-                    f"{error}.",
-                    hint="Run the program again.",
-                    column=field.name,
-                ) from error
-    return batch
-
-
-class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What comes into a topic, batch by batch."""
-
-    def __init__(self, request: TopicRequest, schema: pa.Schema) -> None:
-        self._request = request
-        self._schema = schema
-        self._batch_cut = BatchCut(request.rows_max, request.bytes_max)
-        self._limit: dict[int, int] | None = None
-        self._waking: Waking | None = None
-        # None: what an earlier run holds is not known.
-        self._held: dict[int, tuple[int, int]] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Workers get the request and what is to come of it, nothing else.
-        return {"_request": self._request, "_schema": self._schema}
-
-    def _check(self) -> TopicBackend:
-        if self._request.run is not None:
-            check_epoch(self._request.home, self._request.run)
-        return open_backend(self._request)
-
-    def _offset(self, positions: Mapping[int, int]) -> dict[str, Any]:
-        return {
-            "topic": self._request.topic,
-            "offsets": {str(number): at for number, at in sorted(positions.items())},
-        }
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names from here on
-        backend = self._check()
-        reads = LiveReads(backend)
-        numbers = list(range(backend.settings.partitions))
-        start = self._request.start
-        if isinstance(start, dict):
-            start = as_datetime(start["at"]) if "at" in start else {int(number): at for number, at in start.items()}
-        return self._offset(offsets_at("earliest", reads, numbers) | offsets_at(start, reads, numbers))
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadAllAvailable()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._limit = _ends(open_backend(self._request))
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        backend = self._check()
-        starts = _positions(start)
-        ends = self._ends(backend)
-        if self._limit is None and not _beyond(starts, ends):
-            if self._waking is None:
-                self._waking = backend.waking()
-                ends = self._ends(backend)
-            if not _beyond(starts, ends):
-                if not self._waking.wait(self._request.wait_ms / 1000):
-                    backend.settle()
-                ends = self._ends(backend)
-        return self._offset(self._planned(backend, starts, self._cut(backend, starts, ends)))
-
-    def _planned(self, backend: TopicBackend, starts: Mapping[int, int], ends: dict[int, int]) -> dict[int, int]:
-        """Hold a batch before Spark notes it down: from then on it reads the same rows however often it is run.
-
-        Spark asks for the next batch when the last one is committed, so that one need not be held any more.
-        """
-        ranges = {number: (starts.get(number, 0), end) for number, end in ends.items() if end > starts.get(number, 0)}
-        if self._request.holder and ranges != self._held:
-            backend.hold(self._request.holder, ranges)
-            self._held = ranges
-        for number, (first, _) in ranges.items():
-            if backend.earliest(number) > first:
-                # Dropped before it was held. Said now, and not by a batch that could never end.
-                backend.read(number, first, 1, [])
-        return ends
-
-    def _ends(self, backend: TopicBackend) -> dict[int, int]:
-        return _ends(backend) if self._limit is None else self._limit
-
-    def _cut(self, backend: TopicBackend, starts: dict[int, int], ends: dict[int, int]) -> dict[int, int]:
-        lanes = {number: Lane(backend, number) for number in ends}
-        return self._batch_cut.ends(lanes, {number: starts.get(number, 0) for number in ends}, ends)
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        self._check()
-        return slices_between(_positions(start), _positions(end), self._request.slices)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, TopicSlice)
-        self._check()
-        return read_slice(self._request, self._schema, partition)
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        return self._offset(_ends(open_backend(self._request)))
-
-    def stop(self) -> None:
-        if self._waking is not None:
-            self._waking.close()
-            self._waking = None
-
-
-def _ends(backend: TopicBackend) -> dict[int, int]:
-    return {number: backend.latest(number) for number in range(backend.settings.partitions)}
-
-
-def _beyond(starts: Mapping[int, int], ends: Mapping[int, int]) -> bool:
-    return any(end > starts.get(number, 0) for number, end in ends.items())
-
-
-def _positions(offset: Mapping[str, Any]) -> dict[int, int]:
-    return {int(number): at for number, at in offset["offsets"].items()}

@@ -1,45 +1,19 @@
-"""The topics source: all topics that fit a pattern as one streaming source of Spark.
-
-    offset  {"glob": "orders.*",
-             "topics":  {"orders.eu": {"0": 512}, ...}     the next offset of each partition
-             "began":   {"orders.eu": {"0": 0}, ...}       where each topic began when it joined
-             "refused": {"orders.uk": "it has no ..."}}    topics that do not fit
-
-A topic that is made later joins with the next batch. One that does not fit is noted once in `mainstem.refused_topics`.
-"""
+"""The topics source: all topics that fit a pattern as one streaming source of Spark. As light as `topic_source`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from mainstem.log.embedded.embedded_topic import EmbeddedTopic
-from mainstem.log.embedded.waking import Watch
-from mainstem.log.partition_reads import offsets_at
-from mainstem.log.topic import Topic
-from mainstem.log.topic_reads import LiveReads
-from mainstem.log.topic_settings import TopicSettings
-from mainstem.log_on_spark.batch_cut import BatchCut, Lane
-from mainstem.log_on_spark.flow_store import check_epoch
-from mainstem.log_on_spark.row_condition import condition_mask
 from mainstem.log_on_spark.spark_types import arrow_schema
-from mainstem.log_on_spark.topic_glob import TOPIC, fitting, why_not
 from mainstem.log_on_spark.topic_request import TopicRequest
-from mainstem.log_on_spark.topic_source import TopicSlice, open_log, read_slice, slices_between
+
+if TYPE_CHECKING:
+    from mainstem.log_on_spark.topics_stream_reader import TopicsStreamReader
 
 __all__ = ["TopicsSource"]
-
-REFUSED_TOPICS = "mainstem.refused_topics"
-REFUSED_SCHEMA = "flow STRING, topics STRING, topic STRING, reason STRING"
-
-# Topic and partition -> offset.
-Positions = dict[tuple[str, int], int]
 
 
 class TopicsSource(DataSource):
@@ -50,208 +24,6 @@ class TopicsSource(DataSource):
         return "mainstem_topics"
 
     def streamReader(self, schema: StructType) -> TopicsStreamReader:  # noqa: N802 - Spark's name
+        from mainstem.log_on_spark.topics_stream_reader import TopicsStreamReader
+
         return TopicsStreamReader(TopicRequest.from_options(self.options), arrow_schema(schema))
-
-
-class TopicsSlice(InputPartition):
-    """A range of offsets of one partition of one topic."""
-
-    def __init__(self, topic: str, part: TopicSlice) -> None:
-        super().__init__((topic, part))
-        self.topic, self.part = topic, part
-
-
-class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What comes into the topics, batch by batch."""
-
-    def __init__(self, request: TopicRequest, schema: pa.Schema) -> None:
-        self._request = request
-        self._schema = schema
-        self._batch_cut = BatchCut(request.rows_max, request.bytes_max)
-        self._numbers: dict[tuple[str, int], int] = {}
-        self._limit: Positions | None = None
-        self._watch: tuple[list[str], Watch] | None = None
-        self._held: dict[str, dict[int, tuple[int, int]]] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Workers get the request and what is to come of it, nothing else.
-        return {"_request": self._request, "_schema": self._schema}
-
-    # Which topics
-
-    def _check(self) -> None:
-        if self._request.run is not None:
-            check_epoch(self._request.home, self._request.run)
-
-    def _topics(self, refused: dict[str, str]) -> dict[str, EmbeddedTopic]:
-        """The topics that fit; of the others the reason is added to `refused`, and noted."""
-        log = open_log(self._request.home)
-        plain = pa.schema([field for field in self._schema if field.name not in (TOPIC, "record")])
-        event_time = None if self._request.delay is None else self._event_time()
-        found = {}
-        for name in fitting(self._request.topic, log.topic_names()):
-            if name in refused:
-                continue
-            backend = log.open_topic(name)
-            if reason := why_not(backend.settings, plain, event_time):
-                refused[name] = reason
-                self._note(name, reason)
-            else:
-                found[name] = backend
-        return found
-
-    def _event_time(self) -> str | None:
-        marked = [field.name for field in self._schema if b"mainstem.event_time" in (field.metadata or {})]
-        return marked[0] if marked else None
-
-    def _note(self, topic: str, reason: str) -> None:
-        log = open_log(self._request.home)
-        notes = Topic(log, log.create_topic(TopicSettings.of(REFUSED_TOPICS, schema=REFUSED_SCHEMA)))
-        row = {"flow": self._request.flow, "topics": self._request.topic, "topic": topic, "reason": reason}
-        notes.append([row])
-
-    # Offsets
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names from here on
-        self._check()
-        refused: dict[str, str] = {}
-        at: Positions = {}
-        for name, backend in self._topics(refused).items():
-            numbers = list(range(backend.settings.partitions))
-            found = offsets_at(self._request.start, LiveReads(backend), numbers)
-            at |= {(name, number): offset for number, offset in found.items()}
-        return self._offset(at, at, refused)
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadAllAvailable()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._limit = _ends(self._topics({}))
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        self._check()
-        at, began, refused = _positions(start["topics"]), _positions(start["began"]), dict(start["refused"])
-        topics = self._topics(refused)
-        ends = _ends(topics) if self._limit is None else self._limit
-        if self._limit is None and not any(end > at.get(lane, -1) for lane, end in ends.items()):
-            self._wait(topics)
-            topics = self._topics(refused)
-            ends = _ends(topics)
-        ends = {lane: end for lane, end in ends.items() if lane[0] in topics}
-        for name, number in ends:
-            if (name, number) not in at:
-                at[name, number] = began[name, number] = topics[name].earliest(number)
-        cut = self._cut(topics, at, ends)
-        self._hold(topics, at, cut)
-        return self._offset(at | cut, began, refused)
-
-    def _cut(self, topics: Mapping[str, EmbeddedTopic], at: Positions, ends: Positions) -> Positions:
-        lanes, starts, stops = {}, {}, {}
-        for (name, partition), end in ends.items():
-            number = self._numbers.setdefault((name, partition), len(self._numbers))
-            lanes[number] = Lane(topics[name], partition)
-            starts[number], stops[number] = at[name, partition], end
-        cut = self._batch_cut.ends(lanes, starts, stops)
-        return {lane: cut[number] for lane, number in self._numbers.items() if number in cut}
-
-    def _hold(self, topics: Mapping[str, EmbeddedTopic], at: Positions, ends: Positions) -> None:
-        """As the source of one topic does, before Spark notes the batch down."""
-        for name, backend in topics.items():
-            ranges = {
-                partition: (at[name, partition], end)
-                for (topic, partition), end in ends.items()
-                if topic == name and end > at[name, partition]
-            }
-            if self._request.holder and ranges != self._held.get(name):
-                backend.hold(self._request.holder, ranges)
-                self._held[name] = ranges
-            for partition, (first, _) in ranges.items():
-                if backend.earliest(partition) > first:
-                    backend.read(partition, first, 1, [])
-
-    def _wait(self, topics: Mapping[str, EmbeddedTopic]) -> None:
-        paths = [backend.store.heads_path for backend in topics.values()]
-        if self._watch is None or self._watch[0] != paths:
-            self.stop()
-            # What came before the watch began is seen by whoever asks next.
-            self._watch = (paths, Watch(paths))
-            return
-        if not self._watch[1].wait(self._request.wait_ms / 1000):
-            for backend in topics.values():
-                backend.settle()
-                break
-
-    def _offset(self, at: Positions, began: Positions, refused: Mapping[str, str]) -> dict[str, Any]:
-        return {
-            "glob": self._request.topic,
-            "topics": _nested(at),
-            "began": _nested(began),
-            "refused": dict(sorted(refused.items())),
-        }
-
-    # Rows
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        self._check()
-        starts = _positions(end["began"]) | _positions(start["topics"])
-        ends = _positions(end["topics"])
-        rows = sum(at - starts[lane] for lane, at in ends.items())
-        slices: list[InputPartition] = []
-        for name in end["topics"]:
-            theirs = {number: at for (topic, number), at in ends.items() if topic == name}
-            begins = {number: starts[name, number] for number in theirs}
-            share = sum(theirs.values()) - sum(begins.values())
-            wanted = max(1, round(self._request.slices * share / max(1, rows)))
-            slices += [TopicsSlice(name, part) for part in slices_between(begins, theirs, wanted)]
-        return slices
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, TopicsSlice)
-        self._check()
-        condition = self._request.condition
-        known = {*open_log(self._request.home).open_topic(partition.topic).settings.stored_schema.names, "record"}
-        # Something must be read for its rows to be counted.
-        columns = tuple(name for name in self._request.columns if name in known) or ("record",)
-        request = replace(self._request, topic=partition.topic, columns=columns, condition=None)
-        fields = [field for field in self._schema if field.name in known]
-        for batch in read_slice(request, pa.schema(fields), partition.part):
-            whole = self._whole(batch, partition.topic)
-            wanted = whole if condition is None else whole.filter(condition_mask(condition, whole))
-            if wanted.num_rows:
-                yield wanted
-
-    def _whole(self, batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
-        """With the topic's name, and nulls in columns that the topic does not have."""
-        columns = []
-        for field in self._schema:
-            if field.name == TOPIC:
-                columns.append(pa.repeat(pa.scalar(topic), batch.num_rows))
-            elif field.name in batch.schema.names:
-                columns.append(batch.column(field.name))
-            else:
-                columns.append(pa.nulls(batch.num_rows, field.type))
-        return pa.RecordBatch.from_arrays(columns, names=self._schema.names)
-
-    def stop(self) -> None:
-        if self._watch is not None:
-            self._watch[1].close()
-            self._watch = None
-
-
-def _ends(topics: Mapping[str, EmbeddedTopic]) -> Positions:
-    return {
-        (name, number): backend.latest(number)
-        for name, backend in topics.items()
-        for number in range(backend.settings.partitions)
-    }
-
-
-def _positions(nested: Mapping[str, Mapping[str, int]]) -> Positions:
-    return {(name, int(number)): at for name, by in nested.items() for number, at in by.items()}
-
-
-def _nested(at: Positions) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for (name, number), offset in sorted(at.items()):
-        found.setdefault(name, {})[str(number)] = offset
-    return found

@@ -179,7 +179,7 @@ class FileWriter:
         tables: list[pa.Table] = []
         rejections: list[Rejection] = []
         for path in paths:
-            folders = dict(part.split("=", 1) for part in path.split("/")[:-1])
+            folders = {unquote(name): text for name, text in (part.split("=", 1) for part in path.split("/")[:-1])}
             marks = folders.pop(MARK).split(",")
             values = {self._doubtful[int(mark[1:])]: "" if mark[0] == "e" else NO_VALUE for mark in marks}
             table = pq.read_table(f"{staged}/{path}", partitioning=None)
@@ -201,7 +201,8 @@ class FileWriter:
                 f'flow "{self._run.flow}" may not write "{self._commits.folder}" any more',
                 detail=f"This run has epoch {self._run.epoch}; one with epoch {known.epoch} has begun. Nothing of the "
                 "batch counts.",
-                hint="Two runs of a flow cannot be: the later one goes on. Start this one again to take over.",
+                hint="Two runs of a flow cannot be: the later one goes on. Start this one again to take over. If the flow "
+                "was dropped, delete the folder too.",
                 epoch=self._run.epoch,
                 current_epoch=known.epoch,
             )

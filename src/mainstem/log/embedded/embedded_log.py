@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Literal, TypeVar
 
@@ -255,7 +255,9 @@ class EmbeddedLog:
 
     # SQL
 
-    def query(self, sql: str, parameters: Sequence[object]) -> pa.Table:
+    def query(
+        self, sql: str, parameters: Sequence[object], tables: Mapping[str, Callable[[], pa.Table]] | None = None
+    ) -> pa.Table:
         from mainstem.log.embedded.sql import query  # DuckDB is loaded when the first question is asked
 
-        return query(self, sql, parameters)
+        return query(self, sql, parameters, tables or {})

@@ -104,11 +104,33 @@ def first_after(
     reader: PartitionReader, schemas: TopicSchemas, event_time: str, start: int, stop: int, time: int
 ) -> int:
     """The first offset from `start` on whose event time is later; `stop` if there is none before."""
-    for offsets, times in _times(reader, schemas, event_time, start, stop):
+    for offsets, times in _times_cheaply(reader, schemas, event_time, start, stop):
         later = np.flatnonzero(times > time)
         if len(later):
             return int(offsets[later[0]])
     return stop
+
+
+def _times_cheaply(
+    reader: PartitionReader, schemas: TopicSchemas, event_time: str, start: int, stop: int
+) -> Iterator[tuple[Int64Array, Int64Array]]:
+    """The same from a sealed segment without what else is in `record`, if it is still there."""
+    manifest = reader.partition.manifest_file.read()
+    entry = sealed_at(manifest, start) if manifest.start <= start < manifest.end else None
+    if entry is None or stop > entry.end:
+        yield from _times(reader, schemas, event_time, start, stop)
+        return
+    leaves = ["record.offset"]
+    try:
+        path = reader.sealed_path(entry)
+        batches = read_sealed(reader.files, path, columns=[event_time], start=start, stop=stop, record_columns=leaves)
+        for batch in batches:
+            offsets = batch.column("record").field("offset").to_numpy(zero_copy_only=False)
+            named = event_time in batch.schema.names
+            yield offsets, times_of(batch.column(event_time)) if named else np.full(len(offsets), NO_TIME)
+            start = int(offsets[-1]) + 1
+    except FileNotFoundError:  # compacted since we looked
+        yield from _times(reader, schemas, event_time, start, stop)
 
 
 def _times(

@@ -8,7 +8,7 @@ in a process: files never change under their name.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -27,14 +27,17 @@ if TYPE_CHECKING:
 # A sealed file may be compacted away or dropped between the look and the read; then the question is asked again.
 TRIES = 5
 
+# Rows by the name that they have in a question; asked for only where it stands in it.
+Tables = Mapping[str, Callable[[], pa.Table]]
+
 RECORD_PACKED = "struct_pack(" + ", ".join(f'"{f.name}" := record."{f.name}"' for f in RECORD) + ") AS record"
 
 
-def query(log: EmbeddedLog, sql: str, parameters: Sequence[object]) -> pa.Table:
-    """The answer as a table."""
+def query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tables) -> pa.Table:
+    """The answer as a table. `tables` are there beside the topics; where a topic has the same name, it is meant."""
     for left in reversed(range(TRIES)):
         try:
-            return _query(log, sql, parameters)
+            return _query(log, sql, parameters, tables)
         except (duckdb.IOException, FileNotFoundError, FellOff) as error:
             if not left:
                 raise Unavailable(
@@ -43,11 +46,11 @@ def query(log: EmbeddedLog, sql: str, parameters: Sequence[object]) -> pa.Table:
                     hint="Ask again.",
                 ) from error
         except duckdb.Error as error:
-            raise _translated(log, error) from error
+            raise _translated(log, error, tables) from error
     raise AssertionError
 
 
-def _query(log: EmbeddedLog, sql: str, parameters: Sequence[object]) -> pa.Table:
+def _query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tables) -> pa.Table:
     with duckdb.connect(":memory:") as connection:
         # Names in a question are topics, never variables of the program that asks.
         connection.execute("SET python_enable_replacements = false")
@@ -59,6 +62,9 @@ def _query(log: EmbeddedLog, sql: str, parameters: Sequence[object]) -> pa.Table
         seen = log.transactions.at_one_moment(lambda moment: [store.visible(moment) for store in stores])
         for store, visible in zip(stores, seen, strict=True):
             _register(connection, store, visible)
+        for name, rows in tables.items():
+            if name not in topics and _mentions(sql, name):
+                connection.register(name, rows())
         answer = connection.sql(sql, params=list(parameters))
         return pa.table({}) if answer is None else answer.to_arrow_table()
 
@@ -127,22 +133,25 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def _translated(log: EmbeddedLog, error: duckdb.Error) -> Invalid | TopicNotFound:
+def _translated(log: EmbeddedLog, error: duckdb.Error, tables: Tables) -> Invalid | TopicNotFound:
     """DuckDB's own words first, then what is there."""
     text = _first_line(error).removeprefix(f"{type(error).__name__.removesuffix('Exception')} Error: ")
-    names = log.topic_names()
+    topics = log.topic_names()
+    names = [*topics, *tables]
     if isinstance(error, duckdb.CatalogException) and "Table with name" in text:
         asked = text.split("Table with name ")[1].split(" ")[0]
         return TopicNotFound(
             f'topic "{asked}" does not exist',
-            detail=f"{log.title[0].upper()}{log.title[1:]} has these topics: {', '.join(names) or 'none'}.",
-            hint=did_you_mean(asked, names) or "A table in a query is a topic; quote names that hold a dot or a dash.",
+            detail=f"{log.title[0].upper()}{log.title[1:]} has these topics: {', '.join(topics) or 'none'}."
+            + (f" There are these views: {', '.join(tables)}." if tables else ""),
+            hint=did_you_mean(asked, names)
+            or "A table in a query is a topic or a view; quote names that hold a dot or a dash.",
             topic=asked,
         )
     detail = "\n".join(line for line in str(error).splitlines()[1:] if line.strip())
     return Invalid(
         f"the query cannot be run: {text[:200]}",
         detail=detail or f"DuckDB says: {_first_line(error)}",
-        hint=f"Topics are tables: {', '.join(names)}; names that hold a dot or a dash, or are words of SQL, are quoted "
+        hint=f"Topics and views are tables: {', '.join(names)}; names that hold a dot or a dash, or are words of SQL, are quoted "
         'as in "orders.emails.rejected". Their columns: mainstem topic describe NAME. Each ? needs a value.',
     )

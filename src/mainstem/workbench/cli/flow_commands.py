@@ -102,9 +102,9 @@ def _show(it: FlowFacts) -> None:
     show_facts(shown + [("failed with" if not number else "", line) for number, line in enumerate(it.error)])
     typer.echo()
     show_table(
-        [Column("topic"), Column("partition", "right"), Column("next offset", "right"), *LAG_COLUMNS],
-        ([part.topic, str(part.partition), counted(part.offset), *lag_cells(part.lag)] for part in it.sources),
-        empty="it reads no topics",
+        [Column("source"), Column("partition", "right"), Column("next offset", "right"), *LAG_COLUMNS],
+        ([part.source, str(part.partition), counted(part.offset), *lag_cells(part.lag)] for part in it.sources),
+        empty="its sources are gone",
     )
     typer.echo()
     show_table(
@@ -141,7 +141,7 @@ def _to_json(it: FlowFacts) -> dict[str, Any]:
         "error": list(it.error),
         "lag": lag_json(it.lag),
         "sources": [
-            {"topic": part.topic, "partition": part.partition, "offset": part.offset, "lag": lag_json(part.lag)}
+            {"source": part.source, "partition": part.partition, "offset": part.offset, "lag": lag_json(part.lag)}
             for part in it.sources
         ],
         "last_batches": [{**row, "phases": dict(row["phases"] or [])} for row in it.progress[-BATCHES_SHOWN:]],

@@ -6,18 +6,19 @@ flow that stands still. What a batch was like is told by the last rows of the to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from mainstem.errors import FlowNotFound, TopicNotFound, did_you_mean
+from mainstem.errors import FlowNotFound, InvalidName, TopicNotFound, did_you_mean
 from mainstem.log.lag import Lag
 from mainstem.log.topic import Topic
-from mainstem.log_on_spark.checkpoint_offsets import batch_offsets, last_batch
+from mainstem.log_on_spark.checkpoint_offsets import batch_offsets, last_batch, source_offsets
 from mainstem.log_on_spark.flow_store import FlowStore, flow_names, running_in
 from mainstem.views.view_folder import ViewFolder
 
 if TYPE_CHECKING:
-    from mainstem.log.log import Log
     from mainstem.stem import Mainstem
 
 __all__ = ["FlowFacts", "SourceFacts", "flow_facts", "flow_lag", "flow_sources", "known_flows", "last_progress"]
@@ -26,14 +27,20 @@ PROGRESS_TOPIC = "mainstem.progress"
 # Of a topic that may hold a week of batches, enough of the end to find the last ones of every flow that is at work.
 PROGRESS_ROWS = 2_000
 
+# What a source that is a view is called.
+VIEW = "view "
+
 State = Literal["running", "stopped", "failed", "killed"]
 
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """Where a flow stands in one partition of a topic: the offset it reads next, and what is there from it on."""
+    """Where a flow stands in one partition of a topic: the offset it reads next, and what is there from it on.
 
-    topic: str
+    Of a view it is the position behind the last change that it has read; a view has one partition.
+    """
+
+    source: str
     partition: int
     offset: int
     lag: Lag
@@ -90,7 +97,7 @@ def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any
         epoch=run.get("epoch", 0),
         sink=run.get("sink", ""),
         batch=last_batch(checkpoint),
-        sources=tuple(flow_sources(stem.log, checkpoint, run.get("sources", []))),
+        sources=tuple(flow_sources(stem, checkpoint, run.get("sources", []))),
         error=tuple(ended.get("error", ())),
         progress=tuple(row for row in rows if row["version"] == version),
         checkpoint=checkpoint,
@@ -107,25 +114,38 @@ def _shown_version(home: str, store: FlowStore) -> int:
     return last
 
 
-def flow_lag(log: Log, checkpoint: str, sources: list[str]) -> Lag:
-    """How far a flow is behind its topics, now."""
-    return Lag.total(source.lag for source in flow_sources(log, checkpoint, sources))
+def flow_lag(stem: Mainstem, checkpoint: str, sources: Sequence[str]) -> Lag:
+    """How far a flow is behind its sources, now."""
+    return Lag.total(source.lag for source in flow_sources(stem, checkpoint, sources))
 
 
-def flow_sources(log: Log, checkpoint: str, sources: list[str]) -> list[SourceFacts]:
-    """Where a flow stands in each of its topics: behind its last complete batch, before the first at their beginning."""
+def flow_sources(stem: Mainstem, checkpoint: str, sources: Sequence[str]) -> list[SourceFacts]:
+    """Where a flow stands in each source: behind its last complete batch, before the first one at the beginning."""
     batch = last_batch(checkpoint)
     offsets = {} if batch is None else batch_offsets(checkpoint, batch)
     found = []
     for name in dict.fromkeys([*offsets, *sources]):
         try:
-            backend = log.open_topic(name)
-        except (TopicNotFound, ValueError):
-            # Deleted meanwhile; or it is not a topic but a view, whose changes are counted there.
+            backend = stem.log.open_topic(name)
+        except (TopicNotFound, InvalidName):
+            # Deleted meanwhile, or not a topic: views come below, and of several topics each one is in the offsets.
             continue
         for number in range(backend.settings.partitions):
             offset = offsets.get(name, {}).get(number, backend.earliest(number))
             found.append(SourceFacts(name, number, offset, backend.behind(number, offset)))
+    return found + _views(stem, checkpoint, batch, sources)
+
+
+def _views(stem: Mainstem, checkpoint: str, batch: int | None, sources: Sequence[str]) -> list[SourceFacts]:
+    positions = {source.removeprefix(VIEW): 0 for source in sources if source.startswith(VIEW)}
+    for content in () if batch is None else source_offsets(checkpoint, batch):
+        if "view" in content:
+            positions[content["view"]] = content["position"]
+    found = []
+    for name, position in positions.items():
+        with closing(stem.view(name)) as view:
+            behind = max(0, view.last_position() - position)
+        found.append(SourceFacts(f"{VIEW}{name}", 0, position, Lag(records=behind)))
     return found
 
 

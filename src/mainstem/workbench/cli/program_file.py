@@ -7,7 +7,6 @@ Spark's workers by value, since no worker could import the file; modules beside 
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 import sys
 import traceback
@@ -120,15 +119,6 @@ def _travel_by_value(module: ModuleType) -> None:
         raise _without_spark(error) from error
     register: Callable[[ModuleType], Any] = cloudpickle.register_pickle_by_value
     register(module)
-    _hush_spark()
-
-
-def _hush_spark() -> None:
-    """PySpark writes every error it raises to standard error as well, with its whole stack; ours say it in three lines."""
-    from pyspark.logger import PySparkLogger
-
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def _function(path: str, module: ModuleType) -> Flows:

@@ -91,13 +91,11 @@ class _Run:
         from mainstem.workbench.cli.run_counts import RunCounts
         from mainstem.workbench.cli.run_display import run_display
         from mainstem.workbench.cli.run_standing import RunStandings
-        from mainstem.workbench.cli.run_watch import RunWatch
 
         counts = RunCounts(self._stem)
         with file.building():
             self._running: RunningFlows = self._stem.start(file.flows, only=only)
         self._standings = RunStandings(self._stem, self._running, counts)
-        self._watch = RunWatch(self._stem.home, self._running)
         self._display: RunDisplay = run_display(self._stem.log.clock, as_json=self._as_json)
 
     def metrics(self) -> str:
@@ -130,7 +128,6 @@ class _Run:
 
     def _look(self) -> bool:
         """Show how the flows stand, tell of those that failed; True when all have ended."""
-        self._watch.look()
         self._display.show(self._now())
         for handle in self._running:
             if handle.error is not None and handle.name not in self._told:

@@ -123,7 +123,7 @@ class RunStandings:
         if handle.run is not None:
             checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version)
             try:
-                return flow_lag(self._stem.log, checkpoint, handle.planned.sources)
+                return flow_lag(self._stem, checkpoint, handle.planned.sources)
             except (MainstemError, OSError):
                 pass
         return Lag(records=handle.progress.lag_records, seconds=handle.progress.lag_seconds)
