@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mainstem.durations import Duration
+from mainstem.errors import Invalid
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.upkeep import UpkeepMode
 from mainstem.log.log import Log
@@ -197,6 +198,12 @@ class Mainstem:
 
         Raises `FlowFailed` if a flow died, after the others have ended.
         """
+        if until not in ("stopped", "idle"):
+            raise Invalid(
+                f"{until!r} is nothing to run until",
+                detail='A program runs until it is "stopped", or until it is "idle".',
+                hint='Give until="idle", or leave it out.',
+            )
         with self.start(flows, only=only) as running:
             if until == "idle":
                 running.wait_until_idle()

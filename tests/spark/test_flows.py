@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from mainstem.errors import Conflict, FlowFailed, Invalid, SchemaMismatch, TopicNotFound
+from mainstem.errors import Conflict, FlowFailed, FlowNotFound, Invalid, SchemaMismatch, TopicNotFound
 from mainstem.flows.flow import Flow
 from mainstem.flows.program import Program
 from mainstem.log_on_spark.flow_store import FlowStore
@@ -284,3 +284,14 @@ def leaf_requests(rows: Any) -> list[dict[str, Any]]:
 
     look(rows._jdf.queryExecution().analyzed())
     return found
+
+
+def test_slips_in_a_program_s_use_are_told(shop):
+    with pytest.raises(Invalid, match="a flow cannot be made of int"):
+        Flow(1, into=shop.topic("orders"))
+    with pytest.raises(Invalid, match="a flow cannot go into str"):
+        Flow(shop.topic("orders").stream(), into="orders")
+    with pytest.raises(Invalid, match="'done' is nothing to run until"):
+        shop.run(pipeline, until="done")
+    with shop.start(lambda stem: []) as running, pytest.raises(FlowNotFound, match='no flow "nope" was started'):
+        running["nope"]

@@ -101,7 +101,7 @@ def test_without_java_the_runtime_of_the_extra_is_used_and_a_user_s_settings_win
     )
     said = run_program(tmp_path / "home", "local[2]", PATH=str(tools), SPARK_CONF_DIR=str(tmp_path))
     assert said["rows"] == ROWS
-    assert "mainstem-java" in said["java"]
+    assert said["java"].endswith("/java")
     assert (said["memory"], said["zone"]) == ("1g", "Asia/Tokyo")
     assert set(said["addresses"]) <= LOOPBACK
 

@@ -33,6 +33,12 @@ class Flow:
     rejected_max: float = 1.0
 
     def __post_init__(self) -> None:
+        if not hasattr(self.rows, "isStreaming"):
+            raise Invalid(
+                f"a flow cannot be made of {type(self.rows).__name__}",
+                detail=f"It is {str(self.rows)[:200]}.",
+                hint='Give a streaming DataFrame: stem.topic("...").stream().',
+            )
         for needed in ("name", "kind", "accept", "writer"):
             if not hasattr(self.into, needed):
                 raise Invalid(

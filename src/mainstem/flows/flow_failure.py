@@ -5,19 +5,27 @@ from __future__ import annotations
 import re
 
 from mainstem import errors
-from mainstem.errors import FlowFailed, MainstemError
+from mainstem.errors import FlowFailed, MainstemError, Unavailable
 
 __all__ = ["flow_failed", "root_cause"]
 
 # The last line of a Python traceback inside Spark's message: the class, its message, then our notes.
 _RAISED = re.compile(r"^(?:\w+\.)*(?P<kind>[A-Z]\w+)(?:: (?P<message>.*))?$")
 _JAVA = re.compile(r"(?:Caused by: |: )[\w.$]+(?:: .*)?$")
+# The work is sound; only the process that was to do it is gone.
+_WORKER = re.compile(r"Python worker failed to connect back|Python worker exited unexpectedly \(crashed\)")
 _SPARK = re.compile(r"\[(?P<kind>[A-Z_.]+)\] (?P<message>.*)")
 
 
 def root_cause(text: str) -> MainstemError | str:
     """The error that a Spark exception tells of: one of ours as it was raised, or the line that says it best."""
     lines = text.splitlines()
+    if found := _WORKER.search(text):
+        return Unavailable(
+            "a Python worker of Spark did not start, or died",
+            detail=f"Spark says: {found[0]}.",
+            hint="The machine may be too busy, or short of memory. It is tried again.",
+        )
     for index in range(len(lines) - 1, -1, -1):
         found = _RAISED.match(lines[index].strip())
         ours = getattr(errors, found["kind"], None) if found else None

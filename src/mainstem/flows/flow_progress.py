@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.clock import as_datetime
 from mainstem.errors import MainstemError
+from mainstem.flows.batch_listener import BatchListener
 from mainstem.flows.flow_handle import FlowHandle, FlowProgress
 from mainstem.log.lag import Lag
 from mainstem.log.topic import Topic
@@ -44,33 +45,20 @@ class ProgressReports:
     def __init__(self, stem: Mainstem) -> None:
         self._stem = stem
         self._handles: list[FlowHandle] = []
-        self._listener: Any = None
+        self._listener: BatchListener | None = None
         settings = TopicSettings.of(PROGRESS_TOPIC, schema=SCHEMA, event_time="at", keep="7 days")
         self._topic = Topic(stem.log, stem.log.create_topic(settings))
 
     def begin(self, handles: Iterable[FlowHandle]) -> None:
         """Listen to what Spark says of these flows from now on."""
-        from pyspark.sql.streaming.listener import StreamingQueryListener
-
         self._handles = list(handles)
-        reports = self
-
-        class Listener(StreamingQueryListener):
-            def onQueryStarted(self, event: Any) -> None: ...  # noqa: N802 - Spark's names
-            def onQueryIdle(self, event: Any) -> None: ...  # noqa: N802
-            def onQueryTerminated(self, event: Any) -> None: ...  # noqa: N802
-
-            def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-                reports.note(json.loads(event.progress.json))
-
-        self._listener = Listener()
-        self._stem.spark.streams.addListener(self._listener)
+        self._listener = BatchListener(self._stem.spark, self.note)
+        self._listener.begin()
 
     def end(self) -> None:
         """Stop listening."""
         if self._listener is not None:
-            self._stem.spark.streams.removeListener(self._listener)
-            self._listener = None
+            self._listener.end()
 
     def note(self, said: dict[str, Any]) -> None:
         """One batch, as Spark tells of it."""
@@ -116,9 +104,12 @@ class ProgressReports:
         for source in said.get("sources") or []:
             end = source.get("endOffset")
             end = json.loads(end) if isinstance(end, str) else end
-            if isinstance(end, dict) and "topic" in end:
-                backend = self._stem.log.open_topic(end["topic"])
-                parts += [backend.behind(int(number), offset) for number, offset in end["offsets"].items()]
+            if not isinstance(end, dict):
+                continue
+            by_topic = {end["topic"]: end["offsets"]} if "topic" in end else end.get("topics", {})
+            for topic, offsets in by_topic.items():
+                backend = self._stem.log.open_topic(topic)
+                parts += [backend.behind(int(number), offset) for number, offset in offsets.items()]
         return Lag.total(parts)
 
     def _append(self, handle: FlowHandle, progress: FlowProgress) -> None:

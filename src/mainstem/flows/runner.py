@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from mainstem.crash_points import reach
-from mainstem.errors import FlowFailed, MainstemError, Unavailable
+from mainstem.errors import FlowFailed, FlowNotFound, MainstemError, Unavailable, did_you_mean
 from mainstem.flows.checkpoint_fit import check_code, check_held
 from mainstem.flows.flow_failure import flow_failed, root_cause
 from mainstem.flows.flow_handle import FlowHandle
@@ -70,6 +70,12 @@ class RunningFlows:
         return iter(self.handles.values())
 
     def __getitem__(self, name: str) -> FlowHandle:
+        if name not in self.handles:
+            raise FlowNotFound(
+                f'no flow "{name}" was started',
+                detail=f"Started were: {', '.join(self.handles) or 'none'}.",
+                hint=did_you_mean(name, self.handles) or "Name one of these.",
+            )
         return self.handles[name]
 
     def __enter__(self) -> Self:

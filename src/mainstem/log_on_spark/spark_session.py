@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 import threading
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from mainstem.errors import Unavailable
 from mainstem.log_on_spark.java_runtime import java_home
+from mainstem.log_on_spark.own_script import own_script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +61,7 @@ SETTINGS: dict[str, str] = {
 
 def spark_session(address: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """The session for an address such as "local[*]" or "spark://master:7077"; made, or the one that runs."""
-    _prepare_environment()
+    _prepare_environment(address)
     from pyspark.sql import SparkSession
 
     theirs = _spark_defaults() | dict(settings or {})
@@ -116,10 +118,31 @@ def prepared(spark: SparkSession, *sources: str) -> SparkSession:
 _known: dict[int, SparkSession] = {}
 
 
-def _prepare_environment() -> None:
+# Spark puts its own copy of PySpark in front, in archives that every worker compiles anew when it starts: three quarters
+# of a second, and on a busy machine more than the ten seconds after which Spark gives a worker up.
+_WORKER = """#!/bin/sh
+kept=
+IFS=:
+for entry in $PYTHONPATH; do
+    case $entry in
+        */pyspark/python/lib/*.zip | */jars/*.jar) ;;
+        *) kept=${{kept:+$kept:}}$entry ;;
+    esac
+done
+unset IFS
+export PYTHONPATH="$kept"
+exec "{python}" "$@"
+"""
+
+
+def _prepare_environment(address: str) -> None:
     """What Spark reads from the environment when its Java begins; nothing that is set already is changed."""
     # Workers must have the packages that this process has.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "PYSPARK_PYTHON" not in os.environ:
+        name = f"python-{zlib.crc32(sys.executable.encode()):08x}"
+        local = address.startswith("local")
+        worker = str(own_script(name, _WORKER.format(python=sys.executable))) if local else sys.executable
+        os.environ["PYSPARK_PYTHON"] = worker
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if home := java_home(os.environ):
         os.environ["JAVA_HOME"] = home

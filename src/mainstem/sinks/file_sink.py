@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.types as kinds
 
 from mainstem.errors import Conflict, Corrupt, Invalid, NotFound, SchemaMismatch, did_you_mean
@@ -74,6 +73,9 @@ class FileSink:
         facts, batches = self._committed()
         schema = _known_schema(facts)
         folders = pa.schema([schema.field(name) for name in facts.partition_by])
+        # Brings pandas along: three quarters of a second that most commands need not wait.
+        import pyarrow.dataset as ds
+
         # Without a list Arrow would walk the folder, and find what is not committed.
         files = ds.dataset(
             self._paths(batches),
