@@ -1,5 +1,6 @@
 """What every test can use, and the count of those that could not run here."""
 
+import gc
 import json
 import os
 import shutil
@@ -17,6 +18,9 @@ from tests.needs import COULD_NOT_RUN, cannot_run
 # No deadline: the machine is shared, so how long one example took says nothing. What fails prints how to repeat it.
 hypothesis.settings.register_profile("mainstem", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("mainstem")
+
+# What a test process holds of Spark, SQLite and Arrow is not a forked child's to take apart: its threads are not there.
+os.register_at_fork(after_in_child=gc.freeze)
 
 # Tools for file systems lie where the path of an ordinary user does not look.
 _SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
