@@ -18,6 +18,7 @@ from mainstem.flows.checkpoint_fit import check_code, check_held
 from mainstem.flows.flow_failure import flow_failed, root_cause
 from mainstem.flows.flow_handle import FlowHandle
 from mainstem.flows.flow_progress import ProgressReports, query_name
+from mainstem.flows.idleness import caught_up
 from mainstem.flows.program import Flows, PlannedFlow, Program
 from mainstem.log.backoff import Backoff
 from mainstem.log_on_spark.checkpoint_check import check_checkpoint
@@ -97,7 +98,7 @@ class RunningFlows:
     def wait_until_idle(self) -> None:
         """Return when every flow has everything that the log has, also what the others gave it meanwhile."""
         before = -1
-        while before != (before := self._batches()):
+        while before != (before := self._batches()) or not all(map(self._caught_up, self.handles.values())):
             for handle in self.handles.values():
                 handle.wait_until_idle()
 
@@ -112,6 +113,12 @@ class RunningFlows:
         for handle in self.handles.values():
             if handle.error is not None:
                 raise handle.error
+
+    def _caught_up(self, handle: FlowHandle) -> bool:
+        """A flow that was stopped will not get any further."""
+        if handle.run is None or handle.state == "stopped":
+            return handle.state == "stopped"
+        return caught_up(self._stem, FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version))
 
     def _batches(self) -> int:
         return sum(handle.batches for handle in self.handles.values())

@@ -82,7 +82,7 @@ class RunStandings:
         self._running = running
         self._counts = counts
         self._guard = threading.Lock()
-        self._lags: dict[str, tuple[int, int, Lag]] = {}
+        self._lags: dict[str, tuple[int, tuple[str, int | None], Lag]] = {}
 
     def now(self) -> list[Standing]:
         """Each flow, in the order of the program."""
@@ -104,18 +104,19 @@ class RunStandings:
             handle.progress,
             self._counts.of(handle.name),
             self._counts.rows_per_second(handle.name),
-            self._recent_lag(handle),
+            self._recent_lag(handle, batch),
             0 if run is None else self._counts.restarts(handle.name, run.epoch),
             batch,
         )
 
-    def _recent_lag(self, handle: FlowHandle) -> Lag:
-        """Looked up at most once a second, and after each batch: it reads a record of every partition that is behind."""
-        now, batches = self._stem.log.clock.monotonic(), handle.batches
-        looked_at, seen, lag = self._lags.get(handle.name, (0, -1, Lag()))
-        if seen != batches or now - looked_at > LAG_US:
+    def _recent_lag(self, handle: FlowHandle, batch: int | None) -> Lag:
+        """Looked up at most once a second, and after each batch that is committed: it reads a record of every partition
+        that is behind."""
+        now = self._stem.log.clock.monotonic()
+        looked_at, seen, lag = self._lags.get(handle.name, (0, ("", None), Lag()))
+        if seen != (handle.state, batch) or now - looked_at > LAG_US:
             lag = self._lag(handle)
-            self._lags[handle.name] = (now, batches, lag)
+            self._lags[handle.name] = (now, (handle.state, batch), lag)
         return lag
 
     def _lag(self, handle: FlowHandle) -> Lag:
