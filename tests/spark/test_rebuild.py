@@ -43,6 +43,7 @@ def test_a_view_rebuilt_at_random_points_equals_the_live_one(shop, fault_report)
     last = 500
     different = []
     with shop.start(program(0)) as running:
+        running.wait_until_idle()
         for number in range(REBUILDS):
             more = last + chance.randrange(1, 200)
             shop.topic("orders").append(orders(last, more))

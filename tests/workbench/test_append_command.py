@@ -207,7 +207,7 @@ def test_memory_does_not_grow_with_the_file(stem, place):
     stem.create_topic("orders", schema=ORDERS, key="order_id", segment_bytes_max="4 MiB")
     line = json_lines({"order_id": "o-1", "store": "x" * 5000})
     used = []
-    for megabytes in (40, 100):
+    for megabytes in (40, 240):
         with (place / "rows.jsonl").open("w") as file:
             file.writelines(line for _ in range(megabytes * 200))
         command = [sys.executable, "-c", MEMORY, "topic", "append", "orders", "rows.jsonl"]
@@ -216,7 +216,8 @@ def test_memory_does_not_grow_with_the_file(stem, place):
         assert status == "0", said.stderr
         used.append(int(reached))
 
-    assert used[1] - used[0] < 30, used
+    # What is sealed beside, and when, makes a difference of some ten megabytes from run to run; the file is 200 larger.
+    assert used[1] - used[0] < 60, used
 
 
 # Lines that do not fit
