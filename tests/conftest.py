@@ -6,14 +6,18 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
 from mainstem.clock import ManualClock
 from tests.needs import COULD_NOT_RUN, cannot_run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # No deadline: the machine is shared, so how long one example took says nothing. What fails prints how to repeat it.
 hypothesis.settings.register_profile("mainstem", deadline=None, print_blob=True)
@@ -36,6 +40,16 @@ def clock() -> ManualClock:
 def repository() -> Path:
     """The root of the source tree."""
     return Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator["SparkSession"]:
+    """The one Spark session of this test process; commands that want one find it. Only the end of all tests stops it."""
+    from mainstem.log_on_spark.spark_session import spark_session
+
+    session = spark_session("local[2]")
+    yield session
+    session.stop()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

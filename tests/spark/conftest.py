@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a process, and a home of its own for each test."""
+"""A home of its own for each test, on the Spark session of all tests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,15 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mainstem
-from mainstem.log_on_spark.spark_session import spark_session
 from mainstem.stem import Mainstem
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    session = spark_session("local[2]")
-    yield session
-    session.stop()
 
 
 @pytest.fixture

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mainstem.errors import NotFound
+import mainstem
+from mainstem import Flow
+from mainstem.errors import NotFound, Unavailable
 from mainstem.log_on_spark import java_runtime
 from mainstem.log_on_spark.spark_session import SETTINGS
 
@@ -111,6 +113,33 @@ def test_executors_of_their_own_give_the_same(tmp_path):
     assert said["rows"] == ROWS
     assert said["zone"] == SETTINGS["spark.sql.session.timeZone"]
     assert set(said["addresses"]) <= LOOPBACK
+
+
+def test_streams_that_begin_at_once_add_nothing_to_the_variables_that_they_share(spark, tmp_path):
+    def flows(stem):
+        yield Flow(stem.topic("clicks").stream(), into=stem.view("pages", key="page"))
+
+    with mainstem.open(tmp_path / "home", spark=spark.newSession()) as stem:
+        stem.create_topic("clicks", schema="page STRING").append([{"page": "a"}])
+        sources = stem.spark._jsparkSession.sessionState().dataSourceManager()
+        shared = sources.lookupDataSource("mainstem_topic").dataSourceCls().envVars()
+        before = set(shared)
+        stem.run(flows, until="idle")
+
+        assert set(shared) == before
+        assert shared["SPARK_LOCAL_DIRS"] != ""
+
+
+def test_a_session_that_was_stopped_is_named(tmp_path):
+    class Stopped:
+        _jsc = None
+
+    class Session:
+        sparkContext = Stopped()  # noqa: N815 - Spark's name
+
+    with mainstem.open(tmp_path / "home", spark=Session()) as stem, pytest.raises(Unavailable) as raised:
+        stem.spark  # noqa: B018 - to ask is to start
+    assert str(raised.value) == "the Spark session was stopped"
 
 
 def test_without_any_java_it_is_said_what_to_install(monkeypatch):

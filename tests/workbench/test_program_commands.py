@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from mainstem.log_on_spark.spark_session import spark_session
 from mainstem.log_on_spark.topic_writer import TopicWriter
 from mainstem.workbench.cli.metrics_server import MetricsServer
 from tests.workbench.conftest import rows
@@ -30,14 +29,6 @@ ORDERS = [
     {"order_id": "o-3", "store": "Berlin", "amount": 50.0},
 ]
 SECONDS_MAX = 300
-
-
-@pytest.fixture(scope="module")
-def spark():
-    """The session that the commands find."""
-    session = spark_session("local[2]")
-    yield session
-    session.stop()
 
 
 @pytest.fixture
@@ -160,7 +151,9 @@ def test_a_run_in_another_process_is_seen_and_stopped_from_here(cli, shop):
     assert command.stdout is not None
     done: set[str] = set()
     while done != {"big_orders", "per_store"}:
-        line = json.loads(command.stdout.readline())
+        text = command.stdout.readline()
+        assert text, command.communicate(timeout=SECONDS_MAX)
+        line = json.loads(text)
         done |= {line["flow"]} if line["batch"] is not None else set()
 
     running = {it["flow"]: (it["state"], it["pid"]) for it in cli("flow", "list", "--json").json}

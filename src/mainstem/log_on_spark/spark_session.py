@@ -106,13 +106,40 @@ def _quiet_java() -> Iterator[None]:
 
 def prepared(spark: SparkSession, *sources: str) -> SparkSession:
     """The session with our sources known to it ("module:class"); ours or a user's own."""
+    if spark.sparkContext._jsc is None:  # nothing public tells
+        raise Unavailable(
+            "the Spark session was stopped",
+            detail="This mainstem was opened with it, or the program stopped it (spark.stop()).",
+            hint="Open the home again, with a session that runs or without `spark=`.",
+        )
     if id(spark) not in _known:
-        for source in sources:
-            module, _, name = source.partition(":")
-            spark.dataSource.register(getattr(import_module(module), name))
+        with _environment_ready(spark):
+            for source in sources:
+                module, _, name = source.partition(":")
+                spark.dataSource.register(getattr(import_module(module), name))
         _known[id(spark)] = spark
     return spark
 
+
+@contextmanager
+def _environment_ready(spark: SparkSession) -> Iterator[None]:
+    """Let what is registered have, from the start, the variables that Spark sets when a stream of it begins.
+
+    All streams of one source share one Java map for them, with no lock: two flows that begin at once and both add the
+    same variable leave the map with a wrong count, and every task with it unreadable (OptionalDataException). To give
+    a variable that is there another value does the map no harm.
+    """
+    environment = spark.sparkContext.environment
+    missing = [name for name in _SET_BY_SPARK if name not in environment]
+    environment.update(dict.fromkeys(missing, ""))
+    try:
+        yield
+    finally:
+        for name in missing:
+            del environment[name]
+
+
+_SET_BY_SPARK = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME")
 
 # Sessions live as long as the process; who they are is all that is asked of them here.
 _known: dict[int, SparkSession] = {}
