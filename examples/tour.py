@@ -32,6 +32,18 @@ CHAPTERS = {
         "constant_cost",
     ],
     "Databases and streams": ["compacted_log_is_a_table", "several_views", "read_your_own_writes"],
+    "Uses of processing": ["rates_and_rolling_averages"],
+    "Time": [
+        "event_or_processing_time",
+        "knowing_when_you_are_ready",
+        "stated_watermark",
+        "whose_clock",
+        "tumbling_hopping_sliding_session",
+        "what_where_when_how",
+        "sessions_across_batches",
+        "fixed_windows_in_batch",
+        "filtering_a_stream",
+    ],
     "Fault tolerance": [
         "crash_anywhere",
         "atomic_commit",

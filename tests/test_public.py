@@ -13,7 +13,7 @@ import mainstem
 from mainstem import errors
 
 # Modules that users import, each with a sorted `__all__` of what is defined or offered there.
-PUBLIC_MODULES = ["mainstem", "mainstem.errors"]
+PUBLIC_MODULES = ["mainstem", "mainstem.errors", "mainstem.operators", "mainstem.testing"]
 # What `import mainstem` and `mainstem --help` must not wait for.
 HEAVY = {"confluent_kafka", "duckdb", "numpy", "pandas", "pyarrow", "pyspark", "sqlglot"}
 

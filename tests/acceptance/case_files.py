@@ -10,7 +10,10 @@ from typing import Any
 
 # Which runner answers which case.
 RUNNERS = {
+    "A01": "test_team_scores.py",
+    "A05": "test_window_kinds.py",
     "A10": "test_log_compaction.py",
+    "A15": "test_tutorial_windows.py",
     "A18": "test_broker_semantics.py",
 }
 

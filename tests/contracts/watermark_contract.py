@@ -30,19 +30,28 @@ class WatermarkContract:
         )
 
     @promise(Promise.WATERMARKS)
-    def test_it_is_the_highest_event_time_so_far_less_the_delay_asked_for(self, timed: Topic, noon: datetime) -> None:
+    def test_it_is_the_highest_event_time_before_less_the_delay_asked_for(self, timed: Topic, noon: datetime) -> None:
         for number, minutes in enumerate((0, 10, 5, 11)):
             _append(timed, number, noon + minutes * MINUTE)
-        assert _watermarks(timed, "0 seconds", noon) == [0, 10, 10, 11]
-        assert _watermarks(timed, "2 minutes", noon) == [-2, 8, 8, 9]
+        assert _watermarks(timed, "0 seconds", noon) == [None, 0, 10, 10]
+        assert _watermarks(timed, "2 minutes", noon) == [None, -2, 8, 8]
         # A record is late if its event time is below it: the third one is, unless one waits for five minutes.
         assert _watermarks(timed, "5 minutes", noon)[2] == 5
 
     @promise(Promise.WATERMARKS)
     def test_it_is_there_only_for_who_asks(self, timed: Topic, noon: datetime) -> None:
         _append(timed, 1, noon)
-        assert "watermark" not in dicts(timed.to_arrow())[0]["record"]
-        assert dicts(timed.to_arrow(watermark="0 seconds"))[0]["record"]["watermark"] == noon
+        _append(timed, 2, noon)
+        assert "watermark" not in dicts(timed.to_arrow())[1]["record"]
+        assert dicts(timed.to_arrow(watermark="0 seconds"))[1]["record"]["watermark"] == noon
+
+    @promise(Promise.WATERMARKS)
+    def test_the_rows_of_one_append_do_not_make_each_other_late(self, timed: Topic, noon: datetime) -> None:
+        for _ in range(2):
+            for partition in (0, 1):
+                rows = [{"n": n, "placed_at": noon + n * MINUTE} for n in (50, 10, 30)]
+                timed.append(rows, partition=partition)
+        assert _watermarks(timed, "0 seconds", noon) == [None, None, None, 50, 50, 50] * 2
 
     @promise(Promise.WATERMARKS)
     def test_the_slowest_partition_holds_it_unless_it_is_idle_or_was_never_written(
@@ -55,14 +64,25 @@ class WatermarkContract:
         clock.advance("2 hours")
         _append(timed, 4, noon + 40 * MINUTE, partition=0)
         found = {row["n"]: row["record"]["watermark"] for row in dicts(timed.to_arrow(watermark="0 seconds"))}
-        assert {n: (at - noon) // MINUTE for n, at in found.items()} == {0: 0, 1: 0, 2: 10, 3: 10, 4: 40}
+        assert (found.pop(0), found.pop(1)) == (None, None)
+        assert {n: (at - noon) // MINUTE for n, at in found.items()} == {2: 0, 3: 10, 4: 31}
+
+    @promise(Promise.WATERMARKS)
+    def test_a_partition_that_was_idle_does_not_take_it_back(self, timed: Topic, noon: datetime, clock: Any) -> None:
+        _append(timed, 0, noon, partition=1)
+        for number in (1, 2):
+            clock.advance("2 hours")
+            _append(timed, number, noon + 30 * MINUTE, partition=0)
+        _append(timed, 3, noon + MINUTE, partition=1)
+        found = {row["n"]: row["record"]["watermark"] for row in dicts(timed.to_arrow(watermark="0 seconds"))}
+        assert found[3] == noon + 30 * MINUTE
 
     @promise(Promise.WATERMARKS)
     def test_an_event_time_too_far_ahead_does_not_move_it(self, timed: Topic, noon: datetime) -> None:
         _append(timed, 0, noon)
         _append(timed, 1, noon + timedelta(days=3650))
         _append(timed, 2, noon + MINUTE)
-        assert _watermarks(timed, "0 seconds", noon) == [0, 0, 1]
+        assert _watermarks(timed, "0 seconds", noon) == [None, 0, 0]
 
     @promise(Promise.WATERMARKS)
     def test_a_producer_states_that_nothing_earlier_will_come(
@@ -75,7 +95,7 @@ class WatermarkContract:
         producer.state_watermark("timed", noon + 10 * MINUTE)
         _append(timed, 2, noon + 25 * MINUTE)
         # What is stated needs no delay, and never goes back.
-        assert _watermarks(timed, "10 minutes", noon) == [-10, 20, 20]
+        assert _watermarks(timed, "10 minutes", noon) == [None, 20, 20]
 
     @promise(Promise.WATERMARKS)
     def test_of_several_producers_the_one_that_is_least_far_counts(
@@ -127,7 +147,7 @@ def _append(topic: Topic, number: int, placed_at: datetime, partition: int = 0) 
     topic.append([{"n": number, "placed_at": placed_at}], partition=partition)
 
 
-def _watermarks(topic: Topic, delay: str, noon: datetime) -> list[int]:
+def _watermarks(topic: Topic, delay: str, noon: datetime) -> list[int | None]:
     """The watermark of each record, in minutes."""
-    rows = dicts(topic.to_arrow(watermark=delay))
-    return [(row["record"]["watermark"] - noon) // MINUTE for row in rows]
+    found = [row["record"]["watermark"] for row in dicts(topic.to_arrow(watermark=delay))]
+    return [None if at is None else (at - noon) // MINUTE for at in found]

@@ -13,11 +13,12 @@ REPOSITORY = Path(__file__).parent.parent.parent
 EXAMPLES = REPOSITORY / "examples"
 STOPS = [stop for stops in tour.CHAPTERS.values() for stop in stops]
 # A start of Spark takes seconds: these are run one after the other in one process, as `make tour` does.
-ON_SPARK = [stop for stop in STOPS if "pyspark" in (text := (EXAMPLES / f"{stop}.py").read_text()) or "Flow(" in text]
+SIGNS_OF_SPARK = ("pyspark", "Flow(", "run_on_spark", ".read()")
+ON_SPARK = [stop for stop in STOPS if any(sign in (EXAMPLES / f"{stop}.py").read_text() for sign in SIGNS_OF_SPARK)]
 # The programs that are not stops: the shop, what happens in it, and those who run the others.
 OTHERS = {"__init__", "demo", "shop", "shop_events", "tour"}
 SECONDS_MAX = 240
-# Nine stops with five starts of Spark among them, on a machine that does other things too.
+# Seventeen stops with five starts of Spark among them, on a machine that does other things too.
 SPARK_SECONDS_MAX = 900
 
 

@@ -89,14 +89,15 @@ def test_a_run_fenced_while_it_moves_its_files_does_not_commit_them(tmp_path: Pa
     assert committed_ids(tmp_path) == globbed_ids(tmp_path) == list(range(10))
 
 
-def test_a_new_version_begins_with_an_empty_folder(tmp_path: Path) -> None:
+def test_another_version_is_refused_and_what_is_there_stays(tmp_path: Path) -> None:
     run, writer = begin(tmp_path)
     write(run, writer, 0)
-    run, writer = begin(tmp_path, version=2)
-    assert (writer.held, committed_ids(tmp_path), globbed_ids(tmp_path)) == (-1, [], [])
-    write(run, writer, 0)
-
-    assert (sink_at(tmp_path).version, committed_ids(tmp_path)) == (2, list(range(10)))
+    with pytest.raises(Conflict, match="cannot hold another beside it") as refused:
+        begin(tmp_path, version=2)
+    assert "a folder of its own" in refused.value.hint
+    assert committed_ids(tmp_path) == globbed_ids(tmp_path) == list(range(10))
+    write(run, writer, 1)
+    assert (sink_at(tmp_path).version, committed_ids(tmp_path)) == (1, list(range(20)))
 
 
 def test_the_commits_of_many_batches_lie_in_few_files(tmp_path: Path) -> None:

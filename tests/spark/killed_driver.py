@@ -1,4 +1,4 @@
-"""A program of three flows (into a topic, a view, files) in a process that is killed at a named point, Spark and all.
+"""A program of four flows (into a topic, a view, files, and through a stage into a view) in a process that is killed at a named point, Spark and all.
 
     python tests/spark/killed_driver.py HOME FILES ROUND [SOURCE_POINT]
 
@@ -21,17 +21,23 @@ from mainstem import Mainstem, crash_points
 from mainstem.flows.flow import Flow
 from mainstem.log_on_spark.topic_source import TopicSource, TopicStreamReader
 from mainstem.log_on_spark.topic_writer import TopicWriter
+from mainstem.operators import tumbling, windowed
 
 ROWS = 40
 STORES = ["A", "B", "C", ""]
+WATERMARK = "10 seconds"
 
 
 def rows_of(part: int) -> list[dict]:
     start = datetime(2026, 1, 1, tzinfo=UTC)
+    # Now and then one comes a minute after its time.
     return [
-        {"order_id": f"o-{n}", "store": STORES[n % 7 % 4], "amount": n, "placed_at": start + timedelta(seconds=n)}
+        {
+            "order_id": f"o-{n}", "store": STORES[n % 7 % 4], "amount": n,
+            "placed_at": start + timedelta(seconds=n - 60 * (n % 11 == 0)),
+        }
         for n in range(part * ROWS, part * ROWS + ROWS)
-    ]
+    ]  # fmt: skip
 
 
 def flows(stem: Mainstem, files: str) -> Iterator[Flow]:
@@ -45,6 +51,12 @@ def flows(stem: Mainstem, files: str) -> Iterator[Flow]:
         into=stem.view("per_store", key="store"),
     )
     yield Flow(orders, into=stem.files(files, partition_by=["store"]), name="kept")
+    counted = [F.count("*").alias("orders"), F.sum("amount").alias("amount")]
+    timely = stem.topic("orders").stream(watermark=WATERMARK)
+    yield Flow(
+        windowed(timely, tumbling("7 seconds"), by="store", aggregates=counted),
+        into=stem.view("per_window", key=["window", "store"]),
+    )
 
 
 def prepare(home: str) -> None:

@@ -48,6 +48,25 @@ def remove(path: Path) -> None:
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
 
 
+def halve(path: Path) -> None:
+    """As a writer leaves it that was cut short, with the checksums of the whole."""
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def halve_alone(path: Path) -> None:
+    """The same where no checksums were written."""
+    halve(path)
+    path.with_name(f".{path.name}.crc").unlink()
+
+
+def half_planned(checkpoint: Path) -> None:
+    """A batch behind the last one, of which half the entry was written."""
+    last = last_of(checkpoint, "offsets")
+    content = last.read_bytes()
+    last.with_name(str(int(last.name) + 1)).write_bytes(content[: len(content) // 2])
+
+
 def last_of(checkpoint: Path, log: str) -> Path:
     return checkpoint / log / str(last_batch(str(checkpoint), log))
 
@@ -60,6 +79,9 @@ def last_states(checkpoint: Path) -> list[Path]:
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "last offsets deleted": (lambda c: remove(last_of(c, "offsets")), "refused"),
     "last offsets flipped": (lambda c: flip(last_of(c, "offsets")), "refused"),
+    "last offsets half written": (lambda c: halve(last_of(c, "offsets")), "refused"),
+    "last offsets half written, without checksums": (lambda c: halve_alone(last_of(c, "offsets")), "refused"),
+    "next offsets half written": (half_planned, "recovered"),
     "all offsets deleted": (lambda c: shutil.rmtree(c / "offsets"), "refused"),
     "checkpoint deleted": (shutil.rmtree, "refused"),
     "state flipped": (lambda c: [flip(path) for path in last_states(c)], "refused"),
@@ -68,6 +90,12 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "view deleted": (lambda c: shutil.rmtree(c.parent.parent.parent / "views"), "refused"),
     "last commit deleted": (lambda c: remove(last_of(c, "commits")), "recovered"),
     "last commit emptied": (lambda c: last_of(c, "commits").write_bytes(b""), "recovered"),
+    "last commit half written": (lambda c: halve(last_of(c, "commits")), "recovered"),
+    "last commit half written, without checksums": (lambda c: halve_alone(last_of(c, "commits")), "recovered"),
+    "last commit and next offsets half written": (
+        lambda c: [halve(last_of(c, "commits")), half_planned(c)],
+        "recovered",
+    ),
     "all commits deleted": (lambda c: shutil.rmtree(c / "commits"), "recovered"),
     "metadata deleted": (lambda c: remove(c / "metadata"), "refused"),
     "checkpoint and view deleted": (

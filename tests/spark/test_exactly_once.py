@@ -1,13 +1,14 @@
 """S1: the driver is killed, Java and all, at every step of a batch, again and again; then the sinks hold each row once.
 
-One chain: each run goes on from what the one before left, and is killed at the next point. In it are three flows, into a
-topic, a view and files; each kill strikes all three of them, wherever they are. The steps of a batch, and where they are
+One chain: each run goes on from what the one before left, and is killed at the next point. In it are four flows, into a
+topic, a view and files, and through a stage into a view; each kill strikes all of them, wherever they are. The steps of a batch, and where they are
 met from Python:
 
     offset log      before: latestOffset, commit          after: partitions
     state           before: partitions, read              after: sink_rows_computed
     sink rows       before: batch_begun                   inside: sink_rows_written, view_rows_written
     sink commit     before: before_sink_commit, view_checked      after: sink_committed, view_committed
+    stage           runs written: sink_rows_computed      late rows: stage_late_appended   manifest: stage_manifest_written
     commit log      before: batch_written                 inside: a file left empty        after: commit
 """
 
@@ -25,7 +26,7 @@ import pytest
 import mainstem
 from mainstem.log_on_spark.checkpoint_offsets import last_batch
 from mainstem.log_on_spark.flow_store import FlowStore
-from tests.spark.killed_driver import prepare
+from tests.spark.killed_driver import WATERMARK, prepare
 
 # Of the driver, or of a source.
 POINTS = [
@@ -33,9 +34,7 @@ POINTS = [
     ("", "partitions:1"),
     ("batch_begun:1", ""),
     ("", "read:1"),
-    ("", "latestOffset:3"),
     ("sink_rows_computed:1", ""),
-    ("sink_rows_computed:3", ""),
     ("sink_rows_written:1", ""),
     ("sink_rows_written:2", ""),
     ("view_rows_written:1", ""),
@@ -47,11 +46,13 @@ POINTS = [
     ("sink_committed:3", ""),
     ("view_committed:1", ""),
     ("batch_written:1", ""),
-    ("batch_written:3", ""),
+    ("stage_late_appended:1", ""),
+    ("stage_manifest_written:1", ""),
+    ("stage_late_appended:2", ""),
+    ("stage_manifest_written:2", ""),
     ("", "commit:1"),
-    ("", "partitions:2"),
 ]
-FLOWS = ["remainders", "per_store", "kept"]
+FLOWS = ["remainders", "per_store", "kept", "per_window"]
 DRIVER = Path(__file__).parent / "killed_driver.py"
 
 
@@ -89,6 +90,16 @@ def differences(folder: Path) -> tuple[int, list[str]]:
         per_store = stem.view("per_store").to_arrow().select(["store", "orders", "amount"])
         files = stem.files(folder / "out" / "kept").to_arrow().select(["order_id", "store"])
         nowhere = stem.topic("kept.rejected").to_arrow().select(["order_id"])
+        per_window = stem.view("per_window").to_arrow().select(["window", "store", "orders", "amount"])
+        shown = [{**row, "window": row["window"]["start"]} for row in per_window.to_pylist()]
+        per_window = pa.Table.from_pylist(shown) if shown else per_window
+        late = stem.topic("per_window.late").to_arrow().select(["store", "orders", "amount"])
+        timely = stem.topic("orders").to_arrow(watermark=WATERMARK)
+        reached = stem.topic("orders").backend.watermark_from(
+            {number: stem.topic("orders").backend.latest(number) for number in range(2)}, 10_000_000
+        )
+    window = "to_timestamp(7 * floor(epoch(placed_at) / 7))"
+    too_late = f"record.watermark >= {window} + INTERVAL 7 SECONDS"
     glob = duckdb.sql(f"SELECT order_id, store FROM '{folder}/out/kept/**/*.parquet'").to_arrow_table()
     questions = {
         "topic": (remainders, "SELECT order_id, amount % 140 FROM orders WHERE amount % 140 <= 127"),
@@ -96,11 +107,18 @@ def differences(folder: Path) -> tuple[int, list[str]]:
         "view": (per_store, "SELECT store, count(*), sum(amount)::BIGINT FROM orders GROUP BY store"),
         "files": (files, "SELECT order_id, store FROM orders WHERE store <> ''"),
         "files by glob": (glob, "SELECT order_id, store FROM orders WHERE store <> ''"),
+        "view of windows": (
+            per_window,
+            f"SELECT * FROM (SELECT {window} AS start, store, count(*), sum(amount)::BIGINT FROM timely "
+            f"WHERE NOT coalesce({too_late}, false) GROUP BY 1, 2) WHERE epoch_us(start) + 7000000 <= {reached}",
+        ),
+        "too late for its window": (late, f"SELECT store, 1, amount FROM timely WHERE {too_late}"),
         "rejected by files": (nowhere, "SELECT order_id FROM orders WHERE store = ''"),
     }
     compared, found = len(orders), []
     for sink, (table, question) in questions.items():
         assert isinstance(orders, pa.Table)
+        assert isinstance(timely, pa.Table)
         expected = Counter(duckdb.sql(question).fetchall())
         actual = Counter(tuple(row.values()) for row in table.to_pylist())
         compared += expected.total()
@@ -121,7 +139,9 @@ def test_a_driver_killed_at_every_step_counts_each_row_once(tmp_path: Path, faul
             half_written += leave_commits_half_written(tmp_path)
     assert run_driver(tmp_path, len(POINTS)) == 0
     compared, found = differences(tmp_path)
-    fault_report("S1", points=kills, compared=compared, violations=found, sinks="topic, view, files", half=half_written)
+    fault_report(
+        "S1", points=kills, compared=compared, violations=found, sinks="topic, view, files, stage", half=half_written
+    )
     assert half_written > 0
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from mainstem.errors import FlowFailed, Invalid, SchemaMismatch, TopicNotFound
+from mainstem.flows.checkpoint_fit import replayed_topics, rows_to_replay
 from mainstem.flows.flow import Flow
+from mainstem.flows.program import Program
 from mainstem.log_on_spark import topic_glob
 from mainstem.log_on_spark.topic_request import TopicRequest
 from mainstem.stem import Mainstem
@@ -94,3 +96,39 @@ def test_topics_join_while_a_flow_runs_and_batches_are_run_again_the_same(
             "reason": 'column "amount" cannot change from STRING to BIGINT',
         }
     ]
+
+
+def test_what_topics_hold_is_read_as_one_and_agrees_with_the_stream(stem: Mainstem):
+    with pytest.raises(TopicNotFound, match="no topic fits"):
+        stem.topics("orders.*").read()
+    stem.create_topic("orders.eu", schema=SCHEMA, event_time="at", partitions=2).append(rows(0, 5))
+    stem.topic("orders.eu").seal()
+    stem.create_topic("orders.jp", schema="order_id STRING, amount INT, at TIMESTAMP, extra STRING", event_time="at")
+    stem.topic("orders.jp").append([{**row, "extra": "x"} for row in rows(5, 9)])
+    orders = stem.topics("orders.*")
+    for watermark in (None, "1 minute"):
+        read, streamed = orders.read(watermark=watermark), orders.stream(watermark=watermark)
+        assert read.dtypes == streamed.dtypes
+        marks = [field.metadata for field in read.schema]
+        # Of the marks Spark's own watermark is only on a stream.
+        assert marks[-1] == streamed.schema[-1].metadata
+        assert [bool(mark) for mark in marks] == [False, False, True, False, False, True]
+    sink = MemorySink("seen")
+    stem.run(lambda stem: [Flow(stem.topics("orders.*").stream(), into=sink)], until="idle")
+    streamed = [row for tries in sink.attempts.values() for row in tries[-1]]
+
+    def comparable(given: list[dict[str, Any]]) -> list[str]:
+        return sorted(str((row["topic"], row["order_id"], row["amount"], row["extra"], row["at"])) for row in given)
+
+    found = orders.read().toArrow().to_pylist()
+    assert comparable(found) == comparable(streamed)
+    assert len(found) == 9
+    assert {row["extra"] for row in found} == {None, "x"}
+
+
+def test_the_rows_of_all_topics_are_in_the_cost_of_a_rebuild(stem: Mainstem):
+    for name in ("orders.eu", "orders.us", "orders.us.rejected"):
+        stem.create_topic(name, schema=SCHEMA).append(rows(0, 4))
+    [flow] = Program(stem, lambda stem: [Flow(stem.topics("orders.*").stream(), into=MemorySink("seen"))]).flows
+    assert replayed_topics(stem.log, flow) == ["orders.eu", "orders.us"]
+    assert rows_to_replay(stem.log, flow) == 8

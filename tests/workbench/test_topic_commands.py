@@ -106,6 +106,26 @@ def test_describe_counts_what_is_sealed(cli, orders):
     assert (facts["records"], [it["sealed"] for it in facts["partitions"]]) == (10, [1, 1])
 
 
+def test_markers_and_what_was_aborted_or_is_open_are_no_records(cli, stem, orders):
+    orders.append([{"order_id": f"o-{n}"} for n in range(10)])
+    for outcome in ("commit", "abort"):
+        transaction = stem.transaction()
+        transaction.append(orders, [{"order_id": f"{outcome}-{n}"} for n in range(3)])
+        getattr(transaction, outcome)()
+    assert len(orders.to_arrow()) == 13
+    for sealed in ([0, 0], [1, 1]):
+        facts = cli("topic", "describe", "orders", "--json").json
+        assert facts["records"] == 13
+        assert [it["sealed"] for it in facts["partitions"]] == sealed
+        assert sum(it["end"] for it in facts["partitions"]) > 16
+        assert cli("topic", "list").out.splitlines()[2].split()[:3] == ["orders", "2", "13"]
+        cli("topic", "seal", "orders")
+    with stem.transaction() as transaction:
+        transaction.append(orders, [{"order_id": f"open-{n}"} for n in range(3)])
+        orders.append([{"order_id": "o-10"}])
+        assert cli("topic", "describe", "orders", "--json").json["records"] == len(orders.to_arrow())
+
+
 def test_alter_adds_a_column_and_changes_what_is_kept(cli, orders):
     said = cli("topic", "alter", "orders", "--add-column", "note STRING", "--keep", "30 days")
 

@@ -5,26 +5,56 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainstem.errors import Conflict
-from mainstem.log_on_spark.checkpoint_offsets import last_batch
+from mainstem.flows.kept_state import state_is_taken
+from mainstem.log_on_spark.checkpoint_offsets import last_batch, source_offsets
+from mainstem.log_on_spark.topic_glob import fitting
+from mainstem.log_on_spark.topic_identity import check_topics
 
 if TYPE_CHECKING:
     from mainstem.flows.program import PlannedFlow
     from mainstem.log.log import Log
     from mainstem.sinks.sink import BatchWriter
 
-__all__ = ["check_code", "check_held", "rows_to_replay"]
+__all__ = ["check_code", "check_held", "check_sources", "replayed_topics", "rows_to_replay"]
 
 
 def check_code(planned: PlannedFlow, known: dict[str, Any], checkpoint: str, log: Log) -> None:
     """Raise `Conflict` if the flow's state was made by other code than it has now."""
     before = known.get("plan")
-    if before is None or before == planned.plan or last_batch(checkpoint, "offsets") is None:
+    if before is None or last_batch(checkpoint, "offsets") is None:
+        return
+    _check_sink(planned, known.get("sink"))
+    # A part that an older Mainstem did not write down fits.
+    before = {**planned.plan, **before}
+    if before == planned.plan:
+        return
+    if state_is_taken(planned, before):
         return
     raise Conflict(
         f'flow "{planned.name}" was changed in a way that its checkpoint cannot take',
         detail=f"{_difference(before, planned.plan)} What it has kept so far belongs to the flow as it was.",
         hint=f"{_way_out(planned)} That replays {rows_to_replay(log, planned):,} rows.",
     )
+
+
+def _check_sink(planned: PlannedFlow, before: str | None) -> None:
+    sink = planned.flow.into
+    if before not in (None, f"{sink.kind} {sink.name}"):
+        raise Conflict(
+            f'flow "{planned.name}" has written into {before} so far, and now is to write into {sink.kind} {sink.name}',
+            detail="It would go on where it stands: what it has written so far would be missing in the new place.",
+            hint=f'Give the flow a name of its own for the new place, Flow(..., name="{planned.name}_2"): it begins anew.',
+        )
+
+
+def check_sources(planned: PlannedFlow, checkpoint: str, log: Log) -> None:
+    """Raise `Conflict` if a topic is not the one that the checkpoint's offsets are of: it was deleted and made again."""
+    last = last_batch(checkpoint, "offsets")
+    if last is None:
+        return
+    hint = f"{_way_out(planned)} That reads the topic as it is now, {rows_to_replay(log, planned):,} rows."
+    for offset in source_offsets(checkpoint, last):
+        check_topics(log, offset, planned.name, hint=hint)
 
 
 def check_held(planned: PlannedFlow, writer: BatchWriter, checkpoint: str) -> None:
@@ -45,10 +75,19 @@ def check_held(planned: PlannedFlow, writer: BatchWriter, checkpoint: str) -> No
     )
 
 
+def replayed_topics(log: Log, planned: PlannedFlow) -> list[str]:
+    """The topics that a flow would read from the beginning, those of a pattern as they are now."""
+    patterns = [source.removeprefix("topics ") for source in planned.sources if source.startswith("topics ")]
+    names = log.topic_names()
+    # One that an earlier flow of the program is about to make has nothing yet.
+    read = {name for name in planned.topics if name in names}
+    return sorted({*read, *(name for pattern in patterns for name in fitting(pattern, names))})
+
+
 def rows_to_replay(log: Log, planned: PlannedFlow) -> int:
     """How many records a flow would read from the beginning."""
     rows = 0
-    for name in planned.topics:
+    for name in replayed_topics(log, planned):
         backend = log.open_topic(name)
         rows += sum(backend.latest(p) - backend.earliest(p) for p in range(backend.settings.partitions))
     return rows
@@ -59,6 +98,12 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
         return f"It read {_list(before['sources'])}, and now reads {_list(now['sources'])}."
     old, new = ([_shown(kept) for kept in plan["operators"]] for plan in (before, now))
     gone, come = [kept for kept in old if kept not in new], [kept for kept in new if kept not in old]
+    if old == new and before.get("places") != now.get("places"):
+        gone, come = (
+            [", ".join(place) for place in plan["places"] if place not in other["places"]]
+            for plan, other in ((before, now), (now, before))
+        )
+        return f"What it keeps lay in this order: {_list(gone)}; and now in this: {_list(come)}."
     return f"It kept {_list(gone or old)}, and now keeps {_list(come or new)}."
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FlowHandle", "FlowProgress"]
 
-State = Literal["starting", "running", "waiting", "stopped", "failed"]
+State = Literal["starting", "catching up", "running", "waiting", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class FlowHandle:
         deadline = None if wait is None else self._clock.monotonic() + duration_us(wait, setting="wait")
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self.state not in ("starting", "waiting"), timeout=1)
+                self._changed.wait_for(lambda: self.state not in ("starting", "catching up", "waiting"), timeout=1)
                 if self.error is not None:
                     raise self.error
                 if self.state == "stopped":

@@ -18,7 +18,9 @@ from mainstem.flows.flow_handle import FlowHandle, FlowProgress
 from mainstem.log.lag import Lag
 from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
+from mainstem.log_on_spark.checkpoint_offsets import source_offsets
 from mainstem.log_on_spark.flow_run import FlowRun
+from mainstem.log_on_spark.flow_store import FlowStore
 
 if TYPE_CHECKING:
     from mainstem.stem import Mainstem
@@ -80,32 +82,42 @@ class ProgressReports:
     def _progress(self, handle: FlowHandle, said: dict[str, Any]) -> FlowProgress:
         written = handle.written.get(said["batchId"])
         state = said.get("stateOperators") or []
-        lag = self._lag(said)
+        lag = self._lag(handle, said)
         watermark = said.get("eventTime", {}).get("watermark")
+        stages = None if written is None else written.stages
+        if stages is not None:
+            watermark = None if stages.watermark is None else as_datetime(stages.watermark).isoformat()
         return FlowProgress(
             batch=said["batchId"],
             rows_in=said.get("numInputRows", 0),
             rows_out=0 if written is None else written.rows,
             rejected=0 if written is None else written.rejected,
-            late=sum(operator.get("numRowsDroppedByWatermark", 0) for operator in state),
+            late=sum(operator.get("numRowsDroppedByWatermark", 0) for operator in state)
+            + (0 if stages is None else stages.late),
             lag_records=lag.records,
             lag_seconds=lag.seconds,
             # Before the first row Spark's watermark stands at the beginning of time as computers count it.
             watermark=None if watermark is None or watermark.startswith("1970-01-01T00:00:00.000") else watermark,
-            state_rows=sum(operator.get("numRowsTotal", 0) for operator in state),
-            state_bytes=sum(operator.get("memoryUsedBytes", 0) for operator in state),
+            state_rows=sum(operator.get("numRowsTotal", 0) for operator in state)
+            + (0 if stages is None else stages.state_rows),
+            state_bytes=sum(operator.get("memoryUsedBytes", 0) for operator in state)
+            + (0 if stages is None else stages.state_bytes),
             batch_ms=said.get("durationMs", {}).get("triggerExecution", 0),
             rows_per_second=_number(said.get("processedRowsPerSecond")),
             phases=said.get("durationMs", {}),
         )
 
-    def _lag(self, said: dict[str, Any]) -> Lag:
+    def _lag(self, handle: FlowHandle, said: dict[str, Any]) -> Lag:
         parts = []
         for source in said.get("sources") or []:
             end = source.get("endOffset")
             end = json.loads(end) if isinstance(end, str) else end
             if not isinstance(end, dict):
                 continue
+            if "logOffset" in end and handle.run is not None:
+                # A batch of sealed files: the checkpoint knows what it is in the log.
+                checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version)
+                end = next(source_offsets(checkpoint, said["batchId"]), {})
             by_topic = {end["topic"]: end["offsets"]} if "topic" in end else end.get("topics", {})
             for topic, offsets in by_topic.items():
                 backend = self._stem.log.open_topic(topic)

@@ -5,9 +5,13 @@ Spark's own word for it may be a trigger old: one that looked before the last ap
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from mainstem.log_on_spark.batch_clock import clocks_of, is_due, now_of, watermark_of
 from mainstem.log_on_spark.checkpoint_offsets import batch_offsets, last_batch, source_offsets
+from mainstem.operators.stage_manifest import StageManifests
+from mainstem.views.view_offsets import missing_of
 
 if TYPE_CHECKING:
     from mainstem.stem import Mainstem
@@ -25,5 +29,28 @@ def caught_up(stem: Mainstem, checkpoint: str) -> bool:
         partitions = range(backend.settings.partitions)
         if any(backend.latest(partition) > reached.get(partition, 0) for partition in partitions):
             return False
-    views = {found["view"]: found["position"] for found in source_offsets(checkpoint, number) if "view" in found}
-    return all(stem.view(view).last_position() <= position for view, position in views.items())
+    if _waits(stem, checkpoint, number):
+        return False
+    return all(_has(stem, offset) for offset in source_offsets(checkpoint, number) if "view" in offset)
+
+
+def _has(stem: Mainstem, offset: Mapping[str, Any]) -> bool:
+    """Whether everything that a view has is in, also that it has applied records that changed nothing in it."""
+    view = stem.view(offset["view"])
+    if not view.exists:
+        return True
+    position, applied = view.standing()
+    known = {
+        topic: {int(number): end for number, end in ends.items()} for topic, ends in offset.get("applied", {}).items()
+    }
+    return position <= offset["position"] and not missing_of(applied, known)
+
+
+def _waits(stem: Mainstem, checkpoint: str, number: int) -> bool:
+    """Whether a batch of a flow with stages comes though its topics have nothing new: something in its state is due."""
+    folder = StageManifests(checkpoint).folder
+    offsets = [offset for offset in source_offsets(checkpoint, number) if "now" in offset]
+    if not offsets:
+        return False
+    watermark, _ = clocks_of(offsets)
+    return is_due(folder, max(watermark, watermark_of(stem.log, offsets)), now_of(folder, stem.log.clock))

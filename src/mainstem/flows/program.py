@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from mainstem.errors import Conflict, FlowNotFound, Invalid, did_you_mean
 from mainstem.flows.flow import Flow
+from mainstem.flows.flow_stages import query_rows, stage_operators, stages_of
 from mainstem.flows.spark_errors import spark_errors
 from mainstem.log_on_spark.build import Build, Leaf
 from mainstem.log_on_spark.flow_plan import (
@@ -29,10 +30,14 @@ from mainstem.log_on_spark.flow_plan import (
     row_conditions,
 )
 from mainstem.log_on_spark.flow_run import FlowRun
-from mainstem.log_on_spark.spark_types import arrow_schema
+from mainstem.log_on_spark.native_history import NativeHistory
+from mainstem.log_on_spark.spark_types import arrow_schema, check_no_times
 from mainstem.log_on_spark.topic_request import LIGHT_ROWS_MAX, ROWS_MAX
+from mainstem.operators.stage import BatchStages, Stage
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from mainstem.stem import Mainstem
 
 __all__ = ["Flows", "PlannedFlow", "Program"]
@@ -51,6 +56,8 @@ class PlannedFlow:
     operators: Sequence[Operator]
     # What its checkpoint depends on.
     plan: dict[str, Any]
+    # Where Python keeps state; empty if Spark alone does.
+    stages: tuple[Stage, ...] = ()
 
     @property
     def name(self) -> str:
@@ -64,6 +71,14 @@ class PlannedFlow:
     def topics(self) -> list[str]:
         """The topics among its sources."""
         return [source for source in self.sources if not source.startswith(("view ", "topics "))]
+
+    @property
+    def rows_max(self) -> int:
+        """How many rows a batch may have: into topics and views they go through the driver's memory, and state takes
+        memory by the batch.
+        """
+        light = not self.operators and self.flow.into.kind not in ("topic", "view")
+        return LIGHT_ROWS_MAX if light else ROWS_MAX
 
     def warnings(self) -> list[str]:
         """What is not wrong, but will hurt."""
@@ -115,11 +130,15 @@ class Program:
                 hint='Begin with .stream() instead of .read(): stem.topic("...").stream().',
             )
         schema = arrow_schema(flow.rows.schema)
+        check_no_times(schema, flow.name)
         flow.into.accept(schema)
-        needed = needed_columns(flow.rows)
-        conditions = row_conditions(flow.rows)
+        stages = stages_of(flow.rows, self._build.stages, flow.name)
+        # What is behind the first stage is no stream of Spark's.
+        rows = query_rows(stages) if stages else flow.rows
+        needed = needed_columns(rows)
+        conditions = row_conditions(rows)
         leaves = {}
-        for number in leaves_in(flow.rows):
+        for number in leaves_in(rows):
             leaf = self._build.leaves[number]
             # In the order in which the topic has them.
             wanted = [name for name in leaf.schema.names if name in needed.get(number, ())]
@@ -127,36 +146,49 @@ class Program:
             columns = tuple(wanted) or (leaf.schema.names[-1],)
             leaves[number] = Leaf(number, leaf.source, leaf.schema, columns, conditions.get(number))
         names = {number: leaf.source for number, leaf in leaves.items()}
+        plan = fingerprint(rows, names)
+        plan["operators"] += [{"operator": stage.name, **stage.spec.engine.described()} for stage in stages]
         return PlannedFlow(
             flow,
-            output_mode(flow.rows, flow.name),
+            output_mode(rows, flow.name),
             schema,
             leaves,
-            operators_in(flow.rows),
-            fingerprint(flow.rows, names),
+            [*operators_in(rows), *stage_operators(stages)],
+            plan,
+            stages,
         )
 
-    def built_for(self, planned: PlannedFlow, run: FlowRun) -> Flow:
+    def built_for(
+        self,
+        planned: PlannedFlow,
+        run: FlowRun,
+        *,
+        files: NativeHistory | None = None,
+        after: NativeHistory | None = None,
+        clock: str = "",
+    ) -> Flow:
         """The flow once more, with its sources bound to this run and narrowed to what it needs.
+
+        Its one source may be sealed `files` instead of their topic, or the topic `after` them. The rows of a flow with
+        stages are those of the query before them; `clock` is the folder of its batches' clock.
 
         If the program cannot be built from fewer columns (another flow of it names one that this flow does not need, or
         one that is dropped later was made from it), they are there and null; and if not even that, as they are.
         """
         filled = {number: replace(leaf, filled=True) for number, leaf in planned.leaves.items()}
         everything = {number: Leaf(number, leaf.source, leaf.schema) for number, leaf in planned.leaves.items()}
-        # Into topics and views rows go through the driver's memory, and state takes memory by the batch.
-        light = not planned.operators and planned.flow.into.kind not in ("topic", "view")
-        rows_max = LIGHT_ROWS_MAX if light else ROWS_MAX
         for leaves in (planned.leaves, filled, everything):
             build = Build(
                 run=run, leaves=leaves, frames=self._build.frames, wait_ms=100 if len(leaves) == 1 else 10,
-                rows_max=rows_max, schemas=self._build.schemas,
+                rows_max=planned.rows_max, schemas=self._build.schemas, files=files, after=after,
+                memory=self._build.memory, clock=clock,
             )  # fmt: skip
             try:
                 with build.entered():
                     flow = next(flow for flow in _yielded(self._flows, self._stem) if flow.name == planned.name)
                     if arrow_schema(flow.rows.schema).equals(planned.schema, check_metadata=False):
-                        return flow
+                        stages = stages_of(flow.rows, build.stages, flow.name)
+                        return replace(flow, rows=query_rows(stages)) if stages else flow
             except Exception:
                 if leaves is everything:
                     raise
@@ -165,6 +197,14 @@ class Program:
             detail="The columns it gave differ from those it gave before.",
             hint="Make the program depend on nothing but the mainstem it is given.",
         )
+
+    def batch_rows(self, planned: PlannedFlow, run: FlowRun, batch: BatchStages) -> DataFrame:
+        """What a flow with stages gives for one batch of the query before them."""
+        build = Build(
+            run=run, frames=self._build.frames, schemas=self._build.schemas, memory=self._build.memory, batch=batch
+        )
+        with build.entered():
+            return next(flow for flow in _yielded(self._flows, self._stem) if flow.name == planned.name).rows
 
 
 def _yielded(flows: Flows, stem: Mainstem) -> Iterable[Flow]:

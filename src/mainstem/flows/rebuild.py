@@ -17,7 +17,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from mainstem.errors import FlowNotFound, Unavailable, did_you_mean
+from mainstem.errors import FlowNotFound, Invalid, Unavailable, did_you_mean
+from mainstem.flows.checkpoint_fit import replayed_topics
 from mainstem.flows.program import Flows, PlannedFlow, Program
 from mainstem.flows.runner import RunningFlows
 from mainstem.log_on_spark.flow_store import FlowStore
@@ -71,7 +72,7 @@ class Rebuild:
         )
 
     def _ends(self) -> dict[str, dict[int, int]]:
-        backends = {topic: self._stem.log.open_topic(topic) for topic in self._planned.topics}
+        backends = {topic: self._stem.log.open_topic(topic) for topic in replayed_topics(self._stem.log, self._planned)}
         return {
             topic: {number: backend.latest(number) for number in range(backend.settings.partitions)}
             for topic, backend in backends.items()
@@ -96,9 +97,14 @@ class Rebuild:
                 return
 
     def _caught_up(self) -> bool:
-        applied, live = self.view.offsets(self.version), self.view.offsets(self.before)
+        applied, live, ends = self.view.offsets(self.version), self.view.offsets(self.before), self._ends()
+        # A topic that was made again may never have as much as the live version has applied of the one before; and one
+        # that the flow no longer reads has nothing to wait for.
         return all(
-            applied.get(topic, {}).get(number, 0) >= end for topic, by in live.items() for number, end in by.items()
+            applied.get(topic, {}).get(number, 0) >= min(end, ends[topic].get(number, 0))
+            for topic, by in live.items()
+            if topic in ends
+            for number, end in by.items()
         )
 
     def difference(self) -> Difference:
@@ -128,6 +134,15 @@ class Rebuild:
 
 def _flow_into(program: Program, view: str) -> PlannedFlow:
     by_view = {flow.flow.into.name: flow for flow in program.flows if flow.flow.into.kind == "view"}
+    others = {flow.flow.into.name: flow.flow.into.kind for flow in program.flows if flow.flow.into.kind != "view"}
+    if view not in by_view and view in others:
+        raise Invalid(
+            f'{others[view]} "{view}" cannot be rebuilt',
+            detail="Only a view has versions, of which one is made beside the other. What others have read of a topic or a "
+            "folder of files stays as it was read.",
+            hint="Let the flow write into another topic or folder, under another name, and let readers change over when it "
+            "has caught up.",
+        )
     if view not in by_view:
         raise FlowNotFound(
             f'no flow of the program goes into view "{view}"',

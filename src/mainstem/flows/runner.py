@@ -9,21 +9,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from mainstem.crash_points import reach
 from mainstem.errors import FlowFailed, FlowNotFound, MainstemError, Unavailable, did_you_mean
-from mainstem.flows.checkpoint_fit import check_code, check_held
+from mainstem.flows.checkpoint_fit import check_code, check_held, check_sources
 from mainstem.flows.flow_failure import flow_failed, root_cause
 from mainstem.flows.flow_handle import FlowHandle
 from mainstem.flows.flow_progress import ProgressReports, query_name
 from mainstem.flows.idleness import caught_up
+from mainstem.flows.native_catch_up import NativeCatchUp
 from mainstem.flows.program import Flows, PlannedFlow, Program
+from mainstem.flows.staged_batches import StagedBatches
 from mainstem.log.backoff import Backoff
 from mainstem.log_on_spark.checkpoint_check import check_checkpoint
-from mainstem.log_on_spark.checkpoint_offsets import batch_offsets, last_batch
-from mainstem.log_on_spark.flow_run import Batch, FlowRun, Written
+from mainstem.log_on_spark.checkpoint_offsets import applied_offsets, batch_offsets, last_batch
+from mainstem.log_on_spark.flow_run import Batch, FlowRun, Offsets, Written
 from mainstem.log_on_spark.flow_store import FlowStore, check_epoch
 from mainstem.log_on_spark.rejected_rows import RejectedRows
 
@@ -38,6 +41,8 @@ __all__ = ["RunningFlows", "start_flows"]
 
 # How often a flow looks whether another process wishes that it stop.
 LOOK_SECONDS = 1
+# How often it looks whether it has caught up: until it does, it stands still.
+SWITCH_SECONDS = 0.05
 RETRY = Backoff("1 second", max="1 minute", growth="exponential")
 
 
@@ -170,37 +175,60 @@ class RunningFlows:
         return handle.stopping.is_set()
 
     def _run_once(self, handle: FlowHandle) -> None:
-        """From the start of a query to its end."""
+        """From the start of a query to its end; a flow that is far behind may have one over sealed files before it."""
         planned = handle.planned
         store = FlowStore(self._stem.home, planned.name)
         version = planned.flow.into.version
         checkpoint = store.checkpoint(version)
         check_code(planned, store.of_version(version), checkpoint, self._stem.log)
+        check_sources(planned, checkpoint, self._stem.log)
         sink = planned.flow.into
         run = store.begin(version, plan=planned.plan, sink=f"{sink.kind} {sink.name}", sources=planned.sources)
-        flow = self._program.built_for(planned, run)
         writer = sink.writer(run, planned.schema)
         try:
             check_held(planned, writer, checkpoint)
             check_checkpoint(checkpoint, writer.held, accounts="rows" if sink.kind == "topic" else "every batch")
             handle.run = run
-            query = self._start_query(handle, flow.rows, writer, run, checkpoint)
-            handle.query = query
-            if handle.stopping.is_set():
-                query.stop()
-            handle.become("running")
-            while not query.awaitTermination(LOOK_SECONDS):
-                if self._heed_wish(handle):
-                    query.stop()
-            if not handle.stopping.is_set():
-                # In one session Spark itself stops a query when another one takes its checkpoint.
-                check_epoch(self._stem.home, run)
+            catch_up = NativeCatchUp.begin(planned, checkpoint, self._stem.log)
+            if catch_up is not None and not catch_up.over:
+                catch_up.prepare()
+                flow = self._program.built_for(planned, run, files=catch_up.history)
+                query = self._start_query(handle, flow.rows, writer, run, checkpoint, catch_up)
+                self._follow(handle, query, run, catch_up)
+                if not catch_up.over:
+                    return
+                reach("history_over")
+            staged = None
+            if planned.stages:
+                staged = StagedBatches(self._stem.log, self._stem.home, run, planned.stages, checkpoint)
+            flow = self._program.built_for(
+                planned, run, after=None if catch_up is None else catch_up.history,
+                clock="" if staged is None else staged.folder,
+            )  # fmt: skip
+            self._follow(handle, self._start_query(handle, flow.rows, writer, run, checkpoint, catch_up, staged), run)
         finally:
             writer.close()
 
+    def _follow(
+        self, handle: FlowHandle, query: StreamingQuery, run: FlowRun, catch_up: NativeCatchUp | None = None
+    ) -> None:
+        """Watch a query until it ends, or until it has caught up."""
+        handle.query = query
+        if handle.stopping.is_set():
+            query.stop()
+        handle.become("running" if catch_up is None else "catching up")
+        seconds: Any = LOOK_SECONDS if catch_up is None else SWITCH_SECONDS  # PySpark takes parts of a second too
+        while not query.awaitTermination(seconds):
+            if self._heed_wish(handle) or (catch_up is not None and catch_up.over):
+                query.stop()
+        if not handle.stopping.is_set():
+            # In one session Spark itself stops a query when another one takes its checkpoint.
+            check_epoch(self._stem.home, run)
+
     def _start_query(
-        self, handle: FlowHandle, rows: DataFrame, writer: BatchWriter, run: FlowRun, checkpoint: str
-    ) -> StreamingQuery:
+        self, handle: FlowHandle, rows: DataFrame, writer: BatchWriter, run: FlowRun, checkpoint: str,
+        catch_up: NativeCatchUp | None, staged: StagedBatches | None = None,
+    ) -> StreamingQuery:  # fmt: skip
         handle.raised = None
         context = rows.sparkSession.sparkContext
         context.setLocalProperty("spark.scheduler.pool", handle.name)
@@ -224,7 +252,10 @@ class RunningFlows:
             check_epoch(home, run)
             if sink.version != run.version:
                 raise _VersionChanged
-            batch = Batch(number, run, batch_offsets(spark_home, number), rejected)
+            batch = Batch(number, run, applied_offsets(spark_home, number), rejected)
+            way = None if staged is None else staged.begin(number, rows)
+            if way is not None:
+                rows = self._program.batch_rows(planned, run, way)
             if number <= writer.held:
                 # Spark must see it consumed whole, or its state store refuses the commit.
                 rows.write.format("noop").mode("append").save()
@@ -232,8 +263,12 @@ class RunningFlows:
             else:
                 written = writer.write(rows, batch)
             reach("batch_written")
+            if staged is not None and way is not None:
+                written = replace(written, stages=staged.finish(number, way))
             handle.written[number] = written
             handle.batches += 1
+            if catch_up is not None:
+                catch_up.written(number)
 
         return (
             rows.writeStream.queryName(query_name(run))
@@ -254,7 +289,11 @@ class RunningFlows:
         planned, done = last_batch(checkpoint, "offsets"), last_batch(checkpoint)
         batch = planned if planned is not None and planned != done else None if done is None else done + 1
         offsets = ""
-        if batch is not None and (ends := batch_offsets(checkpoint, batch)):
+        ends: Offsets = {}
+        # What says how far it is may be the very thing that is damaged.
+        with suppress(MainstemError):
+            ends = {} if batch is None else batch_offsets(checkpoint, batch)
+        if ends:
             ranges = [f"{topic}[{number}] up to {end}" for topic, by in ends.items() for number, end in by.items()]
             offsets = f"The batch held {', '.join(ranges[:4])}{' ...' if len(ranges) > 4 else ''}."
         return flow_failed(handle.name, batch, cause, offsets)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mainstem.errors import Invalid, MainstemError, SchemaMismatch, did_you_mean
+from mainstem.log_on_spark.spark_types import TIME_HINT
 
 __all__ = ["spark_errors"]
 
@@ -38,6 +39,12 @@ def translated(error: Exception, subject: str) -> Invalid:
             detail=f"The columns nearest to it are: {', '.join(known)}." if known else "",
             hint=did_you_mean(found["name"], known) or "Name one of the columns that the rows have.",
             column=found["name"],
+        )
+    if "UNSUPPORTED_TIME_TYPE" in text:
+        return Invalid(
+            f"{subject} does something with a TIME that Spark cannot do",
+            detail="Spark has the type, but neither groups nor joins by it, nor passes it through a stream.",
+            hint=TIME_HINT,
         )
     first = text.splitlines()[0] if text else type(error).__name__
     first = re.sub(r"^\[[A-Z_.]+\] ", "", first)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from mainstem.log_on_spark.flow_run import FlowRun
+from mainstem.log_on_spark.native_history import NativeHistory
 from mainstem.log_on_spark.topic_request import ROWS_MAX
 
 if TYPE_CHECKING:
@@ -52,12 +53,28 @@ class Build:
     rows_max: int = ROWS_MAX
     # What the sinks that were yielded so far will hold: a later flow may read them before they exist.
     schemas: dict[str, pa.Schema] = field(default_factory=dict)
+    # Sealed files that the flow's one source reads instead of its topic, or behind which it goes on with the topic.
+    files: NativeHistory | None = None
+    after: NativeHistory | None = None
+    # The stages that were made, by their number; what operators found out about themselves; and the batch that is on its
+    # way through the stages, where the program is built for one.
+    stages: dict[int, Any] = field(default_factory=dict)
+    memory: dict[Any, Any] = field(default_factory=dict)
+    batch: Any = None
+    # Beside which checkpoint the clock of staged batches is kept; see `batch_clock`.
+    clock: str = ""
+    next_stage: int = 0
     _next: int = 0
 
     def number(self) -> int:
         """The number of the next leaf."""
         self._next += 1
         return self._next - 1
+
+    def stage_number(self) -> int:
+        """The number of the next stage."""
+        self.next_stage += 1
+        return self.next_stage - 1
 
     @contextmanager
     def entered(self) -> Iterator[None]:

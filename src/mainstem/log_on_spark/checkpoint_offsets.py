@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mainstem.log_on_spark.flow_run import Offsets
+from mainstem.log_on_spark.native_history import noted_history
 
-__all__ = ["batch_offsets", "last_batch", "source_offsets"]
+__all__ = ["applied_offsets", "batch_offsets", "file_offset", "last_batch", "source_offsets"]
 
 
-def source_offsets(checkpoint: str, number: int) -> Iterator[dict[str, Any]]:
-    """The offset of each source at the end of a batch."""
+def _entries(checkpoint: str, number: int) -> Iterator[dict[str, Any]]:
     try:
         with open(f"{checkpoint}/offsets/{number}", encoding="utf-8") as file:
             lines = file.read().splitlines()
@@ -28,15 +28,46 @@ def source_offsets(checkpoint: str, number: int) -> Iterator[dict[str, Any]]:
             content = json.loads(line)
         except ValueError:
             continue
-        if isinstance(content, dict) and any(kind in content for kind in ("topic", "topics", "view")):
+        if isinstance(content, dict):
             yield content
+
+
+def source_offsets(checkpoint: str, number: int) -> Iterator[dict[str, Any]]:
+    """The offset of each source at the end of a batch."""
+    for content in _entries(checkpoint, number):
+        if "logOffset" in content and (history := noted_history(checkpoint)) is not None:
+            # A batch of sealed files: what it is in the log stands in a note.
+            yield history.offset_at(content["logOffset"])
+        elif any(kind in content for kind in ("topic", "topics", "view")):
+            yield content
+
+
+def file_offset(checkpoint: str, number: int) -> int | None:
+    """Which portion of sealed files a batch ends with; None if it is not one of files. See `native_history`."""
+    return next((entry["logOffset"] for entry in _entries(checkpoint, number) if "logOffset" in entry), None)
 
 
 def batch_offsets(checkpoint: str, number: int) -> Offsets:
     """Up to where a batch reads each topic; one that is read twice counts up to where both have come."""
+    return _furthest(
+        {content["topic"]: content["offsets"]} if "topic" in content else content.get("topics", {})
+        for content in source_offsets(checkpoint, number)
+    )
+
+
+def applied_offsets(checkpoint: str, number: int) -> Offsets:
+    """The same, and what the views among the sources had applied of their own topics: up to where all of it is in."""
+    return _furthest(
+        {content["topic"]: content["offsets"]}
+        if "topic" in content
+        else content.get("topics") or content.get("applied", {})
+        for content in source_offsets(checkpoint, number)
+    )
+
+
+def _furthest(sources: Iterable[Mapping[str, Mapping[str, int]]]) -> Offsets:
     found: dict[str, dict[int, int]] = {}
-    for content in source_offsets(checkpoint, number):
-        by_topic = {content["topic"]: content["offsets"]} if "topic" in content else content.get("topics", {})
+    for by_topic in sources:
         for topic, offsets in by_topic.items():
             ends = {int(partition): end for partition, end in offsets.items()}
             known = found.setdefault(topic, ends)

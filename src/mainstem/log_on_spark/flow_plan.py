@@ -13,20 +13,27 @@ from typing import TYPE_CHECKING, Any
 from mainstem.errors import Invalid
 from mainstem.log_on_spark.catalyst_condition import condition_of
 from mainstem.log_on_spark.row_condition import Condition, all_of, any_of
-from mainstem.log_on_spark.topic_request import OPTION
+from mainstem.log_on_spark.topic_request import OPTION, TOPIC_SOURCE, TopicRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = [
+    "STAGE_OPTION",
     "Operator",
     "fingerprint",
+    "has_watermark",
     "leaves_in",
     "needed_columns",
+    "only_request",
     "operators_in",
     "output_mode",
     "row_conditions",
+    "stages_in",
 ]
+
+# By this a stage's placeholder is found again in a plan.
+STAGE_OPTION = "mainstem_stage"
 
 # Operators that keep something from one batch to the next, by the name of their node, and what a user calls them.
 STATEFUL = {
@@ -40,6 +47,12 @@ STATEFUL = {
     "TransformWithStateInPySpark": "per-key state",
     "GlobalLimit": "limit",
 }
+
+
+PER_KEY = "FlatMapGroupsInPandasWithState"
+
+# Sources of a stream, of the two kinds that Spark has.
+STREAMS = ("StreamingRelationV2", "StreamingRelation")
 
 
 @dataclass(frozen=True)
@@ -70,21 +83,87 @@ def _leaf_of(node: Any) -> int | None:
     return None if option is None else int(json.loads(option)["leaf"])
 
 
+def stages_in(rows: DataFrame) -> set[int]:
+    """The stages of the build whose rows a frame has."""
+    found = set()
+    for node in _nodes(rows._jdf.queryExecution().analyzed()):
+        if node.nodeName() == "StreamingRelationV2":
+            option = node.extraOptions().get(STAGE_OPTION)
+            found |= set() if option is None else {int(option)}
+    return found
+
+
 def leaves_in(rows: DataFrame) -> set[int]:
     """The leaves of the build that a frame reads."""
     found = (_leaf_of(node) for node in _nodes(rows._jdf.queryExecution().analyzed()))
     return {leaf for leaf in found if leaf is not None}
 
 
+def only_request(rows: DataFrame) -> TopicRequest | None:
+    """What the one source of a frame wants of its topic; None if there are several, or it is no topic."""
+    found = [node for node in _nodes(rows._jdf.queryExecution().analyzed()) if node.nodeName() in STREAMS]
+    if len(found) != 1 or _leaf_of(found[0]) is None or found[0].sourceName() != TOPIC_SOURCE:
+        return None
+    return TopicRequest.from_options({OPTION: found[0].extraOptions().get(OPTION)})
+
+
+def has_watermark(rows: DataFrame) -> bool:
+    """Whether a frame says by how much its event times may be out of order."""
+    return any(node.nodeName() == "EventTimeWatermark" for node in _nodes(rows._jdf.queryExecution().analyzed()))
+
+
 def fingerprint(rows: DataFrame, sources: Mapping[int, str]) -> dict[str, Any]:
     """What a checkpoint depends on: the sources in their order, and what each stateful operator keeps.
 
-    Everything else of a flow may change between two runs of it.
+    Everything else of a flow may change between two runs of it. What an operator keeps lies in its state by place, not by
+    name, as the optimizer has put it: Spark would take two sums, or two columns of a join, that changed places for each
+    other, without a word.
     """
     plan = rows._jdf.queryExecution().analyzed()
     leaves = [leaf for node in _nodes(plan) if (leaf := _leaf_of(node)) is not None]
-    kept = [_kept(node) for node in _nodes(plan) if node.nodeName() in STATEFUL and node.isStreaming()]
-    return {"sources": [sources[leaf] for leaf in leaves], "operators": kept}
+    kept = [_kept(node) for node in _nodes(plan) if _keeps(node)]
+    placed = [_places(node) for node in _nodes(_optimized(rows)) if _keeps(node)]
+    return {"sources": [sources[leaf] for leaf in leaves], "operators": kept, "places": placed}
+
+
+def _keeps(node: Any) -> bool:
+    """Whether a node has state: a join with a table that is not a stream has none."""
+    if node.nodeName() not in STATEFUL or not node.isStreaming():
+        return False
+    children = node.children()
+    return node.nodeName() != "Join" or all(children.apply(index).isStreaming() for index in range(children.size()))
+
+
+def _places(node: Any) -> list[str]:
+    """What lies where in the state of an operator of the optimized plan."""
+    name, made = node.nodeName(), _definitions(node)
+    if name == "Aggregate":
+        keys, values = _typed(node.groupingExpressions(), made), _typed(node.aggregateExpressions(), made)
+        return [*keys, "->", *(value for value in values if value not in keys)]
+    if name == "Join":
+        left, right = (node.children().apply(index) for index in range(2))
+        return [*_typed(left.output(), made), "->", *_typed(right.output(), made)]
+    if name.startswith("Deduplicate"):
+        return _typed(node.keys(), made)
+    return [*_typed(_grouping(node), made), *([node.stateType().catalogString()] if name == PER_KEY else [])]
+
+
+def _grouping(node: Any) -> Any:
+    """By which columns an operator with a function of the user's keeps its state."""
+    if node.nodeName() == PER_KEY:
+        return node.groupingAttributes()
+    first = node.children().apply(0).output()
+    return first.take(node.groupingAttributesLen() if node.nodeName() == "TransformWithStateInPySpark" else 0)
+
+
+def _typed(expressions: Any, made: Mapping[int, str]) -> list[str]:
+    """Expressions with their types, each once, in their order."""
+    types = []
+    iterator = expressions.iterator()
+    while iterator.hasNext():
+        types.append(iterator.next().dataType().catalogString())
+    texts = _texts(expressions, made)
+    return list(dict.fromkeys(f"{text} {kind}" for text, kind in zip(texts, types, strict=True)))
 
 
 def _kept(node: Any) -> dict[str, Any]:
@@ -99,6 +178,8 @@ def _kept(node: Any) -> dict[str, Any]:
     elif name == "Join":
         condition = node.condition()
         found["by"] = [node.joinType().sql(), condition.get().sql() if condition.isDefined() else ""]
+    elif STATEFUL[name] == "per-key state":
+        found["by"] = _texts(_grouping(node), made)
     return found
 
 
@@ -227,11 +308,7 @@ def operators_in(rows: DataFrame) -> list[Operator]:
     found = []
     for node in _nodes(rows._jdf.queryExecution().analyzed()):
         name = node.nodeName()
-        if name in STATEFUL and node.isStreaming():
-            if name == "Join" and not all(
-                node.children().apply(index).isStreaming() for index in range(node.children().size())
-            ):
-                continue
+        if _keeps(node):
             found.append(Operator(STATEFUL[name], _bound(node, name)))
     return found[::-1]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mainstem.log_on_spark.rejected_rows import RejectedRows
 
-__all__ = ["Batch", "FlowRun", "Offsets", "Written"]
+__all__ = ["Batch", "FlowRun", "Offsets", "StageFigures", "Written"]
 
 # topic -> partition -> the offset behind the last record that is in.
 Offsets = Mapping[str, Mapping[int, int]]
@@ -37,8 +37,20 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class StageFigures:
+    """What the stages of a flow kept after a batch, and what came too late for them in it."""
+
+    state_rows: int
+    state_bytes: int
+    late: int
+    # Microseconds; None if it is not known.
+    watermark: int | None
+
+
+@dataclass(frozen=True)
 class Written:
-    """How many rows a sink took of a batch, and how many it could not take."""
+    """How many rows a sink took of a batch, and how many it could not take; and what the flow's stages say, if it has any."""
 
     rows: int
     rejected: int = 0
+    stages: StageFigures | None = field(default=None, kw_only=True)

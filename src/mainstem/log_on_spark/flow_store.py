@@ -18,15 +18,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 from mainstem.errors import CorruptHome, Fenced
 from mainstem.log.embedded.embedded_log import REAL_FILES
 from mainstem.log.embedded.files import replace_file
+from mainstem.log.embedded.holds import Holds
 from mainstem.log.processes import Identity, alive, this_process
 from mainstem.log_on_spark.flow_run import FlowRun
 from mainstem.names import check_own_name
@@ -57,7 +59,11 @@ def running_in(facts: dict[str, Any]) -> Identity | None:
 
 def check_epoch(home: str, run: FlowRun) -> None:
     """Raise `Fenced` if a later run of the flow has begun."""
-    current = FlowStore(home, run.flow).of_version(run.version).get("epoch", 0)
+    _check_current(FlowStore(home, run.flow).of_version(run.version), run)
+
+
+def _check_current(facts: dict[str, Any], run: FlowRun) -> None:
+    current = facts.get("epoch", 0)
     if current != run.epoch:
         raise Fenced(
             f'a later run of flow "{run.flow}" has begun',
@@ -73,6 +79,7 @@ class FlowStore:
 
     def __init__(self, home: str, name: str) -> None:
         self.name = check_own_name(name, "flow")
+        self.home = home
         self.folder = f"{home}/flows/{name}"
         self._path = f"{self.folder}/flow.json"
 
@@ -156,13 +163,32 @@ class FlowStore:
             return {**known, "runs": runs}
 
         self.change(without)
+        self._release_holds(str(version))
 
     def checkpoint(self, version: int) -> str:
         return f"{self.folder}/v{version}"
 
     def drop(self) -> None:
-        """Forget the flow with its checkpoints."""
+        """Forget the flow with its checkpoints, and let go of the records that its planned batch may have read again."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._release_holds(r"\d+")
+
+    def _release_holds(self, version: str) -> None:
+        """What the sources of a version hold in any topic; see `TopicRequest.holder`."""
+        mine = re.compile(rf"{re.escape(self.name)}\.v{version}\.-?\d+")
+        with suppress(FileNotFoundError):
+            for topic in os.listdir(f"{self.home}/topics"):
+                folder = f"{self.home}/topics/{topic}"
+                held = os.listdir(f"{folder}/holds") if os.path.isdir(f"{folder}/holds") else []
+                for holder in filter(mine.fullmatch, held):
+                    Holds(REAL_FILES, folder).put(holder, {})
+
+    @contextmanager
+    def guarded(self, run: FlowRun) -> Iterator[None]:
+        """While in here, no later run of the flow begins; raises `Fenced` if one has."""
+        with self._locked():
+            _check_current(self.of_version(run.version), run)
+            yield
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

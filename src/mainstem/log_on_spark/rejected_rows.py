@@ -43,7 +43,7 @@ from mainstem.log.transaction import Transaction
 from mainstem.log_on_spark.checkpoint_check import checkpoint_id
 from mainstem.log_on_spark.flow_run import Batch
 
-__all__ = ["RejectedRows", "Rejection", "reject", "rejected_topic_of"]
+__all__ = ["TIMEOUT", "RejectedRows", "Rejection", "reject", "rejected_topic_of", "widened_topic"]
 
 REJECTION = pa.struct(
     [
@@ -142,7 +142,7 @@ class RejectedRows:
         """Append them, once for each batch: on disk when this returns, or with the transaction."""
         name = rejected_topic_of(batch.run.flow)
         table = self._table(rows, rejections, batch)
-        topic = _made(self._log, name, table.schema)
+        topic = widened_topic(self._log, name, table.schema)
         if self._producer is None:
             run = self._log.open_producer(
                 f"mainstem.flow.{batch.run.flow}.v{batch.run.version}.rejected.{checkpoint_id(self._checkpoint)}"
@@ -201,7 +201,7 @@ def _storable(field: pa.Field) -> bool:
     return field.name not in ("row", "rejection")
 
 
-def _made(log: Log, name: str, schema: pa.Schema) -> TopicBackend:
+def widened_topic(log: Log, name: str, schema: pa.Schema) -> TopicBackend:
     """The topic, made if there is none, with the columns of the rows where they fit beside those that it has."""
     if name not in log.topic_names():
         return RejectedTopic(log, name).make(schema)

@@ -21,7 +21,7 @@ from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.log_on_spark.build import Build, Leaf, current_build
 from mainstem.log_on_spark.flow_run import FlowRun
 from mainstem.log_on_spark.spark_types import spark_schema
-from mainstem.log_on_spark.topic_request import OPTION, ROWS_MAX, TopicRequest
+from mainstem.log_on_spark.topic_request import OPTION, ROWS_MAX, TOPIC_SOURCE, TopicRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from mainstem.log_on_spark.topic_writer import TopicWriter
 
 __all__ = ["SparkTopic"]
-
-SOURCE = "mainstem_topic"
 
 
 class SparkTopic(Topic):
@@ -87,10 +85,12 @@ class SparkTopic(Topic):
 
     def _load(self, leaf: Leaf, build: Build | None, delay: int | None, start: Position) -> DataFrame:
         spark = self._session()
+        if build is not None and build.files is not None:
+            from mainstem.log_on_spark.native_rows import history_rows
+
+            return history_rows(spark, build.files, leaf.schema, delay)
         columns = tuple(leaf.schema.names) if leaf.columns is None else leaf.columns
         run = None if build is None else build.run
-        # What is not said here is as the request has it by itself.
-        rows_max = {} if build is None or build.rows_max == ROWS_MAX else {"rows_max": build.rows_max}
         request = TopicRequest(
             home=self._home,
             topic=self.name,
@@ -104,11 +104,13 @@ class SparkTopic(Topic):
             slices=spark.sparkContext.defaultParallelism,
             wait_ms=100 if build is None else build.wait_ms,
             condition=leaf.condition,
-            **rows_max,
+            history=None if build is None or build.after is None else build.after.end,
+            clock="" if build is None else build.clock,
+            rows_max=ROWS_MAX if build is None else build.rows_max,
         )
         shown = leaf.schema.names if leaf.filled else columns
         schema = spark_schema(pa.schema([leaf.schema.field(name) for name in shown]))
-        reader = spark.readStream.format(SOURCE).schema(schema).option(OPTION, request.to_option())
+        reader = spark.readStream.format(TOPIC_SOURCE).schema(schema).option(OPTION, request.to_option())
         return reader.load()
 
     def shown_schema(self, delay: int | None = None) -> pa.Schema:

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from mainstem.errors import Invalid
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["arrow_schema", "spark_schema"]
+__all__ = ["TIME_HINT", "arrow_schema", "check_no_times", "spark_schema"]
+
+# Spark 4.2 knows a TIME, and cannot carry it through a stream.
+TIME_HINT = (
+    'Make a text of it first: F.col("opens_at").cast("string"). Or leave it out: what a flow does not use is not read.'
+)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -37,3 +44,19 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         arrow_type = to_arrow_type(field.dataType, timezone="UTC")
         fields.append(pa.field(field.name, arrow_type, nullable=True, metadata=marks or None))
     return pa.schema(fields)
+
+
+def check_no_times(schema: pa.Schema, flow: str) -> None:
+    """Raise `Invalid` if rows that a flow gives have a TIME in them, at any depth."""
+    for field in schema:
+        if _has_time(field.type):
+            raise Invalid(
+                f'column "{field.name}" of flow "{flow}" is a TIME, which Spark cannot stream',
+                detail=f"Its type is {field.type}. Topics, views and files hold times of day; only a flow cannot pass one on.",
+                hint=TIME_HINT.replace("opens_at", field.name),
+                column=field.name,
+            )
+
+
+def _has_time(kind: pa.DataType) -> bool:
+    return pa.types.is_time(kind) or any(_has_time(kind.field(place).type) for place in range(kind.num_fields))

@@ -1,9 +1,10 @@
-"""TopicGlob: all topics whose names fit a pattern, as one stream; those that are made later join it."""
+"""TopicGlob: all topics whose names fit a pattern, as one stream (those that are made later join it) or as one frame."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
+from functools import reduce
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from mainstem.log.schema_evolution import evolve
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.log_on_spark.build import Build, Leaf, current_build
+from mainstem.log_on_spark.spark_topic import SparkTopic
 from mainstem.log_on_spark.spark_types import spark_schema
 from mainstem.log_on_spark.topic_request import OPTION, TopicRequest
 
@@ -102,6 +104,30 @@ class TopicGlob:
             build.frames[number] = rows
         return rows
 
+    def read(self, *, watermark: Duration | None = None) -> DataFrame:
+        """What they hold now, as a DataFrame with the columns that `stream` has.
+
+        Of each topic all of a transaction is in it or nothing of it; the topics are looked at one after another.
+        """
+        from pyspark.sql import functions as F
+
+        shown, _ = self._shown(None if watermark is None else duration_us(watermark, setting="watermark"))
+        schema = spark_schema(shown)
+        frames = []
+        for name in self.names():
+            rows = SparkTopic(self._log, self._log.open_topic(name), self._home, self._session).read(
+                watermark=watermark
+            )
+            there = {TOPIC: F.lit(name), **{column: F.col(f"`{column}`") for column in rows.columns}}
+            frames.append(
+                rows.select(
+                    *(there.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in schema)
+                )
+            )
+        both = reduce(lambda one, other: one.union(other), frames)
+        # Their marks do not survive the way through a union.
+        return both.select(*(F.col(f"`{field.name}`").alias(field.name, metadata=field.metadata) for field in schema))
+
     def _load(self, leaf: Leaf, build: Build | None, delay: int | None, start: str) -> DataFrame:
         spark = self._session()
         columns = tuple(leaf.schema.names) if leaf.columns is None else leaf.columns
@@ -119,6 +145,7 @@ class TopicGlob:
             slices=spark.sparkContext.defaultParallelism,
             wait_ms=100 if build is None else build.wait_ms,
             condition=leaf.condition,
+            clock="" if build is None else build.clock,
         )
         schema = spark_schema(pa.schema([leaf.schema.field(name) for name in columns]))
         return spark.readStream.format("mainstem_topics").schema(schema).option(OPTION, request.to_option()).load()

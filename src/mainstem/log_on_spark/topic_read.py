@@ -26,7 +26,7 @@ from mainstem.log_on_spark.spark_types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["read_topic"]
+__all__ = ["READ_RECORD", "read_topic", "with_watermark"]
 
 # Sealed files have the first two, what was written out for this read has the last; each is null in the other.
 READ_RECORD = pa.struct([*RECORD, ("observed_up_to", TIME), ("stated_watermark", TIME), ("watermark", TIME)])
@@ -81,8 +81,13 @@ def _scan(spark: SparkSession, frozen: FrozenTopic, shown: pa.Schema, delay: int
             for cut in frozen.cuts
         )
         rows = rows.union(reader.parquet(frozen.cut).where(reduce(or_, wanted)))
-    if delay is None:
-        return rows
+    return rows if delay is None else with_watermark(rows, delay)
+
+
+def with_watermark(rows: DataFrame, delay: int) -> DataFrame:
+    """With the watermark at each record in place of what it follows from."""
+    from pyspark.sql import functions as F
+
     observed = F.col("record.observed_up_to") - F.expr(f"INTERVAL '{delay / 1_000_000:.6f}' SECOND")
     known = F.greatest(observed, F.col("record.stated_watermark"), F.col("record.watermark"))
     assert READ_RECORD.field(len(READ_RECORD) - 1).name == WATERMARKED_RECORD.field(len(RECORD)).name

@@ -9,10 +9,12 @@ from typing import Any
 
 from mainstem.log_on_spark.flow_run import FlowRun
 
-__all__ = ["LIGHT_ROWS_MAX", "OPTION", "ROWS_MAX", "TopicRequest"]
+__all__ = ["BYTES_MAX", "LIGHT_ROWS_MAX", "OPTION", "ROWS_MAX", "TOPIC_SOURCE", "TopicRequest"]
 
 # All of it is one option, so that nothing depends on how Spark treats the case of names.
 OPTION = "request"
+# What Spark calls the source of one topic.
+TOPIC_SOURCE = "mainstem_topic"
 
 # A batch holds at most so many rows, or so many bytes as they lie in the log: enough to be worth a batch's fixed cost,
 # little enough for the driver's memory.
@@ -46,6 +48,10 @@ class TopicRequest:
     wait_ms: int = 100
     # What of the rows is wanted; see `row_condition`.
     condition: Any = None
+    # Where sealed files end that were read before this request, as an offset of it; see `native_history`.
+    history: Any = None
+    # Beside which checkpoint the clock of its batches is kept; empty where they need none. See `batch_clock`.
+    clock: str = ""
 
     @property
     def run(self) -> FlowRun | None:

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from mainstem.log_on_spark.spark_types import arrow_schema
-from mainstem.log_on_spark.topic_request import TopicRequest
+from mainstem.log_on_spark.topic_request import TOPIC_SOURCE, TopicRequest
 
 if TYPE_CHECKING:
     from mainstem.log_on_spark.topic_stream_reader import TopicStreamReader
@@ -34,7 +34,7 @@ class TopicSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        return "mainstem_topic"
+        return TOPIC_SOURCE
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:  # noqa: N802 - Spark's name
         from mainstem.log_on_spark.topic_stream_reader import TopicStreamReader

@@ -3,7 +3,7 @@
 The driver's side (offsets) lives in one Python process for as long as the query runs; `read` runs in the workers. A
 batch's offsets say everything: `read` opens the log of the home itself and finds the same rows at every replay.
 
-    offset  {"topic": "orders", "offsets": {"0": 512, "1": 498}}          the next offset of each partition
+    offset  {"topic": "orders", "id": "5f..", "offsets": {"0": 512, "1": 498}}      the next offset of each partition
 
 Whoever asks is checked: a run that a later one has replaced learns nothing more here.
 """
@@ -26,9 +26,12 @@ from mainstem.log.log import TopicBackend, Waking
 from mainstem.log.partition_reads import offsets_at
 from mainstem.log.schema_ddl import type_to_ddl
 from mainstem.log.topic_reads import LiveReads
+from mainstem.log.watermark import NO_TIME
+from mainstem.log_on_spark.batch_clock import clocked
 from mainstem.log_on_spark.batch_cut import BatchCut, Lane
 from mainstem.log_on_spark.flow_store import check_epoch
 from mainstem.log_on_spark.row_condition import columns_in, condition_mask
+from mainstem.log_on_spark.topic_identity import check_same_topic
 from mainstem.log_on_spark.topic_request import TopicRequest
 
 __all__ = ["TopicSlice", "TopicStreamReader", "open_log", "read_slice", "slices_between"]
@@ -124,9 +127,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_epoch(self._request.home, self._request.run)
         return open_backend(self._request)
 
-    def _offset(self, positions: Mapping[int, int]) -> dict[str, Any]:
+    def _offset(self, backend: TopicBackend, positions: Mapping[int, int]) -> dict[str, Any]:
         return {
             "topic": self._request.topic,
+            "id": backend.id,
             "offsets": {str(number): at for number, at in sorted(positions.items())},
         }
 
@@ -137,7 +141,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = self._request.start
         if isinstance(start, dict):
             start = as_datetime(start["at"]) if "at" in start else {int(number): at for number, at in start.items()}
-        return self._offset(offsets_at("earliest", reads, numbers) | offsets_at(start, reads, numbers))
+        return self._offset(backend, offsets_at("earliest", reads, numbers) | offsets_at(start, reads, numbers))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()
@@ -147,6 +151,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         backend = self._check()
+        start = self._known(start)
+        check_same_topic(backend, start.get("id", ""), self._request.flow)
         starts = _positions(start)
         ends = self._ends(backend)
         if self._limit is None and not _beyond(starts, ends):
@@ -157,7 +163,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if not self._waking.wait(self._request.wait_ms / 1000):
                     backend.settle()
                 ends = self._ends(backend)
-        return self._offset(self._planned(backend, starts, self._cut(backend, starts, ends)))
+        planned = self._planned(backend, starts, self._cut(backend, starts, ends))
+        offset = self._offset(backend, planned)
+        if not self._request.clock:
+            return offset
+        delay = self._request.delay
+        watermark = NO_TIME if delay is None else backend.watermark_from(planned, delay)
+        return clocked(offset, start, watermark, delay, self._request.clock, backend.clock)
 
     def _planned(self, backend: TopicBackend, starts: Mapping[int, int], ends: dict[int, int]) -> dict[int, int]:
         """Hold a batch before Spark notes it down: from then on it reads the same rows however often it is run.
@@ -182,8 +194,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._batch_cut.ends(lanes, {number: starts.get(number, 0) for number in ends}, ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        self._check()
-        return slices_between(_positions(start), _positions(end), self._request.slices)
+        check_same_topic(self._check(), end.get("id", ""), self._request.flow)
+        return slices_between(_positions(self._known(start)), _positions(end), self._request.slices)
+
+    def _known(self, offset: dict[str, Any]) -> dict[str, Any]:
+        """An offset as this source writes it: at its first batch it is handed that of the file source before it."""
+        return self._request.history if "logOffset" in offset else offset
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TopicSlice)
@@ -191,7 +207,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_slice(self._request, self._schema, partition)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        return self._offset(_ends(open_backend(self._request)))
+        backend = open_backend(self._request)
+        return self._offset(backend, _ends(backend))
 
     def stop(self) -> None:
         if self._waking is not None:

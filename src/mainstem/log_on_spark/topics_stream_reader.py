@@ -2,6 +2,7 @@
 
     offset  {"glob": "orders.*",
              "topics":  {"orders.eu": {"0": 512}, ...}     the next offset of each partition
+             "ids":     {"orders.eu": "5f..", ...}         which topic of that name it was
              "began":   {"orders.eu": {"0": 0}, ...}       where each topic began when it joined
              "refused": {"orders.uk": "it has no ..."}}    topics that do not fit
 
@@ -24,10 +25,13 @@ from mainstem.log.partition_reads import offsets_at
 from mainstem.log.topic import Topic
 from mainstem.log.topic_reads import LiveReads
 from mainstem.log.topic_settings import TopicSettings
+from mainstem.log.watermark import NO_TIME
+from mainstem.log_on_spark.batch_clock import clocked
 from mainstem.log_on_spark.batch_cut import BatchCut, Lane
 from mainstem.log_on_spark.flow_store import check_epoch
 from mainstem.log_on_spark.row_condition import condition_mask
 from mainstem.log_on_spark.topic_glob import TOPIC, fitting, why_not
+from mainstem.log_on_spark.topic_identity import check_same_topic
 from mainstem.log_on_spark.topic_request import TopicRequest
 from mainstem.log_on_spark.topic_stream_reader import TopicSlice, open_log, read_slice, slices_between
 
@@ -103,11 +107,12 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check()
         refused: dict[str, str] = {}
         at: Positions = {}
-        for name, backend in self._topics(refused).items():
+        topics = self._topics(refused)
+        for name, backend in topics.items():
             numbers = list(range(backend.settings.partitions))
             found = offsets_at(self._request.start, LiveReads(backend), numbers)
             at |= {(name, number): offset for number, offset in found.items()}
-        return self._offset(at, at, refused)
+        return self._offset(at, at, refused, _ids(topics))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()
@@ -119,10 +124,12 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check()
         at, began, refused = _positions(start["topics"]), _positions(start["began"]), dict(start["refused"])
         topics = self._topics(refused)
+        self._check_same(topics, start)
         ends = _ends(topics) if self._limit is None else self._limit
         if self._limit is None and not any(end > at.get(lane, -1) for lane, end in ends.items()):
             self._wait(topics)
             topics = self._topics(refused)
+            self._check_same(topics, start)
             ends = _ends(topics)
         ends = {lane: end for lane, end in ends.items() if lane[0] in topics}
         for name, number in ends:
@@ -130,7 +137,22 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 at[name, number] = began[name, number] = topics[name].earliest(number)
         cut = self._cut(topics, at, ends)
         self._hold(topics, at, cut)
-        return self._offset(at | cut, began, refused)
+        # Of a topic that is gone the id is kept: one that is made again must not be taken for it.
+        offset = self._offset(at | cut, began, refused, start.get("ids", {}) | _ids(topics))
+        if not self._request.clock:
+            return offset
+        clock = open_log(self._request.home).clock
+        watermark = self._watermark(topics, at | cut)
+        return clocked(offset, start, watermark, self._request.delay, self._request.clock, clock)
+
+    def _watermark(self, topics: Mapping[str, EmbeddedTopic], at: Positions) -> int:
+        """The lowest of all topics; one that was never written to holds nobody up."""
+        delay = self._request.delay
+        if delay is None:
+            return NO_TIME
+        read = {name: {number: end for (topic, number), end in at.items() if topic == name} for name in topics}
+        found = [topics[name].watermark_from(ends, delay) for name, ends in read.items() if any(ends.values())]
+        return min(found, default=NO_TIME)
 
     def _cut(self, topics: Mapping[str, EmbeddedTopic], at: Positions, ends: Positions) -> Positions:
         lanes, starts, stops = {}, {}, {}
@@ -168,10 +190,18 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 backend.settle()
                 break
 
-    def _offset(self, at: Positions, began: Positions, refused: Mapping[str, str]) -> dict[str, Any]:
+    def _check_same(self, topics: Mapping[str, EmbeddedTopic], offset: Mapping[str, Any]) -> None:
+        for name, known in offset.get("ids", {}).items():
+            if name in topics:
+                check_same_topic(topics[name], known, self._request.flow)
+
+    def _offset(
+        self, at: Positions, began: Positions, refused: Mapping[str, str], ids: Mapping[str, str]
+    ) -> dict[str, Any]:
         return {
             "glob": self._request.topic,
             "topics": _nested(at),
+            "ids": dict(sorted(ids.items())),
             "began": _nested(began),
             "refused": dict(sorted(refused.items())),
         }
@@ -223,6 +253,10 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._watch is not None:
             self._watch[1].close()
             self._watch = None
+
+
+def _ids(topics: Mapping[str, EmbeddedTopic]) -> dict[str, str]:
+    return {name: backend.id for name, backend in topics.items()}
 
 
 def _ends(topics: Mapping[str, EmbeddedTopic]) -> Positions:

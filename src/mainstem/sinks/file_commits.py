@@ -20,7 +20,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -134,18 +134,6 @@ class FileCommits:
         replace_file(REAL_FILES, f"{folder}/{batch.batch:012}", b"%08x %s\n" % (zlib.crc32(text), text))
         if batch.batch % MERGED == MERGED - 1:
             self._merge(version)
-
-    def drop(self, version: int) -> None:
-        """Forget the batches of a version."""
-        with suppress(FileNotFoundError):
-            for name in os.listdir(f"{self._own}/v{version}"):
-                os.remove(f"{self._own}/v{version}/{name}")
-            os.rmdir(f"{self._own}/v{version}")
-
-    def versions(self) -> list[int]:
-        """Those of which batches are known."""
-        found = (re.fullmatch(r"v(\d+)", name) for name in os.listdir(self._own))
-        return sorted(int(match[1]) for match in found if match)
 
     def _merge(self, version: int) -> None:
         singles = [(first, path) for first, last, path in self._names(version) if first == last]

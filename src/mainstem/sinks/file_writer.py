@@ -81,22 +81,25 @@ class FileWriter:
                     detail=f'Flow "{self._run.flow}" wants to write it too; each would take the other\'s batches for its own.',
                     hint=f'Give the flow a folder of its own, or its old name: Flow(..., name="{known.flow}").',
                 )
+            if known is not None and known.version != self._run.version:
+                raise Conflict(
+                    f'"{self._commits.folder}" holds version {known.version} of its rows, and cannot hold another beside it',
+                    detail=f"Whoever reads the folder would find both, or nothing until version {self._run.version} is done.",
+                    hint="Let the flow write into a folder of its own, and read that one when it is done.",
+                )
             self._check_epoch(known)
             self._commits.put_facts(replace(wanted, version=self._run.version, epoch=self._run.epoch))
             self._held = self._commits.held(self._run.version)
             self._remove_leftovers()
-            for version in self._commits.versions():
-                if version != self._run.version:
-                    self._commits.drop(version)
             shutil.rmtree(self._staging, ignore_errors=True)
 
     def _remove_leftovers(self) -> None:
-        """Files that a run moved in and did not commit, and those of other versions."""
+        """Files that a run moved in and did not commit."""
         for folder, folders, names in os.walk(self._commits.folder):
             folders[:] = [name for name in folders if name != "_mainstem"]
             for name in names:
                 match = self._name.fullmatch(name)
-                if match and (int(match[1]) != self._run.version or int(match[2]) > self._held):
+                if match and int(match[2]) > self._held:
                     os.remove(f"{folder}/{name}")
 
     # One batch

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from mainstem.errors import InvalidRows, SchemaMismatch, did_you_mean
+from mainstem.errors import Invalid, InvalidRows, SchemaMismatch, did_you_mean
 from mainstem.log.arrow_rows import converted
 from mainstem.views.nested_json import is_nested, to_json
 from mainstem.views.stored_columns import stored_values
 
-__all__ = ["MergedBatch", "Rejection", "check_columns", "merge_batch", "normal_key"]
+__all__ = ["MergedBatch", "Rejection", "check_columns", "check_panes", "merge_batch", "normal_key"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,17 @@ def check_columns(given: pa.Schema, schema: pa.Schema, *, view: str) -> None:
         if field.name not in names:
             raise _mismatch(view, f'has a column "{field.name}", and the rows have none', schema, field.name, "")
         converted(pa.nulls(0, given.field(field.name).type), field.type, path=field.name, topic=view)
+
+
+def check_panes(given: pa.Schema, key: Sequence[str], *, view: str) -> None:
+    """Refuses windows of which each pane holds only what came since the last one, unless panes are rows of their own."""
+    marks = given.field("window").metadata or {} if "window" in given.names else {}
+    if marks.get(b"mainstem.results") == b"discard" and "pane" not in key:
+        raise Invalid(
+            f'view "{view}" would keep the last pane of each window alone',
+            detail='With results="discard" a pane holds what came since the last one, and each would replace the one before.',
+            hint='Use results="accumulate", or make "pane" a part of the key: each pane is a row then.',
+        )
 
 
 def _mismatch(view: str, complaint: str, schema: pa.Schema, column: str, near: str) -> SchemaMismatch:

@@ -18,7 +18,7 @@ from mainstem.log.placed import parse_token
 from mainstem.log.schema_ddl import schema_to_ddl
 from mainstem.log_on_spark.flow_run import FlowRun
 from mainstem.names import check_name
-from mainstem.views.merge_batch import check_columns
+from mainstem.views.merge_batch import check_columns, check_panes
 from mainstem.views.stored_columns import python_value
 from mainstem.views.view_connection import Connections
 from mainstem.views.view_description import ViewDescription, ViewVersion, describe, list_versions
@@ -129,7 +129,8 @@ class View:
         try:
             while True:
                 with live_snapshot(self._folder, self._connections) as snapshot:
-                    missing = missing_of(wanted, snapshot.offsets()) if wanted else {}
+                    applied = snapshot.offsets() if wanted else {}
+                    missing = missing_of(wanted, applied) if wanted else {}
                     if not missing:
                         values = stored_key(key, snapshot.file.key, snapshot.schema, view=self.name)
                         return _as_dict(snapshot.row(values), snapshot.schema)
@@ -137,7 +138,7 @@ class View:
                     # Made before the next look: what is committed after that look ends the wait.
                     watch = Watch([f"{self._folder.path}/wake"])
                 elif not wait_for_commit(watch, self._clock, since, wait_us):
-                    raise not_yet(self.name, missing)
+                    raise not_yet(self.name, missing, applied)
         finally:
             if watch is not None:
                 watch.close()
@@ -184,6 +185,11 @@ class View:
     def last_position(self) -> int:
         """The position of the last change; 0 if there is none, also where the view is not made yet."""
         return ViewHistory(self._folder, self._connections).last() if self.exists else 0
+
+    def standing(self) -> tuple[int, dict[str, dict[int, int]]]:
+        """The position of the last change, and how far each source was applied by then: of one moment."""
+        with live_snapshot(self._folder, self._connections) as snapshot:
+            return snapshot.positions()[1], snapshot.offsets()
 
     def changes_between(self, start: int, end: int, rows_max: int) -> Changes:
         """The changes behind `start` up to `end`, at most so many: the same ones whenever it is asked."""
@@ -238,6 +244,7 @@ class View:
         """
         columns = self._checked(schema)
         self._check_key_in(columns)
+        check_panes(schema, self.key, view=self.name)
         if not self.exists:
             return
         facts = self._folder.facts()

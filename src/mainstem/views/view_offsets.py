@@ -26,17 +26,26 @@ def missing_of(wanted: Mapping[str, Mapping[int, int]], applied: Mapping[str, Ma
     return missing
 
 
-def not_yet(view: str, missing: Missing) -> NotYet:
-    """Says per topic and partition what is missing."""
+def not_yet(view: str, missing: Missing, applied: Mapping[str, Mapping[int, int]]) -> NotYet:
+    """Says per topic and partition what is missing; a topic of which nothing is known is most likely not read."""
     parts = [
         f"{topic}[{partition}] is applied up to {reached}, asked for was {end}"
         for topic, partitions in missing.items()
         for partition, (reached, end) in partitions.items()
     ]
+    strange = sorted(set(missing) - set(applied))
+    if strange and applied:
+        parts.append(f"nothing ever came from {', '.join(strange)}, but from {', '.join(sorted(applied))}")
+    hint = "Wait longer, or see whether its flow runs and reads these topics: mainstem flow list."
+    if strange and applied:
+        hint = (
+            "Give the token of an append to a topic that the view is made from, directly or by way of other views. A topic "
+            "in between passes no tokens on: take that of an append to it."
+        )
     return NotYet(
         f'view "{view}" has not applied {sum(map(len, missing.values()))} of the positions asked for',
         detail=f"{'; '.join(parts)}.",
-        hint="Wait longer, or see whether its flow runs and reads these topics: mainstem flow list.",
+        hint=hint,
         view=view,
         missing=missing,
     )

@@ -1,10 +1,15 @@
 """The view source: a view's changes as a streaming source of Spark.
 
-    offset  {"view": "revenue", "id": "5f..", "position": 900}                              changes up to here are in
-            {"view": "revenue", "id": "5f..", "position": 900, "snapshot": "....parquet"}   nothing is in: begin with these
+    offset  {"view": "revenue", "id": "5f..", "position": 900, "applied": {"orders": {"0": 512}}}   changes up to here are in
+            {"view": "revenue", "id": "5f..", "position": 900, "snapshot": "....parquet", ...}      begin with these rows
 
-The id says which view it was, should one of that name be dropped and made again. Positions go through all versions of a view; the same range gives the same rows at every replay. Where the first changes
-are no longer kept, a new reader begins with a snapshot, which is written down before the first batch.
+The id says which view it was, should one of that name be dropped and made again. Positions go through all versions of a
+view; the same range gives the same rows at every replay. Where the first changes are no longer kept, a new reader begins
+with a snapshot, which is written down before the first batch.
+
+`applied` is what the view had applied of its own topics when its last change up to the position was made. It goes on to
+whatever is made from these changes, so that a token of a topic means something there too. Records that changed nothing in
+the view move it as well: a batch without rows tells of them.
 """
 
 from __future__ import annotations
@@ -33,6 +38,9 @@ from mainstem.views.view import View
 __all__ = ["ViewSource"]
 
 CHANGES_MAX = 200_000
+
+# Topic -> partition, as JSON has it -> the offset that is applied up to.
+Applied = dict[str, dict[str, int]]
 PIECE = 20_000
 
 
@@ -52,6 +60,15 @@ def open_view(home: str, name: str) -> View:
     return View(home, name)
 
 
+def _standing(view: View) -> tuple[int, Applied]:
+    """The position of a view's last change, and what it has applied; of one that is not made yet nothing."""
+    if not view.exists:
+        return 0, {}
+    position, applied = view.standing()
+    written = {topic: {str(number): end for number, end in sorted(ends.items())} for topic, ends in applied.items()}
+    return position, dict(sorted(written.items()))
+
+
 class ViewRange(InputPartition):
     """Changes behind one position up to another."""
 
@@ -65,7 +82,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, request: dict[str, Any]) -> None:
         self._request = request
-        self._limit: int | None = None
+        self._limit: tuple[int, Applied] | None = None
         self._watch: Watch | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -95,27 +112,34 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._limit = self._check().last_position()
+        self._limit = _standing(self._check())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         view = self._check()
         self._check_same(view, start)
-        last = self._last(view)
-        if last <= start["position"] and "snapshot" not in start and self._limit is None:
+        last, applied = self._standing(view)
+        if not self._news(start, last, applied) and "snapshot" not in start and self._limit is None:
             if self._watch is None and view.exists:
                 self._watch = Watch([f"{view.home}/views/{view.name}/wake"])
             elif self._watch is not None:
                 self._watch.wait(self._request["wait_ms"] / 1000)
-            last = self._last(view)
+            last, applied = self._standing(view)
         reached = max(start["position"], min(last, start["position"] + CHANGES_MAX))
-        return self._offset(reached, start.get("id", ""))
+        # In the middle of what is there, only what was applied before is known to be in.
+        return self._offset(reached, start.get("id", ""), applied if reached >= last else start.get("applied", {}))
 
-    def _last(self, view: View) -> int:
-        return view.last_position() if self._limit is None else self._limit
+    def _standing(self, view: View) -> tuple[int, Applied]:
+        if self._limit is not None:
+            return self._limit
+        return _standing(view)
 
-    def _offset(self, position: int, known: str = "") -> dict[str, Any]:
+    def _news(self, start: dict[str, Any], last: int, applied: Applied) -> bool:
+        return bool(last > start["position"] or applied != start.get("applied", {}))
+
+    def _offset(self, position: int, known: str = "", applied: Applied | None = None) -> dict[str, Any]:
         view = open_view(self._request["home"], self._request["view"])
-        return {"view": view.name, "id": view.id if view.exists else known, "position": position}
+        made = view.id if view.exists else known
+        return {"view": view.name, "id": made, "position": position, "applied": applied or {}}
 
     def _check_same(self, view: View, offset: dict[str, Any]) -> None:
         """A view that was made again counts its changes anew."""

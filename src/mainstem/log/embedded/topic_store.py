@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -27,8 +28,9 @@ from mainstem.log.watermark import NO_TIME
 SETTINGS = "topic.json"
 
 
-def encode_settings(settings: TopicSettings) -> bytes:
-    return json.dumps(settings.to_json(), indent=1).encode() + b"\n"
+def encode_settings(settings: TopicSettings, id: str) -> bytes:
+    """As it stands in the file. The id tells a topic from one of the same name that was made after it was deleted."""
+    return json.dumps({**settings.to_json(), "id": id}, indent=1).encode() + b"\n"
 
 
 def create_topic(files: Files, folder: str, settings: TopicSettings, clock: Clock) -> None:
@@ -36,7 +38,7 @@ def create_topic(files: Files, folder: str, settings: TopicSettings, clock: Cloc
     files.make_directory(folder)
     ends = [create_partition(files, f"{folder}/{number}", clock) for number in range(settings.partitions)]
     create_slots(files, f"{folder}/heads", ends)
-    replace_file(files, f"{folder}/{SETTINGS}", encode_settings(settings))
+    replace_file(files, f"{folder}/{SETTINGS}", encode_settings(settings, uuid.uuid4().hex))
 
 
 class TopicStore:
@@ -60,6 +62,7 @@ class TopicStore:
         self._turns = counter(randrange(1 << 16))
         self._identity: tuple[int, int, int] | None = None
         self._settings: TopicSettings
+        self.id: str
         self.schemas: TopicSchemas
         self._refreshing = threading.Lock()
         self._closed = False
@@ -119,7 +122,10 @@ class TopicStore:
     def _read_settings(self, identity: tuple[int, int, int]) -> None:
         if not self.is_current():
             raise FileNotFoundError(self.folder)
-        settings = TopicSettings.from_json(json.loads(read_file(self.files, self._settings_path)))
+        content = json.loads(read_file(self.files, self._settings_path))
+        settings = TopicSettings.from_json(content)
+        # One that was made before there were ids goes without.
+        self.id = str(content.get("id", ""))
         self._settings = settings
         by_version = {version: settings.schema_of(version) for version in range(1, settings.schema_version + 1)}
         self.schemas = TopicSchemas(by_version, settings.event_time)
@@ -141,7 +147,7 @@ class TopicStore:
             end = create_partition(self.files, f"{self.folder}/{number}", self.clock)
             self.heads.write(number, end)
         self.files.sync_directory(self.folder)
-        replace_file(self.files, self._settings_path, encode_settings(settings))
+        replace_file(self.files, self._settings_path, encode_settings(settings, self.id))
         self.refresh()
 
     # Ends
@@ -152,15 +158,22 @@ class TopicStore:
         return [self.partitions[number].published() if end is None else end for number, end in enumerate(ends)]
 
     def _observed(self, slot: int, event_time_max: int, now: int) -> int:
-        """The lowest, over partitions that are not idle, of the highest event time so far."""
-        if event_time_max == NO_TIME or len(self.partitions) == 1:
+        """What is known of time before an append: the lowest, over partitions that are not idle, of the highest event time
+        so far. It never goes back: a partition that was idle, or is written to for the first time, finds what the others
+        wrote down meanwhile."""
+        if len(self.partitions) == 1:
             return event_time_max
+        ends = {number: end for number, end in enumerate(self.heads.read_all(len(self.partitions))) if end is not None}
+        reached = max((end.observed_up_to for end in ends.values()), default=NO_TIME)
+        if event_time_max == NO_TIME:
+            return reached
         idle_since = now - self._settings.idle_after // timedelta(microseconds=1)
-        lowest = event_time_max
-        for number, end in enumerate(self.heads.read_all(len(self.partitions))):
-            if number != slot and end is not None and end.event_time_max != NO_TIME and end.appended_at >= idle_since:
-                lowest = min(lowest, end.event_time_max)
-        return lowest
+        live = [
+            end.event_time_max
+            for number, end in ends.items()
+            if number != slot and end.event_time_max != NO_TIME and end.appended_at >= idle_since
+        ]
+        return max(reached, min([event_time_max, *live]))
 
     def visible(self, moment: Decisions) -> dict[int, Visible]:
         """What may be read of every partition as of one moment of the ledger of transactions."""

@@ -32,7 +32,8 @@ class WrittenBlocks:
         end = self.end
         observed = end.observed_up_to
         if observe is not None:
-            observed = max(observed, observe(self._slot, max(end.event_time_max, pending.event_time_max), self._now))
+            # What this append brings is not known before it: the rows of one append do not make each other late.
+            observed = max(observed, observe(self._slot, end.event_time_max, self._now))
         packed, header = encode_header(
             pending.kind, pending.flags, len(pending.payload), pending.payload_crc, end.crc, pending.count,
             pending.schema_version, pending.producer_epoch, end.offset, pending.producer_id, pending.sequence,

@@ -10,6 +10,7 @@ import typer
 from mainstem.durations import duration_us
 from mainstem.errors import Unavailable
 from mainstem.workbench.cli.amounts import about_size, counted, moment
+from mainstem.workbench.cli.flow_plot_command import plot
 from mainstem.workbench.cli.home_option import HomeOption, open_home
 from mainstem.workbench.cli.json_output import JsonOption, lag_json, print_json
 from mainstem.workbench.cli.lag_columns import LAG_COLUMNS, lag_cells
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True)
+app.command()(plot)
 
 FlowArgument = Annotated[str, typer.Argument(metavar="FLOW", help="The flow's name.", show_default=False)]
 
@@ -96,6 +98,7 @@ def _show(it: FlowFacts) -> None:
         ("epoch", str(it.epoch)),
         ("last batch", _batch(it)),
         ("watermark", moment(last.get("watermark"), none="none")),
+        *([("held back by", _holder(it))] if it.holders else []),
         ("keeps", _state(last)),
         ("checkpoint", it.checkpoint),
     ]
@@ -106,6 +109,9 @@ def _show(it: FlowFacts) -> None:
         ([part.source, str(part.partition), counted(part.offset), *lag_cells(part.lag)] for part in it.sources),
         empty="its sources are gone",
     )
+    if it.stages:
+        typer.echo()
+        _show_stages(it)
     typer.echo()
     show_table(
         [
@@ -121,6 +127,31 @@ def _show(it: FlowFacts) -> None:
         ),
         empty="no batches in the last reports",
     )  # fmt: skip
+
+
+def _holder(it: FlowFacts) -> str:
+    first = it.holders[0]
+    return f"{first.source}, partition {first.partition}, at {moment(first.watermark, none='no time yet')}"
+
+
+def _show_stages(it: FlowFacts) -> None:
+    show_table(
+        [Column("stage"), Column("keeps", "right"), Column("size", "right"), Column("too late"), Column("counted")],
+        (
+            [
+                stage.stage, counted(stage.rows, "row"), about_size(stage.bytes), _amounts(stage.late, "rows"),
+                _amounts(stage.counts, ""),
+            ]
+            for stage in it.stages
+        ),
+        empty="",
+    )  # fmt: skip
+
+
+def _amounts(amounts: dict[str, Any], first: str) -> str:
+    """Amounts in their units: 3 rows, total 41.5."""
+    rows = [counted(amounts[first], "row")] if first in amounts else []
+    return ", ".join(rows + [f"{unit} {amount:,}" for unit, amount in amounts.items() if unit != first]) or "none"
 
 
 def _state(last: dict[str, Any]) -> str:
@@ -146,6 +177,8 @@ def _to_json(it: FlowFacts) -> dict[str, Any]:
         ],
         "last_batches": [{**row, "phases": dict(row["phases"] or [])} for row in it.progress[-BATCHES_SHOWN:]],
         "checkpoint": it.checkpoint,
+        "stages": [dict(vars(stage)) for stage in it.stages],
+        "watermark_holders": [dict(vars(holder)) for holder in it.holders],
     }
 
 

@@ -17,6 +17,7 @@ from mainstem.log.topic import Topic
 from mainstem.log_on_spark.checkpoint_offsets import batch_offsets, last_batch, source_offsets
 from mainstem.log_on_spark.flow_store import FlowStore, flow_names, running_in
 from mainstem.views.view_folder import ViewFolder
+from mainstem.workbench.cli.stage_facts import HolderFacts, StageFacts, stage_facts, watermark_holders
 
 if TYPE_CHECKING:
     from mainstem.stem import Mainstem
@@ -64,6 +65,9 @@ class FlowFacts:
     error: tuple[str, ...] = ()
     progress: tuple[dict[str, Any], ...] = field(default_factory=tuple)
     checkpoint: str = ""
+    stages: tuple[StageFacts, ...] = ()
+    # By how far they have come, the one that holds the watermark back first.
+    holders: tuple[HolderFacts, ...] = ()
 
     @property
     def lag(self) -> Lag:
@@ -101,6 +105,8 @@ def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any
         error=tuple(ended.get("error", ())),
         progress=tuple(row for row in rows if row["version"] == version),
         checkpoint=checkpoint,
+        stages=tuple(stage_facts(checkpoint)),
+        holders=tuple(watermark_holders(stem, checkpoint)),
     )
 
 

@@ -53,7 +53,8 @@ def run_program(
     """Run the flows of a program (in the field: jobs). Ctrl-C stops them in order; the next run goes on from there.
 
     A flow that fails is told at once, with its cause first, and the others go on; the exit status is 1 then. Whoever runs
-    a flow that runs elsewhere takes over from there.
+    a flow that runs elsewhere takes over from there. "Rows in" are those that came into Spark, without what a condition
+    kept from being read.
 
     Example: mainstem run shop.py --until-idle
     """

@@ -24,7 +24,7 @@ from mainstem.workbench.cli.terminal_table import PIPE_WIDTH, Column, show_table
 
 __all__ = ["RunDisplay", "run_display", "show_standings"]
 
-STATE_STYLES = {"running": "green", "failed": "bold red", "waiting": "yellow"}
+STATE_STYLES = {"running": "green", "catching up": "cyan", "failed": "bold red", "waiting": "yellow"}
 
 TITLES = ("flow", "state", "rows/s", "rows in", "rows out", "behind", "oldest", "watermark", "keeps", "batch", "took")
 LEFT = frozenset(["flow", "state", "oldest", "watermark"])
@@ -145,7 +145,7 @@ class BatchLines:
 def batch_line(it: Standing) -> str:
     """One batch of a flow, or what became of the flow, in a line."""
     last = it.progress
-    if it.state != "running" or last.batch is None:
+    if it.state not in ("running", "catching up") or last.batch is None:
         return f"{it.flow}: {it.state}"
     parts = [f"{counted(last.rows_in)} rows in", f"{counted(last.rows_out)} out"]
     parts += [f"{counted(last.rejected)} rejected"] if last.rejected else []

@@ -45,7 +45,7 @@ class Standing:
         return FlowFigures(
             self.flow,
             {
-                "running": int(self.state == "running"),
+                "running": int(self.state in ("running", "catching up")),
                 "rows_in_total": counts.rows_in,
                 "rows_out_total": counts.rows_out,
                 "rejected_total": counts.rejected,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from mainstem.clock import as_datetime
 from mainstem.durations import show_duration
 from mainstem.log.embedded.active_segment import segments_in
+from mainstem.log.embedded.block import DATA
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.lag import Lag
 from mainstem.log.topic import Topic
@@ -19,8 +21,8 @@ __all__ = ["PartitionFacts", "TopicFacts", "topic_facts"]
 
 @dataclass(frozen=True)
 class PartitionFacts:
-    """One partition. `records` counts what is kept; in segments not sealed yet, offsets of markers and of aborted
-    transactions count as well. `segments` and `appended_at` are None where the log does not tell."""
+    """One partition. `records` counts those that a reader would be given now. `segments` and `appended_at` are None where
+    the log does not tell."""
 
     partition: int
     start: int
@@ -103,10 +105,31 @@ def _facts(topic: Topic, number: int) -> PartitionFacts:
         number,
         start,
         end,
-        records=sum(entry.rows for entry in manifest.segments) + max(end - manifest.end, 0),
+        records=sum(entry.rows for entry in manifest.segments) + _unsealed(backend, number, manifest.end),
         bytes=behind.bytes,
         segments=len(manifest.segments) + len(blocks),
         sealed=len(manifest.segments),
         # A partition has an append time from its first moment; without a record it means nothing.
         appended_at=as_datetime(appended_at) if partition.published().offset else None,
     )
+
+
+def _unsealed(backend: EmbeddedTopic, number: int, start: int) -> int:
+    """How many records there are from an offset on, by the headers of their blocks: markers and what was aborted, or is
+    not decided, are none."""
+    visible = backend.moment().visible[number]
+    count = 0
+    # Sealed since we looked: what is left of it then is counted by offsets.
+    with suppress(FileNotFoundError):
+        while start < visible.end:
+            found, reached = 0, start
+            for header in backend.store.readers[number].headers_from(start):
+                low, high = max(start, header.base_offset), min(visible.end, header.end_offset)
+                if header.kind == DATA and low < high:
+                    hidden = sum(max(0, min(high, until) - max(low, since)) for since, until in visible.hidden)
+                    found += high - low - hidden
+                reached = max(reached, header.end_offset)
+            if reached == start:
+                break
+            count, start = count + found, reached
+    return count + max(0, visible.end - start)

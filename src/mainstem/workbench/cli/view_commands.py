@@ -45,7 +45,7 @@ def list_views(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
             return
         show_table(
             [
-                Column("view", style="bold"), Column("key"), Column("rows", "right"), Column("size", "right"),
+                Column("view", style="bold"), Column("key"), Column("rows", "right"), Column("on disk", "right"),
                 Column("live", "right"), Column("versions"), Column("flow"), Column("last change"), *LAG_COLUMNS,
             ],
             (
@@ -236,7 +236,7 @@ def versions(
             return
         show_table(
             [
-                Column("version", "right", style="bold"), Column("live"), Column("rows", "right"), Column("size", "right"),
+                Column("version", "right", style="bold"), Column("live"), Column("rows", "right"), Column("on disk", "right"),
                 Column("made"), Column("flow"), Column("batch", "right"), Column("last change"), *LAG_COLUMNS,
             ],
             (

@@ -1,0 +1,147 @@
+"""What a stage adds to a batch, and what a million open windows cost."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+import mainstem
+from benchmarks import process_tree
+from benchmarks.figure import Figure
+from benchmarks.flows_run import FlowsRun, say
+from benchmarks.windows_program import Kept
+from mainstem.flows.flow import Flow
+from mainstem.log_on_spark.flow_store import FlowStore
+from mainstem.operators import tumbling, windowed
+from mainstem.operators.stage_manifest import StageManifests
+from mainstem.stem import Mainstem
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+SCHEMA = "device BIGINT, value BIGINT, at TIMESTAMP"
+MANY, FEW = 1_000_000, 10_000
+SMALL_BATCHES = 25
+WARM_UP_BATCHES = 10
+
+Rows = Callable[["DataFrame"], "DataFrame"]
+
+
+def devices(first: int, count: int) -> pa.Table:
+    """One row for each of some devices, all within one window."""
+    times = pa.array(np.full(count, int(BEGIN.timestamp() * 1e6)), pa.int64()).view(pa.timestamp("us", "UTC"))
+    return pa.table({"device": np.arange(first, first + count), "value": np.ones(count, np.int64), "at": times})
+
+
+def in_windows(rows: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return windowed(rows, tumbling("1 day"), by="device", aggregates=[F.sum("value").alias("value")])
+
+
+def in_spark_windows(rows: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return rows.groupBy(F.window("at", "1 day"), "device").agg(F.sum("value").alias("value"))
+
+
+def unchanged(rows: DataFrame) -> DataFrame:
+    return rows
+
+
+def nothing(rows: DataFrame) -> DataFrame:
+    """A stage that does nothing."""
+    from benchmarks.passing_engine import passed
+
+    return passed(rows, "device")
+
+
+def small_batches(stem: Mainstem, operator: Rows, open_windows: int) -> tuple[float, float, str]:
+    """After so many windows were opened: CPU-seconds and seconds of a batch of 100 rows, and the flow's checkpoint."""
+    topic = stem.create_topic("readings", schema=SCHEMA, event_time="at")
+    sink = Kept("q_small")
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        yield Flow(operator(stem.topic("readings").stream(watermark="1 second")), into=sink)
+
+    with stem.start(flows) as running:
+        for first in range(0, open_windows, 100_000):
+            topic.append(devices(first, min(100_000, open_windows - first)))
+            running.wait_until_idle()
+        cpu, seconds = [], []
+        handle = running["q_small"]
+        for number in range(WARM_UP_BATCHES + SMALL_BATCHES):
+            before = process_tree.cpu_seconds()
+            topic.append(devices(number * 37 % max(1, open_windows - 100), 100))
+            running.wait_until_idle()
+            cpu.append(process_tree.cpu_seconds() - before)
+            seconds.append(handle.progress.batch_ms / 1e3)
+    checkpoint = FlowStore(stem.home, "q_small").checkpoint(1)
+    return median(cpu[WARM_UP_BATCHES:]), median(seconds[WARM_UP_BATCHES:]), checkpoint
+
+
+def _apart(run: FlowsRun, operator: Rows, open_windows: int, then: Callable[[str], Any]) -> tuple[float, float, Any]:
+    with tempfile.TemporaryDirectory(dir=run.folder) as home, mainstem.open(home, upkeep="manual") as stem:
+        cpu, seconds, checkpoint = small_batches(stem, operator, open_windows)
+        return cpu, seconds, then(checkpoint)
+
+
+def latency(run: FlowsRun) -> list[Figure]:
+    """What a stage that does nothing adds to a batch, in units of an empty micro-batch of the same flow without it."""
+    say("latency: without a stage")
+    _, plain, _ = _apart(run, unchanged, 0, str)
+    say("latency: with a stage that does nothing")
+    _, ours, _ = _apart(run, nothing, 0, str)
+    return [
+        Figure(
+            "a stage that does nothing: adds to a batch, in batches without it",
+            (ours - plain) / plain,
+            at_most=0.5,
+            detail=f"{ours * 1e3:.0f} ms against {plain * 1e3:.0f} ms a batch",
+        )
+    ]
+
+
+def _manifest_bytes(checkpoint: str) -> int:
+    manifest = StageManifests(checkpoint).last()
+    assert manifest is not None
+    states = [bucket for stage in manifest["stages"].values() for bucket in stage["state"].values()]
+    return sum(int(run["bytes"]) for state in states for run in state["runs"])
+
+
+def _spark_bytes(checkpoint: str) -> int:
+    return sum(
+        os.path.getsize(f"{folder}/{name}") for folder, _, names in os.walk(f"{checkpoint}/state") for name in names
+    )
+
+
+def state(run: FlowsRun) -> list[Figure]:
+    """A million open windows against ten thousand, and their bytes against Spark's own."""
+    say(f"state: {FEW:,} open windows")
+    few, _, _ = _apart(run, in_windows, FEW, str)
+    say(f"state: {MANY:,} open windows")
+    many, _, ours = _apart(run, in_windows, MANY, _manifest_bytes)
+    say(f"state: {MANY:,} open windows in Spark")
+    _, _, plain = _apart(run, in_spark_windows, MANY, _spark_bytes)
+    return [
+        Figure(
+            "a batch of 100 rows with a million open windows: CPU of one with ten thousand",
+            many / few,
+            at_most=2.0,
+            detail=f"{many * 1e3:.0f} against {few * 1e3:.0f} CPU-ms",
+        ),
+        Figure(
+            "bytes of a million open windows: of Spark's own state",
+            ours / plain,
+            at_most=2.0,
+            detail=f"{ours / 1e6:.0f} against {plain / 1e6:.0f} MB",
+        ),
+    ]

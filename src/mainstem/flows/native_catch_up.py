@@ -1,0 +1,183 @@
+"""NativeCatchUp: a flow that begins far behind reads what is sealed with Spark's own file source, then goes live.
+
+    link        hard links of the sealed files, beside the checkpoint; then the note (`native_history`)
+    files       a query over Spark's file source; each batch, when it is written, has the next portion placed
+    switch      when the last portion is committed, that query is stopped
+    live        another query on the same checkpoint, over the topic source; it is handed the file source's last offset,
+                and knows from the note what that is in the log
+    remove      the links, when a batch of the live query is committed
+
+A run that is killed anywhere finds by the checkpoint where it is: what was planned as files is finished as files, since
+Spark's replay of it asks for them; once a batch of the topic source is planned there is no way back.
+
+Only a flow with one source, the whole of a topic, none of whose operators forgets or drops by a watermark: Spark's
+watermark is the highest event time of all that was read, and files are not cut at one event time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mainstem.crash_points import reach
+from mainstem.errors import Conflict, CorruptHome
+from mainstem.log.embedded.embedded_topic import EmbeddedTopic
+from mainstem.log.log import Log
+from mainstem.log_on_spark.checkpoint_offsets import file_offset, last_batch
+from mainstem.log_on_spark.flow_plan import has_watermark, only_request
+from mainstem.log_on_spark.native_history import NativeHistory, noted_history
+from mainstem.log_on_spark.native_links import HistoryLimits, link_history
+from mainstem.log_on_spark.topic_request import BYTES_MAX, LIGHT_ROWS_MAX
+
+if TYPE_CHECKING:
+    from mainstem.flows.program import PlannedFlow
+
+__all__ = ["ROWS_MIN", "NativeCatchUp", "could_catch_up"]
+
+# Less is done sooner without a second query. It costs a third of a second of processor time, and a row from a file 0.2 to
+# 0.35 microseconds less than one through Python.
+ROWS_MIN = 1_000_000
+# What these keep does not depend on the order in which rows come. A limit does, and what a user's own code keeps may.
+ORDERLESS = {"aggregate", "deduplicate"}
+# The home's path is a pattern to Spark's file source.
+PATTERN = frozenset("*?[]{}\\")
+
+
+def could_catch_up(planned: PlannedFlow) -> bool:
+    """Whether a flow gives the same rows if it reads sealed files first."""
+    request = only_request(planned.flow.rows)
+    return (
+        request is not None
+        and request.start == "earliest"
+        and not planned.stages
+        and all(operator.name in ORDERLESS for operator in planned.operators)
+        and not (planned.operators and has_watermark(planned.flow.rows))
+    )
+
+
+class NativeCatchUp:
+    """The way of one run of a flow through the files. For one thread at a time."""
+
+    def __init__(self, checkpoint: str, history: NativeHistory) -> None:
+        self.history = history
+        self._checkpoint = checkpoint
+        self._removed = False
+
+    @classmethod
+    def begin(cls, planned: PlannedFlow, checkpoint: str, log: Log) -> NativeCatchUp | None:
+        """The catch-up that a checkpoint is in, or has behind it, or begins with; None if it has none."""
+        history = noted_history(checkpoint)
+        if history is None and last_batch(checkpoint, "offsets") is None and could_catch_up(planned):
+            history = _linked(planned, checkpoint, log)
+        return None if history is None else cls(checkpoint, _found(history, checkpoint))
+
+    @property
+    def over(self) -> bool:
+        """Whether everything in the files is committed."""
+        planned, done = last_batch(self._checkpoint, "offsets"), last_batch(self._checkpoint)
+        if planned is None:
+            return False
+        at = file_offset(self._checkpoint, planned)
+        return at is None or (planned == done and at == self.history.last)
+
+    def prepare(self) -> None:
+        """Have the query over files find what it is to go on with; call it before that starts."""
+        planned, done = last_batch(self._checkpoint, "offsets"), last_batch(self._checkpoint)
+        reached = -1 if planned is None else file_offset(self._checkpoint, planned)
+        assert reached is not None, "the topic source has begun"
+        self._check_noted(reached)
+        if planned == done:
+            self.history.place(reached + 1)
+        elif gone := self.history.missing(reached):
+            raise _damaged(self.history.read, f"The files of the batch under way are not there: {', '.join(gone)}.")
+        # Else the batch under way has its files; when it is written, the next ones are placed.
+
+    def written(self, number: int) -> None:
+        """Note that a batch is in its sink: have the next files found, or remove them if no more are needed."""
+        at = file_offset(self._checkpoint, number)
+        if at is None:
+            if not self._removed and file_offset(self._checkpoint, number - 1) is None:
+                self.history.remove()
+                self._removed = True
+            return
+        # The last committed batch can be done again, should its commit turn out to be damaged.
+        self.history.let_go(at - 2)
+        if at < self.history.last:
+            self.history.place(at + 1)
+            reach("history_placed")
+
+    def _check_noted(self, reached: int) -> None:
+        """Raise `CorruptHome` if Spark would pass over files, or read them again, without a word."""
+        folder = f"{self._checkpoint}/sources/0"
+        known = _files_in(folder)
+        for number in (reached - 1, reached):
+            if number < 0:
+                continue
+            if not known.issuperset(self.history.portions[number].files):
+                raise _damaged(folder, f"It does not name the files of portion {number}, which was planned.")
+
+
+def _found(history: NativeHistory, checkpoint: str) -> NativeHistory:
+    """The history where its links are now: the home may have been moved since. Files are known to Spark by name."""
+    here = f"{checkpoint}/history/{os.path.basename(history.folder)}"
+    if not os.path.isdir(here) or (os.path.isdir(history.folder) and os.path.samefile(here, history.folder)):
+        return history
+    planned = last_batch(checkpoint, "offsets")
+    if planned != last_batch(checkpoint) and planned is not None and file_offset(checkpoint, planned) is not None:
+        raise Conflict(
+            f'the home of "{checkpoint}" was moved in the middle of a batch',
+            detail=f'Spark does batch {planned} again, and looks for its files in "{history.folder}".',
+            hint="Move the home back and run the program there until it is idle. Or begin anew: delete the checkpoint "
+            "together with what the flow has written; the next run makes both again from the log.",
+        )
+    return replace(history, folder=here)
+
+
+def _linked(planned: PlannedFlow, checkpoint: str, log: Log) -> NativeHistory | None:
+    [name] = planned.topics
+    if name not in log.topic_names():
+        return None  # an earlier flow of the program is about to make it
+    topic = log.open_topic(name)
+    if not isinstance(topic, EmbeddedTopic) or PATTERN & set(checkpoint):
+        return None
+    sink = planned.flow.into
+    # A view that is given `record` knows by it which row of a key is the last one.
+    ordered = sink.kind == "topic" or (sink.kind == "view" and "record" not in planned.schema.names)
+    limits = HistoryLimits(ROWS_MIN, planned.rows_max, LIGHT_ROWS_MAX, BYTES_MAX, ordered)
+    history = link_history(topic, checkpoint, limits)
+    if history is None:
+        return None
+    history.note(checkpoint)
+    reach("history_noted")
+    # Another run may have been quicker: then its links count.
+    return noted_history(checkpoint)
+
+
+def _files_in(folder: str) -> set[str]:
+    """The names of the files that Spark's file source has noted down as seen."""
+    found = set()
+    try:
+        names = [name for name in os.listdir(folder) if name.removesuffix(".compact").isdigit()]
+    except FileNotFoundError:
+        return set()
+    for name in names:
+        with open(f"{folder}/{name}", encoding="utf-8", errors="replace") as file:
+            for line in file.read().splitlines()[1:]:
+                try:
+                    entry: dict[str, Any] = json.loads(line)
+                except ValueError as error:
+                    raise _damaged(f"{folder}/{name}", f"It does not read as JSON: {error}.") from error
+                found.add(os.path.basename(entry["path"]))
+    return found
+
+
+def _damaged(path: str, detail: str) -> CorruptHome:
+    return CorruptHome(
+        f'the checkpoint file "{path}" cannot be right',
+        detail=detail,
+        hint="Restore the checkpoint from a copy. Or begin anew: delete it together with what the flow has written; the "
+        "next run makes both again from the log.",
+        path=path,
+    )

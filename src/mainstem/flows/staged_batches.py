@@ -1,0 +1,194 @@
+"""StagedBatches: the batches of one run of a flow with stages, each with its state, its clock and its late rows.
+
+A batch goes through all stages of its flow in one job of Spark, on its way into the sink. When the sink has taken it:
+
+    the tasks' receipts  ->  late rows appended, once  ->  the batch's manifest  ->  Spark is told that the batch is done
+
+If that is cut short anywhere, the batch is done again from the manifest of the batch before, with the same rows and the
+same clock, and gives the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mainstem.crash_points import reach
+from mainstem.errors import Conflict
+from mainstem.flows.flow_stages import root_rows, roots_of
+from mainstem.flows.late_topic import LateTopic
+from mainstem.log_on_spark.batch_clock import clocks_of, leave_due
+from mainstem.log_on_spark.checkpoint_offsets import source_offsets
+from mainstem.log_on_spark.flow_run import FlowRun, StageFigures
+from mainstem.log_on_spark.flow_store import FlowStore
+from mainstem.log_on_spark.spark_types import spark_schema
+from mainstem.operators.engine import NEVER, NO_TIME, BatchClock
+from mainstem.operators.stage import Stage, stage_schema
+from mainstem.operators.stage_manifest import StageManifests
+from mainstem.operators.stage_task import BucketState, StageBatch, through_stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from mainstem.log.log import Log
+
+__all__ = ["BatchOnItsWay", "StagedBatches", "clock_of"]
+
+
+def clock_of(checkpoint: str, number: int) -> BatchClock:
+    """What time it is for a batch, as Spark wrote it down before it ran."""
+    watermark, now = clocks_of(source_offsets(checkpoint, number))
+    watermark_before, now_before = clocks_of(source_offsets(checkpoint, number - 1))
+    return BatchClock(watermark, now, watermark_before, now_before)
+
+
+class StagedBatches:
+    """For one run of a flow, and one thread."""
+
+    def __init__(self, log: Log, home: str, run: FlowRun, stages: Sequence[Stage], checkpoint: str) -> None:
+        self._run = run
+        self._stages = tuple(stages)
+        self._roots = tuple(roots_of(stages))
+        self._checkpoint = checkpoint
+        self._store = FlowStore(home, run.flow)
+        self._manifests = StageManifests(checkpoint)
+        self._late = LateTopic(log, run, checkpoint)
+        self.folder = self._manifests.folder
+        os.makedirs(self.folder, exist_ok=True)
+        # The state of all stages as it is after the last batch that was finished here.
+        self._last: tuple[int, dict[str, Any]] | None = None
+
+    def begin(self, number: int, rows: DataFrame) -> BatchOnItsWay:
+        """Let the rows of a batch on their way."""
+        before = self._before(number)
+        buckets = {stage.name: self._buckets(stage, before, rows) for stage in self._stages}
+        attempt = self._manifests.begin(number, uuid.uuid4().hex[:12], buckets)
+        for name in buckets:
+            os.makedirs(f"{attempt}/{name}")
+        clock = clock_of(self._checkpoint, number)
+        if len(self._roots) > 1:
+            # Several stages take rows of the batch: it is read once.
+            rows = rows.persist()
+        return BatchOnItsWay(
+            rows, self._stages, self._roots, clock, self._batches(number, before, buckets, attempt, clock)
+        )
+
+    def _before(self, number: int) -> dict[str, Any]:
+        if number == 0:
+            return {}
+        if self._last is None or self._last[0] != number - 1:
+            self._last = (number - 1, self._manifests.read(number - 1)["stages"])
+        return self._last[1]
+
+    def _buckets(self, stage: Stage, before: dict[str, Any], rows: DataFrame) -> int:
+        known = before.get(stage.name)
+        if known is not None:
+            return int(known["buckets"])
+        return int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
+
+    def _batches(
+        self, number: int, before: dict[str, Any], buckets: dict[str, int], attempt: str, clock: BatchClock
+    ) -> dict[str, StageBatch]:
+        found = {}
+        for stage in self._stages:
+            state = before.get(stage.name, {}).get("state", {})
+            found[stage.name] = StageBatch(
+                stage.spec.engine, f"{self.folder}/{stage.name}", f"{attempt}/{stage.name}", number, clock,
+                buckets[stage.name], {int(at): BucketState.from_json(content) for at, content in state.items()},
+            )  # fmt: skip
+        return found
+
+    def finish(self, number: int, way: BatchOnItsWay) -> StageFigures:
+        """Keep what the stages left of a batch that the sink has taken."""
+        before = self._before(number)
+        content: dict[str, Any] = {}
+        late, due = [], []
+        for stage in self._stages:
+            receipts = _receipts(way.batches[stage.name])
+            known = before.get(stage.name, {})
+            counts = Counter(known.get("counts", {}))
+            for receipt in receipts.values():
+                counts.update(receipt["counts"])
+            tables = self._late.read([receipt["late"] for receipt in receipts.values()], stage)
+            late += tables
+            due += [(receipt["event_due"], receipt["processing_due"]) for receipt in receipts.values()]
+            content[stage.name] = {
+                "operator": stage.spec.operator,
+                "described": stage.spec.engine.described(),
+                "buckets": way.batches[stage.name].buckets,
+                "counts": dict(counts),
+                "late": self._late.totals(known.get("late", {}), tables, stage),
+                "state": {str(bucket): receipt["state"] for bucket, receipt in sorted(receipts.items())},
+            }
+        way.close()
+        self._late.append(late, number)
+        reach("stage_late_appended")
+        clock = {"watermark": way.clock.watermark, "now": way.clock.now}
+        # A run that was replaced must not touch what the later one keeps.
+        with self._store.guarded(self._run):
+            self._manifests.write(number, {"clock": clock, "stages": content})
+        reach("stage_manifest_written")
+        self._last = (number, content)
+        event, processing = (min(times) for times in zip(*due, strict=True)) if due else (NEVER, NEVER)
+        leave_due(self.folder, event, processing)
+        states = [bucket for stage in content.values() for bucket in stage["state"].values()]
+        return StageFigures(
+            state_rows=sum(state["live"] for state in states),
+            state_bytes=sum(run["bytes"] for state in states for run in state["runs"]),
+            late=sum(rows.num_rows for rows in late),
+            watermark=None if way.clock.watermark == NO_TIME else way.clock.watermark,
+        )
+
+
+class BatchOnItsWay:
+    """One batch of a flow on its way through its stages: what the program is given while it is built for it."""
+
+    def __init__(
+        self,
+        rows: DataFrame,
+        stages: Sequence[Stage],
+        roots: Sequence[Stage],
+        clock: BatchClock,
+        batches: dict[str, StageBatch],
+    ) -> None:
+        self._rows = rows
+        self._names = {stage.number: stage.name for stage in stages}
+        self._roots = roots
+        self.clock = clock
+        self.batches = batches
+
+    def close(self) -> None:
+        """The batch is through."""
+        if self._rows.is_cached:
+            self._rows.unpersist()
+
+    def root(self, number: int) -> DataFrame:
+        # A stage of another flow of the program gets rows too, and nobody asks for what comes of them.
+        return root_rows(self._rows, self._roots, number) if number in self._names else self._rows
+
+    def passed(self, stage: Stage) -> DataFrame:
+        name = self._names.get(stage.number)
+        if name is None:
+            return stage.rows.sparkSession.createDataFrame([], spark_schema(stage_schema(stage.spec.engine)))
+        return through_stage(stage.rows, stage.spec, self.batches[name])
+
+
+def _receipts(batch: StageBatch) -> dict[int, dict[str, Any]]:
+    """One for each bucket; a task that ran twice left two that say the same."""
+    found: dict[int, dict[str, Any]] = {}
+    for name in sorted(os.listdir(batch.attempt)):
+        if name.endswith(".json"):
+            with open(f"{batch.attempt}/{name}", encoding="utf-8") as file:
+                receipt = json.load(file)
+            found[receipt["bucket"]] = receipt
+    if len(found) != batch.buckets:
+        raise Conflict(
+            f"the sink took only a part of batch {batch.number}",
+            detail=f"{len(found)} of {batch.buckets} parts of a stage were asked for.",
+            hint="A sink consumes all rows of a batch. If it is one of your own: see that it does.",
+        )
+    return found

@@ -1,0 +1,94 @@
+"""What time it is for a batch of a flow with stages.
+
+It stands in the batch's own offset, which Spark writes down before the batch runs: a batch that is done again sees the same.
+
+    {"topic": "orders", ..., "watermark": 1767268800000000, "now": 1767268805123456, "delay": 600000000}
+
+in microseconds; a watermark of null is not known, with a delay of null nobody asked for one.
+
+No row of a later batch has a watermark of its own below the batch's. Where no rows come, a batch comes all the same when
+something is due: the stages leave a note of it beside the checkpoint.
+
+    stages/due.json         {"event": ..., "processing": ...}       when the next row of state wakes
+    stages/now              for tests: the time, instead of the machine's clock
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from mainstem.clock import Clock
+from mainstem.log.log import Log
+from mainstem.log.watermark import NO_TIME
+
+__all__ = ["clocked", "clocks_of", "is_due", "leave_due", "now_of", "set_now", "watermark_of"]
+
+
+def clocked(
+    offset: dict[str, Any], start: Mapping[str, Any], watermark: int, delay: int | None, folder: str, clock: Clock
+) -> dict[str, Any]:
+    """An offset with its clock; the start itself if nothing has come and nothing is due."""
+    before = start.get("watermark")
+    # It never goes back.
+    reached = max(watermark, NO_TIME if before is None else before)
+    now = max(now_of(folder, clock), start.get("now", NO_TIME))
+    plain = {name: value for name, value in start.items() if name not in ("watermark", "now", "delay")}
+    if plain == offset and not is_due(folder, reached, now):
+        return dict(start)
+    return {**offset, "watermark": None if reached == NO_TIME else reached, "now": now, "delay": delay}
+
+
+def clocks_of(offsets: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
+    """The watermark and the time of a batch with these offsets: the lowest watermark of its sources."""
+    clocks = [(offset["watermark"], offset["now"]) for offset in offsets if "now" in offset]
+    watermarks = [NO_TIME if watermark is None else watermark for watermark, _ in clocks]
+    return min(watermarks, default=NO_TIME), max((now for _, now in clocks), default=NO_TIME)
+
+
+def watermark_of(log: Log, offsets: Iterable[Mapping[str, Any]]) -> int:
+    """What the watermark of a batch would be that came now and read nothing more than these offsets."""
+    found = []
+    for offset in offsets:
+        by_topic = {offset["topic"]: offset["offsets"]} if "topic" in offset else offset.get("topics", {})
+        for topic, ends in by_topic.items():
+            positions = {int(number): end for number, end in ends.items()}
+            if offset["delay"] is not None and ("topic" in offset or any(positions.values())):
+                found.append(log.open_topic(topic).watermark_from(positions, offset["delay"]))
+    return min(found, default=NO_TIME)
+
+
+def is_due(folder: str, watermark: int, now: int) -> bool:
+    """Whether a row of state wakes at this watermark or time."""
+    try:
+        with open(f"{folder}/due.json", encoding="utf-8") as file:
+            due = json.load(file)
+    except (FileNotFoundError, ValueError):
+        return False
+    return bool(watermark >= due["event"] or now >= due["processing"])
+
+
+def leave_due(folder: str, event: int, processing: int) -> None:
+    """Note when the next row of state wakes. It is a hint: nothing is lost with it but time."""
+    path = f"{folder}/due.json"
+    with open(f"{path}.part", "w", encoding="utf-8") as file:
+        json.dump({"event": event, "processing": processing}, file)
+    os.rename(f"{path}.part", path)
+
+
+def set_now(folder: str, now: int) -> None:
+    """Have the clock of a flow's batches stand at a time, for tests."""
+    os.makedirs(folder, exist_ok=True)
+    with open(f"{folder}/now.part", "w", encoding="utf-8") as file:
+        file.write(str(now))
+    os.rename(f"{folder}/now.part", f"{folder}/now")
+
+
+def now_of(folder: str, clock: Clock) -> int:
+    """The time for a flow's batches."""
+    with suppress(FileNotFoundError), open(f"{folder}/now", encoding="utf-8") as file:
+        return int(file.read())
+    return clock.now()

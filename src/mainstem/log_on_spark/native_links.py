@@ -1,0 +1,116 @@
+"""Sealed segments of a topic, linked beside a checkpoint and put into portions: the history that is read natively.
+
+Linked, not copied: compaction and retention may take them out of the log meanwhile, and every replay reads the same
+bytes. Each file is checked whole before it is linked.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mainstem.crash_points import reach
+from mainstem.log.embedded.embedded_topic import EmbeddedTopic
+from mainstem.log.embedded.manifest import SealedEntry
+from mainstem.log_on_spark.native_history import NativeHistory, Portion
+
+__all__ = ["HistoryLimits", "link_history", "portions_of"]
+
+# A sealed file may be compacted away or dropped between the look and the link; then all of it is done again.
+TRIES = 10
+
+# File systems without hard links, or a topic that was moved to another one: to copy all of it first would not pay.
+NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
+
+
+@dataclass(frozen=True)
+class HistoryLimits:
+    """What is worth to be read natively, and how much of it at a time."""
+
+    # In all; less is done sooner without a second query.
+    rows_min: int
+    # In a portion. A file is not divided, so one that is larger is a portion of its own, up to the other limit.
+    rows_max: int
+    file_rows_max: int
+    # A segment that is sealed had at most so many bytes, whatever is left of them in the file.
+    bytes_max: int
+    # Spark reads the files of a batch in any order, but the rows of one in theirs: where the order of a partition's rows
+    # counts, there is one file of each partition in a portion.
+    ordered: bool
+
+
+def link_history(topic: EmbeddedTopic, checkpoint: str, limits: HistoryLimits) -> NativeHistory | None:
+    """Link what is sealed now. None if that is not worth it, or cannot be."""
+    for left in reversed(range(TRIES)):
+        folder = f"{checkpoint}/history/{uuid.uuid4().hex[:12]}"
+        try:
+            return _linked(topic, folder, limits)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            if error.errno in NO_LINKS:
+                return None
+            if not left or not isinstance(error, FileNotFoundError):
+                raise
+    raise AssertionError
+
+
+def _linked(topic: EmbeddedTopic, folder: str, limits: HistoryLimits) -> NativeHistory | None:
+    topic_id, store = topic.id, topic.store
+    manifests = [partition.manifest_file.read() for partition in store.partitions]
+    sealed = {number: manifest.segments for number, manifest in enumerate(manifests)}
+    # What is dropped is dropped by whole segments; should one be cut, the topic source knows how to read it.
+    if any(entries and entries[0].base < manifests[number].start for number, entries in sealed.items()):
+        return None
+    entries = [entry for segments in sealed.values() for entry in segments]
+    rows = sum(entry.rows for entry in entries)
+    if rows < limits.rows_min or max(entry.rows for entry in entries) > limits.file_rows_max:
+        return None
+    starts = {number: manifest.start for number, manifest in enumerate(manifests)}
+    files_max = max(1, limits.bytes_max // topic.settings.segment_bytes_max)
+    history = NativeHistory(topic.name, topic_id, folder, portions_of(sealed, starts, limits, files_max))
+    os.makedirs(history.waiting)
+    os.makedirs(history.read)
+    for number, segments in sealed.items():
+        for entry in segments:
+            if entry.rows:
+                source = store.readers[number].sealed_path(entry)
+                os.link(source, f"{history.waiting}/{_name(number, entry)}")
+    reach("history_linked")
+    return history
+
+
+def _name(partition: int, entry: SealedEntry) -> str:
+    return f"{partition}-{entry.file}"
+
+
+def portions_of(
+    sealed: Mapping[int, Sequence[SealedEntry]], starts: Mapping[int, int], limits: HistoryLimits, files_max: int
+) -> tuple[Portion, ...]:
+    """All segments of all partitions: each partition's in order, and of all partitions first what was appended first."""
+    left = {number: list(reversed(entries)) for number, entries in sealed.items()}
+    ends = dict(starts)
+    portions: list[Portion] = []
+    files: list[str] = []
+    within: set[int] = set()
+    rows = 0
+    while waiting := [number for number, entries in left.items() if entries]:
+        number = min(waiting, key=lambda each: (left[each][-1].appended_first, each))
+        entry = left[number][-1]
+        # One without rows (all of it aborted, or compacted away) is accounted for by whichever portion comes.
+        full = rows + entry.rows > limits.rows_max or len(files) == files_max
+        if files and entry.rows and (full or (limits.ordered and number in within)):
+            portions.append(Portion(tuple(files), rows, dict(ends)))
+            files, within, rows = [], set(), 0
+        left[number].pop()
+        ends[number] = entry.end
+        if entry.rows:
+            files.append(_name(number, entry))
+            within.add(number)
+            rows += entry.rows
+    if files:
+        portions.append(Portion(tuple(files), rows, dict(ends)))
+    return tuple(portions)

@@ -1,0 +1,104 @@
+"""Operators that Spark lacks: functions from a DataFrame to a DataFrame, streaming or not as it came.
+
+Each name is resolved on first use: Spark's workers, which need an engine alone, then load nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # For type checkers and editors only; a test holds that it names the same things as `_DEFINED_IN`.
+    from mainstem.operators.clock_correction import clock_corrected
+    from mainstem.operators.comparison import compare_with
+    from mainstem.operators.dedupe import dedupe
+    from mainstem.operators.late_rows import late_rows, on_time_rows
+    from mainstem.operators.process import process
+    from mainstem.operators.process_class import Process
+    from mainstem.operators.timers import Timers
+    from mainstem.operators.triggers import after_rows, each_row, every, first_of
+    from mainstem.operators.window_kinds import (
+        calendar,
+        cumulating,
+        everything,
+        hopping,
+        sessions,
+        sliding,
+        tumbling,
+        validity,
+    )
+    from mainstem.operators.windowed import windowed
+
+__all__ = [
+    "Process",
+    "Timers",
+    "after_rows",
+    "calendar",
+    "clock_corrected",
+    "compare_with",
+    "cumulating",
+    "dedupe",
+    "each_row",
+    "every",
+    "everything",
+    "first_of",
+    "hopping",
+    "late_rows",
+    "on_time_rows",
+    "process",
+    "sessions",
+    "sliding",
+    "tumbling",
+    "validity",
+    "windowed",
+]
+
+_DEFINED_IN = {
+    "Process": "process_class",
+    "Timers": "timers",
+    "after_rows": "triggers",
+    "calendar": "window_kinds",
+    "clock_corrected": "clock_correction",
+    "compare_with": "comparison",
+    "cumulating": "window_kinds",
+    "dedupe": "dedupe",
+    "each_row": "triggers",
+    "every": "triggers",
+    "everything": "window_kinds",
+    "first_of": "triggers",
+    "hopping": "window_kinds",
+    "late_rows": "late_rows",
+    "on_time_rows": "late_rows",
+    "process": "process",
+    "sessions": "window_kinds",
+    "sliding": "window_kinds",
+    "tumbling": "window_kinds",
+    "validity": "window_kinds",
+    "windowed": "windowed",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(f"{__name__}.{_DEFINED_IN[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Operators(ModuleType):
+    """A function and the module that it is defined in have one name: whoever imports the module must not hide the function."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _DEFINED_IN and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Operators

@@ -1,0 +1,166 @@
+"""clock_corrected: event times of devices whose clocks are wrong, put right by two other readings.
+
+    occurred    when it happened        by the device's clock
+    sent        when it was sent        by the device's clock
+    received    when it came in         by ours
+
+The two clocks differ by received - sent, and by the time that the message was under way, which cannot be told apart from it
+by one row alone. Of many rows of one device the smallest difference is the best estimate: some message was fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainstem.durations import Duration, duration_us
+from mainstem.errors import Invalid
+from mainstem.log.record import EVENT_TIME_MARK
+from mainstem.operators.frame_columns import by_names, check_column, columns_of, record_field, scripted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["clock_corrected"]
+
+TIME = pa.timestamp("us", "UTC")
+CORRECTED, DRIFT, OUTLIER = "corrected_at", "drift_us", "drift_outlier"
+
+
+def clock_corrected(
+    rows: DataFrame,
+    *,
+    occurred: str,
+    sent: str,
+    received: str = "record.appended_at",
+    outlier: Duration = "1 day",
+    by: str | Sequence[str] | None = None,
+) -> DataFrame:
+    """The rows with `corrected_at`, which is their event time from here on, `drift_us` and `drift_outlier`.
+
+    `corrected_at` is `occurred` plus the drift, `received` less `sent`. `drift_outlier` is true where the drift is larger
+    than `outlier`, either way, or cannot be known because a reading is missing; then `corrected_at` is `occurred`. With
+    `by`, the smallest drift of all rows of a device is used for each of them: over a table only, since in a stream a later
+    row would change what earlier ones were given.
+
+    The watermark of a row stays what it was in the log, by the event time that the topic has.
+
+    >>> from mainstem.testing import TestStream
+    >>> script = TestStream("tapped TIMESTAMP, sent TIMESTAMP, came TIMESTAMP", event_time="tapped")
+    >>> script = script.rows([{"tapped": "2026-01-01 09:00", "sent": "2026-01-01 09:10", "came": "2026-01-01 12:10"}])
+    >>> row = script.run(lambda rows: clock_corrected(rows, occurred="tapped", sent="sent", received="came")).rows[0]
+    >>> str(row["corrected_at"]), row["drift_us"] // 3_600_000_000, row["drift_outlier"]
+    ('2026-01-01 12:00:00+00:00', 3, False)
+    """
+    schema = columns_of(rows)
+    limit = duration_us(outlier, setting="outlier")
+    for path in (occurred, sent, received):
+        _check_time(path, schema)
+    if taken := sorted({CORRECTED, DRIFT, OUTLIER} & set(schema.names)):
+        raise Invalid(
+            f'the rows have a column "{taken[0]}" already',
+            detail=f"clock_corrected adds {CORRECTED}, {DRIFT} and {OUTLIER}.",
+            hint="Give yours another name, or correct the clock once.",
+        )
+    names = by_names(by or (), schema, "clock_corrected")
+    if names and rows.isStreaming:
+        raise Invalid(
+            "the smallest drift of a device is not known in a stream",
+            detail="A row that comes later may have a smaller one, and would change what earlier rows were given.",
+            hint="Leave `by` out, or correct what is there: topic.read().",
+        )
+    if scripted(rows):
+        columns = _shown(schema)
+        return rows.mapped(lambda table: _over_arrow(table, columns, occurred, sent, received, limit), columns)  # type: ignore[operator, no-any-return]
+    return _native(rows, schema, (occurred, sent, received), limit, names)
+
+
+def _native(
+    rows: DataFrame, schema: pa.Schema, paths: tuple[str, str, str], limit: int, by: Sequence[str]
+) -> DataFrame:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    occurred, sent, received = (F.unix_micros(_column(path).cast("timestamp")) for path in paths)
+    drift = received - sent
+    if by:
+        drift = F.min(drift).over(Window.partitionBy(*(_column(name) for name in by)))
+    made = {
+        CORRECTED: F.timestamp_micros(occurred + F.coalesce(drift, F.lit(0))),
+        DRIFT: drift,
+        OUTLIER: F.coalesce(F.abs(drift) > limit, F.lit(True)),
+    }
+    columns: list[Any] = []
+    for field in _shown(schema):
+        mark = {name.decode(): value.decode() for name, value in (field.metadata or {}).items()}
+        if field.name in made:
+            columns.append(made[field.name].alias(field.name, **({"metadata": mark} if mark else {})))
+        elif _marked(schema.field(field.name)):
+            # What is computed has no marks: it is the event time no more.
+            columns.append(F.coalesce(_column(field.name)).alias(field.name))
+        else:
+            columns.append(_column(field.name))
+    return rows.select(*columns)
+
+
+def _column(path: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col(path if path.startswith("record.") else f"`{path.replace('`', '``')}`")
+
+
+def _shown(schema: pa.Schema) -> pa.Schema:
+    """The columns as they came, the new ones behind them, and `record` last."""
+    record = record_field(schema)
+    plain = [
+        field.remove_metadata() if _marked(field) else field
+        for field in schema
+        if record is None or field.name != record.name
+    ]
+    made = [
+        pa.field(CORRECTED, TIME, metadata=EVENT_TIME_MARK),
+        pa.field(DRIFT, pa.int64()),
+        pa.field(OUTLIER, pa.bool_()),
+    ]
+    return pa.schema([*plain, *made, *([] if record is None else [record])])
+
+
+def _marked(field: pa.Field) -> bool:
+    return any(mark in (field.metadata or {}) for mark in EVENT_TIME_MARK)
+
+
+def _check_time(path: str, schema: pa.Schema) -> None:
+    name, _, within = path.partition(".") if path.startswith("record.") else (path, "", "")
+    check_column(name, schema, "clock_corrected")
+    found = schema.field(name).type
+    if within:
+        place = found.get_field_index(within)
+        found = pa.null() if place < 0 else found.field(place).type
+    if not pa.types.is_timestamp(found):
+        raise Invalid(
+            f'"{path}" is no time',
+            detail="occurred, sent and received are columns of times.",
+            hint="Name a column of type TIMESTAMP.",
+        )
+
+
+def _over_arrow(table: pa.Table, schema: pa.Schema, occurred: str, sent: str, received: str, limit: int) -> pa.Table:
+    def microseconds(path: str) -> pa.ChunkedArray:
+        name, _, within = path.partition(".") if path.startswith("record.") else (path, "", "")
+        column = pc.struct_field(table.column(name), [within]) if within else table.column(name)
+        return column.cast(TIME).cast(pa.int64())
+
+    drift = pc.subtract(microseconds(received), microseconds(sent))
+    made = {
+        CORRECTED: pc.add(microseconds(occurred), pc.fill_null(drift, 0)).cast(TIME),
+        DRIFT: drift,
+        OUTLIER: pc.fill_null(pc.greater(pc.abs(drift), limit), True),
+    }
+    return pa.Table.from_arrays([made.get(name, _of(table, name)) for name in schema.names], names=schema.names)
+
+
+def _of(table: pa.Table, name: str) -> Any:
+    return table.column(name) if name in table.column_names else None

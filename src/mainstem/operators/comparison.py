@@ -1,0 +1,195 @@
+"""compare_with: results of windows beside those of an earlier time, as this hour against the same hour last week."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainstem.durations import Duration, duration_us, show_duration
+from mainstem.errors import Invalid
+from mainstem.log.record import RECORD_MARK
+from mainstem.log.watermark import WATERMARKED_RECORD
+from mainstem.operators.comparison_engine import WINDOW, ComparisonEngine, comparable
+from mainstem.operators.frame_columns import Shown, by_names, check_column, columns_of, record_field, shaped
+from mainstem.operators.hashes import key_hashes
+from mainstem.operators.keyed_rows import microseconds, native_hashes, native_tie, whole
+from mainstem.operators.stage import StageSpec, remembered, staged
+from mainstem.operators.window_time import WINDOW_MARK
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["compare_with"]
+
+# What `windowed` says of its results: each once and for all ("final"), or which kind of corrections there are.
+RESULTS_MARK = WINDOW_MARK.encode()
+
+
+def compare_with(
+    rows: DataFrame,
+    *,
+    earlier: Duration,
+    by: str | Sequence[str] | None = None,
+    lateness: Duration | None = None,
+    name: str | None = None,
+) -> DataFrame:
+    """Each result of a window beside the result of the same key one span earlier.
+
+    `rows` has a column `window` (start and end), as `windowed` gives it. What stands before it is the key, unless `by`
+    says otherwise; the columns after it are compared: for each `total` there are `total`, `total_earlier`, and for a number
+    `total_ratio`, null where there is nothing earlier to compare with. A correction, also of the earlier result, comes as
+    an update. `lateness`: how long after its end a window may be corrected, as `windowed` was told.
+
+    >>> from mainstem.testing import TestStream
+    >>> schema = "store STRING, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, sales BIGINT"
+    >>> def sold(day, sales):
+    ...     window = {"start": datetime(2026, 1, day, 12, tzinfo=UTC), "end": datetime(2026, 1, day, 13, tzinfo=UTC)}
+    ...     return [{"store": "Berlin", "window": window, "sales": sales}]
+    >>> from datetime import UTC, datetime
+    >>> results = TestStream(schema).rows(sold(1, 50)).rows(sold(8, 60)).run(lambda rows: compare_with(rows, earlier="7 days"))
+    >>> [(row["sales"], row["sales_earlier"], row["sales_ratio"]) for row in results.rows]
+    [(50, None, None), (60, 50, 1.2)]
+    """
+    spec, columns = remembered("compare_with", lambda: _planned(columns_of(rows), earlier, by, lateness))
+    return shaped(staged(rows, spec, name=name), columns)
+
+
+def _planned(
+    schema: pa.Schema, earlier: Duration, by: str | Sequence[str] | None, lateness: Duration | None
+) -> tuple[StageSpec, list[Shown]]:
+    span = duration_us(earlier, setting="earlier")
+    if span <= 0:
+        raise Invalid(f'earlier "{earlier}" is no span of time', hint='For example: earlier="7 days".')
+    _check_window(schema)
+    at = schema.get_field_index("window")
+    names = by_names([field.name for field in list(schema)[:at]] if by is None else by, schema, "compare_with")
+    record = record_field(schema)
+    left_out = {*names, "window", "pane", *([] if record is None else [record.name])}
+    values = [field for field in schema if field.name not in left_out]
+    _check_names(values, names)
+    corrected = _lateness(schema.field("window"), lateness)
+    engine = ComparisonEngine(
+        tuple(pa.field(f"by_{place}", schema.field(name).type) for place, name in enumerate(names)),
+        tuple(pa.field(f"v_{place}", field.type) for place, field in enumerate(values)),
+        span,
+        corrected,
+    )
+    plan = _Preparation(schema, names, tuple(field.name for field in values), None if record is None else record.name)
+    kept_for = show_duration(timedelta(microseconds=span + corrected))
+    spec = StageSpec(
+        "compare_with",
+        engine,
+        plan.native,
+        plan.arrow,
+        bounded_by=f"a result is forgotten when the watermark is {kept_for} past the end of its window",
+    )
+    return spec, _shown(schema, names, values)
+
+
+def _shown(schema: pa.Schema, names: Sequence[str], values: Sequence[pa.Field]) -> list[Shown]:
+    columns = [Shown(f"by_{place}", schema.field(name)) for place, name in enumerate(names)]
+    columns.append(Shown("window", pa.field("window", WINDOW)))
+    for place, field in enumerate(values):
+        columns += [Shown(f"v_{place}", field), Shown(f"e_{place}", pa.field(f"{field.name}_earlier", field.type))]
+        if comparable(field.type):
+            columns.append(Shown(f"r_{place}", pa.field(f"{field.name}_ratio", pa.float64())))
+    return [*columns, Shown("record", pa.field("record", WATERMARKED_RECORD, metadata=RECORD_MARK))]
+
+
+def _check_window(schema: pa.Schema) -> None:
+    check_column("window", schema, "compare_with")
+    window = schema.field("window")
+    if not pa.types.is_struct(window.type) or {field.name for field in window.type} != {"start", "end"}:
+        raise Invalid(
+            'the column "window" is no window',
+            detail=f"It is {window.type}, and a window is a struct of start and end.",
+            hint="Compare results of windowed(...).",
+        )
+    if (window.metadata or {}).get(RESULTS_MARK) == b"discard":
+        raise Invalid(
+            "results that are discarded after they were shown cannot be compared",
+            detail='With results="discard" a row is a part of a window, and no row says what the window came to.',
+            hint='Use results="accumulate" or "retract" in windowed(...).',
+        )
+
+
+def _lateness(window: pa.Field, lateness: Duration | None) -> int:
+    """How long after its end a window may be corrected."""
+    if lateness is not None:
+        return duration_us(lateness, setting="lateness")
+    if (window.metadata or {}).get(RESULTS_MARK, b"final") != b"final":
+        raise Invalid(
+            "compare_with is not told how long windows may be corrected",
+            detail="Results are kept for that long, and the windows come with early results or a lateness.",
+            hint='Give it the lateness that windowed has: lateness="1 hour", or "0 seconds".',
+        )
+    return 0
+
+
+def _check_names(values: Sequence[pa.Field], by: Sequence[str]) -> None:
+    made = [f"{field.name}{end}" for field in values for end in ("_earlier", "_ratio")]
+    if taken := sorted({*made} & {*by, *(field.name for field in values)}):
+        raise Invalid(
+            f'the rows have a column "{taken[0]}" already',
+            detail="compare_with adds a column of that name.",
+            hint="Give yours another name.",
+        )
+
+
+class _Preparation:
+    """From results to what the engine takes."""
+
+    def __init__(self, schema: pa.Schema, by: tuple[str, ...], values: tuple[str, ...], record: str | None) -> None:
+        self.schema = schema
+        self.by = by
+        self.values = values
+        self.record = record
+
+    def native(self, frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        def column(name: str):  # type: ignore[no-untyped-def]
+            return F.col(f"`{name.replace('`', '``')}`")
+
+        keys = [column(name) for name in self.by]
+        record = None if self.record is None else column(self.record)
+        places = (
+            [F.lit(0), F.monotonically_increasing_id()] if record is None else [record["partition"], record["offset"]]
+        )
+        change = F.lit("insert") if record is None else F.coalesce(record["change"], F.lit("insert"))
+        return frame.select(
+            *native_hashes(self.schema, self.by),
+            *(key.alias(f"by_{place}") for place, key in enumerate(keys)),
+            F.unix_micros(column("window")["start"]).alias("start"),
+            F.unix_micros(column("window")["end"]).alias("end"),
+            change.alias("change"),
+            places[0].alias("partition"),
+            places[1].alias("offset"),
+            native_tie(self.schema).alias("tie"),
+            *(column(name).alias(f"v_{place}") for place, name in enumerate(self.values)),
+        )
+
+    def arrow(self, table: pa.Table) -> pa.Table:
+        count = table.num_rows
+        keys = [table.column(name) for name in self.by]
+        columns = {
+            "group": pa.array(key_hashes(keys, count, "group")),
+            "check": pa.array(key_hashes(keys, count, "check")),
+        }
+        columns |= {f"by_{place}": key for place, key in enumerate(keys)}
+        window = whole(table.column("window"))
+        columns |= {name: microseconds(window.field(name)) for name in ("start", "end")}
+        if self.record is None:
+            places = {"partition": pa.array(np.zeros(count, np.int32)), "offset": pa.array(np.arange(count))}
+            columns |= {"change": pa.array(["insert"] * count, pa.string()), **places}
+        else:
+            record = whole(table.column(self.record))
+            columns |= {name: record.field(name) for name in ("partition", "offset")}
+            columns["change"] = pc.fill_null(record.field("change"), "insert")
+        columns["tie"] = pa.array(np.zeros(count, np.int64))
+        return pa.table(columns | {f"v_{place}": table.column(name) for place, name in enumerate(self.values)})

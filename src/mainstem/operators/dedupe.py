@@ -1,0 +1,93 @@
+"""dedupe: of rows with the same key within a span of event time, the first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from mainstem.durations import Duration, duration_us, show_duration
+from mainstem.errors import Invalid
+from mainstem.log.record import RECORD_MARK
+from mainstem.log.watermark import WATERMARKED_RECORD
+from mainstem.operators.dedupe_engine import DedupeEngine
+from mainstem.operators.frame_columns import (
+    Shown,
+    by_names,
+    check_column,
+    columns_of,
+    event_time_of,
+    record_field,
+    shaped,
+)
+from mainstem.operators.keyed_rows import KeyedRows
+from mainstem.operators.stage import StageSpec, remembered, staged
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["dedupe"]
+
+
+def dedupe(
+    rows: DataFrame, *, by: str | Sequence[str], within: Duration, on: str | None = None, name: str | None = None
+) -> DataFrame:
+    """The rows without those that repeat an earlier one: same `by`, less than `within` away in event time.
+
+    The first in the log is kept, the others are counted. What was kept is remembered until the watermark is twice `within`
+    past it; a row that comes later than `within` after its time cannot be decided any more and goes to `<flow>.late`. `on`:
+    the event time, where it is not the marked column.
+
+    >>> from mainstem.testing import TestStream
+    >>> stream = TestStream("order STRING, at TIMESTAMP", event_time="at")
+    >>> stream = stream.rows([{"order": "o-1", "at": "2026-01-01 12:00:00"}, {"order": "o-2", "at": "2026-01-01 12:00:01"}])
+    >>> stream = stream.rows([{"order": "o-1", "at": "2026-01-01 12:00:02"}])
+    >>> results = stream.run(lambda rows: dedupe(rows, by="order", within="1 hour"))
+    >>> [row["order"] for row in results.rows], results.counts
+    (['o-1', 'o-2'], {'duplicates': 1})
+    """
+    spec, columns = remembered("dedupe", lambda: _planned(rows, by, within, on))
+    return shaped(staged(rows, spec, name=name), columns)
+
+
+def _planned(
+    rows: DataFrame, by: str | Sequence[str], within: Duration, on: str | None
+) -> tuple[StageSpec, list[Shown]]:
+    schema = columns_of(rows)
+    span = duration_us(within, setting="within")
+    if span <= 0:
+        raise Invalid(
+            f'within "{within}" is no span of time',
+            detail="Rows that are less than this apart are duplicates.",
+            hint='For example: within="1 hour".',
+        )
+    if on is not None:
+        check_column(on, schema, "dedupe")
+    names = by_names(by, schema, "dedupe")
+    keyed = KeyedRows(schema, names, on or event_time_of(schema, "dedupe"))
+    record = record_field(schema)
+    if rows.isStreaming:
+        _check_watermark(record)
+    engine = DedupeEngine(tuple(keyed.by_fields), keyed.row_type, span, "" if record is None else record.name)
+    remembered_for = show_duration(timedelta(microseconds=2 * span))
+    spec = StageSpec(
+        "dedupe",
+        engine,
+        keyed.native,
+        keyed.arrow,
+        bounded_by=f"what was kept is forgotten when the watermark is {remembered_for} past it",
+        late_names={f"by_{place}": name for place, name in enumerate(names)},
+    )
+    columns = [Shown(f"row.{field.name}", field) for field in schema if record is None or field.name != record.name]
+    return spec, [*columns, Shown("record", pa.field("record", WATERMARKED_RECORD, metadata=RECORD_MARK))]
+
+
+def _check_watermark(record: pa.Field | None) -> None:
+    if record is None or record.type.get_field_index("watermark") < 0:
+        raise Invalid(
+            "dedupe needs a watermark, and the stream has none",
+            detail="Without one nothing that was kept could ever be forgotten.",
+            hint='Read the topic with stream(watermark="10 minutes"), and keep `record` in what you select.',
+        )

@@ -1,0 +1,101 @@
+"""Engine: what an operator does with a batch of rows and the state it kept, without Spark.
+
+An operator's rows are divided into buckets by a hash of their key; an engine sees the rows and the state of one bucket
+at a time. What it gives depends on nothing else, so a batch that is done again gives the same.
+
+State is a table. Each row of it belongs to a *group* (a hash of the key) and is told apart from the others of its group
+by its *item*, a second number that the engine chooses; it may wait for a time:
+
+    group           int64       hash of the key
+    item            int64       which of the group's rows
+    event_due       int64       wakes when the watermark reaches this; NEVER if it waits for none
+    processing_due  int64       wakes when the clock reaches this
+    ...                         the engine's own columns
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mainstem.log.watermark import NO_TIME
+
+__all__ = ["NEVER", "NO_TIME", "STATE_COLUMNS", "BatchClock", "Engine", "StateTable", "Step"]
+
+Int64Array = npt.NDArray[np.int64]
+
+# A time that does not come.
+NEVER = 2**63 - 1
+
+STATE_COLUMNS = (
+    pa.field("group", pa.int64(), nullable=False),
+    pa.field("item", pa.int64(), nullable=False),
+    pa.field("event_due", pa.int64(), nullable=False),
+    pa.field("processing_due", pa.int64(), nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class BatchClock:
+    """What time it is for a batch, in microseconds; written down before the batch runs, so the same when it runs again.
+
+    No row that comes in a later batch has a watermark of its own below `watermark`.
+    """
+
+    watermark: int = NO_TIME
+    now: int = NO_TIME
+    # As it was for the batch before.
+    watermark_before: int = NO_TIME
+    now_before: int = NO_TIME
+
+
+@dataclass
+class Step:
+    """What came of one batch in one bucket."""
+
+    # In the order in which the rows are to be seen.
+    output: pa.Table
+    # State rows that are new or changed, and those (group, item) that are gone.
+    put: pa.Table | None = None
+    gone: pa.Table | None = None
+    # Rows that came too late to count anywhere, as the engine's `late_schema` has them.
+    late: pa.Table | None = None
+    # What is to be counted: how many rows were late, duplicates, ...
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+class StateTable(Protocol):
+    """The state of one bucket as it was before the batch."""
+
+    def find(self, groups: Int64Array) -> pa.Table:
+        """All rows of these groups, ordered by (group, item)."""
+
+    def due(self, clock: BatchClock) -> pa.Table:
+        """All rows that wake in this batch: `event_due` at or below the watermark, or `processing_due` at or below now."""
+
+
+class Engine(Protocol):
+    """One operator's work. It is sent to Spark's workers, so it holds values only."""
+
+    @property
+    def state_schema(self) -> pa.Schema:
+        """STATE_COLUMNS, then the engine's own."""
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The columns of `Step.output`."""
+
+    @property
+    def late_schema(self) -> pa.Schema | None:
+        """The columns of `Step.late`; None where no row can be too late."""
+
+    def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
+        """Take the rows of a batch, in the order of (topic, partition, offset), and what is due."""
+
+    def described(self) -> dict[str, Any]:
+        """What the kept state depends on, as JSON: an engine that describes itself otherwise cannot take it."""

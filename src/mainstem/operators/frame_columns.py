@@ -1,0 +1,107 @@
+"""What an operator asks of the rows it is given: their columns, which of them is the event time, which make a key.
+
+The same questions for a DataFrame and for rows that a test scripted (`mainstem.testing`), which need no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from mainstem.errors import Invalid, did_you_mean
+from mainstem.log.record import EVENT_TIME_MARK, RECORD_MARK
+from mainstem.log_on_spark.spark_types import arrow_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Shown", "by_names", "columns_of", "event_time_of", "record_field", "scripted", "shaped"]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A column as a user sees it, and where it comes from: a column, or a field of a struct ("row.amount")."""
+
+    source: str
+    field: pa.Field
+
+
+def scripted(rows: Any) -> bool:
+    """Whether these are rows of a test that runs without Spark."""
+    return isinstance(rows.schema, pa.Schema)
+
+
+def columns_of(rows: DataFrame) -> pa.Schema:
+    """The columns with their marks."""
+    return rows.schema if isinstance(rows.schema, pa.Schema) else arrow_schema(rows.schema)
+
+
+def record_field(schema: pa.Schema) -> pa.Field | None:
+    """The column that says where in the log a row is from; None where rows are from elsewhere."""
+    return next((field for field in schema if _marked(field, RECORD_MARK) and pa.types.is_struct(field.type)), None)
+
+
+def event_time_of(schema: pa.Schema, operator: str) -> str:
+    """The name of the marked event-time column."""
+    marked = [field.name for field in schema if _marked(field, EVENT_TIME_MARK)]
+    if len(marked) != 1:
+        raise Invalid(
+            f"{operator} needs the event time, and {len(marked) or 'no'} columns are marked as it",
+            detail=f"The columns are: {', '.join(schema.names)}. A topic marks the one that it was created with.",
+            hint='Create the topic with event_time="...", or name the column: on="...".',
+        )
+    return str(marked[0])
+
+
+def by_names(by: str | Sequence[str], schema: pa.Schema, operator: str) -> tuple[str, ...]:
+    """The columns of a key, each of them there."""
+    names = (by,) if isinstance(by, str) else tuple(by)
+    for name in names:
+        check_column(name, schema, operator)
+        if pa.types.is_map(schema.field(name).type):
+            raise Invalid(
+                f'{operator} cannot take the map "{name}" as a key',
+                detail="Two maps with the same pairs in another order would be two keys.",
+                hint="Use one of its values, or its sorted entries.",
+            )
+    if len(set(names)) != len(names):
+        raise Invalid(f"{operator} is given a key with a column twice", detail=f"It is: {', '.join(names)}.")
+    return names
+
+
+def check_column(name: str, schema: pa.Schema, operator: str) -> None:
+    """Raise if there is no such column, or two."""
+    if schema.names.count(name) != 1:
+        raise Invalid(
+            f'{operator} is told of a column "{name}" that the rows {"have twice" if name in schema.names else "lack"}',
+            detail=f"The columns are: {', '.join(schema.names)}.",
+            hint=did_you_mean(name, schema.names) or "Name one of these.",
+        )
+
+
+def shaped(rows: DataFrame, columns: Sequence[Shown]) -> DataFrame:
+    """The rows with these columns, under these names and with these marks: no work, a plain select."""
+    if scripted(rows):
+        return rows.shaped(columns)  # type: ignore[no-any-return, operator]
+    from pyspark.sql import functions as F
+
+    return rows.select(
+        [F.col(_quoted(shown.source)).alias(shown.field.name, **_marks(shown.field)) for shown in columns]
+    )
+
+
+def _quoted(path: str) -> str:
+    first, _, rest = path.partition(".")
+    return f"{first}.`{rest.replace('`', '``')}`" if rest else f"`{first}`"
+
+
+def _marks(field: pa.Field) -> dict[str, Any]:
+    marks = {name.decode(): value.decode() for name, value in (field.metadata or {}).items()}
+    return {"metadata": marks} if marks else {}
+
+
+def _marked(field: pa.Field, mark: dict[bytes, bytes]) -> bool:
+    return any(name in (field.metadata or {}) for name in mark)

@@ -1,0 +1,251 @@
+"""The state of a user's own operator as text and back: JSON in which every value says of which type it is.
+
+    null, true, 7, 1.5, "text"      themselves
+    {"list": [...]}                 also tuple and set
+    {"dict": [[key, value], ...]}
+    {"time": microseconds}          a datetime, in UTC
+    {"date": "2026-01-31"}
+    {"span": microseconds}          a timedelta
+    {"decimal": "1.50"}
+    {"bytes": "..."}                in base 64
+    {"fields": {...}}               a dataclass
+
+So a text can be read without the class that wrote it: what an older version of a program kept becomes a dict, out of which
+the newer one makes its own state, key by key, when a key is next touched.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import types
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from mainstem.clock import as_datetime, as_us
+from mainstem.errors import Invalid
+
+__all__ = ["StateText", "type_name"]
+
+# Of each dataclass, the types of its fields.
+Types = dict[type, dict[str, Any]]
+
+_MICROSECOND = timedelta(microseconds=1)
+_PLAIN = (bool, int, float, str, bytes, datetime, date, timedelta, Decimal)
+_SEQUENCES = (list, tuple, set)
+_ALLOWED = (
+    "bool, int, float, str, bytes, datetime, date, timedelta, Decimal, list[...], tuple[..., ...], set[...], "
+    "dict[..., ...], other dataclasses, and each of them `| None`"
+)
+
+
+class StateText:
+    """Writes and reads values of one dataclass; made once, it refuses what it could not write."""
+
+    def __init__(self, state: type) -> None:
+        if not (isinstance(state, type) and dataclasses.is_dataclass(state)):
+            raise Invalid(
+                f'State "{getattr(state, "__name__", state)}" is not a dataclass',
+                detail="What is kept for a key is a dataclass, so that it is known what is in it and of which type.",
+                hint="Write @dataclass above it.",
+            )
+        for field in dataclasses.fields(state):
+            if field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+                raise Invalid(
+                    f'field "{field.name}" of State has no default',
+                    detail="A key that was never seen begins with State().",
+                    hint=f"Give it one: {field.name}: ... = ..., or field(default_factory=list).",
+                )
+        self.state = state
+        # Nothing may turn up while a flow runs that could be known before; and in Spark's workers there is no module in
+        # which the types of a class could be looked up.
+        self._types = _types_in(state)
+        self.described = {name: _deep_name(hint, self._types) for name, hint in self._types[state].items()}
+
+    def new(self) -> Any:
+        """The state of a key that was never seen."""
+        return self.state()
+
+    def written(self, value: Any) -> str:
+        """A state as text; the same text for an equal state."""
+        if type(value) is not self.state:
+            raise Invalid(
+                f"the state has become a {type(value).__name__}",
+                detail=f"What is kept for a key is a {self.state.__name__}.",
+                hint="Change the fields of the state that was given.",
+            )
+        types = self._types
+        fields = {name: _encoded(getattr(value, name), hint, name, types) for name, hint in types[self.state].items()}
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+
+    def read(self, text: str) -> Any:
+        """The state that was written as this text by this version of the class."""
+        return _built(self.state, self.fields(text), self._types)
+
+    @staticmethod
+    def fields(text: str) -> dict[str, Any]:
+        """What is in a text, whichever class wrote it."""
+        return {name: _decoded(value) for name, value in json.loads(text).items()}
+
+
+def type_name(hint: Any) -> str:
+    """A type as its author would write it."""
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint).replace("typing.", "")
+
+
+def _hints(state: type) -> dict[str, Any]:
+    try:
+        hints = get_type_hints(state)
+    except NameError as error:
+        raise Invalid(
+            f'a type in "{state.__name__}" cannot be found: {error}',
+            detail="Types of a state are looked up in the module that defines it.",
+            hint="Define it at the top of the module, or name it without quotes.",
+        ) from error
+    return {field.name: hints[field.name] for field in dataclasses.fields(state)}
+
+
+def _types_in(state: type) -> Types:
+    """The types of the fields of a dataclass and of those in it; raises at one that cannot be kept."""
+    found: Types = {}
+    waiting = [state]
+    while waiting:
+        kind = waiting.pop()
+        if kind in found:
+            continue
+        found[kind] = _hints(kind)
+        for name, hint in found[kind].items():
+            inner = _dataclasses_in(hint)
+            if inner is None:
+                raise Invalid(
+                    f'field "{name}" of {kind.__name__} is of a type that cannot be kept: {type_name(hint)}',
+                    detail=f"A state may hold {_ALLOWED}.",
+                    hint="Use one of these.",
+                )
+            waiting += inner
+    return found
+
+
+def _dataclasses_in(hint: Any) -> list[type] | None:
+    """The dataclasses in a type; None if it is not one that can be kept."""
+    inner, _ = _without_none(hint)
+    if inner in _PLAIN or inner is Ellipsis:
+        return []
+    if isinstance(inner, type) and dataclasses.is_dataclass(inner):
+        return [inner]
+    if get_origin(inner) not in (*_SEQUENCES, dict):
+        return None
+    parts = [_dataclasses_in(of) for of in get_args(inner)]
+    return None if None in parts else [kind for part in parts if part for kind in part]
+
+
+def _deep_name(hint: Any, types: Types) -> str:
+    """A type with what is in it: a dataclass inside a state may change too."""
+    inner, optional = _without_none(hint)
+    if inner in types:
+        parts = ", ".join(f"{name}: {_deep_name(of, types)}" for name, of in types[inner].items())
+        name = f"{inner.__name__}({parts})"
+    elif get_args(inner):
+        name = f"{get_origin(inner).__name__}[{', '.join(_deep_name(of, types) for of in get_args(inner))}]"
+    else:
+        name = type_name(inner)
+    return f"{name} | None" if optional else name
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """The type, and whether None may stand in for it."""
+    if get_origin(hint) in (types.UnionType, Union):
+        others = [of for of in get_args(hint) if of is not type(None)]
+        if len(others) == 1:
+            return others[0], True
+    return hint, False
+
+
+def _encoded(value: Any, hint: Any, path: str, types: Types) -> Any:
+    inner, optional = _without_none(hint)
+    if value is None and optional:
+        return None
+    origin = get_origin(inner)
+    if origin in _SEQUENCES and isinstance(value, origin):
+        hints = get_args(inner)
+        repeated = origin is not tuple or (len(hints) == 2 and hints[1] is Ellipsis)
+        if repeated or len(hints) == len(value):
+            of = [hints[0]] * len(value) if repeated else hints
+            found = [_encoded(element, one, path, types) for element, one in zip(value, of, strict=True)]
+            # A set has no order of its own, and the same state is the same text.
+            return {"list": sorted(found, key=json.dumps) if origin is set else found}
+    if origin is dict and isinstance(value, dict):
+        key, item = get_args(inner)
+        return {"dict": [[_encoded(k, key, path, types), _encoded(v, item, path, types)] for k, v in value.items()]}
+    if inner in types and type(value) is inner:
+        fields = types[inner].items()
+        return {"fields": {name: _encoded(getattr(value, name), of, f"{path}.{name}", types) for name, of in fields}}
+    if inner is float and type(value) in (int, float):
+        return float(value)
+    if inner in _PLAIN and type(value) is inner:
+        return _plain(value)
+    raise Invalid(
+        f'field "{path}" of the state is {value!r}',
+        detail=f"It is declared as {type_name(hint)}.",
+        hint="Declare the type of what is put there.",
+    )
+
+
+def _plain(value: Any) -> Any:
+    for kind, tag, write in _TAGGED:
+        if isinstance(value, kind):
+            return {tag: write(value)}
+    return value
+
+
+# A datetime is a date to Python: it comes first.
+_TAGGED: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
+    (datetime, "time", as_us),
+    (date, "date", date.isoformat),
+    (timedelta, "span", lambda value: value // _MICROSECOND),
+    (Decimal, "decimal", str),
+    (bytes, "bytes", lambda value: base64.b64encode(value).decode()),
+)
+_READ: dict[str, Callable[[Any], Any]] = {
+    "list": lambda values: [_decoded(value) for value in values],
+    "dict": lambda pairs: {_hashable(_decoded(key)): _decoded(value) for key, value in pairs},
+    "fields": lambda fields: {name: _decoded(value) for name, value in fields.items()},
+    "time": lambda us: as_datetime(us).astimezone(UTC),
+    "date": date.fromisoformat,
+    "span": lambda us: us * _MICROSECOND,
+    "decimal": Decimal,
+    "bytes": base64.b64decode,
+}
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, dict):
+        ((tag, inner),) = value.items()
+        return _READ[tag](inner)
+    return value
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+def _built(kind: type, fields: Mapping[str, Any], types: Types) -> Any:
+    return kind(**{name: _shaped(fields[name], hint, types) for name, hint in types[kind].items()})
+
+
+def _shaped(value: Any, hint: Any, types: Types) -> Any:
+    """A value that was read, as the type it was written from: lists that were tuples, dicts that were dataclasses."""
+    inner, _ = _without_none(hint)
+    if value is None or inner in _PLAIN:
+        return value
+    if inner in types:
+        return _built(inner, value, types)
+    origin, of = get_origin(inner), get_args(inner)
+    if origin is dict:
+        return {_shaped(key, of[0], types): _shaped(item, of[1], types) for key, item in value.items()}
+    if origin is tuple and not (len(of) == 2 and of[1] is Ellipsis):
+        return tuple(_shaped(element, one, types) for element, one in zip(value, of, strict=True))
+    return origin(_shaped(element, of[0], types) for element in value)

@@ -1,0 +1,106 @@
+"""windowed: aggregates over windows of time, shown early, on time and late, as often and in the form that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mainstem.durations import Duration, duration_us
+from mainstem.errors import Invalid, did_you_mean
+from mainstem.operators.frame_columns import scripted
+from mainstem.operators.stage import remembered, staged
+from mainstem.operators.triggers import Trigger
+from mainstem.operators.window_kinds import WindowKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["windowed"]
+
+_RESULTS = ("discard", "accumulate", "retract")
+_ON_TIME = ("always", "if changed")
+
+
+def windowed(
+    rows: DataFrame,
+    window: WindowKind,
+    *,
+    by: str | Sequence[str] = (),
+    aggregates: Column | str | Sequence[Column | str],
+    on: str | None = None,
+    early: Trigger | None = None,
+    late: Trigger | None = None,
+    lateness: Duration = "0 seconds",
+    results: str = "accumulate",
+    on_time: str = "always",
+    name: str | None = None,
+) -> DataFrame:
+    """Aggregates of the rows of each window, for each key.
+
+    `window`: which windows (`tumbling`, `hopping`, `cumulating`, `calendar`, `sliding`, `sessions`, `validity`,
+    `everything`). `by`: the key. `aggregates`: as for Spark's `agg`, or as SQL ("sum(score) AS total"). `on`: the time that
+    decides, the event time unless another column is named ("record.appended_at": the time of the append).
+
+    A window is shown on time when the watermark has passed its end; before it, when `early` says so; after it, when `late`
+    says so (each row, unless said otherwise), for as long as `lateness`. Later rows go to the topic <flow>.late.
+    `results`: "accumulate" shows all rows so far, "discard" those since the last pane, "retract" all rows so far after
+    taking back what was shown. `on_time="if changed"`: the on-time pane is left out where it would say nothing new.
+
+    The result has the columns of the key, `window` (start, end), the aggregates, `pane` (index, timing, final) and `record`.
+
+    >>> from mainstem.testing import TestStream
+    >>> from mainstem.operators import tumbling
+    >>> scores = TestStream("team STRING, score INT, at TIMESTAMP", event_time="at")
+    >>> scores = scores.rows([{"team": "red", "score": 5, "at": "2026-01-01 12:00:26"}]).watermark("2026-01-01 12:02")
+    >>> shown = scores.run(lambda rows: windowed(rows, tumbling("2 minutes"), by="team", aggregates="sum(score) AS total"))
+    >>> [(row["team"], row["total"], row["pane"]["timing"]) for row in shown.rows]
+    [('red', 5, 'on_time')]
+    """
+    if not isinstance(window, WindowKind):
+        raise Invalid(
+            f"{window!r} is not a kind of window",
+            detail="windowed(rows, window, ...) is told which windows.",
+            hint='For example: windowed(rows, tumbling("5 minutes"), ...), with tumbling from mainstem.operators.',
+        )
+    _check_choice("results", results, _RESULTS)
+    _check_choice("on_time", on_time, _ON_TIME)
+    for setting, trigger in (("early", early), ("late", late)):
+        if trigger is not None and not isinstance(trigger, Trigger):
+            raise Invalid(
+                f"{setting}={trigger!r} does not say when",
+                detail="It is a trigger: every(...), after_rows(...), each_row() or first_of(...).",
+                hint=f'For example: {setting}=every("1 minute"), with every from mainstem.operators.',
+            )
+    written: list[Any] = list(aggregates) if isinstance(aggregates, (list, tuple)) else [aggregates]
+    if not written:
+        raise Invalid(
+            "windowed is given no aggregates",
+            detail="It shows aggregates of windows.",
+            hint='For example: aggregates=[F.count("*").alias("orders")].',
+        )
+    shown = {
+        "early": early,
+        "late": late,
+        "lateness": duration_us(lateness, setting="lateness"),
+        "results": results,
+        "on_time": on_time,
+    }
+    if shown["late"] is not None and not shown["lateness"]:
+        raise Invalid(
+            "late= says when late rows are shown, and lateness= allows none",
+            detail="With a lateness of 0 seconds a window is final when it is shown on time.",
+            hint='Say for how long it may be corrected: lateness="1 hour".',
+        )
+    from mainstem.operators.window_plan import planned
+
+    plan: Any = remembered("windowed", lambda: planned(rows, window, by, written, on, shown))
+    return plan.shown(staged(rows if scripted(rows) else plan.narrowed(rows), plan.spec, name=name))  # type: ignore[no-any-return]
+
+
+def _check_choice(setting: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise Invalid(
+            f'{setting}="{value}" is not known',
+            detail=f"It is one of: {', '.join(choices)}.",
+            hint=did_you_mean(str(value), choices) or f'For example: {setting}="{choices[1]}".',
+        )

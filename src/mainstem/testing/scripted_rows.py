@@ -1,0 +1,200 @@
+"""ScriptedRows: the rows of a scripted stream on their way through operators, without Spark.
+
+Given to an operator in place of a DataFrame. What Spark itself would do with them cannot be had here and is refused; an
+operator's engine gets the rows and clocks that it would get from a flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainstem.errors import Invalid
+from mainstem.operators.engine import BatchClock, Step
+from mainstem.operators.frame_columns import Shown
+from mainstem.operators.memory_state import MemoryState
+from mainstem.operators.stage import StageSpec, stage_schema
+from mainstem.operators.stage_task import shown
+from mainstem.operators.told_late import told_late
+
+__all__ = ["ScriptedBatch", "ScriptedRows", "ScriptedRun", "told"]
+
+# What a user might call on a DataFrame between two operators.
+_SPARK_ALONE = frozenset(
+    [
+        "agg",
+        "alias",
+        "cache",
+        "coalesce",
+        "crossJoin",
+        "cube",
+        "distinct",
+        "drop",
+        "dropDuplicates",
+        "dropDuplicatesWithinWatermark",
+        "dropna",
+        "explode",
+        "fillna",
+        "filter",
+        "groupBy",
+        "groupby",
+        "hint",
+        "intersect",
+        "join",
+        "limit",
+        "mapInArrow",
+        "mapInPandas",
+        "na",
+        "observe",
+        "orderBy",
+        "persist",
+        "pivot",
+        "repartition",
+        "replace",
+        "rollup",
+        "sample",
+        "select",
+        "selectExpr",
+        "sort",
+        "sparkSession",
+        "stat",
+        "subtract",
+        "to",
+        "toDF",
+        "transform",
+        "union",
+        "unionAll",
+        "unionByName",
+        "unpivot",
+        "where",
+        "withColumn",
+        "withColumnRenamed",
+        "withColumns",
+        "withColumnsRenamed",
+        "withMetadata",
+        "withWatermark",
+        "write",
+        "writeStream",
+    ]
+)
+
+
+@dataclass(frozen=True)
+class ScriptedBatch:
+    """One batch: its rows, what time it is, and whether it is done twice, the first time for nothing."""
+
+    rows: pa.Table
+    clock: BatchClock
+    killed: bool = False
+
+
+@dataclass
+class ScriptedRun:
+    """What stages leave besides their rows."""
+
+    late: list[dict[str, Any]] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    state_rows: dict[str, int] = field(default_factory=dict)
+    operators: list[str] = field(default_factory=list)
+
+    def named(self, operator: str) -> str:
+        """The name of the next stage of this operator."""
+        self.operators.append(operator)
+        return f"{operator}-{self.operators.count(operator)}"
+
+
+class ScriptedRows:
+    """Rows in batches; everything about them is known, so a stage is done as soon as it is built."""
+
+    isStreaming = True  # noqa: N815 - as a DataFrame calls it
+
+    def __init__(self, schema: pa.Schema, batches: Sequence[ScriptedBatch], run: ScriptedRun) -> None:
+        self.schema = schema
+        self.batches = list(batches)
+        self.run = run
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.schema.names)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name not in _SPARK_ALONE:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise Invalid(
+            f'"{name}" is done by Spark, and this test runs without it',
+            detail="Without Spark a scripted stream goes through Mainstem's own operators alone, one after the other.",
+            hint="Use run_on_spark in place of run, or test the operator by itself.",
+        )
+
+    def through(self, spec: StageSpec, name: str | None = None) -> ScriptedRows:
+        """What an operator's engine makes of the batches, one by one, with its state in memory."""
+        called = name or self.run.named(spec.operator)
+        state = MemoryState(spec.engine.state_schema)
+        given, offset = [], 0
+        for batch in self.batches:
+            prepared = spec.prepare_rows(batch.rows)
+            step = spec.engine.step(state, prepared, batch.clock)
+            if batch.killed:
+                # A flow that died in the middle of a batch does all of it again, with the state from before.
+                _check_same(step, spec.engine.step(state, prepared, batch.clock), called)
+            self._note(step, spec)
+            state.apply(step)
+            given.append(ScriptedBatch(shown(step.output, 0, offset, batch.clock), batch.clock, batch.killed))
+            offset += step.output.num_rows
+        self.run.state_rows[called] = state.rows.num_rows
+        return ScriptedRows(stage_schema(spec.engine), given, self.run)
+
+    def _note(self, step: Step, spec: StageSpec) -> None:
+        for what, count in step.counts.items():
+            if count:
+                self.run.counts[what] = self.run.counts.get(what, 0) + count
+        if step.late is not None:
+            self.run.late.extend(told(told_late(step.late, spec)))
+
+    def mapped(self, function: Callable[[pa.Table], pa.Table], schema: pa.Schema) -> ScriptedRows:
+        """The rows after a step that needs no state: `function` gives the columns of `schema`."""
+        batches = [
+            ScriptedBatch(function(batch.rows).cast(_plain(schema)), batch.clock, batch.killed)
+            for batch in self.batches
+        ]
+        return ScriptedRows(schema, batches, self.run)
+
+    def shaped(self, columns: Sequence[Shown]) -> ScriptedRows:
+        """Other names and marks for columns, or for fields of one."""
+
+        def selected(rows: pa.Table) -> pa.Table:
+            return pa.Table.from_arrays(
+                [_taken(rows, of.source) for of in columns], names=[of.field.name for of in columns]
+            )
+
+        return self.mapped(selected, pa.schema([of.field for of in columns]))
+
+
+def told(late: pa.Table) -> list[dict[str, Any]]:
+    """Late rows as a test sees them: of stages that tell different things, each with its own."""
+    return [{name: value for name, value in row.items() if value is not None} for row in late.to_pylist()]
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(column.name, column.type) for column in schema])
+
+
+def _taken(rows: pa.Table, source: str) -> pa.ChunkedArray:
+    column, _, within = source.partition(".")
+    return pc.struct_field(rows.column(column), [within]) if within else rows.column(column)
+
+
+def _check_same(first: Step, second: Step, stage: str) -> None:
+    for part in ("output", "put", "gone", "late", "counts"):
+        one, other = getattr(first, part), getattr(second, part)
+        if one != other:
+            raise AssertionError(
+                f'stage "{stage}" did a batch twice from the same state and gave something else: {part} was '
+                f"{one.to_pylist() if isinstance(one, pa.Table) else one}, then "
+                f"{other.to_pylist() if isinstance(other, pa.Table) else other}"
+            )

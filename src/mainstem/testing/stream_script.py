@@ -1,0 +1,153 @@
+"""TestStream: a script of rows, watermarks, passing time and crashes, to try operators and programs with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from mainstem.clock import as_us
+from mainstem.durations import Duration, duration_us
+from mainstem.errors import Invalid
+from mainstem.log.normal_schema import nullable_schema
+from mainstem.log.python_rows import arrays_of, dicts_of
+from mainstem.log.schema_ddl import schema_from_ddl
+from mainstem.testing.results import TestResults
+from mainstem.testing.scripted_log import Append, LogStep, Moment, batches_of
+from mainstem.testing.scripted_rows import ScriptedRows, ScriptedRun
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["TestStream"]
+
+Batches = Literal["scripted", "single rows", "one"]
+
+
+@dataclass(frozen=True, init=False)
+class TestStream:
+    """A stream as a test tells it, step by step; each step is a batch. Every method gives a new script.
+
+    Times are datetimes, or text in UTC. `delay` is what `topic.stream(watermark=...)` takes: the watermark follows the
+    highest event time at that distance. Without it only `watermark(...)` moves it.
+
+    >>> from mainstem.operators.late_rows import late_rows
+    >>> stream = TestStream("n INT, at TIMESTAMP", event_time="at").watermark("2026-01-01 12:00")
+    >>> stream = stream.rows([{"n": 1, "at": "2026-01-01 11:59"}, {"n": 2, "at": "2026-01-01 12:01"}])
+    >>> [row["n"] for row in stream.run(late_rows).rows]
+    [1]
+    """
+
+    __test__ = False
+
+    schema: pa.Schema
+    event_time: str | None
+    delay: Duration | None
+    steps: tuple[LogStep, ...]
+
+    def __init__(
+        self, schema: str | pa.Schema, *, event_time: str | None = None, delay: Duration | None = None
+    ) -> None:
+        columns = schema_from_ddl(schema) if isinstance(schema, str) else schema
+        if event_time is not None and event_time not in columns.names:
+            raise Invalid(
+                f'the stream has no column "{event_time}" to be its event time',
+                detail=f"Its columns are: {', '.join(columns.names)}.",
+                hint="Name one of these.",
+            )
+        object.__setattr__(self, "schema", nullable_schema(columns))
+        object.__setattr__(self, "event_time", event_time)
+        object.__setattr__(self, "delay", delay)
+        object.__setattr__(self, "steps", ())
+
+    # The script
+
+    def rows(self, rows: Sequence[Mapping[str, Any]], *, partition: int = 0) -> TestStream:
+        """These rows are appended, and read in one batch."""
+        given = [self._row(row) for row in dicts_of(rows)]
+        arrays = arrays_of(given, self.schema, topic="test")
+        columns = [arrays.get(field.name, pa.nulls(len(given), field.type)) for field in self.schema]
+        return self._with(Append(pa.Table.from_arrays(columns, schema=self.schema), partition))
+
+    def watermark(self, at: str | datetime) -> TestStream:
+        """The source states that nothing earlier than this will come."""
+        if self.event_time is None:
+            raise Invalid(
+                "the stream has no event time, so it has no watermark",
+                detail="A watermark says up to which event time everything has come.",
+                hint='Give TestStream(..., event_time="...").',
+            )
+        return self._with(Moment("watermark", _moment(at)))
+
+    def now(self, at: str | datetime) -> TestStream:
+        """It becomes this time of day; what waits for it is due."""
+        return self._with(Moment("now", _moment(at)))
+
+    def kill(self) -> TestStream:
+        """The batch of the step before is done and lost, and done again by a flow that is started anew."""
+        if not self.steps:
+            raise Invalid(
+                "there is nothing to kill yet", detail="A step is killed after it.", hint="Script a step first."
+            )
+        return self._replaced((*self.steps[:-1], replace(self.steps[-1], killed=True)))
+
+    # Running it
+
+    def run(self, operator: Callable[[Any], Any], *, batches: Batches = "scripted") -> TestResults:
+        """What the operator makes of it, without Spark, in milliseconds.
+
+        `operator`: a function of rows that calls operators of Mainstem. `batches`: as scripted, a batch for each "single
+        row", or all in "one": on-time and final results are the same for all three, and a test may hold that.
+        """
+        run = ScriptedRun()
+        delay = None if self.delay is None else duration_us(self.delay, setting="delay")
+        schema, scripted = batches_of(self.schema, self.event_time, delay, self.steps, batches)
+        given = operator(ScriptedRows(schema, scripted, run))
+        if not isinstance(given, ScriptedRows):
+            raise Invalid(
+                f"the operator gave a {type(given).__name__}",
+                detail="It is to give what the last operator in it gave.",
+                hint="Return the rows: .run(lambda rows: dedupe(rows, ...)).",
+            )
+        plain = [_changes(batch.rows) for batch in given.batches]
+        return TestResults(plain, run.late, run.counts, run.state_rows, sum(batch.killed for batch in scripted))
+
+    def run_on_spark(self, operator: Callable[[Any], Any], spark: SparkSession | str = "local[2]") -> TestResults:
+        """The same in a home of its own, in a temporary folder: a topic, a flow that reads it, a Spark session."""
+        from mainstem.testing.scripted_home import run_in_home
+
+        return run_in_home(self, operator, spark)
+
+    def _with(self, step: LogStep) -> TestStream:
+        return self._replaced((*self.steps, step))
+
+    def _replaced(self, steps: tuple[LogStep, ...]) -> TestStream:
+        script = TestStream(self.schema, event_time=self.event_time, delay=self.delay)
+        object.__setattr__(script, "steps", steps)
+        return script
+
+    def _row(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Times may be written as text."""
+        zoned = {field.name for field in self.schema if pa.types.is_timestamp(field.type) and field.type.tz is not None}
+        return {name: _read(value) if name in zoned else value for name, value in row.items()}
+
+
+def _read(value: Any) -> Any:
+    """A time that may be written as text, without a zone in UTC."""
+    if not isinstance(value, str):
+        return value
+    parsed = datetime.fromisoformat(value)
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+
+
+def _moment(at: str | datetime) -> int:
+    return as_us(_read(at))
+
+
+def _changes(rows: pa.Table) -> list[tuple[str, dict[str, Any]]]:
+    plain = rows.drop_columns(["record"]).to_pylist()
+    changes = [record["change"] for record in rows.column("record").to_pylist()]
+    return list(zip(changes, plain, strict=True))

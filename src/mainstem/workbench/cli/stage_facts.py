@@ -1,0 +1,73 @@
+"""What there is to say of a flow's stages from outside: what they keep, what came too late, what holds the watermark back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from mainstem.clock import as_datetime
+from mainstem.log.watermark import NO_TIME
+from mainstem.log_on_spark.checkpoint_offsets import last_batch, source_offsets
+from mainstem.operators.stage_manifest import StageManifests
+
+if TYPE_CHECKING:
+    from mainstem.stem import Mainstem
+
+__all__ = ["HolderFacts", "StageFacts", "stage_facts", "watermark_holders"]
+
+
+@dataclass(frozen=True)
+class StageFacts:
+    """One stage after the last batch: its state, what it counted, and what came too late in the unit of each aggregate."""
+
+    stage: str
+    operator: str
+    rows: int
+    bytes: int
+    runs: int
+    late: dict[str, Any] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HolderFacts:
+    """How far one partition has come in event time, less the delay that the flow asked for."""
+
+    source: str
+    partition: int
+    watermark: datetime | None
+
+
+def stage_facts(checkpoint: str) -> list[StageFacts]:
+    """The stages of a flow; none if it has none, or no batch yet."""
+    manifest = StageManifests(checkpoint).last()
+    return [] if manifest is None else list(_stages(manifest["stages"]))
+
+
+def _stages(content: dict[str, Any]) -> Iterator[StageFacts]:
+    for name, stage in content.items():
+        states = stage["state"].values()
+        runs = [run for state in states for run in state["runs"]]
+        yield StageFacts(
+            name, stage["operator"], sum(state["live"] for state in states), sum(run["bytes"] for run in runs), len(runs),
+            stage["late"], stage["counts"],
+        )  # fmt: skip
+
+
+def watermark_holders(stem: Mainstem, checkpoint: str) -> list[HolderFacts]:
+    """The partitions of a flow with stages by how far they have come, the one that holds the watermark back first."""
+    batch = last_batch(checkpoint)
+    found = []
+    for offset in () if batch is None else source_offsets(checkpoint, batch):
+        if offset.get("delay") is None:
+            continue
+        by_topic = {offset["topic"]: offset["offsets"]} if "topic" in offset else offset.get("topics", {})
+        for topic, ends in by_topic.items():
+            positions = {int(number): end for number, end in ends.items()}
+            held = stem.log.open_topic(topic).watermark_holders(positions, offset["delay"])
+            found += [(at, topic, number) for number, at in held.items()]
+    return [
+        HolderFacts(topic, number, None if at == NO_TIME else as_datetime(at)) for at, topic, number in sorted(found)
+    ]

@@ -1,0 +1,83 @@
+"""State of stages as earlier versions wrote it: read by this one, row by row.
+
+The files in `stage_v1/` were written once by `python -m tests.formats.test_stage_format` and stay as they are.
+"""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from mainstem.operators.engine import NEVER, STATE_COLUMNS, BatchClock, Step
+from mainstem.operators.stage_manifest import StageManifests
+from mainstem.operators.stage_task import BucketState
+from mainstem.operators.state_runs import StateRuns
+
+FOLDER = Path(__file__).parent / "stage_v1"
+SCHEMA = pa.schema(
+    [*STATE_COLUMNS, ("by_0", pa.string()), ("a0_sum", pa.decimal128(12, 2)), ("seen", pa.timestamp("us", "UTC"))]
+)
+CLOCK = BatchClock(watermark=100, now=100, watermark_before=50, now_before=50)
+
+
+def rows_of(*rows: tuple) -> pa.Table:
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    return pa.table([pa.array(values, at.type) for values, at in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+
+
+def write() -> None:
+    """Three batches: rows put, one of them changed, one let go."""
+    manifests = StageManifests(str(FOLDER))
+    bucket = BucketState()
+    steps = [
+        Step(
+            SCHEMA.empty_table(),
+            rows_of((7, 1, 60, NEVER, "Köln", Decimal("1.50"), 1), (7, 2, 200, 90, None, Decimal("-2.00"), None)),
+        ),
+        Step(
+            SCHEMA.empty_table(),
+            rows_of((-3, 1, NEVER, NEVER, "Paris", None, 5), (7, 2, 150, NEVER, "x", Decimal("3.25"), 9)),
+        ),
+        Step(SCHEMA.empty_table(), None, rows_of((7, 1, 0, 0, None, None, None)).select(["group", "item"])),
+    ]
+    for number, step in enumerate(steps):
+        manifests.begin(number, "attempt", {"windowed-0": {}})
+        folder = f"{manifests.folder}/windowed-0"
+        runs = StateRuns(folder, bucket.runs, SCHEMA, bucket.live)
+        bucket = BucketState(tuple(runs.after(step, number)), runs.live, number)
+        stage = {
+            "operator": "windowed",
+            "described": {},
+            "buckets": 1,
+            "counts": {},
+            "late": {"rows": 0},
+            "state": {"0": bucket.to_json()},
+        }
+        manifests.write(number, {"clock": {"watermark": 50 * number, "now": 1}, "stages": {"windowed-0": stage}})
+    (FOLDER / "expected.json").write_text(json.dumps(facts(), indent=1, default=str) + "\n")
+
+
+def facts() -> dict:
+    """What is in the files."""
+    manifests = StageManifests(str(FOLDER))
+    found = {}
+    for batch in (1, 2):
+        state = BucketState.from_json(manifests.read(batch)["stages"]["windowed-0"]["state"]["0"])
+        runs = StateRuns(f"{manifests.folder}/windowed-0", state.runs, SCHEMA, state.live)
+        everything = runs.find(np.array([-3, 7]))
+        found[str(batch)] = {
+            "live": runs.live,
+            "rows": everything.to_pylist(),
+            "due": runs.due(CLOCK).column("item").to_pylist(),
+        }
+    return found
+
+
+def test_state_of_format_1_is_read_as_it_was_written() -> None:
+    assert json.loads(json.dumps(facts(), default=str)) == json.loads((FOLDER / "expected.json").read_text())
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,183 @@
+"""Engines of windows that are wrong in one thing each: the comparison with the naive ones finds every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from mainstem.operators import panes, session_rounds, sliding_engine, validity_rounds, waiting_rows, window_engine
+from mainstem.operators.cells import Cells
+from mainstem.operators.engine import NEVER, NO_TIME
+from mainstem.operators.numbering import numbers
+from mainstem.operators.phases import Phase
+from mainstem.operators.triggers import after_rows, each_row, every
+from mainstem.operators.window_rounds import WindowRounds
+from tests.operators.naive_windows import Asked
+from tests.operators.test_session_engine_properties import test_panes_are_those_of_the_naive_sessions as of_sessions
+from tests.operators.test_sliding_engine_properties import (
+    test_panes_are_those_of_the_naive_sliding_windows as of_sliding,
+)
+from tests.operators.test_validity_engine_properties import test_panes_are_those_of_the_naive_validity as of_validity
+from tests.operators.test_window_engine_properties import test_panes_are_those_of_the_naive_windows as of_windows
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+Check = Callable[[Asked, int], None]
+# Not one of them took more than two.
+SEEDS = 8
+
+
+def windows(asked: Asked, seed: int) -> None:
+    of_windows.hypothesis.inner_test(asked, "hopping", seed)  # type: ignore[attr-defined]
+
+
+def sessions(asked: Asked, seed: int) -> None:
+    of_sessions.hypothesis.inner_test(asked, "split", seed)  # type: ignore[attr-defined]
+
+
+def sliding(asked: Asked, seed: int) -> None:
+    of_sliding.hypothesis.inner_test(asked, seed)  # type: ignore[attr-defined]
+
+
+def validity(asked: Asked, seed: int) -> None:
+    of_validity.hypothesis.inner_test(asked, seed)  # type: ignore[attr-defined]
+
+
+def retimed(timing: Callable[[Any, Any, Any], Any]) -> Mutation:
+    """Whether a row is on time is decided otherwise: by (timing, window end, clock)."""
+    right = window_engine.WindowEngine._divided
+
+    def wrong(self: Any, rows: pa.Table, clock: Any) -> tuple[pa.Table, pa.Table]:
+        told = timing(numbers(rows, "timing"), numbers(rows, "window_end"), clock)
+        place = rows.schema.get_field_index("timing")
+        return right(self, rows.set_column(place, "timing", pa.array(told.astype(np.int8))), clock)
+
+    return lambda patch: patch.setattr(window_engine.WindowEngine, "_divided", wrong)
+
+
+def replaced(owner: Any, name: str, wrong: Callable[[Any], Any]) -> Mutation:
+    """`wrong` makes the wrong thing of the right one."""
+    return lambda patch: patch.setattr(owner, name, wrong(getattr(owner, name)))
+
+
+def without_deletes(right: Any) -> Any:
+    def output(self: Any, keys: Any, final: Any) -> Any:
+        rows, cells = right(self, keys, final)
+        kept = np.array([change != "delete" for change in rows.column("change").to_pylist()], np.bool_)
+        return rows.filter(pa.array(kept)), cells[kept]
+
+    return output
+
+
+def timers_lost(right: Any) -> Any:
+    def run(self: Any, cells: Cells, *rest: Any) -> None:
+        right(self, cells, *rest)
+        cells.due = np.full(cells.count, NEVER)
+
+    return run
+
+
+def panes_forgotten(right: Any) -> Any:
+    def of_state(*given: Any) -> Cells:
+        cells: Cells = right(*given)
+        cells.panes = np.zeros_like(cells.panes)
+        return cells
+
+    return of_state
+
+
+MUTANTS: dict[str, tuple[Mutation, Check, Asked]] = {
+    "on time is decided by the batch's watermark": (
+        retimed(lambda timing, end, clock: np.where(end > clock.watermark_before, 0, timing)), windows, Asked(),
+    ),
+    "late rows are shown with the on-time pane": (
+        retimed(lambda timing, end, clock: np.where((timing == 1) & (end > clock.watermark_before), 0, timing)),
+        windows, Asked(lateness=15),
+    ),
+    "the lateness is one too long": (
+        replaced(window_engine, "later", lambda right: lambda times, by: right(times, by + 1)),
+        windows, Asked(lateness=4),
+    ),
+    "late rows that wait are lost": (
+        replaced(window_engine._Batch, "_waiting", lambda right: lambda self, *rest: right(self, *rest).slice(0, 0)),
+        windows, Asked(lateness=15),
+    ),
+    "what is replaced is not taken back": (
+        replaced(panes.Panes, "output", without_deletes), windows, Asked(early=each_row(), results="retract"),
+    ),
+    "an unchanged pane is shown again": (
+        replaced(panes, "differ", lambda right: lambda one, other: np.ones(one.num_rows, np.bool_)),
+        windows, Asked(early=each_row(), functions=("max",)),
+    ),
+    "a changed pane is not shown": (
+        replaced(panes, "differ", lambda right: lambda one, other: np.zeros(one.num_rows, np.bool_)),
+        windows, Asked(early=each_row()),
+    ),
+    "timers are lost": (
+        replaced(Phase, "run", timers_lost), windows, Asked(early=every("7 microseconds")),
+    ),
+    "panes are counted anew in every batch": (
+        replaced(Cells, "of_state", panes_forgotten), windows, Asked(early=after_rows(3)),
+    ),
+    "rows are counted in the order of their cells alone": (
+        replaced(window_engine.np, "lexsort", lambda right: lambda keys: right(keys[-1:] if len(keys) == 4 else keys)),
+        windows, Asked(early=after_rows(3)),
+    ),
+    "windows are never forgotten": (
+        replaced(window_engine._Batch, "_state", lambda right: lambda self, *rest: (right(self, *rest)[0], None)),
+        windows, Asked(),
+    ),
+    "sessions that touch are joined": (
+        replaced(session_rounds.SessionRounds, "_runs", lambda right: lambda self, *rest: right(joining(self), *rest)),
+        sessions, Asked(),
+    ),
+    "rows join sessions before their time": (
+        replaced(waiting_rows, "later", lambda right: lambda at, by: right(at, by) if by else at * 0 + NO_TIME),
+        sessions, Asked(lateness=15),
+    ),
+    "a session that grew leaves its old row": (
+        replaced(WindowRounds, "_take_back", lambda right: lambda self, *rest: None), sessions, Asked(early=each_row()),
+    ),
+    "a run goes on where sessions have closed": (
+        replaced(session_rounds.SessionRounds, "_run_lengths", lambda right: lambda self, _: self.ends - self.next),
+        sessions, Asked(lateness=4),
+    ),
+    "a sliding window leaves out its last moment": (
+        replaced(sliding_engine, "_within", lambda right: lambda key, low, high, *of: right(key, low, high - 1, *of)),
+        sliding, Asked(),
+    ),
+    "no row is late for a value that ended": (
+        replaced(
+            validity_rounds.ValidityRounds, "_next_times",
+            lambda right: lambda self, windows, rows, at: np.full(len(rows), NEVER - 1),
+        ),
+        validity, Asked(lateness=4),
+    ),
+}  # fmt: skip
+
+
+def joining(rounds: Any) -> Any:
+    rounds.joins = True
+    return rounds
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate, check, asked = MUTANTS[name]
+    mutate(monkeypatch)
+    for seed in range(SEEDS):
+        try:
+            check(asked, seed)
+        except (AssertionError, IndexError, KeyError):
+            return
+    pytest.fail(f"{SEEDS} scripts did not show that {name}")
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_what_finds_a_mutant_passes_without_it(name: str) -> None:
+    _, check, asked = MUTANTS[name]
+    for seed in range(2):
+        check(asked, seed)

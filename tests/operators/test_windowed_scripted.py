@@ -1,0 +1,107 @@
+"""windowed over scripted streams, without Spark: its columns, its arithmetic, what is late, windows over windows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from mainstem.errors import Invalid
+from mainstem.operators import each_row, everything, hopping, sessions, tumbling, windowed
+from mainstem.testing import TestStream
+
+SCORES = TestStream("team STRING, score INT, at TIMESTAMP", event_time="at")
+
+
+def score(team: str, points: int, at: str) -> dict[str, Any]:
+    return {"team": team, "score": points, "at": f"2026-01-01 {at}"}
+
+
+def noon(minute: int) -> datetime:
+    return datetime(2026, 1, 1, 12, minute, tzinfo=UTC)
+
+
+def test_columns_are_the_key_the_window_the_aggregates_and_the_pane() -> None:
+    script = SCORES.rows([score("red", 5, "12:00:26"), score("red", 2, "12:01:00")]).watermark("2026-01-01 12:02")
+    aggregates = ["sum(score) AS total", "sum(score) / count(*) AS mean", "first(score)"]
+
+    [row] = script.run(lambda rows: windowed(rows, tumbling("2 minutes"), by="team", aggregates=aggregates)).rows
+
+    assert row == {
+        "team": "red",
+        "window": {"start": noon(0), "end": noon(2)},
+        "total": 7,
+        "mean": 3.5,
+        "first(score)": 5,
+        "pane": {"index": 0, "timing": "on_time", "final": True},
+    }
+
+
+def test_too_late_rows_are_told_with_what_they_would_have_added() -> None:
+    script = (
+        SCORES.rows([score("red", 5, "12:00:26")])
+        .watermark("2026-01-01 12:10")
+        .rows([score("red", 9, "12:01:00"), {"team": "red", "score": 4, "at": None}])
+        .kill()
+    )
+
+    results = script.run(lambda rows: windowed(rows, tumbling("2 minutes"), by="team", aggregates="sum(score) AS rows"))
+
+    assert [(late["team"], late["rows_"], late["reason"]) for late in results.late] == [
+        ("red", 9, "too late"),
+        ("red", 4, "no event time"),
+    ]
+    assert results.counts["too_late"] == 2
+
+
+def test_windows_over_windows_are_by_their_last_moment() -> None:
+    script = SCORES.rows([score("red", 5, "12:01:00"), score("blue", 3, "12:05:00"), score("red", 1, "12:11:00")])
+    done = script.watermark("2026-01-01 14:00").watermark("2026-01-01 15:00")
+
+    def per_ten_minutes(rows: Any) -> Any:
+        per_minute = windowed(rows, tumbling("2 minutes"), by="team", aggregates="sum(score) AS total")
+        return windowed(per_minute, tumbling("10 minutes"), aggregates="sum(total) AS total")
+
+    results = done.run(per_ten_minutes)
+
+    assert sorted((row["window"]["end"], row["total"]) for row in results.rows) == [(noon(10), 8), (noon(20), 1)]
+    assert set(results.state_rows.values()) == {0}
+
+
+def test_windows_that_are_shown_again_are_not_counted_again() -> None:
+    def twice(results: str) -> Any:
+        def build(rows: Any) -> Any:
+            first = windowed(
+                rows,
+                tumbling("2 minutes"),
+                by="team",
+                aggregates="sum(score) AS total",
+                early=each_row(),
+                results=results,
+            )
+            return windowed(first, tumbling("10 minutes"), aggregates="sum(total) AS total")
+
+        return build
+
+    with pytest.raises(Invalid, match="each pane holds all"):
+        SCORES.rows([score("red", 5, "12:01:00")]).run(twice("accumulate"))
+    with pytest.raises(Invalid, match="taken back"):
+        SCORES.rows([score("red", 5, "12:01:00")]).run(twice("retract"))
+    # What each pane adds can be added up.
+    shown = SCORES.rows([score("red", 5, "12:01:00")]).rows([score("red", 2, "12:01:30")]).watermark("2026-01-01 13:00")
+    results = shown.watermark("2026-01-01 14:00").run(twice("discard"))
+    assert [row["total"] for row in results.rows] == [7]
+
+
+def test_sessions_and_hops_and_everything_take_the_same_settings() -> None:
+    rows = [score("red", 5, "12:00:00"), score("red", 1, "12:00:50"), score("red", 2, "12:05:00")]
+    script = SCORES.rows(rows).watermark("2026-01-01 13:00")
+
+    def found(kind: Any, **how: Any) -> list[tuple[Any, int]]:
+        results = script.run(lambda rows: windowed(rows, kind, by="team", aggregates="sum(score) AS total", **how))
+        return [(row["window"]["start"], row["total"]) for row in results.rows]
+
+    assert found(sessions("1 minute")) == [(noon(0), 6), (noon(5), 2)]
+    assert sorted(found(hopping("1 minute", slide="2 minutes"))) == [(noon(0), 6)]
+    assert found(everything(), early=each_row())[-1] == (None, 8)

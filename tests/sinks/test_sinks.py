@@ -1,0 +1,140 @@
+"""Topics, views and files keep the contract of a sink, all of it; a sink in two steps does not."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import mainstem
+from mainstem.errors import NotFound
+from mainstem.log.schema_ddl import schema_to_ddl
+from mainstem.log_on_spark.build import Build
+from mainstem.log_on_spark.flow_run import Batch, FlowRun
+from mainstem.sinks.file_commits import FolderFacts
+from mainstem.sinks.file_sink import FileSink
+from mainstem.views.view import View
+from tests.contracts.sink_contract import FLOW, SinkContract, TriedSink
+from tests.sinks.arrow_file_writer import ArrowFileWriter
+
+APPENDED = ("sink_rows_written", "before_sink_commit", "sink_committed")
+
+
+class TriedTopic(TriedSink):
+    points = APPENDED
+    committed = ("sink_committed",)
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.stem = mainstem.open(self.home, upkeep="manual")
+
+    def sink(self) -> Any:
+        with Build().entered():
+            return self.stem.topic("copies")
+
+    def writer(self, run: FlowRun) -> Any:
+        return self.sink().writer(run, self.schema)
+
+    def write(self, writer: Any, rows: pa.Table, batch: Batch) -> None:
+        writer.append(rows, batch)
+
+    def ids(self) -> list[int]:
+        if "copies" not in self.stem.topics():
+            return []
+        return sorted(self.stem.topic("copies").to_arrow().column("id").to_pylist())
+
+
+class TriedView(TriedSink):
+    points = ("view_rows_written", "view_batch_written", "view_checked", "view_committed")
+    committed = ("view_committed",)
+
+    def sink(self) -> Any:
+        return ViewWithVersion(self.home, "copies", key="id")
+
+    def writer(self, run: FlowRun) -> Any:
+        return self.sink().writer(run, self.schema)
+
+    def write(self, writer: Any, rows: pa.Table, batch: Batch) -> None:
+        writer.apply(rows, batch)
+
+    def ids(self) -> list[int]:
+        view = View(self.home, "copies")
+        return view.to_arrow().column("id").to_pylist() if view.exists else []
+
+
+class ViewWithVersion(View):
+    """Which version a flow writes is known to the view of a program, which needs Spark for all else."""
+
+    @property
+    def version(self) -> int:
+        return self._folder.facts().live if self.exists else 1
+
+
+class TriedFiles(TriedSink):
+    points = ("sink_rows_computed", *APPENDED)
+    committed = ("sink_committed",)
+
+    def sink(self) -> Any:
+        return FileSink(f"{self.home}/../out/copies", self.home, _no_spark)
+
+    def writer(self, run: FlowRun) -> Any:
+        facts = FolderFacts(FLOW, schema_to_ddl(self.schema), "", (), run.version, run.epoch)
+        return ArrowFileWriter(self.sink()._commits, run, self.home, facts, self.schema)
+
+    def write(self, writer: Any, rows: pa.Table, batch: Batch) -> None:
+        writer.write(rows, batch)
+
+    def ids(self) -> list[int]:
+        try:
+            return sorted(self.sink().to_arrow().column("id").to_pylist())
+        except NotFound:
+            return []
+
+
+def _no_spark() -> Any:
+    raise AssertionError("this needs no Spark")
+
+
+class TestTopic(SinkContract):
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> TriedSink:
+        return TriedTopic(tmp_path)
+
+
+class TestView(SinkContract):
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> TriedSink:
+        return TriedView(tmp_path)
+
+
+class TestFiles(SinkContract):
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> TriedSink:
+        return TriedFiles(tmp_path)
+
+
+class InTwoSteps(TriedTopic):
+    """Appends the rows, and then notes in a transaction of its own that the batch is in."""
+
+    def write(self, writer: Any, rows: pa.Table, batch: Batch) -> None:
+        writer._topic.append(rows)
+        writer.append(rows.slice(0, 0), batch)
+
+
+class Unfenced(TriedView):
+    """Lets an older run go on."""
+
+    def write(self, writer: Any, rows: pa.Table, batch: Batch) -> None:
+        writer._check_fence = lambda: None
+        writer._check_epoch = lambda: (writer.held, 1)
+        writer.apply(rows, batch)
+
+
+def test_a_sink_in_two_steps_does_not_pass(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        SinkContract().test_a_batch_is_in_when_it_is_written_and_held_from_then_on(InTwoSteps(tmp_path))
+
+
+def test_a_sink_without_a_fence_does_not_pass(tmp_path: Path) -> None:
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        SinkContract().test_an_older_run_writes_nothing_any_more(Unfenced(tmp_path))

@@ -1,0 +1,57 @@
+"""S1 on the way through sealed files: the driver is killed, Java and all, around the switch to the live stream.
+
+Every place where a run may die is in `test_native_catch_up`, without a process of its own; here Spark itself is gone with
+it, in the middle of the files and between the two queries.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import mainstem
+from mainstem.flows import native_catch_up
+from mainstem.log_on_spark.checkpoint_offsets import file_offset, last_batch
+from mainstem.log_on_spark.flow_store import FlowStore
+from tests.spark.native_killed_driver import SINKS
+from tests.spark.native_shop import Shop, differences, flows
+
+POINTS = ["history_placed:3", "history_over:1"]
+DRIVER = Path(__file__).parent / "native_killed_driver.py"
+
+
+def run_driver(folder: Path, point: str = "") -> int:
+    """Run the program until it ends or is killed; its exit status."""
+    root = DRIVER.parent.parent.parent
+    known = {**os.environ, "PYTHONPATH": f"{root}/src:{root}"} | ({"MAINSTEM_CRASH_AT": point} if point else {})
+    with (folder / "said").open("wb") as said:
+        done = subprocess.run(
+            [sys.executable, str(DRIVER), f"{folder}/home"], env=known, stdout=said, stderr=said, timeout=300,
+            start_new_session=True,
+        )  # fmt: skip
+    assert done.returncode in (0, -9), (folder / "said").read_text()[-3000:]
+    return done.returncode
+
+
+@pytest.mark.timeout(1800)
+def test_a_driver_killed_around_the_switch_counts_each_row_once(
+    spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_report: Callable[..., None]
+) -> None:
+    with mainstem.open(tmp_path / "home", upkeep="manual", spark=spark) as stem:
+        shop = Shop(stem, seed := 29, partitions=2)
+        shop.fill(segments=4)
+        for point in POINTS:
+            assert run_driver(tmp_path, point) == -9, f"{point} was not reached"
+            checkpoints = [FlowStore(stem.home, f"{sink}_native").checkpoint(1) for sink in SINKS]
+            last = [(checkpoint, last_batch(checkpoint, "offsets")) for checkpoint in checkpoints]
+            kinds = [file_offset(checkpoint, number) is not None for checkpoint, number in last if number is not None]
+            assert any(kinds), f"{point}: no flow is among the files"
+            shop.append(20)
+        assert run_driver(tmp_path) == 0
+        monkeypatch.setattr(native_catch_up, "ROWS_MIN", 1 << 62)
+        stem.run(lambda stem: flows(stem, "plain", "", SINKS), until="idle")
+        compared, found = differences(stem, "", SINKS)
+    fault_report("S1", points=len(POINTS), compared=compared, violations=found, seed=seed, way="around the switch")

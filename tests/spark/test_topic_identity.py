@@ -1,0 +1,114 @@
+"""A topic that was deleted and made again under a flow's checkpoint: noticed, with what to do, and nothing lost."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import functions as F
+
+from mainstem.errors import Conflict, FlowFailed
+from mainstem.flows.flow import Flow
+from mainstem.log.embedded.embedded_log import EmbeddedLog
+from mainstem.log.topic import Topic
+from mainstem.log.topic_settings import TopicSettings
+from mainstem.log_on_spark.topic_identity import check_topics
+from mainstem.stem import Mainstem
+
+SCHEMA = "store STRING, amount BIGINT"
+
+
+def made(log: EmbeddedLog, rows: int, name: str = "orders") -> Topic:
+    """The topic, new, with so many rows."""
+    if name in log.topic_names():
+        log.delete_topic(name)
+    topic = Topic(log, log.create_topic(TopicSettings.of(name, schema=SCHEMA)))
+    topic.append([{"store": "AB"[n % 2], "amount": n} for n in range(rows)])
+    return topic
+
+
+def without_id(home: Path, name: str = "orders") -> None:
+    """As the topic would lie there had it been made before topics had ids."""
+    path = home / "topics" / name / "topic.json"
+    content = json.loads(path.read_text())
+    del content["id"]
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("kind", ["topic", "topics"])
+def test_another_topic_of_the_name_is_told_from_the_one_that_was_read(tmp_path: Path, kind: str) -> None:
+    log = EmbeddedLog(tmp_path)
+    before = made(log, 10).backend.id
+    offset = {
+        "topic": {"topic": "orders", "id": before, "offsets": {"0": 10}},
+        "topics": {"topics": {"orders": {"0": 10}}, "ids": {"orders": before}},
+    }[kind]
+    check_topics(log, offset, "totals", hint="Rebuild.")
+    log.open_topic("orders").alter({"keep": "7 days"})
+    check_topics(EmbeddedLog(tmp_path), offset, "totals", hint="Rebuild.")
+
+    for rows in (0, 10, 20):
+        made(log, rows)
+        with pytest.raises(Conflict) as refused:
+            check_topics(log, offset, "totals", hint="Rebuild.")
+        assert str(refused.value) == 'topic "orders" is not the one that flow "totals" has read so far'
+        assert "deleted and made again" in refused.value.detail
+        assert refused.value.hint == "Rebuild."
+
+    # Without an id a shorter one is noticed still.
+    without_id(tmp_path)
+    check_topics(EmbeddedLog(tmp_path), offset, "totals", hint="Rebuild.")
+    made(log, 9)
+    without_id(tmp_path)
+    with pytest.raises(Conflict, match='topic "orders" holds less than flow "totals" has read of it') as refused:
+        check_topics(EmbeddedLog(tmp_path), offset, "totals", hint="Rebuild.")
+    assert "up to offset 10; it ends at 9" in refused.value.detail
+
+    # One that is not there at all is found when the program is built.
+    log.delete_topic("orders")
+    check_topics(log, offset, "totals", hint="Rebuild.")
+
+
+def flows(stem: Mainstem) -> Iterator[Flow]:
+    for sink, rows in (("of_one", stem.topic("orders").stream()), ("of_all", stem.topics("ord*").stream())):
+        yield Flow(rows.groupBy("store").agg(F.sum("amount").alias("amount")), into=stem.view(sink, key="store"))
+
+
+def amounts(stem: Mainstem) -> list[dict[str, int]]:
+    return [
+        {row["store"]: row["amount"] for row in stem.view(name).to_arrow().to_pylist()} for name in ("of_one", "of_all")
+    ]
+
+
+def test_a_topic_made_again_stops_its_flows_until_their_views_are_rebuilt(stem: Mainstem) -> None:
+    made(stem.log, 10)
+    with stem.start(flows) as running:
+        running.wait_until_idle()
+        made(stem.log, 30)
+        # Whichever it sees first: that it is gone, or that it is another one.
+        with pytest.raises(FlowFailed) as raised:
+            running.wait_until_idle()
+        assert 'topic "orders"' in raised.value.detail
+        assert "\n\tat " not in raised.value.detail
+    assert amounts(stem) == [{"A": 20, "B": 25}] * 2
+
+    with stem.start(flows) as running:
+        for name in ("of_one", "of_all"):
+            with pytest.raises(FlowFailed) as raised:
+                running[name].wait_until_idle()
+            cause = raised.value.__cause__
+            assert isinstance(cause, Conflict)
+            assert f"mainstem view rebuild {name}" in cause.hint
+            assert "30 rows" in cause.hint
+    assert amounts(stem) == [{"A": 20, "B": 25}] * 2
+
+    # Fewer than the live version has applied: the rebuild does not wait for what never comes.
+    made(stem.log, 6)
+    for name in ("of_one", "of_all"):
+        with stem.rebuild(name, flows) as rebuild:
+            rebuild.wait()
+            assert (rebuild.rows, rebuild.done) == (6, 6)
+            rebuild.apply()
+    stem.topic("orders").append([{"store": "A", "amount": 100}])
+    stem.run(flows, until="idle")
+    assert amounts(stem) == [{"A": 106, "B": 9}] * 2

@@ -1,0 +1,44 @@
+"""mainstem flow describe, on a flow with stages: what they keep, what came too late, and what holds the watermark back."""
+
+from datetime import UTC, datetime, timedelta
+
+from mainstem.clock import as_us
+from mainstem.log_on_spark.flow_store import FlowStore
+from mainstem.operators.stage_manifest import StageManifests
+from tests.workbench.ran_flows import began, did_batch
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def test_describe_shows_stages_and_what_holds_the_watermark_back(cli, stem):
+    scores = stem.create_topic("scores", schema="team STRING, at TIMESTAMP", event_time="at", partitions=2)
+    scores.append([{"team": "red", "at": NOON}], partition=0)
+    scores.append([{"team": "blue", "at": NOON - timedelta(minutes=7)}], partition=1)
+    run = began(stem, "totals", sink="view totals", sources=("scores",))
+    reached = as_us(NOON - timedelta(minutes=8))
+    clock = {"watermark": reached, "now": as_us(NOON), "delay": 60_000_000}
+    offset = {"topic": "scores", "offsets": {"0": 1, "1": 1}, **clock}
+    watermark = NOON - timedelta(minutes=8)
+    did_batch(stem, run, 0, {}, view=offset, rows_in=2, state_rows=3, state_bytes=4096, late=1, watermark=watermark)
+    manifests = StageManifests(FlowStore(stem.home, "totals").checkpoint(1))
+    manifests.begin(0, "attempt", {"windowed-0": {}})
+    runs = [{"name": "00000000-a.arrow", "rows": 3, "bytes": 4096, "crc32c": 0, "batch": 0}]
+    stage = {
+        "operator": "windowed", "described": {}, "buckets": 1, "counts": {"panes": 5}, "late": {"rows": 2, "total": 41.5},
+        "state": {"0": {"runs": runs, "live": 3, "given": 5}},
+    }  # fmt: skip
+    manifests.write(0, {"clock": clock, "stages": {"windowed-0": stage}})
+
+    shown = cli("flow", "describe", "totals").out
+    facts = cli("flow", "describe", "totals", "--json").json
+
+    assert "watermark     2026-01-01 11:52:00Z\n" in shown
+    assert "held back by  scores, partition 1, at 2026-01-01 11:52:00Z\n" in shown
+    [line] = [line for line in shown.splitlines() if line.startswith("windowed-0")]
+    assert line.split() == ["windowed-0", "3", "rows", "4", "KiB", "2", "rows,", "total", "41.5", "panes", "5"]
+    assert [(stage["stage"], stage["rows"], stage["late"]) for stage in facts["stages"]] == [
+        ("windowed-0", 3, {"rows": 2, "total": 41.5})
+    ]
+    assert [(part["partition"], part["watermark"]) for part in facts["watermark_holders"]] == [
+        (1, "2026-01-01T11:52:00Z"), (0, "2026-01-01T11:59:00Z")
+    ]  # fmt: skip
