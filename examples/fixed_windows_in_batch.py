@@ -52,7 +52,8 @@ def main(home: str) -> None:
     came = sales()
     with mainstem.open(home) as stem:
         topic = stem.create_topic("sales", schema="store string, cents bigint, sold_at timestamp", event_time="sold_at")
-        topic.append([sale for _, sale in came])
+        for first in range(0, len(came), 10):
+            topic.append([sale for _, sale in came[first : first + 10]])
         stem.producer("shop").state_watermark(topic, NOON + 4 * HOUR)
         in_batch = plain(per_hour(topic.read()).toArrow().to_pylist())
         stem.run(flows, until="idle")

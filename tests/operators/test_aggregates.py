@@ -76,9 +76,7 @@ def placed(rows: list[dict]) -> pa.Table:
     """Rows with their places in a log of two partitions."""
     places = [{"topic": 0, "partition": at % 2, "offset": at // 2, "time": row["time"]} for at, row in enumerate(rows)]
     plain = pa.Table.from_pylist([{name: row[name] for name in ROWS.names} for row in rows], schema=ROWS)
-    schema = pa.schema(
-        [("topic", pa.int32()), ("partition", pa.int32()), ("offset", pa.int64()), ("time", pa.int64())]
-    )
+    schema = pa.schema([("topic", pa.int32()), ("partition", pa.int32()), ("offset", pa.int64()), ("time", pa.int64())])
     where = pa.Table.from_pylist(places, schema=schema)
     return pa.table({**{name: plain[name] for name in ROWS.names}, **{name: where[name] for name in schema.names}})
 
@@ -157,7 +155,9 @@ def test_rows_without_a_value_sum_up_to_null_also_after_no_rows():
 
 
 def test_an_id_without_parts_is_empty():
-    aggregates, partials = partials_of(["count(*)", "collect_list(s)"], placed([{**dict.fromkeys(ROWS.names), "time": 0}]))
+    aggregates, partials = partials_of(
+        ["count(*)", "collect_list(s)"], placed([{**dict.fromkeys(ROWS.names), "time": 0}])
+    )
 
     assert aggregates.merged(partials, np.array([1]), 2).to_pylist()[0] == aggregates.empty(1).to_pylist()[0]
 
@@ -187,7 +187,9 @@ def test_a_sum_beyond_a_bigint_is_an_error_as_in_spark():
 def test_an_average_of_decimals_is_rounded_as_spark_rounds():
     call = AggregateCall("avg", (pa.decimal128(10, 2),), pa.decimal128(14, 6), "avg(d)")
     aggregates = Aggregates((call,))
-    partials = aggregates.of_rows(pa.table({"i0_0": pa.array([Decimal("1.00"), Decimal("1.00"), None, Decimal("0.00")])}))
+    partials = aggregates.of_rows(
+        pa.table({"i0_0": pa.array([Decimal("1.00"), Decimal("1.00"), None, Decimal("0.00")])})
+    )
 
     answer = aggregates.finished(aggregates.merged(partials, np.zeros(4, np.int64), 1))
 
@@ -228,9 +230,7 @@ def test_distinct_counts_do_not_depend_on_the_order():
 
 
 def quantiles(values: np.ndarray, ids: np.ndarray, accuracy: int) -> tuple[Aggregates, pa.Table]:
-    call = AggregateCall(
-        "approx_percentile", (pa.float64(),), pa.float64(), "approx_percentile(x)", (0.5, accuracy)
-    )
+    call = AggregateCall("approx_percentile", (pa.float64(),), pa.float64(), "approx_percentile(x)", (0.5, accuracy))
     aggregates = Aggregates((call,))
     partials = aggregates.of_rows(pa.table({"i0_0": pa.array(values)}))
     return aggregates, aggregates.merged(partials, ids, int(ids.max()) + 1)

@@ -109,8 +109,10 @@ def differences(folder: Path) -> tuple[int, list[str]]:
         "files by glob": (glob, "SELECT order_id, store FROM orders WHERE store <> ''"),
         "view of windows": (
             per_window,
-            f"SELECT * FROM (SELECT {window} AS start, store, count(*), sum(amount)::BIGINT FROM timely "
-            f"WHERE NOT coalesce({too_late}, false) GROUP BY 1, 2) WHERE epoch_us(start) + 7000000 <= {reached}",
+            (
+                f"SELECT * FROM (SELECT {window} AS start, store, count(*), sum(amount)::BIGINT FROM timely "
+                f"WHERE NOT coalesce({too_late}, false) GROUP BY 1, 2) WHERE epoch_us(start) + 7000000 <= {reached}"
+            ),
         ),
         "too late for its window": (late, f"SELECT store, 1, amount FROM timely WHERE {too_late}"),
         "rejected by files": (nowhere, "SELECT order_id FROM orders WHERE store = ''"),

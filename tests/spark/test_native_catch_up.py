@@ -220,7 +220,7 @@ def test_a_damaged_note_or_source_log_is_refused_and_a_lost_plan_is_made_again(s
     assert differences(stem, files, ["counted"])[1] == []
 
 
-def test_a_later_run_takes_over_in_the_middle_of_the_files_and_a_stop_is_heeded(stem, tmp_path, monkeypatch):
+def test_a_later_run_takes_over_in_the_middle_of_the_files(stem, tmp_path, monkeypatch):
     shop = Shop(stem, 17, partitions=2)
     shop.fill(segments=5)
     files = str(tmp_path / "out")

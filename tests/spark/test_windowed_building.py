@@ -126,10 +126,13 @@ def narrow_rows(count: int, chance: random.Random) -> pa.Table:
     # Around the clock change of Berlin, with watermarks before and after.
     start = int(datetime(2026, 3, 29, tzinfo=UTC).timestamp() * 1e6)
     times = [None if chance.random() < 0.05 else start + chance.randint(-7200, 7200) * 1_000_000 for _ in range(count)]
+    # Every other one at a whole minute, where windows end.
     watermarks = [
         None if time is None or chance.random() < 0.3 else time + chance.randint(-3600, 5400) * 1_000_000
         for time in times
     ]
+    for place in range(0, count, 2):
+        watermarks[place] = None if watermarks[place] is None else watermarks[place] // 60_000_000 * 60_000_000
     return pa.table(
         {
             "by_0": pa.array([chance.choice(["a", "b", None]) for _ in range(count)]),

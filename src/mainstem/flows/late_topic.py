@@ -2,6 +2,7 @@
 
     the columns that the operator says      by what it is keyed, its time, its watermark, its window, what it would have added
     stage: string                           which stage found it too late
+    other: string                           as JSON, columns whose type does not fit what the topic has under their name
     version: int, batch: bigint             of the flow
 
 They are appended when the sink has taken their batch, by a producer of the flow's own with the batch's number as sequence:
@@ -10,6 +11,7 @@ a batch that is done again appends nothing twice.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -22,11 +24,14 @@ from mainstem.log.producer import Producer
 from mainstem.log.rows import check_rows
 from mainstem.log_on_spark.checkpoint_check import checkpoint_id
 from mainstem.log_on_spark.flow_run import FlowRun
-from mainstem.log_on_spark.rejected_rows import TIMEOUT, widened_topic
+from mainstem.log_on_spark.rejected_rows import TIMEOUT, readable, storable, widened_topic
 from mainstem.operators.stage import Stage
 from mainstem.operators.told_late import told_late
 
 __all__ = ["LateTopic", "late_topic_of"]
+
+# What stands beside the operator's columns.
+OWN = (pa.field("other", pa.string()), pa.field("version", pa.int32()), pa.field("batch", pa.int64()))
 
 
 def late_topic_of(flow: str) -> str:
@@ -71,7 +76,7 @@ class LateTopic:
         if not late:
             return
         name = late_topic_of(self._run.flow)
-        rows = pa.concat_tables(late, promote_options="default")
+        rows = self._fitting(name, late)
         count = rows.num_rows
         rows = rows.append_column("version", pa.repeat(pa.scalar(self._run.version, pa.int32()), count))
         rows = rows.append_column("batch", pa.repeat(pa.scalar(batch, pa.int64()), count))
@@ -83,8 +88,20 @@ class LateTopic:
             self._producer = Producer(self._log, run)
         if self._producer.kept_sequence(name) >= batch:
             return
-        fitting = [at.name for at in rows.schema if topic.settings.schema.field(at.name).type.equals(at.type)]
-        check_rows(rows.select(fitting), topic.settings)
+        check_rows(rows, topic.settings)
         # All of them or none: a part of them would be taken for the whole when the batch is done again.
         with self._producer.transaction(timeout=TIMEOUT) as own:
-            own.append(name, rows.select(fitting), sequence=batch)
+            own.append(name, rows, sequence=batch)
+
+    def _fitting(self, name: str, late: Sequence[pa.Table]) -> pa.Table:
+        """Late rows of several stages as one table for the topic; what does not fit beside what is there goes into `other`."""
+        tables = []
+        for rows in late:
+            stored = pa.schema([at for at in rows.schema if storable(at)])
+            known = widened_topic(self._log, name, pa.schema([*stored, *OWN])).settings.schema
+            fits = [at.name for at in stored if known.field(at.name).type.equals(at.type)]
+            rest = [at.name for at in rows.schema if at.name not in fits]
+            texts = [json.dumps(readable(row), ensure_ascii=False) for row in rows.select(rest).to_pylist()]
+            other = pa.array(texts if rest else [None] * rows.num_rows, pa.string())
+            tables.append(rows.select(fits).append_column("other", other))
+        return pa.concat_tables(tables, promote_options="default")

@@ -43,7 +43,16 @@ from mainstem.log.transaction import Transaction
 from mainstem.log_on_spark.checkpoint_check import checkpoint_id
 from mainstem.log_on_spark.flow_run import Batch
 
-__all__ = ["TIMEOUT", "RejectedRows", "Rejection", "reject", "rejected_topic_of", "widened_topic"]
+__all__ = [
+    "TIMEOUT",
+    "RejectedRows",
+    "Rejection",
+    "readable",
+    "reject",
+    "rejected_topic_of",
+    "storable",
+    "widened_topic",
+]
 
 REJECTION = pa.struct(
     [
@@ -168,7 +177,7 @@ class RejectedRows:
         refused = rows.take(pa.array([rejection.row for rejection in rejections], pa.int64()))
         records = refused.column("record").to_pylist() if "record" in refused.schema.names else [None] * len(refused)
         plain = refused.drop_columns(["record"]) if "record" in refused.schema.names else refused
-        texts = [json.dumps(_readable(row), ensure_ascii=False) for row in plain.to_pylist()]
+        texts = [json.dumps(readable(row), ensure_ascii=False) for row in plain.to_pylist()]
         large = [len(text) > TEXT_MAX for text in texts]
         if any(large):
             texts = [f"{text[:TEXT_KEPT]}..." if cut else text for text, cut in zip(texts, large, strict=True)]
@@ -188,11 +197,11 @@ class RejectedRows:
             }
             for rejection, record in zip(rejections, records, strict=True)
         ]
-        columns = {field.name: plain.column(field.name) for field in plain.schema if _storable(field)}
+        columns = {field.name: plain.column(field.name) for field in plain.schema if storable(field)}
         return pa.table({**columns, "row": texts, "rejection": pa.array(about, REJECTION)})
 
 
-def _storable(field: pa.Field) -> bool:
+def storable(field: pa.Field) -> bool:
     """Whether the log has a column of this type, and its name is free."""
     try:
         normal_type(field.type, field.name)
@@ -214,12 +223,12 @@ def widened_topic(log: Log, name: str, schema: pa.Schema) -> TopicBackend:
     return topic
 
 
-def _readable(value: Any) -> Any:
+def readable(value: Any) -> Any:
     """A value as JSON takes it."""
     if isinstance(value, dict):
-        return {str(key): _readable(inner) for key, inner in value.items()}
+        return {str(key): readable(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_readable(inner) for inner in value]
+        return [readable(inner) for inner in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, datetime | date | time):

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from mainstem.operators.cells import Cells
 from mainstem.operators.engine import NEVER, BatchClock, Int64Array
-from mainstem.operators.numbering import ordinals, running_max
+from mainstem.operators.numbering import Mask, ordinals, running_max
 from mainstem.operators.waiting_rows import ReadyRows
 from mainstem.operators.window_rounds import ChangingWindows, WindowRounds
 
@@ -43,39 +43,52 @@ class SessionRounds(WindowRounds):
     def _run_lengths(self, sessions: ChangingWindows) -> Int64Array:
         """As many as come before a session can close."""
         count = len(self.active)
-        single = np.ones(count, np.int64)
         if self._counts_early:
-            return single
-        rows = np.repeat(self.next, self.ends - self.next) + ordinals(
-            np.repeat(np.arange(count), self.ends - self.next)
-        )
-        at_session = np.searchsorted(self.active, sessions.component)
+            return np.ones(count, np.int64)
         at_row = np.repeat(np.arange(count), self.ends - self.next)
+        rows = np.repeat(self.next, self.ends - self.next) + ordinals(at_row)
+        opened = np.flatnonzero(~sessions.closed)
+        at_session = np.searchsorted(self.active, sessions.component[opened])
         at = np.r_[at_session, at_row]
         # Sessions first, then rows in their order.
         order = np.argsort(at, kind="stable")
         at = at[order]
-        start = np.r_[sessions.start, self.row_start[rows]][order]
-        end = np.r_[sessions.end, self.row_end[rows]][order]
+        start = np.r_[sessions.start[opened], self.row_start[rows]][order]
+        end = np.r_[sessions.end[opened], self.row_end[rows]][order]
         is_row = np.r_[np.zeros(len(at_session), np.bool_), np.ones(len(rows), np.bool_)][order]
         own = np.r_[np.full(len(at_session), -NEVER), self.row_watermark[rows]][order]
         first = np.r_[True, at[1:] != at[:-1]]
         highest, lowest, soonest = running_max(at, end), -running_max(at, -start), -running_max(at, -end)
-        overlaps = (start[1:] <= highest[:-1]) & (end[1:] >= lowest[:-1])
-        overlaps &= self.joins | ((start[1:] < highest[:-1]) & (end[1:] > lowest[:-1]))
+        overlaps = self._overlap(start[1:], end[1:], lowest[:-1], highest[:-1])
         # As long as all before is one session, it closes at its end; else the first of them to close counts.
         apart = np.cumsum(~np.r_[True, overlaps] & ~first)
         whole = apart == np.maximum.accumulate(np.where(first, apart, 0))
         bound = np.where(whole, highest, soonest)
         stops = is_row & ~first & (own >= np.r_[NEVER, bound[:-1]])
         first_row = is_row & ~np.r_[False, is_row[:-1] & (at[1:] == at[:-1])]
-        stops &= ~first_row
+        # A row that may join closed sessions is looked at alone.
+        late = is_row & self._overlap(start, end, *self._closed_span(sessions, at))
+        stops = (stops | late) & ~first_row
         stopped = np.cumsum(stops)
         before = np.maximum.accumulate(np.where(first, stopped - stops, 0))
         taken = np.bincount(at[is_row & (stopped == before)], minlength=count).astype(np.int64)
-        has_closed = np.zeros(count, np.bool_)
-        has_closed[at_session[sessions.closed]] = True
-        return np.where(has_closed, 1, taken)
+        taken[at[late & first_row]] = 1
+        return taken
+
+    def _overlap(self, start: Int64Array, end: Int64Array, low: Int64Array, high: Int64Array) -> Mask:
+        """Which spans [start, end) overlap [low, high), or touch it where that joins them."""
+        if self.joins:
+            return np.asarray((start <= high) & (end >= low))
+        return np.asarray((start < high) & (end > low))
+
+    def _closed_span(self, sessions: ChangingWindows, at: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """From the first to the last moment of the closed sessions, of each component in `at`."""
+        low, high = np.full(len(self.active), NEVER), np.full(len(self.active), -NEVER)
+        closed = np.flatnonzero(sessions.closed)
+        places = np.searchsorted(self.active, sessions.component[closed])
+        np.minimum.at(low, places, sessions.start[closed])
+        np.maximum.at(high, places, sessions.end[closed])
+        return low[at], high[at]
 
     def _merged(self, sessions: ChangingWindows, rows: Int64Array) -> ChangingWindows:
         """The sessions with these rows in them."""
