@@ -105,3 +105,24 @@ def test_sessions_and_hops_and_everything_take_the_same_settings() -> None:
     assert found(sessions("1 minute")) == [(noon(0), 6), (noon(5), 2)]
     assert sorted(found(hopping("1 minute", slide="2 minutes"))) == [(noon(0), 6)]
     assert found(everything(), early=each_row())[-1] == (None, 8)
+
+
+def test_by_the_time_of_the_append_no_row_is_late() -> None:
+    script = (
+        SCORES.now("2026-01-01 12:00:30")
+        .rows([score("red", 5, "11:00:00")])
+        .watermark("2026-01-01 12:00:10")
+        .now("2026-01-01 12:01:30")
+        .rows([score("red", 2, "11:00:00")])
+        .watermark("2026-01-01 12:02:00")
+    )
+    aggregates = "sum(score) AS total"
+
+    by_append = script.run(
+        lambda rows: windowed(rows, tumbling("2 minutes"), aggregates=aggregates, on="record.appended_at")
+    )
+    by_event = script.run(lambda rows: windowed(rows, tumbling("2 minutes"), aggregates=aggregates))
+
+    assert [(row["window"]["end"], row["total"]) for row in by_append.rows] == [(noon(2), 7)]
+    assert by_append.late == []
+    assert ([row["total"] for row in by_event.rows], len(by_event.late)) == ([5], 1)

@@ -67,3 +67,31 @@ def test_a_result_is_shown_when_its_time_comes_though_no_rows_do(stem: Mainstem)
 def shown(sink: MemorySink) -> list[tuple[Any, ...]]:
     rows = [row for _, attempts in sorted(sink.attempts.items()) for row in attempts[-1]]
     return [(row["team"], row["total"], row["pane"]["timing"], row["record"]["change"]) for row in rows]
+
+
+def test_windows_of_append_time_are_shown_when_the_clock_passes_their_end(stem: Mainstem) -> None:
+    visits = stem.create_topic("visits", schema="page STRING")
+    visits.append([{"page": "a"}, {"page": "a"}, {"page": "b"}])
+    first = visits.to_arrow().column("record")[0].as_py()["appended_at"]
+    sink = MemorySink("pages")
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        rows = stem.topic("visits").stream()
+        yield Flow(
+            windowed(
+                rows, tumbling("1 hour"), by="page", aggregates=F.count("*").alias("visits"), on="record.appended_at"
+            ),
+            into=sink,
+        )
+
+    folder = f"{FlowStore(stem.home, 'pages').checkpoint(1)}/stages"
+    set_now(folder, as_us(first + timedelta(seconds=1)))
+    with stem.start(flows) as running:
+        running.wait_until_idle()
+        assert sink.rows() == []
+        # No rows come and none are needed.
+        set_now(folder, as_us(first + timedelta(hours=1)))
+        running.wait_until_idle()
+    assert sorted((row["page"], row["visits"], row["pane"]["timing"]) for row in sink.rows()) == [
+        ("a", 2, "on_time"), ("b", 1, "on_time")
+    ]  # fmt: skip

@@ -52,5 +52,6 @@ def _waits(stem: Mainstem, checkpoint: str, number: int) -> bool:
     offsets = [offset for offset in source_offsets(checkpoint, number) if "now" in offset]
     if not offsets:
         return False
-    watermark, _ = clocks_of(offsets)
-    return is_due(folder, max(watermark, watermark_of(stem.log, offsets)), now_of(folder, stem.log.clock))
+    return is_due(
+        folder, max(clocks_of(offsets).watermark, watermark_of(stem.log, offsets)), now_of(folder, stem.log.clock)
+    )

@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 __all__ = ["BatchOnItsWay", "StagedBatches", "clock_of"]
 
 
-def clock_of(checkpoint: str, number: int) -> BatchClock:
-    """What time it is for a batch, as Spark wrote it down before it ran."""
-    watermark, now = clocks_of(source_offsets(checkpoint, number))
-    watermark_before, now_before = clocks_of(source_offsets(checkpoint, number - 1))
-    return BatchClock(watermark, now, watermark_before, now_before)
+def clock_of(checkpoint: str, number: int, time: str = "event") -> BatchClock:
+    """What time it is for a batch, as Spark wrote it down before it ran; `time` says which one decides: event or append."""
+    mine, before = (clocks_of(source_offsets(checkpoint, batch)) for batch in (number, number - 1))
+    if time == "append":
+        return BatchClock(mine.appended, mine.now, before.appended, before.now)
+    return BatchClock(mine.watermark, mine.now, before.watermark, before.now)
 
 
 class StagedBatches:
@@ -97,7 +98,8 @@ class StagedBatches:
         for stage in self._stages:
             state = before.get(stage.name, {}).get("state", {})
             found[stage.name] = StageBatch(
-                stage.spec.engine, f"{self.folder}/{stage.name}", f"{attempt}/{stage.name}", number, clock,
+                stage.spec.engine, f"{self.folder}/{stage.name}", f"{attempt}/{stage.name}", number,
+                clock if stage.spec.time == "event" else clock_of(self._checkpoint, number, stage.spec.time),
                 buckets[stage.name], {int(at): BucketState.from_json(content) for at, content in state.items()},
             )  # fmt: skip
         return found
@@ -115,7 +117,7 @@ class StagedBatches:
                 counts.update(receipt["counts"])
             tables = self._late.read([receipt["late"] for receipt in receipts.values()], stage)
             late += tables
-            due += [(receipt["event_due"], receipt["processing_due"]) for receipt in receipts.values()]
+            due += [_due(receipt, stage) for receipt in receipts.values()]
             content[stage.name] = {
                 "operator": stage.spec.operator,
                 "described": stage.spec.engine.described(),
@@ -175,6 +177,12 @@ class BatchOnItsWay:
         if name is None:
             return stage.rows.sparkSession.createDataFrame([], spark_schema(stage_schema(stage.spec.engine)))
         return through_stage(stage.rows, stage.spec, self.batches[name])
+
+
+def _due(receipt: dict[str, Any], stage: Stage) -> tuple[int, int]:
+    """When a bucket wakes: by the watermark, by the clock. Append times are times of the clock."""
+    event, processing = receipt["event_due"], receipt["processing_due"]
+    return (event, processing) if stage.spec.time == "event" else (NEVER, min(event, processing))
 
 
 def _receipts(batch: StageBatch) -> dict[int, dict[str, Any]]:

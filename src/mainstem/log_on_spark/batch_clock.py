@@ -2,7 +2,8 @@
 
 It stands in the batch's own offset, which Spark writes down before the batch runs: a batch that is done again sees the same.
 
-    {"topic": "orders", ..., "watermark": 1767268800000000, "now": 1767268805123456, "delay": 600000000}
+    {"topic": "orders", ..., "watermark": 1767268800000000, "now": 1767268805123456, "appended": 1767268805000000,
+     "delay": 600000000}
 
 in microseconds; a watermark of null is not known, with a delay of null nobody asked for one.
 
@@ -19,34 +20,50 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from mainstem.clock import Clock
 from mainstem.log.log import Log
 from mainstem.log.watermark import NO_TIME
 
-__all__ = ["clocked", "clocks_of", "is_due", "leave_due", "now_of", "set_now", "watermark_of"]
+__all__ = ["Clocks", "clocked", "clocks_of", "is_due", "leave_due", "now_of", "set_now", "watermark_of"]
+
+
+_OWN = ("watermark", "now", "appended", "delay")
+
+
+class Clocks(NamedTuple):
+    """What time it is for a batch: by the event times, by the machine, and by the append times of what is read."""
+
+    watermark: int = NO_TIME
+    now: int = NO_TIME
+    # No row of a later batch was appended before.
+    appended: int = NO_TIME
 
 
 def clocked(
-    offset: dict[str, Any], start: Mapping[str, Any], watermark: int, delay: int | None, folder: str, clock: Clock
+    offset: dict[str, Any], start: Mapping[str, Any], clocks: Clocks, delay: int | None, folder: str
 ) -> dict[str, Any]:
     """An offset with its clock; the start itself if nothing has come and nothing is due."""
-    before = start.get("watermark")
-    # It never goes back.
-    reached = max(watermark, NO_TIME if before is None else before)
-    now = max(now_of(folder, clock), start.get("now", NO_TIME))
-    plain = {name: value for name, value in start.items() if name not in ("watermark", "now", "delay")}
+    before = clocks_of([start])
+    # They never go back.
+    reached, now, appended = (max(mine, earlier) for mine, earlier in zip(clocks, before, strict=True))
+    plain = {name: value for name, value in start.items() if name not in _OWN}
     if plain == offset and not is_due(folder, reached, now):
         return dict(start)
-    return {**offset, "watermark": None if reached == NO_TIME else reached, "now": now, "delay": delay}
+    watermark = None if reached == NO_TIME else reached
+    return {**offset, "watermark": watermark, "now": now, "appended": appended, "delay": delay}
 
 
-def clocks_of(offsets: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
-    """The watermark and the time of a batch with these offsets: the lowest watermark of its sources."""
-    clocks = [(offset["watermark"], offset["now"]) for offset in offsets if "now" in offset]
-    watermarks = [NO_TIME if watermark is None else watermark for watermark, _ in clocks]
-    return min(watermarks, default=NO_TIME), max((now for _, now in clocks), default=NO_TIME)
+def clocks_of(offsets: Iterable[Mapping[str, Any]]) -> Clocks:
+    """The clocks of a batch with these offsets: the lowest watermark of its sources."""
+    known = [offset for offset in offsets if "now" in offset]
+    watermarks = [NO_TIME if offset["watermark"] is None else offset["watermark"] for offset in known]
+    return Clocks(
+        min(watermarks, default=NO_TIME),
+        max((offset["now"] for offset in known), default=NO_TIME),
+        min((offset.get("appended", NO_TIME) for offset in known), default=NO_TIME),
+    )
 
 
 def watermark_of(log: Log, offsets: Iterable[Mapping[str, Any]]) -> int:

@@ -27,7 +27,7 @@ from mainstem.log.partition_reads import offsets_at
 from mainstem.log.schema_ddl import type_to_ddl
 from mainstem.log.topic_reads import LiveReads
 from mainstem.log.watermark import NO_TIME
-from mainstem.log_on_spark.batch_clock import clocked
+from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
 from mainstem.log_on_spark.batch_cut import BatchCut, Lane
 from mainstem.log_on_spark.flow_store import check_epoch
 from mainstem.log_on_spark.row_condition import columns_in, condition_mask
@@ -169,7 +169,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return offset
         delay = self._request.delay
         watermark = NO_TIME if delay is None else backend.watermark_from(planned, delay)
-        return clocked(offset, start, watermark, delay, self._request.clock, backend.clock)
+        now = now_of(self._request.clock, backend.clock)
+        clocks = Clocks(watermark, now, backend.appended_from(planned, now))
+        return clocked(offset, start, clocks, delay, self._request.clock)
 
     def _planned(self, backend: TopicBackend, starts: Mapping[int, int], ends: dict[int, int]) -> dict[int, int]:
         """Hold a batch before Spark notes it down: from then on it reads the same rows however often it is run.

@@ -11,7 +11,7 @@ A topic that is made later joins with the next batch. One that does not fit is n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from mainstem.log.topic import Topic
 from mainstem.log.topic_reads import LiveReads
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import NO_TIME
-from mainstem.log_on_spark.batch_clock import clocked
+from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
 from mainstem.log_on_spark.batch_cut import BatchCut, Lane
 from mainstem.log_on_spark.flow_store import check_epoch
 from mainstem.log_on_spark.row_condition import condition_mask
@@ -141,17 +141,19 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offset = self._offset(at | cut, began, refused, start.get("ids", {}) | _ids(topics))
         if not self._request.clock:
             return offset
-        clock = open_log(self._request.home).clock
-        watermark = self._watermark(topics, at | cut)
-        return clocked(offset, start, watermark, self._request.delay, self._request.clock, clock)
+        now = now_of(self._request.clock, open_log(self._request.home).clock)
+        appended = min(
+            (topics[name].appended_from(ends, now) for name, ends in _by_topic(at | cut, topics)), default=now
+        )
+        clocks = Clocks(self._watermark(topics, at | cut), now, appended)
+        return clocked(offset, start, clocks, self._request.delay, self._request.clock)
 
     def _watermark(self, topics: Mapping[str, EmbeddedTopic], at: Positions) -> int:
         """The lowest of all topics; one that was never written to holds nobody up."""
         delay = self._request.delay
         if delay is None:
             return NO_TIME
-        read = {name: {number: end for (topic, number), end in at.items() if topic == name} for name in topics}
-        found = [topics[name].watermark_from(ends, delay) for name, ends in read.items() if any(ends.values())]
+        found = [topics[name].watermark_from(ends, delay) for name, ends in _by_topic(at, topics) if any(ends.values())]
         return min(found, default=NO_TIME)
 
     def _cut(self, topics: Mapping[str, EmbeddedTopic], at: Positions, ends: Positions) -> Positions:
@@ -253,6 +255,11 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._watch is not None:
             self._watch[1].close()
             self._watch = None
+
+
+def _by_topic(at: Positions, topics: Iterable[str]) -> Iterator[tuple[str, dict[int, int]]]:
+    for name in topics:
+        yield name, {number: end for (topic, number), end in at.items() if topic == name}
 
 
 def _ids(topics: Mapping[str, EmbeddedTopic]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
@@ -50,6 +50,8 @@ class StageSpec:
     late_names: Mapping[str, str] = field(default_factory=dict)
     # Which of them (as they are called there) are added up in `flow describe`.
     late_units: tuple[str, ...] = ()
+    # What the watermark of its batches is about: event times, or append times.
+    time: Literal["event", "append"] = "event"
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -59,7 +59,7 @@ def planned(
     schema = columns_of(rows)
     names = by_names(by, schema, "windowed")
     time = row_time(schema, on)
-    if rows.isStreaming and not time.watermarked and not isinstance(window, Everything):
+    if rows.isStreaming and not (time.watermarked or time.appended) and not isinstance(window, Everything):
         raise Invalid(
             "windowed needs each row's watermark, and the rows have none",
             detail="A window is shown on time when the watermark passes its end; without one it never would be.",
@@ -91,7 +91,8 @@ def stage_spec(
     single = early is not None and early.rows is not None
     ready = WindowRows(key, aggregates, engine.input_schema, assignment, single)
     bound = "" if isinstance(window, Everything) else f"the watermark of {time.title}"
-    return StageSpec("windowed", engine, ready.native, ready.arrow, bounded_by=bound)
+    decides: Literal["event", "append"] = "append" if time.appended else "event"
+    return StageSpec("windowed", engine, ready.native, ready.arrow, bounded_by=bound, time=decides)
 
 
 def _engine(window: WindowKind, key: pa.Schema, aggregates: Aggregates, settings: Mapping[str, Any]) -> Any:
@@ -135,15 +136,7 @@ def with_late_names(
         taken.add(title)
         unique[column] = title
     units = tuple(unique[f"o{at}"] for at, call in enumerate(calls) if call.function in ("sum", "count"))
-    return StageSpec(
-        spec.operator,
-        spec.engine,
-        spec.prepare,
-        spec.prepare_rows,
-        spec.bounded_by,
-        late_names=unique,
-        late_units=units,
-    )
+    return replace(spec, late_names=unique, late_units=units)
 
 
 def check_names(by: Sequence[str], aggregates: Sequence[str]) -> None:
@@ -173,7 +166,7 @@ def _keys(names: Sequence[str]) -> list[Column]:
 def check_corrections(schema: pa.Schema) -> bool:
     """Whether the rows are windows of which some take back earlier ones. Raises if they are windows that are shown again."""
     marks = schema.field("window").metadata or {} if "window" in schema.names else {}
-    results = marks.get(WINDOW_MARK.encode(), b"").decode()
+    results: str = marks.get(WINDOW_MARK.encode(), b"").decode()
     if results == "accumulate":
         raise Invalid(
             "windowed is given windows of which each pane holds all that came before it",

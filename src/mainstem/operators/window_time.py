@@ -63,6 +63,11 @@ class RowTime:
             offset.cast("bigint").alias("offset"),
         ]
 
+    @property
+    def appended(self) -> bool:
+        """Whether it is the time of the append."""
+        return self.record is not None and self.path == (self.record, "appended_at")
+
     # Over Arrow
 
     def arrow(self, rows: pa.Table) -> pa.Table:
@@ -117,7 +122,7 @@ def row_time(schema: pa.Schema, on: str | None) -> RowTime:
             hint="Make it one: F.timestamp_millis(...), F.to_timestamp(...).",
         )
     # What was appended was never late for the time at which it was.
-    appended = record is not None and path == (record.name, "appended_at")
+    appended = name is not None and path == (name, "appended_at")
     return RowTime(path, 0, name, watermarked, watermarked and not appended)
 
 

@@ -7,7 +7,7 @@ operator's engine gets the rows and clocks that it would get from a flow.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -138,10 +138,11 @@ class ScriptedRows:
         given, offset = [], 0
         for batch in self.batches:
             prepared = spec.prepare_rows(batch.rows)
-            step = spec.engine.step(state, prepared, batch.clock)
+            clock = _clock(batch.clock, spec)
+            step = spec.engine.step(state, prepared, clock)
             if batch.killed:
                 # A flow that died in the middle of a batch does all of it again, with the state from before.
-                _check_same(step, spec.engine.step(state, prepared, batch.clock), called)
+                _check_same(step, spec.engine.step(state, prepared, clock), called)
             self._note(step, spec)
             state.apply(step)
             given.append(ScriptedBatch(shown(step.output, 0, offset, batch.clock), batch.clock, batch.killed))
@@ -198,3 +199,8 @@ def _check_same(first: Step, second: Step, stage: str) -> None:
                 f"{one.to_pylist() if isinstance(one, pa.Table) else one}, then "
                 f"{other.to_pylist() if isinstance(other, pa.Table) else other}"
             )
+
+
+def _clock(clock: BatchClock, spec: StageSpec) -> BatchClock:
+    """Where append times decide, the watermark is the clock: everything that was appended is read."""
+    return clock if spec.time == "event" else replace(clock, watermark=clock.now, watermark_before=clock.now_before)

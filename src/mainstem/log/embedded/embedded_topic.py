@@ -255,6 +255,18 @@ class EmbeddedTopic:
         # What is not decided yet may come with the watermark it was written with.
         return NO_TIME if first is None else int(times_of(first.column("record").field("watermark"))[0])
 
+    def appended_from(self, positions: Mapping[int, int], now: int) -> int:
+        """The earliest append time that a record from these offsets on can have, those to come included."""
+        self.store.refresh()
+        found = [now]
+        for number, end in enumerate(self.store.ends()):
+            if positions.get(number, 0) < end.offset:
+                first = self.read(number, positions.get(number, 0), 1, [])
+                found.append(
+                    NO_TIME if first is None else int(times_of(first.column("record").field("appended_at"))[0])
+                )
+        return min(found)
+
     def watermark_holders(self, positions: Mapping[int, int], delay: int) -> dict[int, int]:
         """How far each partition that was written to has come by itself: the lowest holds the watermark back."""
         self.store.refresh()
