@@ -15,7 +15,6 @@ from mainstem.log.embedded.active_segment import segments_in
 from mainstem.log.embedded.archive import Archive, check_archive
 from mainstem.log.embedded.beat_file import BeatFiles
 from mainstem.log.embedded.compaction import compact
-from mainstem.log.embedded.heads import End
 from mainstem.log.embedded.held_rows import HeldRows
 from mainstem.log.embedded.holds import Range
 from mainstem.log.embedded.ledger import Ledger
@@ -29,6 +28,7 @@ from mainstem.log.embedded.sealing import seal
 from mainstem.log.embedded.soundness import verify
 from mainstem.log.embedded.topic_schemas import Reading
 from mainstem.log.embedded.topic_store import TopicStore
+from mainstem.log.embedded.topic_time import TopicTime
 from mainstem.log.embedded.waking import Watch
 from mainstem.log.group_state import GroupState
 from mainstem.log.lag import Lag
@@ -41,7 +41,6 @@ from mainstem.log.steps import Steps
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.upkeep_report import CompactionReport, RetentionReport
 from mainstem.log.verification import Verification
-from mainstem.log.watermark import NO_TIME, times_of
 
 if TYPE_CHECKING:
     from mainstem.log.embedded.embedded_log import EmbeddedLog
@@ -80,6 +79,7 @@ class EmbeddedTopic:
     def __init__(self, log: EmbeddedLog, store: TopicStore) -> None:
         self.store = store
         self._log = log
+        self._time = TopicTime(store, lambda partition, start, delay: self.read(partition, start, 1, [], delay))
 
     @property
     def name(self) -> str:
@@ -233,48 +233,13 @@ class EmbeddedTopic:
         return first_after(self._reader(partition), self.store.schemas, event_time, start, stop, time)
 
     def watermark_from(self, positions: Mapping[int, int], delay: int) -> int:
-        """The lowest watermark that a record from these offsets on can have, those to come included; NO_TIME if it is not
-        known.
-
-        What a next append would write down is at least the lowest of all partitions, and never less than was written down
-        already: times only rise. An append that is under way at this very moment may know less.
-        """
-        self.store.refresh()
-        ends = self.store.ends()
-        observed = max(min(end.event_time_max for end in ends), *(end.observed_up_to for end in ends))
-        return min(
-            self._next_watermark(number, end, observed, positions.get(number, 0), delay)
-            for number, end in enumerate(ends)
-        )
-
-    def _next_watermark(self, partition: int, end: End, observed: int, position: int, delay: int) -> int:
-        """The lowest watermark that the next record of one partition can have."""
-        if position >= end.offset:
-            return max(observed - delay if observed != NO_TIME else NO_TIME, end.stated_watermark)
-        first = self.read(partition, position, 1, [], delay)
-        # What is not decided yet may come with the watermark it was written with.
-        return NO_TIME if first is None else int(times_of(first.column("record").field("watermark"))[0])
+        return self._time.watermark_from(positions, delay)
 
     def appended_from(self, positions: Mapping[int, int], now: int) -> int:
-        """The earliest append time that a record from these offsets on can have, those to come included."""
-        self.store.refresh()
-        found = [now]
-        for number, end in enumerate(self.store.ends()):
-            if positions.get(number, 0) < end.offset:
-                first = self.read(number, positions.get(number, 0), 1, [])
-                found.append(
-                    NO_TIME if first is None else int(times_of(first.column("record").field("appended_at"))[0])
-                )
-        return min(found)
+        return self._time.appended_from(positions, now)
 
     def watermark_holders(self, positions: Mapping[int, int], delay: int) -> dict[int, int]:
-        """How far each partition that was written to has come by itself: the lowest holds the watermark back."""
-        self.store.refresh()
-        return {
-            number: self._next_watermark(number, end, end.event_time_max, positions.get(number, 0), delay)
-            for number, end in enumerate(self.store.ends())
-            if end.event_time_max != NO_TIME or end.stated_watermark != NO_TIME
-        }
+        return self._time.watermark_holders(positions, delay)
 
     def earliest(self, partition: int) -> int:
         return self._reader(partition).earliest()
