@@ -91,7 +91,7 @@ def test_what_a_late_row_says() -> None:
         "window_end": 10,
         "time": 4,
         "watermark": 17,
-        "behind": 13,
+        "behind_us": 13,
         "topic": 0,
         "partition": 2,
         "offset": 9,

@@ -20,7 +20,7 @@ def late_schema(by: pa.Schema, aggregates: WindowAggregates) -> pa.Schema:
             pa.field("window_end", pa.int64()),
             pa.field("time", pa.int64()),
             pa.field("watermark", pa.int64()),
-            pa.field("behind", pa.int64()),
+            pa.field("behind_us", pa.int64()),
             *POSITION,
             pa.field("rows", pa.int64()),
             *aggregates.output_schema,
@@ -41,6 +41,6 @@ def late_contributions(schema: pa.Schema, rows: pa.Table, aggregates: WindowAggr
     timeless = np.asarray(whole_column(rows, "window_end").is_null())
     columns = {name: rows.column(name) for name in rows.column_names if name in schema.names}
     columns |= {name: finished.column(name) for name in finished.column_names}
-    columns["behind"] = pa.array(behind, mask=~known)
+    columns["behind_us"] = pa.array(behind, mask=~known)
     columns["reason"] = pa.array(np.where(timeless, "no event time", "too late").tolist())
     return pa.table([columns[at.name].cast(at.type) for at in schema], schema=schema)
