@@ -29,7 +29,8 @@ def collected(times: list[datetime]) -> TestStream:
         held += [{"at": at} for at in times if now - timedelta(minutes=5) < at <= now]
         if not STOPPED < now < STARTED:
             stream, held = stream.now(now).rows(held), []
-    return stream.watermark(NOON + timedelta(days=1))
+    end = NOON + timedelta(days=1)
+    return stream.now(end).watermark(end)
 
 
 def counted(stream: TestStream, on: str) -> list[int]:
