@@ -115,6 +115,7 @@ def test_by_the_time_of_the_append_no_row_is_late() -> None:
         .now("2026-01-01 12:01:30")
         .rows([score("red", 2, "11:00:00")])
         .watermark("2026-01-01 12:02:00")
+        .now("2026-01-01 12:02:00")
     )
     aggregates = "sum(score) AS total"
 
