@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +33,13 @@ class PassingEngine:
 
 def passed(rows: DataFrame, by: str) -> DataFrame:
     """The rows through such a stage."""
+    from pyspark import cloudpickle
     from pyspark.sql import functions as F
 
     from mainstem.log_on_spark.spark_types import arrow_schema
 
+    # Spark's workers cannot import what belongs to the benchmarks.
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
     plain = rows.drop("record")
     schema = pa.schema([*arrow_schema(plain.schema), ("change", pa.string())])
 

@@ -6,15 +6,20 @@ counted(rows, by="store", quiet="10 seconds")        store, n, change: one row f
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark import cloudpickle
 
 from mainstem.durations import duration_us
 from mainstem.operators.engine import NEVER, STATE_COLUMNS, BatchClock, StateTable, Step
 from mainstem.operators.stage import StageSpec, staged
+
+# Spark's workers cannot import what belongs to the tests.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STATE = pa.schema([*STATE_COLUMNS, ("by", pa.string()), ("n", pa.int64())])
 OUTPUT = pa.schema([("by", pa.string()), ("n", pa.int64()), ("change", pa.string())])

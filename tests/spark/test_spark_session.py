@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql.datasource import DataSource
 
 import mainstem
 from mainstem import Flow
 from mainstem.errors import NotFound, Unavailable
 from mainstem.log_on_spark import java_runtime
-from mainstem.log_on_spark.spark_session import SETTINGS
+from mainstem.log_on_spark.spark_session import SETTINGS, _environment_ready
 
 # A program in a process of its own: what it says is the last line of its output, as JSON.
 PROGRAM = """
@@ -115,19 +116,42 @@ def test_executors_of_their_own_give_the_same(tmp_path):
     assert set(said["addresses"]) <= LOOPBACK
 
 
-def test_streams_that_begin_at_once_add_nothing_to_the_variables_that_they_share(spark, tmp_path):
+def test_streams_that_begin_at_once_add_nothing_to_the_variables_that_they_share(stem, tmp_path):
+    """Spark keeps them in a map without a lock: what it will set must be in it from the start."""
+    spark = stem.spark
+
+    class Probe(DataSource):
+        @classmethod
+        def name(cls):
+            return f"probe_{tmp_path.name}"
+
+    environment = dict(spark.sparkContext.environment)
+    with _environment_ready(spark):
+        spark.dataSource.register(Probe)
+    assert spark.sparkContext.environment == environment
+
+    def shared(name):
+        return spark._jsparkSession.sessionState().dataSourceManager().lookupDataSource(name).dataSourceCls().envVars()
+
     def flows(stem):
         yield Flow(stem.topic("clicks").stream(), into=stem.view("pages", key="page"))
 
-    with mainstem.open(tmp_path / "home", spark=spark.newSession()) as stem:
-        stem.create_topic("clicks", schema="page STRING").append([{"page": "a"}])
-        sources = stem.spark._jsparkSession.sessionState().dataSourceManager()
-        shared = sources.lookupDataSource("mainstem_topic").dataSourceCls().envVars()
-        before = set(shared)
-        stem.run(flows, until="idle")
+    stem.create_topic("clicks", schema="page STRING").append([{"page": "a"}])
+    stem.run(flows, until="idle")
+    # A stream of the one has run, none of the other.
+    assert set(shared("mainstem_topic")) == set(shared(Probe.name()))
 
-        assert set(shared) == before
-        assert shared["SPARK_LOCAL_DIRS"] != ""
+
+def test_a_session_made_from_another_one_will_do(spark, tmp_path):
+    with mainstem.open(tmp_path / "first", spark=spark) as first:
+        first.create_topic("clicks", schema="page STRING")
+        first.topic("clicks").stream()
+    with mainstem.open(tmp_path / "second", spark=spark.newSession()) as second:
+        second.create_topic("clicks", schema="page STRING").append([{"page": "a"}])
+        second.run(
+            lambda stem: [Flow(stem.topic("clicks").stream(), into=stem.view("pages", key="page"))], until="idle"
+        )
+        assert second.view("pages").to_arrow().to_pylist() == [{"page": "a"}]
 
 
 def test_a_session_that_was_stopped_is_named(tmp_path):

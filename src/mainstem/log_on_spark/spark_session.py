@@ -116,9 +116,21 @@ def prepared(spark: SparkSession, *sources: str) -> SparkSession:
         with _environment_ready(spark):
             for source in sources:
                 module, _, name = source.partition(":")
-                spark.dataSource.register(getattr(import_module(module), name))
+                _register(spark, getattr(import_module(module), name))
         _known[id(spark)] = spark
     return spark
+
+
+def _register(spark: SparkSession, source: type) -> None:
+    """Have a session know a source. Spark looks in the active one whether it is known: that must be this one."""
+    java = spark._get_j_spark_session_class(spark._jvm)
+    active = java.getActiveSession()
+    java.setActiveSession(spark._jsparkSession)
+    try:
+        spark.dataSource.register(source)
+    finally:
+        if active.isDefined():
+            java.setActiveSession(active.get())
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -106,8 +107,9 @@ class SparkTopic(Topic):
             condition=leaf.condition,
             history=None if build is None or build.after is None else build.after.end,
             clock="" if build is None else build.clock,
-            rows_max=ROWS_MAX if build is None else build.rows_max,
         )
+        if build is not None and build.rows_max != ROWS_MAX:
+            request = replace(request, rows_max=build.rows_max)
         shown = leaf.schema.names if leaf.filled else columns
         schema = spark_schema(pa.schema([leaf.schema.field(name) for name in shown]))
         reader = spark.readStream.format(TOPIC_SOURCE).schema(schema).option(OPTION, request.to_option())
