@@ -18,6 +18,7 @@ from mainstem.flows import runner
 from mainstem.flows.checkpoint_fit import check_code
 from mainstem.flows.flow import Flow
 from mainstem.flows.program import PlannedFlow, Program
+from mainstem.operators import dedupe, tumbling, windowed
 from mainstem.stem import Mainstem
 
 ORDERS = "order_id STRING, store STRING, amount BIGINT, tax BIGINT, at TIMESTAMP"
@@ -41,6 +42,14 @@ def totals(stem: Mainstem) -> DataFrame:
 
 def windows(stem: Mainstem, delay: str = "1 hour", width: str = "5 minutes", slide: str | None = None) -> DataFrame:
     return orders(stem, delay).groupBy(F.window("at", width, slide)).agg(F.count("*").alias("orders"))
+
+
+def own_windows(
+    stem: Mainstem, by: str = "store", width: str = "5 minutes", of: str = "amount", rows: str = "true"
+) -> DataFrame:
+    total = F.sum(of).alias("total")
+    shown = windowed(orders(stem, "1 hour").where(rows), tumbling(width), by=by, aggregates=total)
+    return shown.select(F.col(by).alias("key"), "total")
 
 
 def sessions(stem: Mainstem, gap: str) -> DataFrame:
@@ -137,6 +146,15 @@ PAIRS: dict[str, Pair] = {
     "a wider window": pair(windows, lambda s: windows(s, width="10 minutes"), "refused"),
     "a window that slides": pair(windows, lambda s: windows(s, slide="1 minute"), "refused"),
     "another gap of sessions": pair(lambda s: sessions(s, "5 minutes"), lambda s: sessions(s, "6 minutes"), "refused"),
+    "windows of ours by another key": pair(own_windows, lambda s: own_windows(s, by="order_id"), "refused"),
+    "a wider window of ours": pair(own_windows, lambda s: own_windows(s, width="10 minutes"), "refused"),
+    "windows of ours with the sum of another column": pair(own_windows, lambda s: own_windows(s, of="tax"), "refused"),
+    "a filter before windows of ours": pair(own_windows, lambda s: own_windows(s, rows="amount > 5"), "goes on"),
+    "duplicates of ours by another key": pair(
+        lambda s: dedupe(orders(s, "1 hour"), by="store", within="1 hour"),
+        lambda s: dedupe(orders(s, "1 hour"), by="order_id", within="1 hour"),
+        "refused",
+    ),
     "duplicates by another key": pair(
         lambda s: orders(s).dropDuplicates(["order_id"]), lambda s: orders(s).dropDuplicates(["store"]), "refused"
     ),

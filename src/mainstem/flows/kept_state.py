@@ -22,6 +22,6 @@ def state_is_taken(planned: PlannedFlow, before: dict[str, Any]) -> bool:
         if old == new:
             continue
         takes = getattr(engines.get(new["operator"]), "takes", None)
-        if takes is None or old["operator"] != new["operator"] or not takes(old):
+        if takes is None or any(old.get(name) != new[name] for name in ("operator", "of")) or not takes(old):
             return False
     return True

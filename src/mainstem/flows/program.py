@@ -147,7 +147,10 @@ class Program:
             leaves[number] = Leaf(number, leaf.source, leaf.schema, columns, conditions.get(number))
         names = {number: leaf.source for number, leaf in leaves.items()}
         plan = fingerprint(rows, names)
-        plan["operators"] += [{"operator": stage.name, **stage.spec.engine.described()} for stage in stages]
+        plan["operators"] += [
+            {"operator": stage.name, "of": dict(stage.spec.definition), **stage.spec.engine.described()}
+            for stage in stages
+        ]
         return PlannedFlow(
             flow,
             output_mode(rows, flow.name),

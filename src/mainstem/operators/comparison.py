@@ -87,6 +87,7 @@ def _planned(
         plan.native,
         plan.arrow,
         bounded_by=f"a result is forgotten when the watermark is {kept_for} past the end of its window",
+        definition={"by": list(names)},
     )
     return spec, _shown(schema, names, values)
 

@@ -79,6 +79,7 @@ def _planned(
         keyed.arrow,
         bounded_by=f"what was kept is forgotten when the watermark is {remembered_for} past it",
         late_names={f"by_{place}": name for place, name in enumerate(names)},
+        definition={"by": list(names)},
     )
     columns = [Shown(f"row.{field.name}", field) for field in schema if record is None or field.name != record.name]
     return spec, [*columns, Shown("record", pa.field("record", WATERMARKED_RECORD, metadata=RECORD_MARK))]

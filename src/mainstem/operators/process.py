@@ -62,7 +62,9 @@ def _planned(schema: pa.Schema, by: str | Sequence[str], using: type[Process]) -
             hint="Name one of these.",
         )
     engine = ProcessEngine(using, tuple(keyed.by_fields), output, StateText(using.State), keyed.watermarked)
-    spec = StageSpec("process", engine, keyed.native, keyed.arrow, bounded_by=using.bounded_by)
+    spec = StageSpec(
+        "process", engine, keyed.native, keyed.arrow, bounded_by=using.bounded_by, definition={"by": list(keyed.by)}
+    )
     columns = [
         Shown(f"o_{place}", column.with_metadata(EVENT_TIME_MARK if column.name == using.event_time else None))
         for place, column in enumerate(output)

@@ -50,6 +50,8 @@ class StageSpec:
     late_names: Mapping[str, str] = field(default_factory=dict)
     # Which of them (as they are called there) are added up in `flow describe`.
     late_units: tuple[str, ...] = ()
+    # What the program says the state is of: its key, its windows, its aggregates. Other ones cannot go on with it.
+    definition: Mapping[str, Any] = field(default_factory=dict)
     # What the watermark of its batches is about: event times, or append times.
     time: Literal["event", "append"] = "event"
 

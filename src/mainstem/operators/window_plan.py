@@ -75,6 +75,9 @@ def planned(
     spec = stage_spec(window, key, written.aggregates, settings, time)
     titles = {written.bare.get(number, call.text): number for number, call in enumerate(written.calls)}
     spec = with_late_names(spec, names, {number: title for title, number in titles.items()}, written.calls)
+    calls = [call.text for call in written.calls]
+    definition = {"window": repr(window), "by": list(names), "time": time.title, "aggregates": calls}
+    spec = replace(spec, definition=definition)
     before = [*_keys(names), *time.native_columns(), *_gap(rows, window)]
     before += [column.alias(name) for name, column in written.inputs.items()]
     return WindowPlan(spec, before, _after(schema, names, written.answers, shown_as(settings)))
