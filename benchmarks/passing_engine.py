@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from mainstem.operators.engine import STATE_COLUMNS, BatchClock, StateTable, Step
-from mainstem.operators.stage import StageSpec, staged
+from mainstem.operators.stage.engine import STATE_COLUMNS, BatchClock, StateTable, Step
+from mainstem.operators.stage.stage import StageSpec, staged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,16 +16,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mainstem.operators.accumulators import AggregateCall
-from mainstem.operators.aggregates import Aggregates
-from mainstem.operators.engine import BatchClock
-from mainstem.operators.hashes import mixed
-from mainstem.operators.memory_state import MemoryState
-from mainstem.operators.session_engine import SessionEngine
-from mainstem.operators.sliding_engine import SlidingEngine
-from mainstem.operators.triggers import after_rows, each_row, every
-from mainstem.operators.validity_engine import ValidityEngine
-from mainstem.operators.window_engine import WindowEngine
+from mainstem.operators.aggregates.accumulators import AggregateCall
+from mainstem.operators.aggregates.aggregates import Aggregates
+from mainstem.operators.stage.engine import BatchClock
+from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.stage.memory_state import MemoryState
+from mainstem.operators.windows.session_engine import SessionEngine
+from mainstem.operators.windows.sliding_engine import SlidingEngine
+from mainstem.operators.windows.triggers import after_rows, each_row, every
+from mainstem.operators.windows.validity_engine import ValidityEngine
+from mainstem.operators.windows.window_engine import WindowEngine
 
 BATCHES = 10
 SECOND = 1_000_000

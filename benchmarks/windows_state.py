@@ -20,7 +20,7 @@ from benchmarks.windows_program import Kept
 from mainstem.flows.flow import Flow
 from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.operators import tumbling, windowed
-from mainstem.operators.stage_manifest import StageManifests
+from mainstem.operators.stage.stage_manifest import StageManifests
 from mainstem.stem import Mainstem
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mainstem.operators.triggers import Trigger, each_row, every
-from mainstem.operators.window_kinds import WindowKind, everything, sessions, tumbling, validity
+from mainstem.operators.windows.triggers import Trigger, each_row, every
+from mainstem.operators.windows.window_kinds import WindowKind, everything, sessions, tumbling, validity
 from tests.acceptance.case_files import case
 from tests.acceptance.window_script import Shown, WindowScript, standing
 

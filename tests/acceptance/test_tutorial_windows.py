@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mainstem.operators.triggers import each_row
-from mainstem.operators.window_kinds import WindowKind, hopping, sessions, tumbling
+from mainstem.operators.windows.triggers import each_row
+from mainstem.operators.windows.window_kinds import WindowKind, hopping, sessions, tumbling
 from tests.acceptance.case_files import case
 from tests.acceptance.window_script import Shown, WindowScript, standing
 

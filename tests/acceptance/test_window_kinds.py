@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mainstem.operators.window_kinds import WindowKind, cumulating, hopping, sessions, tumbling
+from mainstem.operators.windows.window_kinds import WindowKind, cumulating, hopping, sessions, tumbling
 from tests.acceptance.case_files import case
 from tests.acceptance.window_script import WindowScript, standing
 

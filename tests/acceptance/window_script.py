@@ -19,9 +19,9 @@ from mainstem.clock import as_us
 from mainstem.log.record import record_array, record_schema
 from mainstem.log.schema_ddl import schema_from_ddl
 from mainstem.log.watermark import NO_TIME, WATERMARKED_RECORD, with_watermark
-from mainstem.operators.engine import NEVER, BatchClock
-from mainstem.operators.window_kinds import WindowKind
+from mainstem.operators.stage.engine import NEVER, BatchClock
 from mainstem.operators.windowed import windowed
+from mainstem.operators.windows.window_kinds import WindowKind
 from mainstem.testing import ScriptedRows
 from mainstem.testing.scripted_rows import ScriptedBatch, ScriptedRun
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from mainstem.operators.engine import NEVER, STATE_COLUMNS, BatchClock, Step
-from mainstem.operators.stage_manifest import StageManifests
-from mainstem.operators.stage_task import BucketState
-from mainstem.operators.state_runs import StateRuns
+from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, BatchClock, Step
+from mainstem.operators.stage.stage_manifest import StageManifests
+from mainstem.operators.stage.stage_task import BucketState
+from mainstem.operators.stage.state_runs import StateRuns
 
 FOLDER = Path(__file__).parent / "stage_v1"
 SCHEMA = pa.schema(

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from mainstem.durations import duration_us
-from mainstem.operators.engine import NEVER, STATE_COLUMNS, BatchClock, StateTable, Step
-from mainstem.operators.stage import StageSpec, staged
+from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, BatchClock, StateTable, Step
+from mainstem.operators.stage.stage import StageSpec, staged
 
 # Spark's workers cannot import what belongs to the tests.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mainstem.operators.engine import BatchClock
+from mainstem.operators.stage.engine import BatchClock
 from tests.operators.naive_windows import END, Asked, NaiveCell, Pane, Row, Window, later
 
 

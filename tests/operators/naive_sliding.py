@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainstem.operators.engine import BatchClock
+from mainstem.operators.stage.engine import BatchClock
 from tests.operators.naive_windows import Asked, NaiveCell, Pane, Row, Window, later
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mainstem.operators.engine import NEVER, BatchClock
-from mainstem.operators.triggers import Trigger, each_row
+from mainstem.operators.stage.engine import NEVER, BatchClock
+from mainstem.operators.windows.triggers import Trigger, each_row
 
 Window = tuple[int, int]
 END = NEVER - 1

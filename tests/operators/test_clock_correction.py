@@ -7,7 +7,7 @@ import pytest
 from mainstem.errors import Invalid
 from mainstem.log.record import EVENT_TIME_MARK
 from mainstem.operators import clock_corrected, late_rows, on_time_rows
-from mainstem.operators.frame_columns import event_time_of
+from mainstem.operators.stage.frame_columns import event_time_of
 from mainstem.testing import TestStream
 from tests.operators.visits import at
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from mainstem.errors import FlowFailed, Invalid, Unavailable
-from mainstem.operators.engine import BatchClock
-from mainstem.operators.memory_state import MemoryState
 from mainstem.operators.process import process
-from mainstem.operators.process_class import Process
-from mainstem.operators.process_engine import ProcessEngine
-from mainstem.operators.process_state import StateText
+from mainstem.operators.processes.process_class import Process
+from mainstem.operators.processes.process_engine import ProcessEngine
+from mainstem.operators.processes.process_state import StateText
+from mainstem.operators.stage.engine import BatchClock
+from mainstem.operators.stage.memory_state import MemoryState
 from mainstem.testing import TestStream
 from tests.operators.visits import Visits, at
 
@@ -157,7 +157,7 @@ def test_keys_whose_hashes_meet_are_told_apart_by_the_second_hash():
 
 
 def test_over_a_table_all_timers_go_off_in_order_of_time_at_the_end():
-    from mainstem.operators.stage_task import END_OF_TIME
+    from mainstem.operators.stage.stage_task import END_OF_TIME
 
     engine = engine_of(Ping, watermarked=False)
     rows = input_rows(("ada", {"page": "b", "at": at(9)}), ("bob", {"page": "a", "at": at(2)}))

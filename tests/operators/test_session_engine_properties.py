@@ -9,7 +9,7 @@ import duckdb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainstem.operators.session_engine import SessionEngine
+from mainstem.operators.windows.session_engine import SessionEngine
 from tests.operators.naive_sessions import NaiveSessions
 from tests.operators.naive_windows import END, Asked, Pane, Window
 from tests.operators.test_window_engine_properties import ASKED, KEYS, ROWS, SEEDS, WHOLE, on_time

@@ -7,7 +7,7 @@ from random import Random
 
 from hypothesis import given, settings
 
-from mainstem.operators.sliding_engine import SlidingEngine
+from mainstem.operators.windows.sliding_engine import SlidingEngine
 from tests.operators.naive_sliding import NaiveSliding
 from tests.operators.naive_windows import Asked, values
 from tests.operators.test_window_engine_properties import ASKED, SEEDS, last_shown, on_time

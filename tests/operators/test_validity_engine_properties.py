@@ -8,7 +8,7 @@ from random import Random
 import duckdb
 from hypothesis import given, settings
 
-from mainstem.operators.validity_engine import ValidityEngine
+from mainstem.operators.windows.validity_engine import ValidityEngine
 from tests.operators.naive_validity import NaiveValidity
 from tests.operators.naive_windows import END, Asked
 from tests.operators.test_session_engine_properties import by_key, current

@@ -11,8 +11,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainstem.operators.triggers import after_rows, each_row, every, first_of
-from mainstem.operators.window_engine import WindowEngine
+from mainstem.operators.windows.triggers import after_rows, each_row, every, first_of
+from mainstem.operators.windows.window_engine import WindowEngine
 from tests.operators.naive_windows import END, FUNCTIONS, Asked, NaiveWindows, Pane, Row, Window
 from tests.operators.window_scripts import BY, Batch, Run, aggregates_of, by_cell, divided, run, windowed_rows, written
 

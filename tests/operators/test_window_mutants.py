@@ -9,13 +9,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mainstem.operators import panes, session_rounds, sliding_engine, validity_rounds, waiting_rows, window_engine
-from mainstem.operators.cells import Cells
-from mainstem.operators.engine import NEVER, NO_TIME
-from mainstem.operators.numbering import numbers
-from mainstem.operators.phases import Phase
-from mainstem.operators.triggers import after_rows, each_row, every
-from mainstem.operators.window_rounds import WindowRounds
+from mainstem.operators.stage.engine import NEVER, NO_TIME
+from mainstem.operators.windows import (
+    panes,
+    session_rounds,
+    sliding_engine,
+    validity_rounds,
+    waiting_rows,
+    window_engine,
+)
+from mainstem.operators.windows.cells import Cells
+from mainstem.operators.windows.numbering import numbers
+from mainstem.operators.windows.phases import Phase
+from mainstem.operators.windows.triggers import after_rows, each_row, every
+from mainstem.operators.windows.window_rounds import WindowRounds
 from tests.operators.naive_windows import Asked
 from tests.operators.test_session_engine_properties import test_panes_are_those_of_the_naive_sessions as of_sessions
 from tests.operators.test_sliding_engine_properties import (

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from mainstem.operators.process_class import Process
+from mainstem.operators.processes.process_class import Process
 
 GAP = timedelta(minutes=5)
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mainstem.operators.accumulators import AggregateCall
-from mainstem.operators.aggregates import Aggregates
-from mainstem.operators.engine import NO_TIME, BatchClock, Engine, Step
-from mainstem.operators.hashes import mixed
-from mainstem.operators.memory_state import MemoryState
-from mainstem.operators.numbering import numbered, numbers
-from mainstem.operators.window_engine import WindowEngine
+from mainstem.operators.aggregates.accumulators import AggregateCall
+from mainstem.operators.aggregates.aggregates import Aggregates
+from mainstem.operators.stage.engine import NO_TIME, BatchClock, Engine, Step
+from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.stage.memory_state import MemoryState
+from mainstem.operators.windows.numbering import numbered, numbers
+from mainstem.operators.windows.window_engine import WindowEngine
 from tests.operators.naive_windows import END, FUNCTIONS, Pane, Row, Window, later
 
 BY = pa.schema([("by_0", pa.int64())])

@@ -25,10 +25,10 @@ from mainstem.operators import (
     tumbling,
     windowed,
 )
-from mainstem.operators.aggregate_text import read_aggregate_text
-from mainstem.operators.window_assignment import WindowAssignment
-from mainstem.operators.window_engine import WindowEngine
-from mainstem.operators.window_rows import WindowRows
+from mainstem.operators.aggregates.aggregate_text import read_aggregate_text
+from mainstem.operators.windows.window_assignment import WindowAssignment
+from mainstem.operators.windows.window_engine import WindowEngine
+from mainstem.operators.windows.window_rows import WindowRows
 
 SUM = "sum(score) AS total"
 

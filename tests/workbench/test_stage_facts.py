@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from mainstem.clock import as_us
 from mainstem.log_on_spark.flow_store import FlowStore
-from mainstem.operators.stage_manifest import StageManifests
+from mainstem.operators.stage.stage_manifest import StageManifests
 from tests.workbench.ran_flows import began, did_batch
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.errors import Conflict, Invalid
 from mainstem.log_on_spark.flow_plan import Operator, leaves_in, operators_in, stages_in
 from mainstem.names import check_own_name
-from mainstem.operators.stage import Stage
+from mainstem.operators.stage.stage import Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

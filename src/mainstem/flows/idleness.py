@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.log_on_spark.batch_clock import clocks_of, is_due, now_of, watermark_of
 from mainstem.log_on_spark.checkpoint_offsets import batch_offsets, last_batch, source_offsets
-from mainstem.operators.stage_manifest import StageManifests
+from mainstem.operators.stage.stage_manifest import StageManifests
 from mainstem.views.view_offsets import missing_of
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from mainstem.log.rows import check_rows
 from mainstem.log_on_spark.checkpoint_check import checkpoint_id
 from mainstem.log_on_spark.flow_run import FlowRun
 from mainstem.log_on_spark.rejected_rows import TIMEOUT, readable, storable, widened_topic
-from mainstem.operators.stage import Stage
-from mainstem.operators.told_late import told_late
+from mainstem.operators.stage.stage import Stage
+from mainstem.operators.stage.told_late import told_late
 
 __all__ = ["LateTopic", "late_topic_of"]
 

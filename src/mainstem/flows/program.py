@@ -33,7 +33,7 @@ from mainstem.log_on_spark.flow_run import FlowRun
 from mainstem.log_on_spark.native_history import NativeHistory
 from mainstem.log_on_spark.spark_types import arrow_schema, check_no_times
 from mainstem.log_on_spark.topic_request import LIGHT_ROWS_MAX, ROWS_MAX
-from mainstem.operators.stage import BatchStages, Stage
+from mainstem.operators.stage.stage import BatchStages, Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

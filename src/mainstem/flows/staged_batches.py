@@ -26,10 +26,10 @@ from mainstem.log_on_spark.checkpoint_offsets import source_offsets
 from mainstem.log_on_spark.flow_run import FlowRun, StageFigures
 from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.log_on_spark.spark_types import spark_schema
-from mainstem.operators.engine import NEVER, NO_TIME, BatchClock
-from mainstem.operators.stage import Stage, stage_schema
-from mainstem.operators.stage_manifest import StageManifests
-from mainstem.operators.stage_task import BucketState, StageBatch, through_stage
+from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock
+from mainstem.operators.stage.stage import Stage, stage_schema
+from mainstem.operators.stage.stage_manifest import StageManifests
+from mainstem.operators.stage.stage_task import BucketState, StageBatch, through_stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from mainstem.operators.dedupe import dedupe
     from mainstem.operators.late_rows import late_rows, on_time_rows
     from mainstem.operators.process import process
-    from mainstem.operators.process_class import Process
-    from mainstem.operators.timers import Timers
-    from mainstem.operators.triggers import after_rows, each_row, every, first_of
-    from mainstem.operators.window_kinds import (
+    from mainstem.operators.processes.process_class import Process
+    from mainstem.operators.processes.timers import Timers
+    from mainstem.operators.windowed import windowed
+    from mainstem.operators.windows.triggers import after_rows, each_row, every, first_of
+    from mainstem.operators.windows.window_kinds import (
         calendar,
         cumulating,
         everything,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
         tumbling,
         validity,
     )
-    from mainstem.operators.windowed import windowed
 
 __all__ = [
     "Process",
@@ -57,26 +57,26 @@ __all__ = [
 ]
 
 _DEFINED_IN = {
-    "Process": "process_class",
-    "Timers": "timers",
-    "after_rows": "triggers",
-    "calendar": "window_kinds",
+    "Process": "processes.process_class",
+    "Timers": "processes.timers",
+    "after_rows": "windows.triggers",
+    "calendar": "windows.window_kinds",
     "clock_corrected": "clock_correction",
     "compare_with": "comparison",
-    "cumulating": "window_kinds",
+    "cumulating": "windows.window_kinds",
     "dedupe": "dedupe",
-    "each_row": "triggers",
-    "every": "triggers",
-    "everything": "window_kinds",
-    "first_of": "triggers",
-    "hopping": "window_kinds",
+    "each_row": "windows.triggers",
+    "every": "windows.triggers",
+    "everything": "windows.window_kinds",
+    "first_of": "windows.triggers",
+    "hopping": "windows.window_kinds",
     "late_rows": "late_rows",
     "on_time_rows": "late_rows",
     "process": "process",
-    "sessions": "window_kinds",
-    "sliding": "window_kinds",
-    "tumbling": "window_kinds",
-    "validity": "window_kinds",
+    "sessions": "windows.window_kinds",
+    "sliding": "windows.window_kinds",
+    "tumbling": "windows.window_kinds",
+    "validity": "windows.window_kinds",
     "windowed": "windowed",
 }
 

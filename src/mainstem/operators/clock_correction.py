@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid
 from mainstem.log.record import EVENT_TIME_MARK
-from mainstem.operators.frame_columns import by_names, check_column, columns_of, record_field, scripted
+from mainstem.operators.stage.frame_columns import by_names, check_column, columns_of, record_field, scripted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -15,11 +15,11 @@ from mainstem.errors import Invalid
 from mainstem.log.record import RECORD_MARK
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.operators.comparison_engine import WINDOW, ComparisonEngine, comparable
-from mainstem.operators.frame_columns import Shown, by_names, check_column, columns_of, record_field, shaped
-from mainstem.operators.hashes import key_hashes
-from mainstem.operators.keyed_rows import microseconds, native_hashes, native_tie, whole
-from mainstem.operators.stage import StageSpec, remembered, staged
-from mainstem.operators.window_time import WINDOW_MARK
+from mainstem.operators.stage.frame_columns import Shown, by_names, check_column, columns_of, record_field, shaped
+from mainstem.operators.stage.hashes import key_hashes
+from mainstem.operators.stage.keyed_rows import microseconds, native_hashes, native_tie, whole
+from mainstem.operators.stage.stage import StageSpec, remembered, staged
+from mainstem.operators.windows.window_time import WINDOW_MARK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

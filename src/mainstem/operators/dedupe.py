@@ -13,7 +13,7 @@ from mainstem.errors import Invalid
 from mainstem.log.record import RECORD_MARK
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.operators.dedupe_engine import DedupeEngine
-from mainstem.operators.frame_columns import (
+from mainstem.operators.stage.frame_columns import (
     Shown,
     by_names,
     check_column,
@@ -22,8 +22,8 @@ from mainstem.operators.frame_columns import (
     record_field,
     shaped,
 )
-from mainstem.operators.keyed_rows import KeyedRows
-from mainstem.operators.stage import StageSpec, remembered, staged
+from mainstem.operators.stage.keyed_rows import KeyedRows
+from mainstem.operators.stage.stage import StageSpec, remembered, staged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.errors import Invalid
-from mainstem.operators.frame_columns import columns_of, event_time_of, record_field, scripted
+from mainstem.operators.stage.frame_columns import columns_of, event_time_of, record_field, scripted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

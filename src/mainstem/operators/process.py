@@ -11,12 +11,12 @@ from mainstem.errors import Invalid
 from mainstem.log.record import EVENT_TIME_MARK, RECORD_MARK
 from mainstem.log.schema_ddl import schema_from_ddl
 from mainstem.log.watermark import WATERMARKED_RECORD
-from mainstem.operators.frame_columns import Shown, by_names, columns_of, shaped
-from mainstem.operators.keyed_rows import KeyedRows
-from mainstem.operators.process_class import Process
-from mainstem.operators.process_engine import ProcessEngine
-from mainstem.operators.process_state import StateText
-from mainstem.operators.stage import StageSpec, remembered, staged
+from mainstem.operators.processes.process_class import Process
+from mainstem.operators.processes.process_engine import ProcessEngine
+from mainstem.operators.processes.process_state import StateText
+from mainstem.operators.stage.frame_columns import Shown, by_names, columns_of, shaped
+from mainstem.operators.stage.keyed_rows import KeyedRows
+from mainstem.operators.stage.stage import StageSpec, remembered, staged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

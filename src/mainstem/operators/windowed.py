@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid, did_you_mean
-from mainstem.operators.frame_columns import scripted
-from mainstem.operators.stage import remembered, staged
-from mainstem.operators.triggers import Trigger
-from mainstem.operators.window_kinds import WindowKind
+from mainstem.operators.stage.frame_columns import scripted
+from mainstem.operators.stage.stage import remembered, staged
+from mainstem.operators.windows.triggers import Trigger
+from mainstem.operators.windows.window_kinds import WindowKind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -91,7 +91,7 @@ def windowed(
             detail="With a lateness of 0 seconds a window is final when it is shown on time.",
             hint='Say for how long it may be corrected: lateness="1 hour".',
         )
-    from mainstem.operators.window_plan import planned
+    from mainstem.operators.windows.window_plan import planned
 
     plan: Any = remembered("windowed", lambda: planned(rows, window, by, written, on, shown))
     return plan.shown(staged(rows if scripted(rows) else plan.narrowed(rows), plan.spec, name=name))  # type: ignore[no-any-return]

@@ -17,7 +17,7 @@ from mainstem.flows.late_topic import late_topic_of
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log_on_spark.batch_clock import set_now
 from mainstem.log_on_spark.flow_store import FlowStore
-from mainstem.operators.stage_manifest import StageManifests
+from mainstem.operators.stage.stage_manifest import StageManifests
 from mainstem.stem import Mainstem
 from mainstem.testing.collecting_sink import CollectingSink
 from mainstem.testing.results import TestResults

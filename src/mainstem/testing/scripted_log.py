@@ -12,7 +12,7 @@ import pyarrow as pa
 from mainstem.clock import ManualClock
 from mainstem.log.record import RECORD, record_array, record_schema
 from mainstem.log.watermark import NO_TIME, WATERMARKED_RECORD, times_of, with_watermark
-from mainstem.operators.engine import BatchClock
+from mainstem.operators.stage.engine import BatchClock
 from mainstem.testing.scripted_rows import ScriptedBatch
 
 __all__ = ["Append", "LogStep", "Moment", "batches_of"]

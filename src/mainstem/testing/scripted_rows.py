@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.errors import Invalid
-from mainstem.operators.engine import BatchClock, Step
-from mainstem.operators.frame_columns import Shown
-from mainstem.operators.memory_state import MemoryState
-from mainstem.operators.stage import StageSpec, stage_schema
-from mainstem.operators.stage_task import shown
-from mainstem.operators.told_late import told_late
+from mainstem.operators.stage.engine import BatchClock, Step
+from mainstem.operators.stage.frame_columns import Shown
+from mainstem.operators.stage.memory_state import MemoryState
+from mainstem.operators.stage.stage import StageSpec, stage_schema
+from mainstem.operators.stage.stage_task import shown
+from mainstem.operators.stage.told_late import told_late
 
 __all__ = ["ScriptedBatch", "ScriptedRows", "ScriptedRun", "told"]
 

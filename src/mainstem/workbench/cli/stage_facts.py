@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.clock import as_datetime
 from mainstem.log.watermark import NO_TIME
 from mainstem.log_on_spark.checkpoint_offsets import last_batch, source_offsets
-from mainstem.operators.stage_manifest import StageManifests
+from mainstem.operators.stage.stage_manifest import StageManifests
 
 if TYPE_CHECKING:
     from mainstem.stem import Mainstem

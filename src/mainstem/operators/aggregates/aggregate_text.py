@@ -1,0 +1,215 @@
+"""Reads aggregates that are written as SQL, without Spark: "sum(score) / count(*) AS mean".
+
+For rows that a test scripted (`mainstem.testing`). Arguments and what stands around the functions are computed by DuckDB,
+in whose words the text is put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import expressions as nodes
+from sqlglot.errors import SqlglotError
+
+from mainstem.errors import Invalid, did_you_mean
+from mainstem.operators.aggregates.accumulators import AggregateCall
+from mainstem.operators.aggregates.aggregates import Aggregates, no_such_aggregate
+
+__all__ = ["AggregateText", "computed", "read_aggregate_text"]
+
+_FUNCTIONS: dict[type[nodes.Expression], str] = {
+    nodes.Sum: "sum",
+    nodes.Min: "min",
+    nodes.Max: "max",
+    nodes.Avg: "avg",
+    nodes.Stddev: "stddev_samp",
+    nodes.StddevSamp: "stddev_samp",
+    nodes.StddevPop: "stddev_pop",
+    nodes.Variance: "var_samp",
+    nodes.VariancePop: "var_pop",
+    nodes.ArrayAgg: "collect_list",
+    nodes.ArrayUniqueAgg: "collect_set",
+    nodes.Median: "median",
+    nodes.Mode: "mode",
+    nodes.ApproxDistinct: "approx_count_distinct",
+    nodes.Quantile: "percentile",
+    nodes.ApproxQuantile: "approx_percentile",
+    nodes.ApproxTopK: "approx_top_k",
+    nodes.LogicalAnd: "min",
+    nodes.LogicalOr: "max",
+}
+_BY_TIME = {nodes.First: "first", nodes.AnyValue: "first", nodes.Last: "last"}
+_BY_ORDER = {nodes.ArgMin: "min_by", nodes.ArgMax: "max_by"}
+_TRUE = nodes.true()
+
+
+@dataclass
+class AggregateText:
+    """What was read: the functions, their arguments as SQL for DuckDB over the rows, and the user's columns over answers."""
+
+    calls: list[AggregateCall] = field(default_factory=list)
+    inputs: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, str] = field(default_factory=dict)
+    bare: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def aggregates(self) -> Aggregates:
+        return Aggregates(tuple(self.calls))
+
+
+def read_aggregate_text(schema: pa.Schema, texts: Sequence[Any], time: str) -> AggregateText:
+    """Read aggregates over rows of a schema; `time` is the SQL of the event time as a number."""
+    reader = _Reader(schema, time)
+    for text in texts:
+        # A Spark column shows itself as SQL.
+        reader.take(text if isinstance(text, str) else str(text._jc.toString()))
+    return reader.found
+
+
+def computed(columns: Mapping[str, str], rows: pa.Table) -> pa.Table:
+    """Columns of SQL over rows, by DuckDB; those that only rename one stay exactly what they are."""
+    made = {name: sql for name, sql in columns.items() if sql not in rows.column_names}
+    found = _by_duckdb(made, rows) if made else rows
+    return pa.table({name: found.column(name) if name in made else rows.column(sql) for name, sql in columns.items()})
+
+
+def _by_duckdb(columns: Mapping[str, str], rows: pa.Table) -> pa.Table:
+    import duckdb
+
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("given", rows)
+        chosen = ", ".join(f'{sql} AS "{name.replace(chr(34), chr(34) * 2)}"' for name, sql in columns.items())
+        return connection.sql(f"SELECT {chosen} FROM given").to_arrow_table()
+
+
+class _Reader:
+    """Takes one text after the other."""
+
+    def __init__(self, schema: pa.Schema, time: str) -> None:
+        self.found = AggregateText()
+        self._schema = schema
+        self._time = time
+
+    def take(self, text: str) -> None:
+        try:
+            projection = sqlglot.parse_one(f"SELECT {text}", dialect="spark").expressions[0]
+        except SqlglotError as error:
+            raise Invalid(
+                f'the aggregate "{text}" is not understood',
+                detail=str(error).splitlines()[0],
+                hint='For example: "sum(score) AS total".',
+            ) from error
+        name = projection.alias or text
+        if name in self.found.answers:
+            raise Invalid(f'two aggregates are called "{name}"', hint='Give one another name: "sum(score) AS total".')
+        inner = projection.this if isinstance(projection, nodes.Alias) else projection
+        replaced = inner.transform(self._replaced, text)
+        self.found.answers[name] = replaced.sql("duckdb")
+        if isinstance(replaced, nodes.Column):
+            self.found.bare[int(replaced.name.removeprefix("o"))] = name
+
+    def _replaced(self, node: nodes.Expression, text: str) -> nodes.Expression:
+        condition = _TRUE
+        function = node
+        if isinstance(node, nodes.Filter):
+            function, condition = node.this, node.expression.this
+        if isinstance(function, (nodes.AggFunc, nodes.Anonymous)):
+            return nodes.column(f"o{self._add(function, condition, text)}")
+        return node
+
+    def _add(self, function: Any, condition: nodes.Expression, text: str) -> int:
+        number, kind = len(self.found.calls), type(function)
+        arguments: list[str] = []
+        constants: tuple[Any, ...] = ()
+        given = function.this
+        if kind is nodes.Count and isinstance(given, nodes.Distinct):
+            name, arguments = "count_distinct", [self._where(given.expressions[0], condition)]
+        elif kind is nodes.Count:
+            present = _TRUE if isinstance(given, (nodes.Star, nodes.Literal)) else given.is_(nodes.null()).not_()
+            plain = present is _TRUE and condition is _TRUE
+            name, arguments = "count", [] if plain else [self._where(_TRUE, nodes.and_(present, condition))]
+        elif kind is nodes.CountIf:
+            name, arguments = "count", [self._where(_TRUE, nodes.and_(given, condition))]
+        elif kind in _BY_TIME:
+            name, arguments = _BY_TIME[kind], [self._sql(given), self._time, self._sql(condition)]
+        elif kind in _BY_ORDER:
+            order = self._sql(function.expression)
+            name, arguments = _BY_ORDER[kind], [self._sql(given), order, self._sql(condition)]
+        elif kind in _FUNCTIONS and not isinstance(given, nodes.Distinct):
+            name, arguments = _FUNCTIONS[kind], [self._where(given, condition)]
+            constants = _constants(name, function)
+        else:
+            raise no_such_aggregate(text, function.sql("spark").partition("(")[0].lower())
+        for place, argument in enumerate(arguments):
+            self.found.inputs[f"i{number}_{place}"] = argument
+        types = tuple(self._type(argument) for argument in arguments)
+        call = AggregateCall(name, types, _output(name, types, constants), function.sql("spark"), constants)
+        self.found.calls.append(call)
+        return number
+
+    def _where(self, value: nodes.Expression, condition: Any) -> str:
+        return (
+            self._sql(value) if condition is _TRUE else f"CASE WHEN {self._sql(condition)} THEN {self._sql(value)} END"
+        )
+
+    def _sql(self, expression: nodes.Expression) -> str:
+        for column in expression.find_all(nodes.Column):
+            known = self._schema.names
+            if column.parts[0].name not in known:
+                raise Invalid(
+                    f'an aggregate names the column "{column.name}", and the rows have none',
+                    detail=f"Their columns are: {', '.join(known)}.",
+                    hint=did_you_mean(column.name, known) or "Name one of these.",
+                    column=column.name,
+                )
+        return expression.sql("duckdb")
+
+    def _type(self, sql: str) -> pa.DataType:
+        if sql == self._time:
+            return pa.int64()
+        return computed({"value": sql}, self._schema.empty_table()).schema.field(0).type
+
+
+def _constants(name: str, function: Any) -> tuple[Any, ...]:
+    def value(part: Any, otherwise: float) -> Any:
+        if isinstance(part, nodes.Array):
+            return [float(item.name) for item in part.expressions]
+        return otherwise if part is None else float(part.name)
+
+    if name == "approx_count_distinct":
+        return (value(function.args.get("accuracy"), 0.05),)
+    if name == "percentile":
+        return (value(function.args.get("quantile"), 0.5),)
+    if name == "approx_percentile":
+        return value(function.args.get("quantile"), 0.5), int(value(function.args.get("accuracy"), 10_000))
+    if name == "approx_top_k":
+        return int(value(function.args.get("expression"), 5)), int(value(function.args.get("counters"), 10_000))
+    return ()
+
+
+def _output(name: str, types: tuple[pa.DataType, ...], constants: tuple[Any, ...]) -> pa.DataType:
+    """The type of a function's answer, as Spark has it."""
+    if name in ("count", "count_distinct", "approx_count_distinct"):
+        return pa.int64()
+    of = types[0]
+    if name == "sum" and pa.types.is_decimal(of):
+        return pa.decimal128(min(38, of.precision + 10), of.scale)
+    if name == "sum":
+        return pa.int64() if pa.types.is_integer(of) else pa.float64()
+    if name == "avg" and pa.types.is_decimal(of):
+        return pa.decimal128(min(38, of.precision + 4), min(38, of.scale + 4))
+    if name in ("avg", "stddev_samp", "stddev_pop", "var_samp", "var_pop", "median"):
+        return pa.float64()
+    if name in ("collect_list", "collect_set"):
+        return pa.list_(pa.field("element", of))
+    if name == "approx_top_k":
+        return pa.list_(pa.field("element", pa.struct([("item", of), ("count", pa.int64())])))
+    if name in ("percentile", "approx_percentile"):
+        one = pa.float64() if name == "percentile" else of
+        return pa.list_(pa.field("element", one)) if isinstance(constants[0], list) else one
+    return of

@@ -1,0 +1,185 @@
+"""Aggregates: the aggregate functions of one operator, and what is kept of rows for all of them together.
+
+    rows  ->  partials (a0_sum, a1_count, ... and `a_rows`)  --merged-->  partials  --finished-->  answers (o0, o1, ...)
+
+Which functions there are, and which accumulator each has, is said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mainstem.errors import Invalid, did_you_mean
+from mainstem.operators.aggregates.accumulators import (
+    Accumulator,
+    Added,
+    AggregateCall,
+    Average,
+    Extreme,
+    Moments,
+    whole,
+)
+from mainstem.operators.aggregates.counted_accumulators import Counted
+from mainstem.operators.aggregates.distinct_sketch import Distinct
+from mainstem.operators.aggregates.parts import Int64Array, Parts
+from mainstem.operators.aggregates.placed_accumulators import Collected, Placed
+from mainstem.operators.aggregates.quantile_sketch import Quantiles
+
+__all__ = ["FUNCTIONS", "Aggregates", "no_such_aggregate"]
+
+# How many rows a partial is of: a sum of no rows is 0, a sum of rows without a value is null.
+ROWS = pa.field("a_rows", pa.int64())
+
+_ACCUMULATORS: dict[str, Any] = {
+    "sum": Added,
+    "count": Added,
+    "signed_count": Added,
+    "min": Extreme,
+    "max": Extreme,
+    "avg": Average,
+    "first": Placed,
+    "last": Placed,
+    "min_by": Placed,
+    "max_by": Placed,
+    "stddev_samp": Moments,
+    "stddev_pop": Moments,
+    "var_samp": Moments,
+    "var_pop": Moments,
+    "collect_list": Collected,
+    "collect_set": Counted,
+    "count_distinct": Counted,
+    "mode": Counted,
+    "median": Counted,
+    "percentile": Counted,
+    "histogram_numeric": Counted,
+    "approx_count_distinct": Distinct,
+    "approx_percentile": Quantiles,
+    "approx_top_k": Counted,
+}
+# What a user may write; each is one of those above, or made of one (count_if is a count, bool_or a maximum).
+FUNCTIONS = tuple(
+    sorted({*_ACCUMULATORS, "any_value", "bool_and", "bool_or", "count_if"} - {"count_distinct", "signed_count"})
+)
+
+
+@dataclass(frozen=True)
+class Aggregates:
+    """Some functions at once. A value: it is sent to Spark's workers."""
+
+    calls: tuple[AggregateCall, ...]
+
+    def __post_init__(self) -> None:
+        for call in self.calls:
+            if call.function not in _ACCUMULATORS:
+                raise no_such_aggregate(call.text, call.function)
+            if _ACCUMULATORS[call.function] is Counted and pa.types.is_nested(call.inputs[0]):
+                raise Invalid(
+                    f"{call.text} is not to be had: its values are lists, maps or structs",
+                    detail="Values are told apart by comparing them, which is done for plain ones alone.",
+                    hint="Make one plain value of it: F.to_json(...), or a field of the struct.",
+                )
+
+    @cached_property
+    def _accumulators(self) -> tuple[Accumulator, ...]:
+        return tuple(_ACCUMULATORS[call.function](number, call) for number, call in enumerate(self.calls))
+
+    @cached_property
+    def partial_schema(self) -> pa.Schema:
+        """What is kept."""
+        return pa.schema([ROWS, *(field for kept in self._accumulators for field in kept.fields)])
+
+    @cached_property
+    def output_schema(self) -> pa.Schema:
+        """The answers: o0, o1, ..."""
+        return pa.schema([kept.output for kept in self._accumulators])
+
+    def described(self) -> list[list[str]]:
+        """What kept partials depend on."""
+        return [[call.function, call.text, str(call.output), repr(call.constants)] for call in self.calls]
+
+    # Partials of rows
+
+    def native_row(self) -> list[str]:
+        """SQL for each column of `partial_schema`, of single rows."""
+        return self._aliased(["1L", *(sql for kept in self._accumulators for sql in kept.native_row())])
+
+    def native_rows(self) -> list[str]:
+        """SQL for each column of `partial_schema`, aggregates over many rows."""
+        return self._aliased(["count(*)", *(sql for kept in self._accumulators for sql in kept.native_rows())])
+
+    def _aliased(self, texts: Sequence[str]) -> list[str]:
+        return [f"{sql} AS {name}" for sql, name in zip(texts, self.partial_schema.names, strict=True)]
+
+    def of_rows(self, rows: pa.Table) -> pa.Table:
+        """The partials of single rows, whose arguments are columns i0_0, i0_1, i1_0, ..."""
+        columns = [pa.array(np.ones(rows.num_rows, np.int64))]
+        for kept in self._accumulators:
+            columns += kept.of_rows(rows)
+        return pa.Table.from_arrays(columns, schema=self.partial_schema)
+
+    # What becomes of them
+
+    def merged(self, partials: pa.Table, ids: Int64Array, count: int) -> pa.Table:
+        """Partials with the same id (0 to count - 1) put together, in the order of the rows; row i is id i."""
+        parts = Parts(np.asarray(ids, np.int64), count)
+        columns = self._columns(partials)
+        rows = parts.added(columns[ROWS.name]).fill_null(0)
+        merged = [rows]
+        for kept in self._accumulators:
+            merged += kept.merged([columns[field.name] for field in kept.fields], parts)
+        return self._without_gaps(pa.Table.from_arrays(merged, schema=self.partial_schema), parts)
+
+    def empty(self, count: int) -> pa.Table:
+        """The partials of no rows."""
+        values = [0, *(value for kept in self._accumulators for value in kept.nothing())]
+        columns = [
+            _repeated(value, count, field.type) for value, field in zip(values, self.partial_schema, strict=True)
+        ]
+        return pa.Table.from_arrays(columns, schema=self.partial_schema)
+
+    def finished(self, partials: pa.Table) -> pa.Table:
+        """The answers."""
+        columns = self._columns(partials)
+        answers = [
+            kept.finished([columns[field.name] for field in kept.fields], columns[ROWS.name]).cast(kept.output.type)
+            for kept in self._accumulators
+        ]
+        return pa.Table.from_arrays(answers, schema=self.output_schema)
+
+    def _columns(self, partials: pa.Table) -> dict[str, pa.Array]:
+        """One array each, in the types of the schema: what comes from Spark names the fields of lists otherwise."""
+        found = {field.name: whole(partials, field.name) for field in self.partial_schema}
+        return {
+            field.name: found[field.name]
+            if found[field.name].type == field.type
+            else found[field.name].cast(field.type)
+            for field in self.partial_schema
+        }
+
+    def _without_gaps(self, merged: pa.Table, parts: Parts) -> pa.Table:
+        """An id of which there was no part is empty, not null."""
+        if (parts.sizes > 0).all():
+            return merged
+        both = pa.concat_tables([merged, self.empty(1)]).combine_chunks()
+        return both.take(pa.array(np.where(parts.sizes > 0, np.arange(parts.count), parts.count)))
+
+
+def no_such_aggregate(text: str, function: str) -> Invalid:
+    """The refusal of a function that has no accumulator."""
+    return Invalid(
+        f"the aggregate {text} is not to be had in a window",
+        detail=f"What can be merged, corrected and kept is: {', '.join(FUNCTIONS)}; count also of DISTINCT values, and all of "
+        "them with arithmetic around and with FILTER (WHERE ...).",
+        hint=did_you_mean(function, FUNCTIONS)
+        or "Use one of these, or collect_list and a function over the list afterwards.",
+    )
+
+
+def _repeated(value: Any, count: int, of: pa.DataType) -> pa.Array:
+    return pa.array([value] * count, of) if isinstance(value, list) else pa.repeat(pa.scalar(value, of), count)

@@ -1,0 +1,56 @@
+"""Process: what a user's own operator is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from mainstem.operators.processes.timers import Timers
+
+__all__ = ["Process"]
+
+
+class Process:
+    """What a user's own operator is: subclass it, and hand the class to `process`.
+
+    >>> from dataclasses import dataclass
+    >>> class Visits(Process):
+    ...     output = "user STRING, visits BIGINT"
+    ...
+    ...     @dataclass
+    ...     class State:
+    ...         visits: int = 0
+    ...
+    ...     def on_rows(self, key, rows, state, timers):
+    ...         for row in rows:
+    ...             state.visits += 1
+    ...             yield {"user": key, "visits": state.visits}
+    """
+
+    # The columns that it puts out, as Spark DDL, and which of them is the event time of what follows.
+    output: ClassVar[str]
+    event_time: ClassVar[str | None] = None
+    # To be raised when State changes; then `upgrade` makes the new state of what the old one held.
+    version: ClassVar[int] = 1
+    # What lets it forget keys, for `mainstem check`; empty if nothing does.
+    bounded_by: ClassVar[str] = ""
+
+    # A dataclass whose fields all have defaults: what is kept for each key.
+    State: ClassVar[type]
+
+    def on_rows(self, key: Any, rows: Iterable[dict[str, Any]], state: Any, timers: Timers) -> Any:
+        """Take some rows of a key, in the order of the log, and yield rows as dicts.
+
+        How many come at once is chance. They end early where a timer that was just set comes before the next one.
+        """
+        raise NotImplementedError
+
+    def on_timer(self, key: Any, name: str, at: Any, state: Any, timers: Timers) -> Any:
+        """A timer went off: yield rows as dicts."""
+        return ()
+
+    def forget(self, state: Any) -> None:
+        """Set a state back to State(): without timers, its key then takes no memory any more."""
+        fresh = type(state)()
+        for name in fresh.__dataclass_fields__:
+            setattr(state, name, getattr(fresh, name))

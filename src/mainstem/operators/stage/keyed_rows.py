@@ -1,0 +1,187 @@
+"""KeyedRows: whole rows on their way to an engine, each with its key, its place in the log and its times.
+
+    group      int64      hash of the key
+    check      int64      another one: both together tell keys apart
+    by_0 ...              the key's columns
+    partition  int32      partition and offset order the rows as the log does
+    offset     int64
+    tie        int64      a hash of the row: orders rows of several topics that have one place, always alike
+    time       int64      event time in microseconds, NO_TIME where there is none
+    watermark  int64      the row's own watermark, NO_TIME where nothing was known
+    row        struct     the row as it came
+
+Made by Spark, or over Arrow where there is no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainstem.log.watermark import NO_TIME
+from mainstem.operators.stage.engine import Int64Array
+from mainstem.operators.stage.frame_columns import record_field
+from mainstem.operators.stage.hashes import key_hashes
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["KeyedRows", "in_log_order", "microseconds", "native_hashes", "native_tie", "numbers", "whole"]
+
+
+@dataclass(frozen=True)
+class KeyedRows:
+    """What is to be made of a frame with this schema; the same with Spark and over Arrow."""
+
+    schema: pa.Schema
+    by: tuple[str, ...]
+    event_time: str | None = None
+
+    @property
+    def watermarked(self) -> bool:
+        """Whether rows have watermarks of their own."""
+        return "watermark" in self._record_fields
+
+    @property
+    def by_fields(self) -> list[pa.Field]:
+        """The key's columns as an engine has them."""
+        return [pa.field(f"by_{place}", self.schema.field(name).type) for place, name in enumerate(self.by)]
+
+    @property
+    def row_type(self) -> pa.DataType:
+        """All columns of a row."""
+        return pa.struct([pa.field(field.name, field.type) for field in self.schema])
+
+    @property
+    def input_schema(self) -> pa.Schema:
+        """What comes of it."""
+        int32, int64 = pa.int32(), pa.int64()
+        places = [("partition", int32), ("offset", int64), ("tie", int64), ("time", int64), ("watermark", int64)]
+        return pa.schema([("group", int64), ("check", int64), *self.by_fields, *places, ("row", self.row_type)])
+
+    @property
+    def _record_fields(self) -> list[str]:
+        record = record_field(self.schema)
+        return [] if record is None else [field.name for field in record.type]
+
+    def native(self, frame: DataFrame) -> DataFrame:
+        """With Spark."""
+        from pyspark.sql import functions as F
+
+        columns = {name: F.col(f"`{name.replace('`', '``')}`") for name in self.schema.names}
+        keys = [columns[name] for name in self.by]
+        time = F.unix_micros(columns[self.event_time].cast("timestamp")) if self.event_time else F.lit(None)
+        record = self._native_record(columns)
+        return frame.select(
+            *native_hashes(self.schema, self.by),
+            *(key.alias(f"by_{place}") for place, key in enumerate(keys)),
+            record["partition"].alias("partition"),
+            record["offset"].alias("offset"),
+            native_tie(self.schema).alias("tie"),
+            F.coalesce(time, F.lit(NO_TIME)).cast("bigint").alias("time"),
+            F.coalesce(record["watermark"], F.lit(NO_TIME)).cast("bigint").alias("watermark"),
+            F.struct(*(column.alias(name) for name, column in columns.items())).alias("row"),
+        )
+
+    def _native_record(self, columns: dict[str, Column]) -> dict[str, Column]:
+        from pyspark.sql import functions as F
+
+        found = record_field(self.schema)
+        if found is None:
+            nothing = F.lit(None).cast("bigint")
+            # Rows from elsewhere have no place in a log: the order in which Spark has them stands in for it.
+            return {"partition": F.lit(0), "offset": F.monotonically_increasing_id(), "watermark": nothing}
+        record = columns[found.name]
+        watermark = F.unix_micros(record["watermark"]) if self.watermarked else F.lit(None).cast("bigint")
+        return {"partition": record["partition"], "offset": record["offset"], "watermark": watermark}
+
+    def arrow(self, table: pa.Table) -> pa.Table:
+        """Without Spark."""
+        count = table.num_rows
+        keys = [table.column(name) for name in self.by]
+        record = record_field(self.schema)
+        places = None if record is None or not count else whole(table.column(record.name))
+        partition = np.zeros(count, np.int32) if places is None else places.field("partition")
+        offset = np.arange(count, dtype=np.int64) if places is None else places.field("offset")
+        watermark = (
+            places.field("watermark") if places is not None and self.watermarked else pa.nulls(count, pa.int64())
+        )
+        time = table.column(self.event_time) if self.event_time else pa.nulls(count, pa.int64())
+        row = [table.column(field.name) for field in self.schema]
+        schema = self.input_schema
+        columns = [
+            key_hashes(keys, count, "group"),
+            key_hashes(keys, count, "check"),
+            *keys,
+            partition,
+            offset,
+            # A script has one topic, whose places differ.
+            np.zeros(count, np.int64),
+            microseconds(time),
+            microseconds(watermark),
+            pa.StructArray.from_arrays([whole(column) for column in row], fields=list(self.row_type)),
+        ]
+        return pa.Table.from_arrays([_array(column) for column in columns], names=schema.names).cast(schema)
+
+
+def native_hashes(schema: pa.Schema, by: Sequence[str]) -> list[Column]:
+    """`group` and `check` of a key, which together tell keys apart."""
+    from pyspark.sql import functions as F
+
+    if not by:
+        return [F.lit(0).cast("bigint").alias("group"), F.lit(0).cast("bigint").alias("check")]
+    keys = [F.col(f"`{name.replace('`', '``')}`") for name in by]
+    # A hash passes over nulls: without their places (null, "a") and ("a", null) would be one key; nor [null] and [].
+    nulls = [key.isNull() for key in keys]
+    nested = [pa.types.is_nested(schema.field(name).type) for name in by]
+    texts = [F.to_json(F.struct(key.alias("key"))) for key, within in zip(keys, nested, strict=True) if within]
+    check = F.xxhash64(F.lit("check"), *keys, *nulls, *texts)
+    return [F.xxhash64(*keys).alias("group"), check.alias("check")]
+
+
+def native_tie(schema: pa.Schema) -> Column:
+    """A number by which rows with the same place in different topics are put in order: the same when a batch is done again,
+    although Spark's shuffle may bring them in another one."""
+    from pyspark.sql import functions as F
+
+    # Spark does not hash maps; a row that differs in nothing else may stand in either order.
+    names = [field.name for field in schema if "map<" not in str(field.type)]
+    return F.xxhash64(*(F.col(f"`{name.replace('`', '``')}`") for name in names)) if names else F.lit(0).cast("bigint")
+
+
+def in_log_order(rows: pa.Table) -> pa.Table:
+    """The rows by partition and offset; those of several topics always in the same order."""
+    order = np.lexsort([numbers(rows, name) for name in ("tie", "offset", "partition")])
+    return rows if (order[1:] > order[:-1]).all() else rows.take(pa.array(order))
+
+
+def numbers(rows: pa.Table, name: str) -> Int64Array:
+    """A column of numbers without nulls."""
+    return np.asarray(whole(rows.column(name))).astype(np.int64, copy=False)
+
+
+def microseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Times as numbers, NO_TIME where there is none."""
+    found = whole(column)
+    if pa.types.is_timestamp(found.type):
+        found = found.cast(pa.timestamp("us", found.type.tz)).cast(pa.int64())
+    return pc.fill_null(found, NO_TIME)
+
+
+def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """One array: a column may be in many chunks, and one without rows in none."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    combined = column.combine_chunks()
+    if isinstance(combined, pa.ChunkedArray):
+        return pa.array([], column.type) if combined.num_chunks == 0 else combined.chunk(0)
+    return combined
+
+
+def _array(column: object) -> pa.Array:
+    return pa.array(column) if isinstance(column, np.ndarray) else column

@@ -1,0 +1,138 @@
+"""Stage: where an operator of ours stands in a flow.
+
+Spark's streaming query ends before it. The stage and all that follows run on each batch of that query as a batch: native
+Spark prepares the rows, they are divided into buckets by their group, and an engine takes the rows and the state of each
+bucket in one task. To the user it is a function from a DataFrame to a DataFrame:
+
+    rows.where(...) -> [stage: prepare, divide, engine] -> .select(...) -> [another stage] -> sink
+    \\____________/    \\___________________________________________________________________/
+     streaming query                    run anew on every batch of it
+
+While a program is looked at, a stage gives a placeholder: a stream that is never read, found again in the plan by its
+number. For each batch the program is run once more, and then a stage gives the batch's own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import pyarrow as pa
+
+from mainstem.log.record import RECORD_MARK
+from mainstem.log.watermark import WATERMARKED_RECORD
+from mainstem.log_on_spark.build import Build, current_build
+from mainstem.log_on_spark.flow_plan import STAGE_OPTION
+from mainstem.log_on_spark.spark_types import spark_schema
+from mainstem.operators.stage.engine import Engine
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["BatchStages", "Stage", "StageSpec", "remembered", "stage_schema", "staged"]
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """What an operator wants of its stage."""
+
+    # The stage is named after it: <operator>-<number in its flow>.
+    operator: str
+    engine: Engine
+    # From the rows of a batch, a frame that is not a stream, to exactly what the engine takes; "group" is a column of it.
+    prepare: Callable[[DataFrame], DataFrame]
+    # The same over Arrow, with no Spark.
+    prepare_rows: Callable[[pa.Table], pa.Table]
+    # What lets the state forget; empty if nothing does.
+    bounded_by: str = ""
+    # What the columns of late rows are called in <flow>.late, where it is not as the engine calls them.
+    late_names: Mapping[str, str] = field(default_factory=dict)
+    # Which of them (as they are called there) are added up in `flow describe`.
+    late_units: tuple[str, ...] = ()
+    # What the program says the state is of: its key, its windows, its aggregates. Other ones cannot go on with it.
+    definition: Mapping[str, Any] = field(default_factory=dict)
+    # What the watermark of its batches is about: event times, or append times.
+    time: Literal["event", "append"] = "event"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a program: its number there, its name in its flow, and the rows that go in."""
+
+    number: int
+    spec: StageSpec
+    name: str
+    rows: DataFrame
+
+
+class ScriptedRows(Protocol):
+    """Rows without Spark; see `mainstem.testing`."""
+
+    def through(self, spec: StageSpec, name: str | None) -> Any: ...
+
+
+class BatchStages(Protocol):
+    """One batch of a flow on its way through its stages."""
+
+    def root(self, number: int) -> DataFrame:
+        """The rows of the streaming query that go into a stage."""
+
+    def passed(self, stage: Stage) -> DataFrame:
+        """What a stage gives for its rows, which are not a stream."""
+
+
+def staged(rows: DataFrame, spec: StageSpec, *, name: str | None = None) -> DataFrame:
+    """The rows that an engine makes of these, with `record` as their last column.
+
+    Of rows that are not a stream: what it makes of all of them at once.
+    """
+    through: Any = getattr(type(rows), "through", None)
+    if through is not None:
+        scripted: DataFrame = through(rows, spec, name)
+        return scripted
+    build = current_build()
+    number = -1 if build is None else build.stage_number()
+    stage = Stage(number, spec, name or "", rows)
+    batch: BatchStages | None = None if build is None else build.batch
+    if batch is not None:
+        given = batch.root(number) if rows.isStreaming else rows
+        return batch.passed(Stage(number, spec, stage.name, given))
+    if not rows.isStreaming:
+        from mainstem.operators.stage.stage_task import at_once
+
+        return at_once(rows, spec)
+    if build is not None:
+        build.stages[number] = stage
+    return _placeholder(rows, stage)
+
+
+def stage_schema(engine: Engine) -> pa.Schema:
+    """The columns that a stage gives."""
+    shown = [at for at in engine.output_schema if at.name != "change"]
+    return pa.schema([*shown, pa.field("record", WATERMARKED_RECORD, metadata=RECORD_MARK)])
+
+
+def remembered(key: str, make: Callable[[], Any]) -> Any:
+    """What was found out while the program was first looked at, for the operator that is being built now.
+
+    A program is built anew for every batch: what costs a millisecond or more to find out belongs here.
+    """
+    build: Build | None = current_build()
+    if build is None:
+        return make()
+    known = (build.next_stage, key)
+    if known not in build.memory:
+        build.memory[known] = make()
+    return build.memory[known]
+
+
+def _placeholder(rows: DataFrame, stage: Stage) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    source = rows.sparkSession.readStream.format("rate").option(STAGE_OPTION, str(stage.number)).load()
+    columns = [
+        F.lit(None).cast(at.dataType).alias(at.name, metadata=at.metadata)
+        for at in spark_schema(stage_schema(stage.spec.engine)).fields
+    ]
+    return source.select(*columns)

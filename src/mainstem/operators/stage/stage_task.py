@@ -1,0 +1,179 @@
+"""What runs in Spark's workers for a stage: one step of the engine for each bucket, its state read and written beside it.
+
+A task leaves three things in files: the runs of the bucket's state, the rows that came too late, and last a *receipt* that
+names both. What follows gets its rows directly. The driver collects the receipts when the sink has taken the batch; of a
+bucket whose task ran twice it takes either, since both say the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from mainstem.crash_points import reach
+from mainstem.log.watermark import NO_TIME, WATERMARKED_RECORD
+from mainstem.operators.stage.engine import NEVER, BatchClock, Engine, Step
+from mainstem.operators.stage.memory_state import MemoryState
+from mainstem.operators.stage.stage import StageSpec, stage_schema
+from mainstem.operators.stage.state_run_file import RunEntry
+from mainstem.operators.stage.state_runs import StateRuns, next_due
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["END_OF_TIME", "BucketState", "StageBatch", "at_once", "through_stage"]
+
+# The watermark when everything has come.
+END_OF_TIME = NEVER - 1
+
+
+@dataclass(frozen=True)
+class BucketState:
+    """What a manifest says of one bucket of one stage: its runs, how many rows they hold, how many rows it gave so far."""
+
+    runs: tuple[RunEntry, ...] = ()
+    live: int = 0
+    given: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"runs": [run.to_json() for run in self.runs], "live": self.live, "given": self.given}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> BucketState:
+        return cls(tuple(RunEntry(**run) for run in content["runs"]), content["live"], content["given"])
+
+
+@dataclass(frozen=True)
+class StageBatch:
+    """One batch of one stage, as its tasks get it."""
+
+    engine: Engine
+    # Where the runs lie, and where this attempt at the batch leaves its receipts.
+    folder: str
+    attempt: str
+    number: int
+    clock: BatchClock
+    buckets: int
+    state: Mapping[int, BucketState] = field(default_factory=dict)
+
+    def step(self, bucket: int, rows: pa.Table) -> pa.Table:
+        """Take a bucket's rows, leave its state and receipt, and give what goes on."""
+        before = self.state.get(bucket, BucketState())
+        state = StateRuns(self.folder, before.runs, self.engine.state_schema, before.live)
+        done = self.engine.step(state, rows, self.clock)
+        runs = state.after(done, self.number)
+        reach("stage_runs_written")
+        after = BucketState(tuple(runs), state.live, before.given + done.output.num_rows)
+        late = self._leave_late(bucket, done)
+        self._leave_receipt(bucket, after, done, late)
+        return shown(done.output, bucket, before.given, self.clock)
+
+    def _leave_late(self, bucket: int, done: Step) -> str:
+        if done.late is None or not done.late.num_rows:
+            return ""
+        path = f"{self.attempt}/late-{bucket}-{uuid.uuid4().hex}.arrow"
+        with open(path, "wb") as file, pa.ipc.new_file(file, done.late.schema) as writer:
+            writer.write_table(done.late)
+        return path
+
+    def _leave_receipt(self, bucket: int, after: BucketState, done: Step, late: str) -> None:
+        event, processing = next_due(self.folder, after.runs, self.clock)
+        receipt = {
+            "bucket": bucket, "state": after.to_json(), "late": late, "counts": dict(done.counts),
+            "event_due": event, "processing_due": processing, "out": done.output.num_rows,
+        }  # fmt: skip
+        name = f"{self.attempt}/{uuid.uuid4().hex}"
+        with open(f"{name}.part", "w", encoding="utf-8") as file:
+            json.dump(receipt, file)
+        os.rename(f"{name}.part", f"{name}.json")
+
+
+def shown(output: pa.Table, bucket: int, given: int, clock: BatchClock) -> pa.Table:
+    """What an engine gave, with a `record` in place of its change."""
+    count = output.num_rows
+    change = output.column("change").combine_chunks()
+    values = [
+        pa.array(np.full(count, bucket, np.int32)),
+        pa.array(np.arange(given, given + count, dtype=np.int64)),
+        _times(clock.now, count),
+        change.combine_chunks() if isinstance(change, pa.ChunkedArray) else change,
+        pa.nulls(count, WATERMARKED_RECORD.field("headers").type),
+        _times(clock.watermark_before, count),
+    ]
+    record = pa.StructArray.from_arrays(values, fields=list(WATERMARKED_RECORD))
+    return output.drop_columns(["change"]).append_column("record", record)
+
+
+def _times(at: int, count: int) -> pa.Array:
+    """A time for every row; null where there is none."""
+    known = None if at in (NO_TIME, END_OF_TIME) else at
+    return pa.repeat(pa.scalar(known, pa.int64()), count).view(pa.timestamp("us", "UTC"))
+
+
+def _planned(rows: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """With exactly the types that Spark was told."""
+    plain = pa.schema([pa.field(at.name, at.type) for at in schema])
+    yield from rows.select(plain.names).cast(plain).to_batches()
+
+
+def through_stage(rows: DataFrame, spec: StageSpec, batch: StageBatch) -> DataFrame:
+    """The rows that a stage gives for those of a batch."""
+
+    def one_bucket(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        yield from _planned(batch.step(context.partitionId(), _collected(batches, empty)), schema)
+
+    prepared = spec.prepare(rows)
+    schema, empty = stage_schema(spec.engine), _empty(prepared)
+    return _mapped(prepared.repartition(batch.buckets, "group"), one_bucket, spec.engine)
+
+
+def at_once(rows: DataFrame, spec: StageSpec) -> DataFrame:
+    """The rows that a stage gives when everything has come: the answer for a batch."""
+    engine = spec.engine
+    clock = BatchClock(watermark=END_OF_TIME, now=END_OF_TIME)
+    schema = stage_schema(engine)
+
+    def one_bucket(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        done = engine.step(MemoryState(engine.state_schema), _collected(batches, empty), clock)
+        yield from _planned(shown(done.output, context.partitionId(), 0, clock), schema)
+
+    prepared = spec.prepare(rows)
+    empty = _empty(prepared)
+    count = int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
+    return _mapped(prepared.repartition(count, "group"), one_bucket, engine)
+
+
+def _empty(prepared: DataFrame) -> pa.Table:
+    """No rows, with the columns of a frame: the task of a bucket that has none must know them too."""
+    from mainstem.log_on_spark.spark_types import arrow_schema
+
+    return pa.schema([pa.field(at.name, at.type) for at in arrow_schema(prepared.schema)]).empty_table()
+
+
+def _collected(batches: Iterator[pa.RecordBatch], empty: pa.Table) -> pa.Table:
+    given = [batch for batch in batches if batch.num_rows]
+    return pa.Table.from_batches(given) if given else empty
+
+
+def _mapped(rows: DataFrame, function: Callable[[Any], Any], engine: Engine) -> DataFrame:
+    from mainstem.log_on_spark.spark_types import spark_schema
+
+    given = rows.mapInArrow(function, spark_schema(stage_schema(engine)))
+    columns = spark_schema(stage_schema(engine)).fields
+    # Marks on columns do not pass through Python.
+    return given.select(*[given[at.name].alias(at.name, metadata=at.metadata) for at in columns])

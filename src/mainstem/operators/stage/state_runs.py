@@ -1,0 +1,210 @@
+"""StateRuns: the state of one bucket as runs, the newest first to be believed, merged like a log-structured tree.
+
+A batch reads the runs that the manifest of the batch before names, and writes at most two: what changed in it, and now and
+then a merger of the newest ones, so that there are never many. What is older than the batch is never touched, so a batch
+that is done again finds what it found before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, Step
+from mainstem.operators.stage.state_run_file import RunEntry, RunFile, open_run, write_run
+
+__all__ = ["StateRuns", "next_due"]
+
+# So many runs are merged into one, if none of them is much larger than those after it.
+RUNS_MERGED = 8
+LARGER = 4
+
+
+def next_due(folder: str, entries: Sequence[RunEntry], clock: BatchClock) -> tuple[int, int]:
+    """When the rows of some runs wake next, by the watermark and by the clock; NEVER if none does.
+
+    A row that was replaced by a newer one counts too, and wakes nobody when its time comes.
+    """
+    runs = [open_run(folder, entry) for entry in entries]
+    newest = max((run.batch for run in runs), default=-1)
+    found = [
+        min((run.first_due(kind, NO_TIME if run.batch == newest else reached) for run in runs), default=NEVER)
+        for kind, reached in (("event", clock.watermark), ("processing", clock.now))
+    ]
+    return found[0], found[1]
+
+
+class StateRuns:
+    """The state of one bucket. For one thread."""
+
+    def __init__(self, folder: str, entries: Sequence[RunEntry], schema: pa.Schema, live: int = 0) -> None:
+        self._folder = folder
+        self._entries = list(entries)
+        self._schema = schema
+        # How many rows there are.
+        self.live = live
+        self._runs: list[RunFile] = [open_run(folder, entry) for entry in entries]
+
+    def find(self, groups: Int64Array) -> pa.Table:
+        wanted = np.unique(np.asarray(groups, np.int64))
+        return self._gathered(*self._newest([_rows_of(run, wanted) for run in self._runs]))
+
+    def due(self, clock: BatchClock) -> pa.Table:
+        """As in `StateTable`. Of a run that was there before the last batch, only what became due since."""
+        newest = max((run.batch for run in self._runs), default=-1)
+        groups = []
+        for run in self._runs:
+            fresh = run.batch == newest
+            for kind, before, now in (
+                ("event", clock.watermark_before, clock.watermark), ("processing", clock.now_before, clock.now)
+            ):  # fmt: skip
+                groups.append(run.group[run.rows_due(kind, NO_TIME if fresh else before, now)])
+        rows = self.find(np.concatenate([np.empty(0, np.int64), *groups]))
+        is_due = (_numbers(rows, "event_due") <= clock.watermark) | (_numbers(rows, "processing_due") <= clock.now)
+        return rows.filter(pa.array(is_due))
+
+    def after(self, step: Step, batch: int) -> list[RunEntry]:
+        """The runs with what a step put and let go in them; written and synced."""
+        changed, gone = self._changes(step)
+        entries = list(self._entries)
+        if changed.num_rows:
+            self.live += self._growth(changed, gone)
+            if not self.live:
+                return []
+            entries.append(write_run(self._folder, changed, gone, batch))
+        return self._merged(entries, batch)
+
+    def _changes(self, step: Step) -> tuple[pa.Table, Any]:
+        parts, marks = [], []
+        if step.put is not None and step.put.num_rows:
+            parts.append(step.put.select(self._schema.names).cast(self._schema))
+            marks.append(np.zeros(step.put.num_rows, np.bool_))
+        if step.gone is not None and step.gone.num_rows:
+            parts.append(self._tombstones(step.gone))
+            marks.append(np.ones(step.gone.num_rows, np.bool_))
+        if not parts:
+            return self._schema.empty_table(), np.empty(0, np.bool_)
+        rows, gone = pa.concat_tables(parts), np.concatenate(marks)
+        order = np.lexsort((_numbers(rows, "item"), _numbers(rows, "group")))
+        return rows.take(pa.array(order)).combine_chunks(), gone[order]
+
+    def _tombstones(self, gone: pa.Table) -> pa.Table:
+        never = pa.array(np.full(gone.num_rows, NEVER))
+        known = {
+            "group": gone.column("group"),
+            "item": gone.column("item"),
+            "event_due": never,
+            "processing_due": never,
+        }
+        return pa.table([known.get(at.name, pa.nulls(gone.num_rows, at.type)) for at in self._schema], self._nullable())
+
+    def _nullable(self) -> pa.Schema:
+        return pa.schema([at if at.name in _OWN else at.with_nullable(True) for at in self._schema])
+
+    def _growth(self, changed: pa.Table, gone: Any) -> int:
+        """By how many rows the state grows."""
+        groups, items = _numbers(changed, "group"), _numbers(changed, "item")
+        alive = np.zeros(len(groups), np.bool_)
+        unknown = np.ones(len(groups), np.bool_)
+        for run in reversed(self._runs):
+            at = _places(run, groups, items)
+            known = unknown & (at >= 0)
+            alive[known] = ~run.gone[at[known]]
+            unknown &= ~known
+        return int((~gone & ~alive).sum()) - int((gone & alive).sum())
+
+    def _merged(self, entries: list[RunEntry], batch: int) -> list[RunEntry]:
+        """With the newest runs merged, if there are many of about one size."""
+        count, total = 0, 0
+        for entry in reversed(entries):
+            if count and entry.rows > LARGER * max(1, total):
+                break
+            count, total = count + 1, total + entry.rows
+        if count < RUNS_MERGED:
+            return entries
+        kept, merged = entries[:-count], entries[-count:]
+        runs = [open_run(self._folder, entry) for entry in merged]
+        whole = [np.arange(len(run.group)) for run in runs]
+        places, rows, gone = _newest_of(runs, whole)
+        if not kept:
+            # Nothing older is left that a row could say is gone.
+            places, rows, gone = places[~gone], rows[~gone], gone[~gone]
+        if not len(rows):
+            return kept
+        return [*kept, write_run(self._folder, _taken(runs, places, rows, self._schema), gone, batch)]
+
+    def _newest(self, found: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
+        places, rows, gone = _newest_of(self._runs, found)
+        return places[~gone], rows[~gone]
+
+    def _gathered(self, places: Int64Array, rows: Int64Array) -> pa.Table:
+        return _taken(self._runs, places, rows, self._schema)
+
+
+_OWN = {at.name for at in STATE_COLUMNS}
+
+
+def _numbers(rows: pa.Table, name: str) -> Any:
+    return rows.column(name).to_numpy()
+
+
+def _rows_of(run: RunFile, groups: Int64Array) -> Int64Array:
+    """The numbers of a run's rows that belong to some groups, which are sorted."""
+    first = np.searchsorted(run.group, groups, side="left")
+    counts = np.searchsorted(run.group, groups, side="right") - first
+    before = np.cumsum(counts) - counts
+    return np.repeat(first - before, counts) + np.arange(counts.sum())
+
+
+def _places(run: RunFile, groups: Int64Array, items: Int64Array) -> Int64Array:
+    """Where a run has these rows; -1 where it has not."""
+    rows = _rows_of(run, np.unique(groups))
+    theirs = _pairs(run.group[rows], run.item[rows])
+    wanted = _pairs(groups, items)
+    at = np.searchsorted(theirs, wanted)
+    found = at < len(theirs)
+    found[found] = theirs[at[found]] == wanted[found]
+    return np.where(found, rows[np.minimum(at, max(0, len(rows) - 1))] if len(rows) else -1, -1)
+
+
+def _pairs(groups: Int64Array, items: Int64Array) -> Any:
+    pairs = np.empty(len(groups), dtype=[("group", np.int64), ("item", np.int64)])
+    pairs["group"], pairs["item"] = groups, items
+    return pairs
+
+
+def _newest_of(runs: Sequence[RunFile], found: Sequence[Int64Array]) -> tuple[Any, Any, Any]:
+    """Of rows in several runs, oldest run first: the newest for each group and item. Which run, which row, whether gone."""
+    if not runs:
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
+    places = np.repeat(np.arange(len(runs)), [len(rows) for rows in found])
+    rows = np.concatenate(found)
+    groups = np.concatenate([run.group[at] for run, at in zip(runs, found, strict=True)])
+    items = np.concatenate([run.item[at] for run, at in zip(runs, found, strict=True)])
+    order = np.lexsort((-places, items, groups))
+    groups, items = groups[order], items[order]
+    first = np.ones(len(order), np.bool_)
+    first[1:] = (groups[1:] != groups[:-1]) | (items[1:] != items[:-1])
+    kept = order[first]
+    gone = np.concatenate([run.gone[at] for run, at in zip(runs, found, strict=True)])
+    return places[kept], rows[kept], gone[kept]
+
+
+def _taken(runs: Sequence[RunFile], places: Int64Array, rows: Int64Array, schema: pa.Schema) -> pa.Table:
+    """Rows of several runs, in the order given."""
+    parts, origins = [], []
+    for number, run in enumerate(runs):
+        of_run = np.flatnonzero(places == number)
+        if len(of_run):
+            # A file does not say what is never null, and engines put such tables beside their own.
+            taken = pa.Table.from_batches([run.taken(rows[of_run])]).select(schema.names)
+            parts.append(pa.Table.from_arrays(taken.columns, schema=schema))
+            origins.append(of_run)
+    if not parts:
+        return schema.empty_table()
+    table = pa.concat_tables(parts)
+    order = np.argsort(np.concatenate(origins), kind="stable")
+    return table if len(parts) == 1 else table.take(pa.array(order)).combine_chunks()

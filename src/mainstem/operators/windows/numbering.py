@@ -1,0 +1,115 @@
+"""Numbering: rows told apart by several numbers at once get one, 0, 1, 2 and so on; and what follows from an order by
+it.
+
+All over numpy, without a loop over rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mainstem.operators.stage.engine import NEVER, Int64Array
+
+__all__ = ["differ", "last_of_each", "later", "numbered", "numbers", "ordinals", "running_max", "whole_column"]
+
+Mask = npt.NDArray[np.bool_]
+
+
+def whole_column(table: pa.Table, name: str) -> pa.Array:
+    """A column as one array."""
+    column = table.column(name)
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def numbers(table: pa.Table, name: str, absent: int = 0) -> Int64Array:
+    """A column of whole numbers, `absent` where there is none."""
+    column = whole_column(table, name)
+    if column.null_count:
+        column = column.fill_null(absent)
+    return np.asarray(column).astype(np.int64, copy=False)
+
+
+def numbered(*keys: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """A number for each row, equal where all keys are; and for each number the first row that has it.
+
+    Numbers rise with the keys.
+
+    >>> numbered(np.array([7, 5, 7]), np.array([1, 1, 1]))
+    (array([1, 0, 1]), array([1, 0]))
+    """
+    count = len(keys[0])
+    ids = np.empty(count, np.int64)
+    if not count:
+        return ids, ids
+    order = np.lexsort(keys[::-1])
+    begins = np.zeros(count, np.bool_)
+    begins[0] = True
+    for key in keys:
+        ordered = key[order]
+        begins[1:] |= ordered[1:] != ordered[:-1]
+    ids[order] = np.cumsum(begins) - 1
+    return ids, order[begins]
+
+
+def ordinals(ids: Int64Array) -> Int64Array:
+    """How many rows with the same number stand before each; equal numbers stand together.
+
+    >>> ordinals(np.array([3, 3, 3, 8]))
+    array([0, 1, 2, 0])
+    """
+    places = np.arange(len(ids), dtype=np.int64)
+    if not len(ids):
+        return places
+    begins = np.r_[True, ids[1:] != ids[:-1]]
+    return places - np.maximum.accumulate(np.where(begins, places, 0))
+
+
+def last_of_each(ids: Int64Array) -> Mask:
+    """Where the last row of each number stands; equal numbers stand together."""
+    return np.r_[ids[1:] != ids[:-1], True] if len(ids) else np.zeros(0, np.bool_)
+
+
+def running_max(ids: Int64Array, values: Int64Array) -> Int64Array:
+    """The highest value up to each row among those with its number; equal numbers stand together and rise.
+
+    >>> running_max(np.array([0, 0, 1]), np.array([5, 3, 1]))
+    array([5, 5, 1])
+    """
+    if not len(values):
+        return values
+    lowest, highest_id = int(values.min()), int(ids.max())
+    width = int(values.max()) - lowest + 1
+    if width * (highest_id + 1) < 2**62:
+        shift = ids * np.int64(width) - np.int64(lowest)
+        return np.asarray(np.maximum.accumulate(values + shift) - shift, np.int64)
+    # Both do not fit into 64 bits, so that ranks take the place of the values.
+    ranked = np.unique(values)
+    ranks = np.searchsorted(ranked, values)
+    highest = np.maximum.accumulate(ids * len(ranked) + ranks)
+    return np.asarray(ranked[highest - ids * len(ranked)], np.int64)
+
+
+def later(times: Int64Array, by: int) -> Int64Array:
+    """Times later by a span, none later than the end of time."""
+    return np.where(times > NEVER - 1 - by, np.int64(NEVER - 1), times + np.int64(by))
+
+
+def differ(left: pa.Table, right: pa.Table) -> Mask:
+    """Which rows are not the same in all columns; null is the same as null."""
+    found = np.zeros(left.num_rows, np.bool_)
+    for name in left.column_names:
+        one, other = whole_column(left, name), whole_column(right, name)
+        if pa.types.is_integer(one.type) or pa.types.is_floating(one.type):
+            absent = np.asarray(one.is_null()) != np.asarray(other.is_null())
+            ones, others = np.asarray(one.fill_null(0)), np.asarray(other.fill_null(0))
+            same = ones == others
+            if pa.types.is_floating(one.type):
+                same |= np.isnan(ones) & np.isnan(others)
+            found |= absent | ~same
+        else:
+            found |= np.array([a != b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)], np.bool_)
+    return found

@@ -1,0 +1,152 @@
+"""Panes: what is shown of cells in one step, in order, and the rows that come of it.
+
+A pane whose row would equal the last one shown is not put out, unless it must be (the on-time one). What `results`
+says:
+
+    discard      the values of the rows since the last pane, as an insert
+    accumulate   the values of all rows: an insert, then updates
+    retract      the same as inserts, and before each the row that it replaces, once more, as a delete
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from mainstem.operators.stage.engine import Int64Array
+from mainstem.operators.windows.cells import NOT_SHOWN, CellLayout, Cells
+from mainstem.operators.windows.numbering import Mask, differ, last_of_each, ordinals
+
+__all__ = ["DELETE", "EARLY", "LATE", "ON_TIME", "Panes", "pane_rows", "with_final"]
+
+EARLY, ON_TIME, LATE = 0, 1, 2
+TIMINGS = pa.array(["early", "on_time", "late"])
+CHANGES = pa.array(["insert", "update", "delete"])
+INSERT, UPDATE, DELETE = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """Panes of some cells: which cell, which of its panes, and the values."""
+
+    cells: Int64Array
+    index: Int64Array
+    timing: Int64Array
+    values: pa.Table
+
+
+class Panes:
+    """Collects the panes of one step over the same cells. For one thread."""
+
+    def __init__(self, layout: CellLayout, cells: Cells) -> None:
+        self.layout = layout
+        self.cells = cells
+        self._before = _Shown(np.arange(cells.count), cells.panes - 1, cells.timing, self._named(cells.shown))
+        self._shown: list[_Shown] = []
+
+    def show(self, ids: Int64Array, partials: pa.Table, timing: Int64Array, forced: Mask) -> None:
+        """Look at cells, ordered by their number: each of them is shown if it has changed or is `forced`."""
+        cells = self.cells
+        if not len(ids):
+            return
+        values = self.layout.aggregates.finished(partials)
+        if self.layout.keeps_shown and self.layout.results != "discard":
+            put = forced | self._changed(ids, values)
+            if not put.all():
+                chosen = np.flatnonzero(put)
+                ids, timing, values = ids[chosen], timing[chosen], values.take(pa.array(chosen))
+        shown = _Shown(ids, cells.panes[ids] + ordinals(ids), timing, values)
+        self._shown.append(shown)
+        last = np.flatnonzero(last_of_each(ids))
+        cells.panes[ids[last]] = shown.index[last] + 1
+        cells.timing = cells.timing.copy()
+        cells.timing[ids[last]] = timing[last]
+        if self.layout.keeps_shown:
+            index = np.arange(cells.count)
+            index[ids[last]] = cells.count + last
+            renamed = values.rename_columns(self.layout.shown_schema.names).cast(self.layout.shown_schema)
+            cells.shown = pa.concat_tables([cells.shown, renamed]).combine_chunks().take(pa.array(index))
+
+    def _changed(self, ids: Int64Array, values: pa.Table) -> Mask:
+        """Which of these would differ from what was shown of their cell before."""
+        places = np.arange(len(ids))
+        again = np.r_[False, ids[1:] == ids[:-1]]
+        before = self._named(self.cells.shown)
+        all_values = pa.concat_tables([before, values.cast(before.schema)]).combine_chunks()
+        index = np.where(again, before.num_rows + places - 1, ids)
+        new = ~again & (self.cells.timing[ids] == NOT_SHOWN)
+        return np.asarray(new | differ(values, all_values.take(pa.array(index))))
+
+    def _named(self, shown: pa.Table) -> pa.Table:
+        return shown.rename_columns(self.layout.aggregates.output_schema.names) if self.layout.keeps_shown else shown
+
+    def output(self, keys: pa.Table, final: Mask) -> tuple[pa.Table, Int64Array]:
+        """The rows, cell by cell, and the cell of each.
+
+        `keys` has the columns of each cell, `final` says which will show no more.
+        """
+        schema = self.layout.output_schema
+        if not self._shown:
+            return schema.empty_table(), np.empty(0, np.int64)
+        ids = np.concatenate([shown.cells for shown in self._shown])
+        order = np.argsort(ids, kind="stable")
+        ids = ids[order]
+        index = np.concatenate([shown.index for shown in self._shown])[order]
+        timing = np.concatenate([shown.timing for shown in self._shown])[order]
+        values = pa.concat_tables([shown.values for shown in self._shown])
+        ends = last_of_each(ids) & final[ids]
+        change = np.where((index > 0) & (self.layout.results == "accumulate"), UPDATE, INSERT)
+        if self.layout.results != "retract" or not (index > 0).any():
+            return pane_rows(self.layout, keys, ids, values, order, index, timing, ends, change), ids
+        # Each row, and before it the one that it replaces: the one before it here, or what an earlier batch showed.
+        replaced = np.flatnonzero(index > 0)
+        again = np.r_[False, ids[1:] == ids[:-1]][replaced]
+        before = self._before
+        replaces = np.where(again, order[replaced - 1], values.num_rows + ids[replaced])
+        told = np.where(again, timing[replaced - 1], before.timing[ids[replaced]])
+        values = pa.concat_tables([values, before.values.cast(values.schema)])
+        places = np.argsort(np.r_[replaced * 2, np.arange(len(ids)) * 2 + 1], kind="stable")
+        of_rows = np.r_[ids[replaced], ids][places]
+        rows = pane_rows(
+            self.layout,
+            keys,
+            of_rows,
+            values,
+            np.r_[replaces, order][places],
+            np.r_[index[replaced] - 1, index][places],
+            np.r_[told, timing][places],
+            np.r_[np.zeros(len(replaced), np.bool_), ends][places],
+            np.r_[np.full(len(replaced), DELETE), change][places],
+        )
+        return rows, of_rows
+
+
+def pane_rows(
+    layout: CellLayout,
+    keys: pa.Table,
+    ids: Int64Array,
+    values: pa.Table,
+    taken: Int64Array,
+    index: Int64Array,
+    timing: Int64Array,
+    final: Mask,
+    change: Int64Array,
+) -> pa.Table:
+    """Output rows: of `keys` the rows `ids`, of `values` the rows `taken`, and the rest as it is."""
+    schema = layout.output_schema
+    arrays = [pa.array(index.astype(np.int32)), TIMINGS.take(pa.array(timing)), pa.array(final)]
+    pane = pa.StructArray.from_arrays(arrays, fields=list(schema.field("pane").type))
+    named = keys.take(pa.array(ids))
+    columns = [named.column(at.name) for at in schema if at.name in keys.column_names]
+    columns += values.combine_chunks().take(pa.array(taken)).cast(layout.aggregates.output_schema).columns
+    return pa.table([*columns, pane, CHANGES.take(pa.array(change))], schema=schema)
+
+
+def with_final(panes: pa.ChunkedArray, final: Mask) -> pa.Array:
+    """The column `pane`, with `final` told anew."""
+    whole = panes.combine_chunks()
+    structs = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
+    index, timing, _ = structs.flatten()
+    return pa.StructArray.from_arrays([index, timing, pa.array(final)], fields=list(structs.type))

@@ -1,0 +1,129 @@
+"""SessionEngine: windows that rows make themselves, each as long as rows follow one another within a gap.
+
+What is a session is decided in the order of the rows' own watermarks, which are facts of the log: before a row with
+the watermark v is looked at, the sessions that end at or before v are shown on time, and those whose lateness is over
+are forgotten; then the row joins what it overlaps. A row whose watermark the batch's has not reached waits in the
+state, so that every division into batches gives the same. A row is too late if its own span, [time, time + gap), and
+the lateness were over.
+
+A session that grows is another window: what was shown of the old one is taken back (`discard` takes nothing back),
+and its panes are counted anew. So a late row may join two closed sessions: both are taken back, and one is put out.
+
+What comes in (`input_schema`), one row for each row:
+
+    group, check                int64       hashes of the key
+    by_0, by_1, ...                         the key
+    time                        int64       null in rows that have no event time
+    watermark                   int64       the row's own; NO_TIME if nothing was known
+    gap                         int64       in microseconds
+    topic, partition, offset                where it stands
+    a0_sum, ...                             accumulators
+
+Rows are taken in rounds, each over all keys at once. A round takes of every run of connected rows as many as come
+before any of its sessions can close; usually that is all of them. Only where a trigger counts rows, or late rows come
+to closed sessions, a round takes one row of each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from mainstem.operators.stage.engine import BatchClock, StateTable, Step
+from mainstem.operators.windows.cells import POSITION, CellLayout, WindowAggregates
+from mainstem.operators.windows.late_contributions import late_contributions, late_schema
+from mainstem.operators.windows.session_rounds import SessionRounds
+from mainstem.operators.windows.triggers import Trigger, each_row
+from mainstem.operators.windows.waiting_rows import WaitingRows
+
+__all__ = ["SessionEngine", "single_row_schema"]
+
+
+@dataclass(frozen=True)
+class SessionEngine:
+    """Sessions. A value: it is sent to Spark's workers."""
+
+    # The key's columns: by_0, by_1, ...
+    by: pa.Schema
+    aggregates: WindowAggregates
+    # split | join: whether rows exactly one gap apart are two sessions or one.
+    touching: str = "split"
+    early: Trigger | None = None
+    late: Trigger | None = None
+    # In microseconds.
+    lateness: int = 0
+    # discard | accumulate | retract
+    results: str = "accumulate"
+    # always | if changed
+    on_time: str = "always"
+
+    @cached_property
+    def late_trigger(self) -> Trigger | None:
+        return (self.late or each_row()) if self.lateness else None
+
+    @cached_property
+    def layout(self) -> CellLayout:
+        again = self.early is not None or self.lateness > 0
+        return CellLayout(self.by, self.aggregates, self.results, again and self.results != "discard", keeps_rows=True)
+
+    @property
+    def state_schema(self) -> pa.Schema:
+        return self.layout.state_schema
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return self.layout.output_schema
+
+    @property
+    def late_schema(self) -> pa.Schema:
+        return late_schema(self.by, self.aggregates)
+
+    @property
+    def input_schema(self) -> pa.Schema:
+        """What `step` takes; see above."""
+        return single_row_schema(self.by, self.aggregates, pa.field("gap", pa.int64()))
+
+    def described(self) -> dict[str, Any]:
+        return {
+            "windows": "sessions",
+            "touching": self.touching,
+            "state": [[at.name, str(at.type)] for at in self.state_schema],
+            "results": self.results,
+            "lateness": self.lateness,
+        }
+
+    def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
+        came = WaitingRows(self.layout, rows, "gap", clock)
+        too_late = came.taken(came.known & (came.over(self.lateness) <= came.watermark))
+        kept, ready, waits, released = came.sorted_out(state, came.over(self.lateness) > came.watermark)
+        if not (rows.num_rows or kept.num_rows or ready.rows.num_rows):
+            return Step(self.output_schema.empty_table())
+        rounds = SessionRounds(self, kept, ready, clock)
+        late_rows = int((ready.end <= ready.watermark).sum())
+        rounds.run()
+        put, gone = rounds.state()
+        timeless = came.taken(~came.known)
+        late = late_contributions(self.late_schema, pa.concat_tables([too_late, timeless]), self.aggregates)
+        put = pa.concat_tables([put, waits])
+        gone = pa.concat_tables([gone, released])
+        counts = {"late": late_rows, "too_late": too_late.num_rows + timeless.num_rows}
+        return Step(rounds.output(), put if put.num_rows else None, gone if gone.num_rows else None, late, counts)
+
+
+def single_row_schema(by: pa.Schema, aggregates: WindowAggregates, *more: pa.Field) -> pa.Schema:
+    """What an engine takes that looks at single rows."""
+    return pa.schema(
+        [
+            pa.field("group", pa.int64()),
+            pa.field("check", pa.int64()),
+            *by,
+            pa.field("time", pa.int64()),
+            pa.field("watermark", pa.int64()),
+            *more,
+            *POSITION,
+            *aggregates.partial_schema,
+        ]
+    )

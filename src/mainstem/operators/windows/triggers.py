@@ -1,0 +1,109 @@
+"""Triggers: when a window's result is shown before and after the watermark has passed its end.
+
+A trigger is a value: after how many rows it fires, and after which periods. Both count from the last pane: what was
+looked at and found unchanged counts as shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mainstem.durations import Duration, duration_us
+from mainstem.errors import Invalid, did_you_mean
+from mainstem.operators.stage.engine import NEVER, NO_TIME
+
+__all__ = ["Period", "Trigger", "after_rows", "each_row", "every", "first_of"]
+
+_SINCE = ("epoch", "first row")
+
+
+@dataclass(frozen=True)
+class Period:
+    """A span of processing time, in microseconds: up to its next multiple since 1970, or from the first new row."""
+
+    length: int
+    aligned: bool
+
+    def due(self, came: int) -> int:
+        """When what came at a time is to be shown."""
+        return (came // self.length + 1) * self.length if self.aligned else came + self.length
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """Fires when so many rows have come since the last pane, or one of the periods has passed; whichever is first."""
+
+    rows: int | None = None
+    periods: tuple[Period, ...] = ()
+
+    def due(self, came: int) -> int:
+        """When rows that came at a time are to be shown at the latest; NEVER if time does not matter."""
+        if not self.periods or came == NO_TIME:
+            return NEVER
+        return min(NEVER, *(period.due(came) for period in self.periods))
+
+    def described(self) -> dict[str, Any]:
+        periods = [[period.length, "epoch" if period.aligned else "first row"] for period in self.periods]
+        return {"rows": self.rows, "periods": periods}
+
+
+def every(period: Duration, *, since: str = "epoch") -> Trigger:
+    """Show what has changed, once in each period of processing time.
+
+    Periods are counted since 1970, so that all windows are shown at the same moments; with `since="first row"` from
+    the first row that was not shown yet.
+
+    >>> every("1 minute").due(90_000_000)
+    120000000
+    >>> every("1 minute", since="first row").due(90_000_000)
+    150000000
+    """
+    if since not in _SINCE:
+        choice = 'Write since="epoch" or since="first row".'
+        raise Invalid(f'every(since="{since}") is not known', detail=choice, hint=did_you_mean(since, _SINCE))
+    length = duration_us(period, setting="period")
+    if length <= 0:
+        detail = "A period of no length would never end."
+        raise Invalid(f'period "{period}" is not positive', detail=detail, hint='For example: every("1 minute").')
+    return Trigger(periods=(Period(length, since == "epoch"),))
+
+
+def after_rows(count: int) -> Trigger:
+    """Show a result whenever so many rows have come since the last one, counted one by one in the log's order.
+
+    >>> after_rows(3).rows
+    3
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        detail = "Rows are counted by whole numbers, from 1."
+        raise Invalid(f"after_rows({count!r}) counts no rows", detail=detail, hint="For example: after_rows(100).")
+    return Trigger(rows=count)
+
+
+def each_row() -> Trigger:
+    """Show a result after each row.
+
+    >>> each_row() == after_rows(1)
+    True
+    """
+    return after_rows(1)
+
+
+def first_of(*triggers: Trigger) -> Trigger:
+    """Whichever comes first.
+
+    >>> first_of(every("1 minute"), after_rows(100)).rows
+    100
+    """
+    if not triggers:
+        hint = 'For example: first_of(every("1 minute"), after_rows(100)).'
+        raise Invalid("first_of() names no trigger", detail="It would never show anything.", hint=hint)
+    return _first(triggers)
+
+
+def _first(triggers: Sequence[Trigger]) -> Trigger:
+    counts = [trigger.rows for trigger in triggers if trigger.rows is not None]
+    periods = tuple(dict.fromkeys(period for trigger in triggers for period in trigger.periods))
+    return Trigger(min(counts, default=None), periods)

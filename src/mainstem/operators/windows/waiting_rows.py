@@ -1,0 +1,107 @@
+"""Waiting rows: single rows that an engine looks at in the order of their own watermarks.
+
+A row whose own watermark is above the batch's waits in the state until the batch's gets there: rows that belong
+before it may still come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock, Int64Array, StateTable
+from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.windows.cells import POSITION, WAITING, CellLayout, held, typed
+from mainstem.operators.windows.numbering import Mask, later, numbers
+
+__all__ = ["ReadyRows", "WaitingRows"]
+
+
+@dataclass(frozen=True)
+class ReadyRows:
+    """Single rows, column by column: the span of each, its own watermark, and the rest of it."""
+
+    start: Int64Array
+    end: Int64Array
+    watermark: Int64Array
+    # As state rows have them: group, check, by, position, accumulators.
+    rows: pa.Table
+
+
+class WaitingRows:
+    """The rows of a batch, and of those before it that waited. For one thread."""
+
+    def __init__(self, layout: CellLayout, rows: pa.Table, span: str | int, clock: BatchClock) -> None:
+        """`span` is how long a row's own window is: a number, or the column that says it."""
+        self.layout, self.rows, self.clock = layout, rows, clock
+        self.time = numbers(rows, "time")
+        self.known = np.asarray(rows.column("time").is_valid())
+        lengths = (
+            np.full(rows.num_rows, span, np.int64) if isinstance(span, int) else np.maximum(1, numbers(rows, span))
+        )
+        self.end = np.where(self.time > NEVER - 1 - lengths, np.int64(NEVER - 1), self.time + lengths)
+        # Where appends raced, a row may come with a watermark that was passed: then it is late by the batch's.
+        self.watermark = np.maximum(numbers(rows, "watermark", NO_TIME), clock.watermark_before)
+
+    def over(self, lateness: int) -> Int64Array:
+        """When nothing of a row's own span can be corrected any more."""
+        return later(self.end, lateness)
+
+    def taken(self, which: Mask) -> pa.Table:
+        """Some rows with their own spans, as `late_contributions` wants them."""
+        chosen = np.flatnonzero(which)
+        rows = self.rows.take(pa.array(chosen))
+        known = ~self.known[chosen]
+        return (
+            rows.append_column("window_start", pa.array(self.time[chosen], mask=known))
+            .append_column("window_end", pa.array(self.end[chosen], mask=known))
+            .append_column("rows", pa.array(np.ones(len(chosen), np.int64)))
+        )
+
+    def sorted_out(
+        self, state: StateTable, counted: Mask, *, beyond: int = 0
+    ) -> tuple[pa.Table, ReadyRows, pa.Table, pa.Table]:
+        """What is kept of the keys that are looked at; the rows that are ready; those that wait; those that waited.
+
+        A row is ready if the batch's watermark has reached its own, or is `beyond` it by so much.
+        """
+        ready = self.known & counted & (later(self.watermark, beyond) <= self.clock.watermark)
+        waits = self.known & counted & ~ready
+        due = state.due(self.clock)
+        waited = due.filter(pa.array(_waiting(due)))
+        groups = np.r_[numbers(self.rows, "group")[ready], numbers(waited, "group")]
+        kept = held(state, groups, due)
+        kept = kept.filter(pa.array(~_waiting(kept)))
+        now = self._stored(ready, beyond)
+        rows = pa.concat_tables([now, waited]).combine_chunks()
+        readied = ReadyRows(
+            numbers(rows, "window_start"), numbers(rows, "window_end"), numbers(rows, "watermark", NO_TIME), rows
+        )
+        return kept, readied, self._stored(waits, beyond), waited.select(["group", "item"])
+
+    def _stored(self, which: Mask, beyond: int) -> pa.Table:
+        chosen = np.flatnonzero(which)
+        rows = self.rows.take(pa.array(chosen))
+        position = [numbers(rows, at.name) for at in POSITION]
+        count = len(chosen)
+        columns: dict[str, object] = {
+            "item": mixed(numbers(rows, "check"), np.full(count, WAITING, np.int64), *position),
+            "event_due": later(self.watermark[chosen], beyond),
+            "processing_due": np.full(count, NEVER, np.int64),
+            "kind": np.full(count, WAITING, np.int8),
+            "window_start": self.time[chosen],
+            "window_end": self.end[chosen],
+            "rows": np.ones(count, np.int64),
+            "watermark": self.watermark[chosen],
+        }
+        names = ["group", "check", *self.layout.by.names, *(at.name for at in POSITION)]
+        names += self.layout.aggregates.partial_schema.names
+        schema = self.layout.state_schema
+        plain = typed(rows.select(names), pa.schema([schema.field(name) for name in names]))
+        return self.layout.stored(columns, plain)
+
+
+def _waiting(rows: pa.Table) -> Mask:
+    return np.asarray(numbers(rows, "kind") == WAITING)

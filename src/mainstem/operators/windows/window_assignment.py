@@ -1,0 +1,194 @@
+"""Which windows a row belongs to, and whether it is on time for each: in Spark's SQL, and the same over Arrow.
+
+Of the fixed kinds a row has no window, one, or several whose ends lie one step apart. So a row's windows are four
+numbers, and rows that share them can be put together before they are multiplied by their windows:
+
+    window_start    of the first window (hopping: each further one begins a step later; cumulating: all begin there)
+    window_end      the earliest end
+    windows         how many
+    closed, gone    for how many of them the row is late, and too late: its own watermark is at or above their end, or
+                    their end and the lateness
+
+A row without a time is too late, for a window that is nowhere (null).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainstem.operators.stage.engine import NEVER, NO_TIME, Int64Array
+from mainstem.operators.windows.window_kinds import Calendar, Cumulating, Everything, Hopping, Tumbling
+
+__all__ = ["FixedKind", "WindowAssignment"]
+
+FixedKind = Tumbling | Hopping | Cumulating | Calendar | Everything
+
+# Shown on time when everything has come.
+END_OF_EVERYTHING = NEVER - 1
+_DAY = 86_400_000_000
+_HOUR = 3_600_000_000
+# How Spark's `trunc` calls the units of a calendar.
+_TRUNCATED = {"week": "WEEK", "month": "MONTH", "quarter": "QUARTER", "year": "YEAR"}
+_MONTHS = {"month": 1, "quarter": 3, "year": 12}
+
+
+@dataclass(frozen=True)
+class WindowAssignment:
+    """One kind of window, and how long after its end it may be corrected (microseconds)."""
+
+    kind: FixedKind
+    lateness: int
+
+    @property
+    def step(self) -> int:
+        """From one end to the next; 0 where a row has one window at most."""
+        if isinstance(self.kind, Hopping) and self.kind.size > self.kind.slide:
+            return self.kind.slide
+        return self.kind.step if isinstance(self.kind, Cumulating) else 0
+
+    @property
+    def start_step(self) -> int:
+        """From one start to the next."""
+        return self.step if isinstance(self.kind, Hopping) else 0
+
+    @property
+    def leaves_gaps(self) -> bool:
+        """Whether there are times that belong to no window."""
+        return isinstance(self.kind, Hopping) and self.kind.size < self.kind.slide
+
+    # In SQL
+
+    def native(self) -> dict[str, str]:
+        """SQL for window_start, window_end and windows, of a row's `time`. Each may use those before it."""
+        start, end, windows = self._native_first()
+        windows = windows if windows == "1L" else f"IF(time IS NULL, 1L, {windows})"
+        return {"window_start": start, "window_end": end, "windows": windows}
+
+    def native_keys(self) -> tuple[str, ...]:
+        """Those of the three columns that the others follow from: rows that share them share their windows."""
+        if isinstance(self.kind, Tumbling):
+            return ("window_start",)
+        if isinstance(self.kind, Hopping):
+            return ("window_start", "windows") if self.kind.size % self.kind.slide else ("window_start",)
+        return ("window_start", "window_end")
+
+    def native_again(self) -> dict[str, str]:
+        """SQL for the columns that follow from the others. Each may use those before it."""
+        kind = self.kind
+        windows = "1L"
+        if isinstance(kind, Hopping):
+            windows = f"IF(time IS NULL, 1L, {kind.size // kind.slide}L)"
+        if isinstance(kind, Cumulating):
+            windows = self.native()["windows"]
+        size = kind.size if isinstance(kind, Tumbling | Hopping) else 0
+        return {"window_end": f"window_start + {size}L", "windows": windows}
+
+    def native_passed(self, which: str) -> str:
+        """SQL for how many of a row's windows are `closed` or `gone`, of its `watermark` and the three columns."""
+        if isinstance(self.kind, Everything):
+            return "IF(time IS NULL, 1L, 0L)"
+        first = f"(window_end + {self.lateness if which == 'gone' else 0}L)"
+        passed = f"least((watermark - {first}) div {self.step}L + 1L, windows)" if self.step else "1L"
+        return f"CASE WHEN time IS NULL THEN 1L WHEN watermark >= {first} THEN {passed} ELSE 0L END"
+
+    def _native_first(self) -> tuple[str, str, str]:
+        kind = self.kind
+        if isinstance(kind, Tumbling):
+            start = f"time - pmod(time - {kind.offset}L, {kind.size}L)"
+            return start, f"window_start + {kind.size}L", "1L"
+        if isinstance(kind, Hopping):
+            rest, whole = kind.size % kind.slide, kind.size // kind.slide
+            since = f"pmod(time - {kind.offset}L, {kind.slide}L)"
+            # Just after a start, where the size is no multiple of the slide, one window more is open.
+            more = f"IF({since} < {rest}L, 1L, 0L)"
+            start = f"time - {since} - ({whole - 1}L + {more}) * {kind.slide}L"
+            return start, f"window_start + {kind.size}L", f"{whole}L + {more}"
+        if isinstance(kind, Cumulating):
+            start = f"time - pmod(time - {kind.offset}L, {kind.size}L)"
+            end = f"time - pmod(time - {kind.offset}L, {kind.step}L) + {kind.step}L"
+            return start, end, f"(window_start + {kind.size}L - window_end) div {kind.step}L + 1L"
+        if isinstance(kind, Everything):
+            end = f"IF(time IS NULL, NULL, {END_OF_EVERYTHING}L)"
+            return f"- {end}", end, "1L"
+        return (*_native_calendar(kind), "1L")
+
+    # Over Arrow
+
+    def arrow(self, times: pa.Array, watermarks: pa.Array) -> dict[str, Int64Array]:
+        """The five columns, of times and watermarks, null where there is none."""
+        timeless = np.asarray(times.is_null())
+        start, end, windows = self._arrow_first(np.asarray(times.fill_null(0)).astype(np.int64))
+        found = {"window_start": start, "window_end": end, "windows": np.where(timeless, 1, windows)}
+        for name, lateness in (("closed", 0), ("gone", self.lateness)):
+            passed = self._arrow_passed(end, np.asarray(watermarks.fill_null(NO_TIME)), windows, lateness)
+            found[name] = np.where(timeless, 1, passed)
+        return found
+
+    def _arrow_passed(self, end: Int64Array, watermarks: Int64Array, windows: Int64Array, lateness: int) -> Int64Array:
+        if isinstance(self.kind, Everything):
+            # Its end and a lateness are more than there is of time.
+            return np.zeros(len(end), np.int64)
+        reached = watermarks >= end + lateness
+        beyond = np.where(reached, watermarks, end + lateness) - end - lateness
+        return np.where(reached, np.minimum(beyond // self.step + 1 if self.step else 1, windows), 0)
+
+    def _arrow_first(self, time: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+        kind, one = self.kind, np.ones(len(time), np.int64)
+        if isinstance(kind, Tumbling):
+            start = time - (time - kind.offset) % kind.size
+            return start, start + kind.size, one
+        if isinstance(kind, Hopping):
+            since = (time - kind.offset) % kind.slide
+            windows = kind.size // kind.slide + (since < kind.size % kind.slide)
+            start = time - since - (windows - 1) * kind.slide
+            return start, start + kind.size, windows
+        if isinstance(kind, Cumulating):
+            start = time - (time - kind.offset) % kind.size
+            end = time - (time - kind.offset) % kind.step + kind.step
+            return start, end, (start + kind.size - end) // kind.step + 1
+        if isinstance(kind, Everything):
+            return -END_OF_EVERYTHING * one, END_OF_EVERYTHING * one, one
+        return (*_arrow_calendar(kind, time), one)
+
+
+def _native_calendar(kind: Calendar) -> tuple[str, str]:
+    """Through local dates, so that neither the session's time zone nor an hour that is twice in a night matters."""
+    zone = f"'{kind.time_zone}'"
+    local = f"unix_micros(from_utc_timestamp(timestamp_micros(time), {zone}))"
+    if kind.unit == "hour":
+        # Local hours begin at whole hours of the zone, which may be half an hour off UTC's.
+        since = f"pmod({local}, {_HOUR}L)"
+        return f"time - {since}", f"window_start + {_HOUR}L"
+    date = f"date_from_unix_date(CAST(({local} - pmod({local}, {_DAY}L)) div {_DAY}L AS INT))"
+    if kind.unit == "day":
+        first, after = date, f"date_add({date}, 1)"
+    else:
+        first = f"trunc({date}, '{_TRUNCATED[kind.unit]}')"
+        after = f"date_add({first}, 7)" if kind.unit == "week" else f"add_months({first}, {_MONTHS[kind.unit]})"
+    start, end = (
+        f"unix_micros(to_utc_timestamp(timestamp_micros(unix_date({day}) * {_DAY}L), {zone}))" for day in (first, after)
+    )
+    return start, end
+
+
+def _arrow_calendar(kind: Calendar, time: Int64Array) -> tuple[Int64Array, Int64Array]:
+    moments = pa.array(time).view(pa.timestamp("us", kind.time_zone))
+    local = pc.local_timestamp(moments)
+    if kind.unit == "hour":
+        start = time - np.asarray(local.view(pa.int64())) % _HOUR
+        return start, start + _HOUR
+    first = pc.floor_temporal(local, unit=kind.unit, week_starts_monday=True)
+    # From the first day on, so many days later lies surely within the next unit, and no unit further.
+    days = {"day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366}[kind.unit]
+    next_days = pa.array(np.asarray(first.view(pa.int64())) + days * _DAY).view(pa.timestamp("us"))
+    after = pc.floor_temporal(next_days, unit=kind.unit, week_starts_monday=True)
+    # A midnight that is twice counts when it comes first, one that is left out when the clock has moved on.
+    start, end = (
+        pc.assume_timezone(day, kind.time_zone, ambiguous="earliest", nonexistent="latest").view(pa.int64())
+        for day in (first, after)
+    )
+    return np.asarray(start), np.asarray(end)

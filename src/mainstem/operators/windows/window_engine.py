@@ -1,0 +1,293 @@
+"""WindowEngine: windows that a row's time alone decides (tumbling, hopping, cumulating, calendar, everything).
+
+Windows are assigned before, and whether a row is on time for a window too: by the row's own watermark, which is a
+fact of the log. So an on-time pane holds the same rows however they are divided into batches. Late rows that come
+before their window's on-time pane wait for it.
+
+What comes in (`input_schema`), one row for each row and window, or pre-aggregated by key, window and timing:
+
+    group, check                    int64       hashes of the key
+    by_0, by_1, ...                             the key
+    window_start, window_end        int64       null in rows that have no event time (timing 2)
+    timing                          int8        0 on time, 1 late, 2 too late
+    rows                            int64       how many rows these accumulators are of
+    a0_sum, ...                                 accumulators
+    time, watermark                 int64       of single rows (timing 2, or where a trigger counts rows), else null
+    topic, partition, offset                    of single rows, else null
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
+from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.windows.cells import CELL, POSITION, WAITING, CellLayout, Cells, WindowAggregates, held, typed
+from mainstem.operators.windows.late_contributions import late_contributions, late_schema
+from mainstem.operators.windows.numbering import Mask, later, numbered, numbers
+from mainstem.operators.windows.panes import EARLY, LATE, ON_TIME, Panes
+from mainstem.operators.windows.phases import Arrivals, Phase
+from mainstem.operators.windows.triggers import Trigger, each_row
+
+__all__ = ["WindowEngine"]
+
+ON_TIME_ROW, LATE_ROW, TOO_LATE_ROW = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class WindowEngine:
+    """Windows that are assigned before. A value: it is sent to Spark's workers."""
+
+    # The key's columns: by_0, by_1, ...
+    by: pa.Schema
+    aggregates: WindowAggregates
+    early: Trigger | None = None
+    # Where there is lateness: each row, unless something else is said.
+    late: Trigger | None = None
+    # In microseconds.
+    lateness: int = 0
+    # discard | accumulate | retract
+    results: str = "accumulate"
+    # always | if changed
+    on_time: str = "always"
+    # Whether the state has columns for single rows, which another engine keeps beside the cells.
+    beside: bool = False
+
+    @cached_property
+    def late_trigger(self) -> Trigger | None:
+        return (self.late or each_row()) if self.lateness else None
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether rows must come one by one, with their positions."""
+        return self._counts(self.early) or self._counts(self.late_trigger)
+
+    @staticmethod
+    def _counts(trigger: Trigger | None) -> bool:
+        return trigger is not None and trigger.rows is not None
+
+    @cached_property
+    def layout(self) -> CellLayout:
+        again = self.early is not None or self.lateness > 0
+        keeps = again and self.results != "discard"
+        single = self.beside or self._counts(self.late_trigger)
+        return CellLayout(self.by, self.aggregates, self.results, keeps, single)
+
+    @property
+    def state_schema(self) -> pa.Schema:
+        return self.layout.state_schema
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return self.layout.output_schema
+
+    @property
+    def late_schema(self) -> pa.Schema:
+        return late_schema(self.by, self.aggregates)
+
+    @property
+    def input_schema(self) -> pa.Schema:
+        """What `step` takes; see above."""
+        return pa.schema(
+            [
+                pa.field("group", pa.int64()),
+                pa.field("check", pa.int64()),
+                *self.by,
+                pa.field("window_start", pa.int64()),
+                pa.field("window_end", pa.int64()),
+                pa.field("timing", pa.int8()),
+                pa.field("rows", pa.int64()),
+                *self.aggregates.partial_schema,
+                pa.field("time", pa.int64()),
+                pa.field("watermark", pa.int64()),
+                *POSITION,
+            ]
+        )
+
+    def described(self) -> dict[str, Any]:
+        return {
+            "windows": "fixed",
+            "state": [[at.name, str(at.type)] for at in self.state_schema],
+            "results": self.results,
+            "lateness": self.lateness,
+        }
+
+    def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
+        rows, late = self._divided(rows, clock)
+        kept = held(state, numbers(rows, "group"), state.due(clock))
+        if not (rows.num_rows or kept.num_rows or late.num_rows):
+            return Step(self.output_schema.empty_table())
+        return _Batch(self, kept, rows, clock).step(late)
+
+    def _divided(self, rows: pa.Table, clock: BatchClock) -> tuple[pa.Table, pa.Table]:
+        """Rows that count, and those that are too late."""
+        timing = numbers(rows, "timing")
+        end = numbers(rows, "window_end")
+        gone = (timing == TOO_LATE_ROW) | (later(end, self.lateness) <= clock.watermark_before)
+        # Where appends raced, a row may come for a window that was shown: it is late.
+        timing = np.where((timing == ON_TIME_ROW) & (end <= clock.watermark_before), LATE_ROW, timing)
+        rows = rows.set_column(rows.schema.get_field_index("timing"), "timing", pa.array(timing.astype(np.int8)))
+        if not gone.any():
+            return rows, rows.slice(0, 0)
+        return rows.filter(pa.array(~gone)), rows.filter(pa.array(gone))
+
+
+class _Batch:
+    """One step: the cells it touches are numbered, and all that happens to them happens to all at once."""
+
+    def __init__(self, engine: WindowEngine, kept: pa.Table, rows: pa.Table, clock: BatchClock) -> None:
+        self.engine, self.clock, self.layout = engine, clock, engine.layout
+        kind = numbers(kept, "kind")
+        both = pa.concat_tables([_keys(kept, engine.by), _keys(rows, engine.by)]).combine_chunks()
+        start, end = numbers(both, "window_start"), numbers(both, "window_end")
+        item = mixed(numbers(both, "check"), start, end)
+        ids, _ = numbered(numbers(both, "group"), item)
+        due = (numbers(kept, "event_due") <= clock.watermark) | (numbers(kept, "processing_due") <= clock.now)
+        touched = np.zeros(int(ids.max()) + 1 if len(ids) else 0, np.bool_)
+        touched[ids[np.r_[due, np.ones(rows.num_rows, np.bool_)]]] = True
+        # Cells of the same keys that nothing happens to stay as they are.
+        chosen = np.flatnonzero(touched[ids])
+        renumbered = np.cumsum(touched) - 1
+        ids = renumbered[ids[chosen]]
+        self.count = int(touched.sum())
+        firsts = np.empty(self.count, np.int64)
+        firsts[ids[::-1]] = chosen[::-1]
+        old = chosen < kept.num_rows
+        kept_rows, kept_ids = chosen[old], ids[old]
+        self.rows, self.row_cells = rows, ids[~old]
+        cells = kind[kept_rows] == CELL
+        index = np.full(self.count, -1, np.int64)
+        index[kept_ids[cells]] = kept_rows[cells]
+        self.cells = Cells.of_state(self.layout, kept, index)
+        self.kept = index >= 0
+        # Of those that are kept: whether their on-time pane is still to come.
+        event_due = numbers(kept, "event_due")
+        self.was_open = np.zeros(self.count, np.bool_)
+        self.was_open[self.kept] = event_due[index[self.kept]] == end[firsts][self.kept]
+        self.waiting, self.waiting_cells = kept.take(pa.array(kept_rows[~cells])), kept_ids[~cells]
+        self.keys = both.take(pa.array(firsts))
+        self.item = item[firsts]
+        self.end = end[firsts]
+
+    def step(self, too_late: pa.Table) -> Step:
+        engine, cells, watermark, now = self.engine, self.cells, self.clock.watermark, self.clock.now
+        panes = Panes(self.layout, cells)
+        expiry = later(self.end, engine.lateness)
+        was_open = self.was_open
+        woken = cells.due <= now
+        timing = numbers(self.rows, "timing")
+        on_time, over = timing == ON_TIME_ROW, self.end <= watermark
+        arrivals = self._arrivals(self.rows, self.row_cells, on_time, engine.early)
+        opened = was_open.copy()
+        opened[arrivals.cells] = True
+        closing = opened & over
+        forced = closing & (engine.on_time == "always")
+        waking = was_open & ~over & woken
+        Phase(engine.early, EARLY, ON_TIME, closing, forced, waking, now).run(cells, arrivals, panes)
+
+        rows, ids = self._late_rows(over, timing)
+        arrivals = self._arrivals(rows, ids, np.ones(len(ids), np.bool_), engine.late_trigger)
+        existing = self.kept | opened
+        existing[arrivals.cells] = True
+        expired = existing & (expiry <= watermark)
+        nothing = np.zeros(self.count, np.bool_)
+        # A timer that was set before the on-time pane ended with it.
+        waking = self.kept & ~was_open & ~expired & woken
+        if engine.lateness and (over & existing).any():
+            Phase(engine.late_trigger, LATE, LATE, expired, nothing, waking, now).run(cells, arrivals, panes)
+        put, gone = self._state(existing & ~expired, np.where(over, expiry, self.end), expired, over, timing)
+        late = late_contributions(engine.late_schema, too_late, engine.aggregates)
+        counts = {"late": int(numbers(self.rows, "rows")[timing == LATE_ROW].sum()), "too_late": _rows_in(too_late)}
+        return Step(panes.output(self.keys, expired)[0], put, gone, late, counts)
+
+    def _arrivals(self, rows: pa.Table, ids: Int64Array, which: Mask, trigger: Trigger | None) -> Arrivals:
+        """Rows of cells in order: of the cells, and where rows are counted as in the log."""
+        chosen = np.flatnonzero(which)
+        if trigger is not None and trigger.rows is not None and len(chosen):
+            position = [numbers(rows, name)[chosen] for name in ("offset", "partition", "topic")]
+            chosen = chosen[np.lexsort((*position, ids[chosen]))]
+        picked = (
+            rows if len(chosen) == rows.num_rows and (chosen == np.arange(len(chosen))).all() else rows.take(chosen)
+        )
+        return Arrivals(ids[chosen], numbers(picked, "rows"), _partials(picked, self.layout))
+
+    def _late_rows(self, over: Mask, timing: Int64Array) -> tuple[pa.Table, Int64Array]:
+        """The late rows of windows whose end has come: those of this batch, and those that waited for it."""
+        names = [*self.layout.aggregates.partial_schema.names, "rows", *(at.name for at in POSITION)]
+        if not self.layout.keeps_rows:
+            names = names[: -len(POSITION)]
+        now = np.flatnonzero((timing == LATE_ROW) & over[self.row_cells])
+        waited = np.flatnonzero(over[self.waiting_cells])
+        fields = pa.schema([self.layout.state_schema.field(name) for name in names])
+        parts = [
+            typed(self.waiting.select(names).take(waited), fields),
+            typed(self.rows.select(names).take(now), fields),
+        ]
+        return pa.concat_tables(parts).combine_chunks(), np.r_[self.waiting_cells[waited], self.row_cells[now]]
+
+    def _state(
+        self, stays: Mask, due: Int64Array, expired: Mask, over: Mask, timing: Int64Array
+    ) -> tuple[pa.Table | None, pa.Table | None]:
+        """What is put into the state, and what goes from it."""
+        cells = self.cells
+        kept = np.flatnonzero(stays)
+        columns: dict[str, object] = {"item": self.item[kept], "event_due": due[kept]}
+        cell_rows = cells.stored(kept, columns, self.keys.take(pa.array(kept)))
+        put = pa.concat_tables([cell_rows, self._waiting(over, timing)])
+        released = self.waiting.filter(pa.array(over[self.waiting_cells])).select(["group", "item"])
+        forgotten = np.flatnonzero(expired & self.kept)
+        group = np.r_[numbers(self.keys, "group")[forgotten], numbers(released, "group")]
+        items = np.r_[self.item[forgotten], numbers(released, "item")]
+        gone = pa.table([group, items], schema=pa.schema(STATE_COLUMNS[:2]))
+        return put if put.num_rows else None, gone if gone.num_rows else None
+
+    def _waiting(self, over: Mask, timing: Int64Array) -> pa.Table:
+        """Late rows that came before the on-time pane of their window."""
+        now = np.flatnonzero((timing == LATE_ROW) & ~over[self.row_cells])
+        rows, ids = self.rows.take(now), self.row_cells[now]
+        if self.layout.keeps_rows:
+            position = [numbers(rows, at.name) for at in POSITION]
+            columns: dict[str, object] = {at.name: rows.column(at.name).cast(at.type) for at in POSITION}
+            item = mixed(self.item[ids], *position)
+            partials, count = _partials(rows, self.layout), numbers(rows, "rows")
+        else:
+            # One row for all that waits for a window.
+            columns = {}
+            before = np.flatnonzero(np.isin(self.waiting_cells, ids))
+            some, firsts = numbered(np.r_[self.waiting_cells[before], ids])
+            waiting = self.waiting.take(before)
+            parts = pa.concat_tables([_partials(waiting, self.layout), _partials(rows, self.layout)])
+            partials = self.layout.aggregates.merged(parts, some, len(firsts)) if len(firsts) else parts
+            count = np.bincount(some, np.r_[numbers(waiting, "rows"), numbers(rows, "rows")], len(firsts)).astype(
+                np.int64
+            )
+            ids = np.r_[self.waiting_cells[before], ids][firsts]
+            item = mixed(self.item[ids], np.full(len(ids), WAITING, np.int64))
+        columns |= {
+            "item": item,
+            "event_due": self.end[ids],
+            "processing_due": np.full(len(ids), NEVER, np.int64),
+            "kind": np.full(len(ids), WAITING, np.int8),
+            "rows": count,
+        }
+        return self.layout.stored(columns, self.keys.take(pa.array(ids)), partials)
+
+
+def _keys(rows: pa.Table, by: pa.Schema) -> pa.Table:
+    names = ["group", "check", *by.names, "window_start", "window_end"]
+    types = [pa.int64(), pa.int64(), *by.types, pa.int64(), pa.int64()]
+    return typed(rows.select(names), pa.schema(list(zip(names, types, strict=True))))
+
+
+def _partials(rows: pa.Table, layout: CellLayout) -> pa.Table:
+    schema = layout.aggregates.partial_schema
+    return typed(rows.select(schema.names), schema)
+
+
+def _rows_in(rows: pa.Table) -> int:
+    return int(numbers(rows, "rows").sum())

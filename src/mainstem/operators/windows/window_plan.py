@@ -1,0 +1,238 @@
+"""WindowPlan: what `windowed` found out about its rows: what it selects of them, the stage, and what is shown in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from mainstem.errors import Invalid
+from mainstem.log.record import RECORD_MARK
+from mainstem.operators.aggregates.aggregate_columns import read_aggregates
+from mainstem.operators.aggregates.aggregates import Aggregates
+from mainstem.operators.stage.engine import Engine
+from mainstem.operators.stage.frame_columns import by_names, columns_of, scripted
+from mainstem.operators.stage.stage import StageSpec
+from mainstem.operators.windows.window_assignment import WindowAssignment
+from mainstem.operators.windows.window_engine import WindowEngine
+from mainstem.operators.windows.window_kinds import Everything, Sessions, Sliding, Validity, WindowKind
+from mainstem.operators.windows.window_rows import WindowRows
+from mainstem.operators.windows.window_time import WINDOW_MARK, RowTime, row_time
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["WindowPlan", "planned"]
+
+RESERVED = ("window", "pane", "record")
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """A stage of windows with the native steps around it."""
+
+    spec: StageSpec
+    # What is selected of the rows before the stage, and of what it gives.
+    before: Sequence[Column]
+    after: Sequence[Column]
+
+    def narrowed(self, rows: DataFrame) -> DataFrame:
+        """What the stage needs of the rows."""
+        return rows.select(*self.before)
+
+    def shown(self, rows: DataFrame) -> DataFrame:
+        """What the user gets of the stage."""
+        return rows.select(*self.after)
+
+
+def planned(
+    rows: DataFrame,
+    window: WindowKind,
+    by: str | Sequence[str],
+    aggregates: Sequence[Column | str],
+    on: str | None,
+    settings: Mapping[str, Any],
+) -> Any:
+    """Everything is checked here, so that a mistake is told while the program is built."""
+    schema = columns_of(rows)
+    names = by_names(by, schema, "windowed")
+    time = row_time(schema, on)
+    if rows.isStreaming and not (time.watermarked or time.appended) and not isinstance(window, Everything):
+        raise Invalid(
+            "windowed needs each row's watermark, and the rows have none",
+            detail="A window is shown on time when the watermark passes its end; without one it never would be.",
+            hint='Read the topic with stream(watermark="10 minutes"), and keep `record` in what you select.',
+        )
+    if scripted(rows):
+        from mainstem.operators.windows.scripted_windows import scripted_plan
+
+        return scripted_plan(schema, window, names, aggregates, time, settings)
+    written = read_aggregates(rows, aggregates, time.native(), _taken_back(schema, time))
+    check_names(names, list(written.answers))
+    key = pa.schema([pa.field(f"by_{place}", schema.field(name).type) for place, name in enumerate(names)])
+    spec = stage_spec(window, key, written.aggregates, settings, time)
+    titles = {written.bare.get(number, call.text): number for number, call in enumerate(written.calls)}
+    spec = with_late_names(spec, names, {number: title for title, number in titles.items()}, written.calls)
+    calls = [call.text for call in written.calls]
+    definition = {"window": repr(window), "by": list(names), "time": time.title, "aggregates": calls}
+    spec = replace(spec, definition=definition)
+    before = [*_keys(names), *time.native_columns(), *_gap(rows, window)]
+    before += [column.alias(name) for name, column in written.inputs.items()]
+    return WindowPlan(spec, before, _after(schema, names, written.answers, shown_as(settings)))
+
+
+def stage_spec(
+    window: WindowKind, key: pa.Schema, aggregates: Aggregates, settings: Mapping[str, Any], time: RowTime
+) -> StageSpec:
+    """The engine of a kind of windows, with what makes rows ready for it."""
+    engine = _engine(window, key, aggregates, settings)
+    fixed = not isinstance(window, Sessions | Sliding | Validity)
+    assignment = WindowAssignment(window, settings["lateness"]) if fixed else None  # type: ignore[arg-type]
+    early = settings["early"]
+    single = early is not None and early.rows is not None
+    ready = WindowRows(key, aggregates, engine.input_schema, assignment, single)
+    bound = "" if isinstance(window, Everything) else f"the watermark of {time.title}"
+    decides: Literal["event", "append"] = "append" if time.appended else "event"
+    return StageSpec("windowed", engine, ready.native, ready.arrow, bounded_by=bound, time=decides)
+
+
+def _engine(window: WindowKind, key: pa.Schema, aggregates: Aggregates, settings: Mapping[str, Any]) -> Any:
+    if isinstance(window, Sessions):
+        from mainstem.operators.windows.session_engine import SessionEngine
+
+        return SessionEngine(key, aggregates, touching=window.touching, **settings)
+    if isinstance(window, Sliding):
+        from mainstem.operators.windows.sliding_engine import SlidingEngine
+
+        return SlidingEngine(key, aggregates, span=window.span, **settings)
+    if isinstance(window, Validity):
+        from mainstem.operators.windows.validity_engine import ValidityEngine
+
+        return ValidityEngine(key, aggregates, **settings)
+    return WindowEngine(key, aggregates, **settings)
+
+
+def shown_as(settings: Mapping[str, Any]) -> str:
+    """What kind of rows come out: each window once and for all ("final"), or as `results` says."""
+    once = settings["early"] is None and not settings["lateness"]
+    return "final" if once else str(settings["results"])
+
+
+def with_late_names(
+    spec: StageSpec, names: Sequence[str], titles: Mapping[int, str], calls: Sequence[Any]
+) -> StageSpec:
+    """What the columns of late rows are called, and which are summed up: what a sum or a count is of."""
+    engine: Engine = spec.engine
+    late = engine.late_schema
+    if late is None:
+        return spec
+    renamed = {f"by_{place}": name for place, name in enumerate(names)}
+    renamed |= {f"o{number}": title for number, title in titles.items()}
+    taken = {at.name for at in late} - set(renamed)
+    # The engine's own columns stay as they are: a user's "rows" becomes "rows_".
+    unique: dict[str, str] = {}
+    for column, title in renamed.items():
+        while title in taken:
+            title += "_"  # noqa: PLW2901
+        taken.add(title)
+        unique[column] = title
+    units = tuple(unique[f"o{at}"] for at, call in enumerate(calls) if call.function in ("sum", "count"))
+    return replace(spec, late_names=unique, late_units=units)
+
+
+def check_names(by: Sequence[str], aggregates: Sequence[str]) -> None:
+    """Raise if two columns of the result would have one name."""
+    for name in [*by, *aggregates]:
+        if name in RESERVED:
+            what = "a column of the key" if name in by else "an aggregate"
+            raise Invalid(
+                f'{what} is called "{name}"',
+                detail="The columns of windows are the key, `window`, the aggregates, `pane` and `record`.",
+                hint=f'Give it another name: .alias("{name}_of_row").',
+            )
+    if both := sorted(set(by) & set(aggregates)):
+        raise Invalid(
+            f'an aggregate is called "{both[0]}" like a column of the key',
+            detail="Both are columns of the result.",
+            hint=f'Give the aggregate another name: .alias("{both[0]}_total").',
+        )
+
+
+def _keys(names: Sequence[str]) -> list[Column]:
+    from pyspark.sql import functions as F
+
+    return [F.col(_quoted(name)).alias(f"by_{place}") for place, name in enumerate(names)]
+
+
+def check_corrections(schema: pa.Schema) -> bool:
+    """Whether the rows are windows of which some take back earlier ones. Raises if they are windows that are shown again."""
+    marks = schema.field("window").metadata or {} if "window" in schema.names else {}
+    results: str = marks.get(WINDOW_MARK.encode(), b"").decode()
+    if results == "accumulate":
+        raise Invalid(
+            "windowed is given windows of which each pane holds all that came before it",
+            detail='With results="accumulate" a window that is shown again would be counted again.',
+            hint='Show them with results="retract": what is shown again is taken back first.',
+        )
+    return results == "retract"
+
+
+def _taken_back(schema: pa.Schema, time: RowTime) -> Column | None:
+    """Of windows that are corrected: which rows take back an earlier one. None where each row counts."""
+    from pyspark.sql import functions as F
+
+    if not check_corrections(schema) or time.record is None:
+        return None
+    return F.col(_quoted(time.record))["change"] == "delete"
+
+
+def _gap(rows: DataFrame, window: WindowKind) -> list[Column]:
+    """A session's gap in microseconds, row by row."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DayTimeIntervalType
+
+    if not isinstance(window, Sessions):
+        return []
+    if isinstance(window.gap, int):
+        return [F.lit(window.gap).cast("bigint").alias("gap")]
+    found = rows.select(window.gap).schema.fields[0].dataType
+    if not isinstance(found, DayTimeIntervalType):
+        raise Invalid(
+            f"a session's gap is a column of type {found.simpleString()}",
+            detail="A gap that differs from row to row is a column of durations (INTERVAL DAY TO SECOND).",
+            hint='For example: sessions(gap=F.expr("make_dt_interval(0, 0, minutes)")).',
+        )
+    return [F.unix_micros(F.timestamp_micros(F.lit(0)) + window.gap).alias("gap")]
+
+
+def _after(schema: pa.Schema, names: Sequence[str], answers: Mapping[str, Column], results: str) -> list[Column]:
+    from pyspark.sql import functions as F
+
+    def moment(name: str) -> Column:
+        # `everything` begins and ends nowhere; of `validity` the last ends nowhere.
+        return F.when(F.abs(F.col(name)) < F.lit(2**62), F.timestamp_micros(F.col(name)))
+
+    window = F.struct(moment("window_start").alias("start"), moment("window_end").alias("end"))
+    keys = [
+        F.col(f"by_{place}").alias(name, metadata=_comments(schema.field(name))) for place, name in enumerate(names)
+    ]
+    record = {name.decode(): value.decode() for name, value in RECORD_MARK.items()}
+    return [
+        *keys,
+        window.alias("window", metadata={WINDOW_MARK: results}),
+        *(column.alias(name) for name, column in answers.items()),
+        F.col("pane"),
+        F.col("record").alias("record", metadata=record),
+    ]
+
+
+def _comments(field: pa.Field) -> dict[str, str]:
+    """What is said of a column; marks of a topic's columns are not true of windows."""
+    marks = {name.decode(): value.decode() for name, value in (field.metadata or {}).items()}
+    return {name: value for name, value in marks.items() if not name.startswith("mainstem.")}
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,268 @@
+"""WindowRounds: one step of windows that rows make and change themselves, in rounds over all keys at once.
+
+Windows and rows that have to do with each other are a *component*. In each round every component that has rows left
+first lets its windows close at the own watermark of its next row, and then takes a *run* of rows: as many as come
+before any window that matters can close. How many that is, and what they make of the windows, is up to the kind of
+window.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from mainstem.operators.stage.engine import BatchClock, Int64Array
+from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.windows.cells import NOT_SHOWN, POSITION, CellLayout, Cells, typed
+from mainstem.operators.windows.numbering import Mask, later, numbered, numbers, ordinals
+from mainstem.operators.windows.panes import DELETE, EARLY, LATE, ON_TIME, Panes, pane_rows, with_final
+from mainstem.operators.windows.phases import Arrivals, Phase
+from mainstem.operators.windows.triggers import Trigger
+from mainstem.operators.windows.waiting_rows import ReadyRows
+
+__all__ = ["ChangingWindows", "RoundsEngine", "WindowRounds"]
+
+
+class RoundsEngine(Protocol):
+    """What rounds want to know of their engine."""
+
+    @property
+    def by(self) -> pa.Schema: ...
+    @property
+    def layout(self) -> CellLayout: ...
+    @property
+    def early(self) -> Trigger | None: ...
+    @property
+    def late_trigger(self) -> Trigger | None: ...
+    @property
+    def lateness(self) -> int: ...
+    @property
+    def on_time(self) -> str: ...
+
+
+@dataclass
+class ChangingWindows:
+    """Some windows, column by column."""
+
+    key: Int64Array
+    component: Int64Array
+    start: Int64Array
+    end: Int64Array
+    # Whether the on-time pane is out, or would be.
+    closed: Mask
+    cells: Cells
+
+    def take(self, index: Int64Array) -> ChangingWindows:
+        return ChangingWindows(
+            self.key[index],
+            self.component[index],
+            self.start[index],
+            self.end[index],
+            self.closed[index],
+            self.cells.take(index),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[ChangingWindows]) -> ChangingWindows:
+        return cls(
+            np.concatenate([part.key for part in parts]),
+            np.concatenate([part.component for part in parts]),
+            np.concatenate([part.start for part in parts]),
+            np.concatenate([part.end for part in parts]),
+            np.concatenate([part.closed for part in parts]),
+            Cells.joined([part.cells for part in parts]),
+        )
+
+
+class WindowRounds:
+    """The windows of some keys, and the rows that come to them. For one thread."""
+
+    def __init__(self, engine: RoundsEngine, kept: pa.Table, ready: ReadyRows, clock: BatchClock) -> None:
+        self.engine, self.layout, self.clock = engine, engine.layout, clock
+        self._output: list[pa.Table] = []
+        # For each output row its window, and the windows that are forgotten: key, start and end.
+        self._shown: list[Int64Array] = []
+        self._forgotten: list[Int64Array] = []
+        count = kept.num_rows
+        names = ["group", "check", *engine.by.names]
+        schema = pa.schema([self.layout.state_schema.field(name) for name in names])
+        both = pa.concat_tables([typed(part.select(names), schema) for part in (kept, ready.rows)]).combine_chunks()
+        key, firsts = numbered(numbers(both, "group"), numbers(both, "check"))
+        self.keys = both.take(pa.array(firsts))
+        start = np.r_[numbers(kept, "window_start"), ready.start]
+        end = np.r_[numbers(kept, "window_end"), ready.end]
+        component = self._components(key, start, end)
+        busy = np.zeros(int(component.max()) + 1 if len(component) else 0, np.bool_)
+        busy[component[count:]] = True
+        due = (numbers(kept, "event_due") <= clock.watermark) | (numbers(kept, "processing_due") <= clock.now)
+        chosen = np.flatnonzero(busy[component[:count]] | due)
+        # Those that were touched: what is not put back at the end is gone.
+        self._before = kept.take(pa.array(chosen)).select(["group", "item"])
+        windows = ChangingWindows(
+            key[chosen],
+            component[chosen],
+            start[chosen],
+            end[chosen],
+            (numbers(kept, "event_due") > end[:count])[chosen],
+            Cells.of_state(self.layout, kept, chosen),
+        )
+        active = busy[windows.component]
+        self.pool = windows.take(np.flatnonzero(active))
+        self.done = [windows.take(np.flatnonzero(~active))]
+        self._order_rows(ready, key[count:], component[count:])
+
+    @abstractmethod
+    def _components(self, key: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
+        """Numbers of windows and rows that have to do with each other."""
+
+    @abstractmethod
+    def _run_lengths(self, windows: ChangingWindows) -> Int64Array:
+        """How many rows each active component takes now."""
+
+    @abstractmethod
+    def _merged(self, windows: ChangingWindows, rows: Int64Array) -> ChangingWindows:
+        """The windows with these rows in them."""
+
+    @property
+    def _counts_early(self) -> bool:
+        return self.engine.early is not None and self.engine.early.rows is not None
+
+    def _order_rows(self, ready: ReadyRows, key: Int64Array, component: Int64Array) -> Int64Array:
+        """By component, own watermark and position; `next` and `ends` say where each component stands and ends."""
+        position = [numbers(ready.rows, at.name) for at in reversed(POSITION)]
+        order = np.lexsort((*position, ready.watermark, component))
+        self.row_key, self.row_component = key[order], component[order]
+        self.row_start, self.row_end, self.row_watermark = ready.start[order], ready.end[order], ready.watermark[order]
+        self.row_partials = ready.rows.select(self.layout.aggregates.partial_schema.names).take(pa.array(order))
+        self.active, first = np.unique(self.row_component, return_index=True)
+        self.next = first.astype(np.int64)
+        self.ends = np.r_[self.next[1:], len(order)][: len(self.next)].astype(np.int64)
+        return order
+
+    # The rounds
+
+    def run(self) -> None:
+        while len(self.active):
+            self._round()
+        self.pool = ChangingWindows.joined([self.pool, *self.done])
+        now = np.full(len(self.pool.key), self.clock.watermark, np.int64)
+        self.pool = self._closed(self.pool, now, ends_batch=True)
+
+    def _round(self) -> None:
+        at = np.searchsorted(self.active, self.pool.component)
+        windows = self._closed(self.pool, self.row_watermark[self.next[at]], ends_batch=False)
+        taken = self._run_lengths(windows)
+        rows = np.repeat(self.next, taken) + ordinals(np.repeat(np.arange(len(taken)), taken))
+        self.pool = self._merged(windows, rows)
+        self.next = self.next + taken
+        left = self.next < self.ends
+        if not left.all():
+            busy = left[np.searchsorted(self.active, self.pool.component)]
+            self.done.append(self.pool.take(np.flatnonzero(~busy)))
+            self.pool = self.pool.take(np.flatnonzero(busy))
+            self.active, self.next, self.ends = self.active[left], self.next[left], self.ends[left]
+
+    def _closed(self, windows: ChangingWindows, watermark: Int64Array, *, ends_batch: bool) -> ChangingWindows:
+        """Show on time what ends at or before the watermark, forget what is beyond its lateness; timers come last."""
+        engine, cells, now = self.engine, windows.cells, self.clock.now
+        woken = (cells.due <= now) & ends_batch
+        closing = ~windows.closed & (windows.end <= watermark)
+        closed = windows.closed | closing
+        expired = closed & (later(windows.end, engine.lateness) <= watermark)
+        waking = woken & ~closed, woken & windows.closed & ~expired
+        if not (closing.any() or expired.any() or woken.any()):
+            return windows
+        panes = Panes(self.layout, cells)
+        nothing = np.zeros(cells.count, np.bool_)
+        none = Arrivals(np.empty(0, np.int64), np.empty(0, np.int64), cells.partials.slice(0, 0))
+        forced = closing & (engine.on_time == "always")
+        Phase(engine.early, EARLY, ON_TIME, closing, forced, waking[0], now).run(cells, none, panes)
+        if engine.lateness:
+            Phase(engine.late_trigger, LATE, LATE, expired, nothing, waking[1], now).run(cells, none, panes)
+        self._put_out(windows, panes)
+        windows.closed = closed
+        if not expired.any():
+            return windows
+        self._forgotten.append(_ids(windows)[expired])
+        return windows.take(np.flatnonzero(~expired))
+
+    def _take_back(self, windows: ChangingWindows, which: Int64Array) -> None:
+        """What was shown of windows that are no more: a row of another window must not stay."""
+        which = which[windows.cells.timing[which] != NOT_SHOWN]
+        if self.layout.results == "discard" or not self.layout.keeps_shown or not len(which):
+            return
+        cells = windows.cells
+        values = cells.shown.rename_columns(self.layout.aggregates.output_schema.names)
+        nothing = np.zeros(len(which), np.bool_)
+        index, timing = cells.panes[which] - 1, cells.timing[which]
+        change = np.full(len(which), DELETE)
+        keys = self._named(windows)
+        self._output.append(pane_rows(self.layout, keys, which, values, which, index, timing, nothing, change))
+        self._shown.append(_ids(windows)[which])
+
+    def _counted(self, windows: ChangingWindows, came: Mask) -> None:
+        """Show what a trigger that counts rows shows."""
+        for trigger, timing, of in (
+            (self.engine.early, EARLY, ~windows.closed),
+            (self.engine.late_trigger, LATE, windows.closed),
+        ):
+            if trigger is None or trigger.rows is None:
+                continue
+            full = came & of & (windows.cells.pending >= trigger.rows)
+            if full.any():
+                panes, none = Panes(self.layout, windows.cells), np.zeros(len(full), np.bool_)
+                arrivals = Arrivals(np.empty(0, np.int64), np.empty(0, np.int64), windows.cells.partials.slice(0, 0))
+                phase = Phase(trigger, timing, timing, none, none, full, self.clock.now)
+                phase.run(windows.cells, arrivals, panes)
+                self._put_out(windows, panes)
+
+    # What comes of it
+
+    def _named(self, windows: ChangingWindows) -> pa.Table:
+        keys = self.keys.take(pa.array(windows.key))
+        return keys.append_column("window_start", pa.array(windows.start)).append_column(
+            "window_end", pa.array(windows.end)
+        )
+
+    def _put_out(self, windows: ChangingWindows, panes: Panes) -> None:
+        rows, cells = panes.output(self._named(windows), np.zeros(len(windows.key), np.bool_))
+        if rows.num_rows:
+            self._output.append(rows)
+            self._shown.append(_ids(windows)[cells])
+
+    def output(self) -> pa.Table:
+        """What was put out; the last pane of a window that is forgotten is final."""
+        rows = pa.concat_tables([self.layout.output_schema.empty_table(), *self._output]).combine_chunks()
+        if not (self._shown and self._forgotten):
+            return rows
+        shown, forgotten = np.concatenate(self._shown), np.concatenate(self._forgotten)
+        ids, _ = numbered(*np.concatenate([shown, forgotten]).T)
+        last = np.full(int(ids.max()) + 1, -1, np.int64)
+        # Written in order, so that the last one stays.
+        last[ids[: len(shown)]] = np.arange(len(shown))
+        final = np.zeros(len(shown), np.bool_)
+        ends = last[ids[len(shown) :]]
+        final[ends[ends >= 0]] = True
+        place = rows.schema.get_field_index("pane")
+        return rows.set_column(place, rows.schema.field(place), with_final(rows.column(place), final))
+
+    def state(self) -> tuple[pa.Table, pa.Table]:
+        """What is put, and what is gone."""
+        windows = self.pool
+        keys = self._named(windows)
+        item = mixed(numbers(keys, "check"), windows.start, windows.end)
+        due = np.where(windows.closed, later(windows.end, self.engine.lateness), windows.end)
+        put = windows.cells.stored(np.arange(len(item)), {"item": item, "event_due": due}, keys)
+        both = np.r_[numbers(put, "group"), numbers(self._before, "group")], np.r_[item, numbers(self._before, "item")]
+        ids, firsts = numbered(*both)
+        gone = firsts[ids[len(item) :]] >= len(item)
+        return put, self._before.filter(pa.array(gone))
+
+
+def _ids(windows: ChangingWindows) -> Int64Array:
+    return np.stack([windows.key, windows.start, windows.end], axis=1)
