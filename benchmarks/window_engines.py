@@ -132,7 +132,7 @@ def main() -> None:
     print(measured("sessions, on time", sessions(), many.single))
     print(measured("sessions, 1% late, retract", sessions(lateness=hour, results="retract"), late.single))
     print(measured("sessions, early each row", sessions(early=each_row()), many.single))
-    print(measured("sliding, 20 seconds", SlidingEngine(BY, AGGREGATES, 20 * SECOND), many.single))
+    print(measured("sliding, 20 seconds", SlidingEngine(BY, AGGREGATES, span=20 * SECOND), many.single))
     print(measured("validity", ValidityEngine(BY, AGGREGATES), many.single))
 
 

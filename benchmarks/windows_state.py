@@ -36,9 +36,14 @@ Rows = Callable[["DataFrame"], "DataFrame"]
 
 
 def devices(first: int, count: int) -> pa.Table:
-    """One row for each of some devices, all within one window."""
-    times = pa.array(np.full(count, int(BEGIN.timestamp() * 1e6)), pa.int64()).view(pa.timestamp("us", "UTC"))
-    return pa.table({"device": np.arange(first, first + count), "value": np.ones(count, np.int64), "at": times})
+    """One row for each of some devices, all within one window of a day. Their numbers and values are as serial numbers and
+    readings are, not all alike: state of one value over and over takes no room anywhere."""
+    numbers = np.arange(first, first + count)
+    chance = np.random.default_rng(first)
+    times = int(BEGIN.timestamp() * 1e6) + chance.integers(0, 3_600_000_000, count)
+    serial = (numbers * 6_364_136_223_846_793_005 + 1_442_695_040_888_963_407) & (2**62 - 1)
+    columns = {"device": serial, "value": chance.integers(0, 100_000, count)}
+    return pa.table(columns | {"at": pa.array(times).view(pa.timestamp("us", "UTC"))})
 
 
 def in_windows(rows: DataFrame) -> DataFrame:

@@ -1,6 +1,7 @@
 """State of stages as earlier versions wrote it: read by this one, row by row.
 
-The files in `stage_v1/` were written once by `python -m tests.formats.test_stage_format` and stay as they are.
+The files in `stage_v1/`, `stage_v2/` were written once, by `python -m tests.formats.test_stage_format` of their time, and
+stay as they are.
 """
 
 import json
@@ -9,13 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from mainstem.errors import Corrupt
 from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, BatchClock, Step
 from mainstem.operators.stage.stage_manifest import StageManifests
 from mainstem.operators.stage.stage_task import BucketState
+from mainstem.operators.stage.state_run_file import RunFile
 from mainstem.operators.stage.state_runs import StateRuns
 
-FOLDER = Path(__file__).parent / "stage_v1"
+FOLDERS = Path(__file__).parent
+NEWEST = "stage_v2"
 SCHEMA = pa.schema(
     [*STATE_COLUMNS, ("by_0", pa.string()), ("a0_sum", pa.decimal128(12, 2)), ("seen", pa.timestamp("us", "UTC"))]
 )
@@ -29,7 +34,7 @@ def rows_of(*rows: tuple) -> pa.Table:
 
 def write() -> None:
     """Three batches: rows put, one of them changed, one let go."""
-    manifests = StageManifests(str(FOLDER))
+    manifests = StageManifests(str(FOLDERS / NEWEST))
     bucket = BucketState()
     steps = [
         Step(
@@ -56,12 +61,12 @@ def write() -> None:
             "state": {"0": bucket.to_json()},
         }
         manifests.write(number, {"clock": {"watermark": 50 * number, "now": 1}, "stages": {"windowed-0": stage}})
-    (FOLDER / "expected.json").write_text(json.dumps(facts(), indent=1, default=str) + "\n")
+    (FOLDERS / NEWEST / "expected.json").write_text(json.dumps(facts(NEWEST), indent=1, default=str) + "\n")
 
 
-def facts() -> dict:
+def facts(folder: str) -> dict:
     """What is in the files."""
-    manifests = StageManifests(str(FOLDER))
+    manifests = StageManifests(str(FOLDERS / folder))
     found = {}
     for batch in (1, 2):
         state = BucketState.from_json(manifests.read(batch)["stages"]["windowed-0"]["state"]["0"])
@@ -75,8 +80,19 @@ def facts() -> dict:
     return found
 
 
-def test_state_of_format_1_is_read_as_it_was_written() -> None:
-    assert json.loads(json.dumps(facts(), default=str)) == json.loads((FOLDER / "expected.json").read_text())
+@pytest.mark.parametrize("folder", ["stage_v1", "stage_v2"])
+def test_state_is_read_as_it_was_written(folder: str) -> None:
+    found = json.loads(json.dumps(facts(folder), default=str))
+    assert found == json.loads((FOLDERS / folder / "expected.json").read_text())
+
+
+def test_state_of_a_later_format_is_refused(tmp_path: Path) -> None:
+    table = pa.table({"group": [1], "item": [1], "gone": [False]}).replace_schema_metadata({"mainstem.format": "3"})
+    with pa.ipc.new_file(str(tmp_path / "run.arrow"), table.schema) as writer:
+        writer.write_table(table)
+
+    with pytest.raises(Corrupt, match="state of a flow has format 3, which this version does not know"):
+        RunFile(str(tmp_path / "run.arrow"), 0)
 
 
 if __name__ == "__main__":

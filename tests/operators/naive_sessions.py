@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mainstem.operators.stage.engine import BatchClock
-from tests.operators.naive_windows import END, Asked, NaiveCell, Pane, Row, Window, later
+from tests.operators.naive_windows import END, NOWHERE, Asked, NaiveCell, Pane, Row, Window, later
 
 
 class NaiveSessions:
@@ -23,7 +23,9 @@ class NaiveSessions:
         self.forgotten: set[tuple[int, Window]] = set()
         for row in rows:
             window = row.time, min(END, row.time + row.gap)
-            if row.watermark >= later(window[1], self.asked.lateness):
+            if row.gap <= 0:
+                self.too_late.append((row, NOWHERE))
+            elif row.watermark >= later(window[1], self.asked.lateness):
                 self.too_late.append((row, window))
             else:
                 self.waiting.append(row)

@@ -14,6 +14,8 @@ from mainstem.operators.windows.triggers import Trigger, each_row
 
 Window = tuple[int, int]
 END = NEVER - 1
+# Of a row that belongs to no window.
+NOWHERE: Any = (None, None)
 FUNCTIONS = ("sum", "count", "min", "max")
 
 

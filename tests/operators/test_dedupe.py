@@ -42,6 +42,14 @@ def test_the_first_is_kept_also_if_a_later_row_has_an_earlier_time():
     assert results.late == []
 
 
+def test_of_a_key_in_two_partitions_one_row_is_kept_and_only_in_one_batch_is_it_that_of_the_first_partition():
+    script = ORDERS.rows([order(1, 5), order(2, 0, "bob")], partition=1).rows([order(3, 6)], partition=0)
+
+    # Partitions have no order among them: what was read first stays.
+    assert kept(script.run(once)) == [1, 2]
+    assert sorted(kept(script.run(once, batches="one"))) == [2, 3]
+
+
 def test_columns_of_any_name_come_out_as_they_went_in():
     results = ORDERS.rows([order(1, 0, "ada", None), order(2, 0, None, "ada")]).run(once)
 

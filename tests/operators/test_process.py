@@ -19,13 +19,10 @@ from mainstem.operators.processes.process_state import StateText
 from mainstem.operators.stage.engine import BatchClock
 from mainstem.operators.stage.memory_state import MemoryState
 from mainstem.testing import TestStream
-from tests.operators.visits import Visits, at
+from tests.operators.counted_process import Counted, Raised, Renamed, SameUpgraded, Upgraded, in_place
+from tests.operators.visits import PAGES, Visits, at, page
 
-PAGES = TestStream("user STRING, page STRING, at TIMESTAMP", event_time="at")
-
-
-def page(user, name, minute):
-    return {"user": user, "page": name, "at": at(minute)}
+SCRIPT = TestStream(PAGES, event_time="at")
 
 
 def visits(rows):
@@ -34,7 +31,7 @@ def visits(rows):
 
 def test_rows_are_kept_in_state_until_a_timer_goes_off():
     script = (
-        PAGES.rows([page("ada", "/", 0), page("bob", "/", 1)])
+        SCRIPT.rows([page("ada", "/", 0), page("bob", "/", 1)])
         .rows([page("ada", "/cart", 3)])
         .watermark(at(6))
         .watermark(at(8))
@@ -51,7 +48,7 @@ def test_rows_are_kept_in_state_until_a_timer_goes_off():
 
 def test_a_timer_goes_off_before_the_row_whose_watermark_reached_it_and_after_those_before():
     # The rows of one append know the watermark from before it; "/b" comes when five past is known to be over.
-    script = PAGES.rows([page("ada", "/", 0)]).watermark(at(5)).rows([page("ada", "/b", 6)]).watermark(at(20))
+    script = SCRIPT.rows([page("ada", "/", 0)]).watermark(at(5)).rows([page("ada", "/b", 6)]).watermark(at(20))
 
     for batches in ("scripted", "single rows", "one"):
         closed = [(row["pages"], row["closed_at"]) for row in script.run(visits, batches=batches).rows]
@@ -75,7 +72,7 @@ def test_a_timer_set_by_a_row_ends_the_run_of_rows_before_the_next_one():
         def on_timer(self, key, name, at, state, timers):
             yield {"said": f"{name} after {state.seen}"}
 
-    script = PAGES.watermark(at(5)).rows([page("ada", "a", 1), page("ada", "b", 1), page("ada", "c", 9)])
+    script = SCRIPT.watermark(at(5)).rows([page("ada", "a", 1), page("ada", "b", 1), page("ada", "c", 9)])
 
     for batches in ("scripted", "single rows"):
         said = [
@@ -102,7 +99,7 @@ class Ping(Process):
 
 def test_timers_of_the_clock_go_off_by_time_then_name_over_all_keys_and_without_rows():
     script = (
-        PAGES.now(at(0))
+        SCRIPT.now(at(0))
         .rows([page("ada", "late", 9), page("ada", "y", 3), page("bob", "x", 3), page("ada", "first", 1)])
         .now(at(4))
         .kill()
@@ -275,7 +272,7 @@ def failing(script):
 
 def test_what_user_code_raises_names_the_key_the_row_and_the_line():
     with pytest.raises(FlowFailed, match="process \"Failing\" failed in on_rows for the key 'ada'") as caught:
-        failing(PAGES.rows([page("bob", "/", 0), page("ada", "/", 0), page("ada", "bad", 0), page("ada", "/", 0)]))
+        failing(SCRIPT.rows([page("bob", "/", 0), page("ada", "/", 0), page("ada", "bad", 0), page("ada", "/", 0)]))
 
     assert "ValueError: no such page (test_process.py, line " in caught.value.detail
     assert "'page': 'bad'" in caught.value.detail
@@ -285,14 +282,14 @@ def test_what_user_code_raises_names_the_key_the_row_and_the_line():
 
 def test_what_may_succeed_later_is_passed_on_as_it_is():
     with pytest.raises(Unavailable, match="the shop is closed"):
-        failing(PAGES.rows([page("ada", "down", 0)]))
+        failing(SCRIPT.rows([page("ada", "down", 0)]))
 
 
 def test_a_row_that_does_not_fit_the_output_is_refused():
     with pytest.raises(Invalid, match="put out what its output does not have"):
-        failing(PAGES.rows([page("ada", "extra", 0)]))
+        failing(SCRIPT.rows([page("ada", "extra", 0)]))
     with pytest.raises(FlowFailed, match="does not fit its output"):
-        failing(PAGES.rows([page("ada", "number", 0)]))
+        failing(SCRIPT.rows([page("ada", "number", 0)]))
 
 
 def test_rows_that_are_not_taken_are_not_lost():
@@ -312,7 +309,7 @@ def test_rows_that_are_not_taken_are_not_lost():
         def on_rows(self, key, rows, state, timers):
             return [{"page": "none"}]
 
-    script = PAGES.rows([page("ada", "a", 0), page("ada", "b", 0)])
+    script = SCRIPT.rows([page("ada", "a", 0), page("ada", "b", 0)])
     assert [row["page"] for row in script.run(lambda rows: process(rows, by="user", using=One)).rows] == ["a", "b"]
     with pytest.raises(Invalid, match="took none of the rows"):
         script.run(lambda rows: process(rows, by="user", using=Lazy))
@@ -323,13 +320,13 @@ def test_a_timer_that_is_set_without_end_is_stopped():
         def on_timer(self, key, name, at, state, timers):
             timers.set_processing(name, at)
 
-    script = PAGES.rows([page("ada", "p", 0)]).now(at(1))
+    script = SCRIPT.rows([page("ada", "p", 0)]).now(at(1))
     with pytest.raises(Invalid, match="is set again without end"):
         script.run(lambda rows: process(rows, by="user", using=Loop))
 
 
 def test_a_timer_in_event_time_needs_a_watermark():
-    script = TestStream("user STRING, page STRING, at TIMESTAMP").rows([page("ada", "p", 0)])
+    script = TestStream(PAGES).rows([page("ada", "p", 0)])
 
     with pytest.raises(FlowFailed) as caught:
         script.run(visits)
@@ -353,71 +350,23 @@ def test_a_timer_in_event_time_needs_a_watermark():
 )
 def test_mistakes_are_refused_while_building(changed, says):
     with pytest.raises(Invalid, match=says):
-        PAGES.run(lambda rows: process(rows, **{"by": "user", "using": Ping, **changed}))
+        SCRIPT.run(lambda rows: process(rows, **{"by": "user", "using": Ping, **changed}))
 
 
 # A changed State
 
 
-class Counted(Process):
-    output = "user STRING, said STRING"
-
-    @dataclass
-    class State:
-        count: int = 0
-
-    def on_rows(self, key, rows, state, timers):
-        for _ in rows:
-            state.count += 1
-            yield {"user": key, "said": str(state)}
-
-
-class Renamed(Counted):
-    @dataclass
-    class State:
-        total: int = 0
-
-    def on_rows(self, key, rows, state, timers):
-        for _ in rows:
-            state.total += 1
-            yield {"user": key, "said": str(state.total)}
-
-
-class Raised(Renamed):
-    version = 2
-
-
-class SameUpgraded(Counted):
-    version = 2
-
-    def upgrade(self, old):
-        return self.State(**old)
-
-    def on_rows(self, key, rows, state, timers):
-        list(rows)
-
-
-class Upgraded(Raised):
-    def upgrade(self, old):
-        return self.State(total=1000 + old["count"])
-
-
-def named(using):
-    """As if it were the same class, changed in place."""
-    return type("Counted", (using,), {})
-
-
 def test_a_changed_state_without_a_raised_version_or_an_upgrade_is_refused():
     kept = engine_of(Counted).described()
 
-    assert engine_of(named(Counted)).takes(kept)
-    assert engine_of(named(Upgraded)).takes(kept)
+    assert engine_of(in_place(Counted)).takes(kept)
+    assert engine_of(in_place(Upgraded)).takes(kept)
     with pytest.raises(Invalid, match="is not what its kept state was written with"):
-        engine_of(named(Renamed)).takes(kept)
+        engine_of(in_place(Renamed)).takes(kept)
     with pytest.raises(Invalid, match="has version 2 and no upgrade"):
-        engine_of(named(Raised)).takes(kept)
+        engine_of(in_place(Raised)).takes(kept)
     with pytest.raises(Invalid, match="is not what its kept state was written with"):
-        engine_of(Counted).takes(engine_of(named(Upgraded)).described())
+        engine_of(Counted).takes(engine_of(in_place(Upgraded)).described())
     assert not engine_of(Renamed).takes(kept)
 
 
@@ -425,7 +374,7 @@ def test_what_an_older_version_kept_is_upgraded_when_its_key_is_next_touched():
     before = engine_of(Counted)
     state = MemoryState(before.state_schema)
     state.apply(before.step(state, input_rows(("ada", {}), ("ada", {}), ("grace", {})), BatchClock(now=0)))
-    after = engine_of(named(Upgraded))
+    after = engine_of(in_place(Upgraded))
 
     step = after.step(state, input_rows(("ada", {})), BatchClock(now=0))
     state.apply(step)
@@ -438,7 +387,7 @@ def test_what_an_older_version_kept_is_upgraded_when_its_key_is_next_touched():
 
 
 def test_an_upgrade_that_changes_nothing_is_kept_as_upgraded():
-    before, after = engine_of(Counted), engine_of(named(SameUpgraded))
+    before, after = engine_of(Counted), engine_of(in_place(SameUpgraded))
     state = MemoryState(before.state_schema)
     state.apply(before.step(state, input_rows(("ada", {})), BatchClock(now=0)))
 

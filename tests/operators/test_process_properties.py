@@ -5,7 +5,7 @@ from collections import defaultdict
 
 from mainstem.operators.process import process
 from mainstem.testing import TestStream
-from tests.operators.visits import GAP, Visits, at
+from tests.operators.visits import GAP, PAGES, Visits, at
 
 SCRIPTS = 25
 USERS = 12
@@ -13,7 +13,7 @@ USERS = 12
 
 def generated(chance):
     """A script, and the same as a list: ("rows", rows) and ("watermark", time)."""
-    script = TestStream("user STRING, page STRING, at TIMESTAMP", event_time="at")
+    script = TestStream(PAGES, event_time="at")
     told, minute = [], 0.0
     for _ in range(chance.randint(2, 12)):
         if chance.random() < 0.4:

@@ -121,6 +121,19 @@ def test_a_late_row_joins_two_closed_sessions() -> None:
     assert second[2:] == [((0, 13), 7, "late", 0, "insert")]
 
 
+@pytest.mark.parametrize("gap", [None, 0, -5])
+def test_a_row_without_a_gap_is_told_and_belongs_to_no_session(gap: int | None) -> None:
+    engine = SessionEngine(BY, AGGREGATES)
+    rows = single_rows([Row(1, 3, NO_TIME, 7, 0, 0), Row(1, 3, NO_TIME, 2, 0, 1)])
+    rows = rows.set_column(rows.schema.get_field_index("gap"), "gap", pa.array([gap, 4], pa.int64()))
+    state = MemoryState(engine.state_schema)
+    step = engine.step(state, rows.select(engine.input_schema.names), BatchClock(100))
+    [late] = step.late.to_pylist()  # type: ignore[union-attr]
+    assert (late["reason"], late["time"], late["window_end"], late["o0"]) == ("no gap", 3, None, 7)
+    assert [(pane.window, pane.values[0]) for pane in panes(step.output)] == [((3, 7), 2)]
+    assert step.counts["too_late"] == 1
+
+
 def test_one_cell_with_many_rows_is_shown_after_each() -> None:
     count = 3_000
     engine = WindowEngine(BY, AGGREGATES, early=each_row())

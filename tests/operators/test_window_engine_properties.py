@@ -1,20 +1,20 @@
-"""Fixed windows against the naive ones, and against DuckDB: any rows, any triggers, any division into batches."""
+"""Windows of every kind against the naive ones, and against DuckDB: any rows, any triggers, any division into batches."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-import duckdb
-import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem.operators.windows.triggers import after_rows, each_row, every, first_of
-from mainstem.operators.windows.window_engine import WindowEngine
-from tests.operators.naive_windows import END, FUNCTIONS, Asked, NaiveWindows, Pane, Row, Window
-from tests.operators.window_scripts import BY, Batch, Run, aggregates_of, by_cell, divided, run, windowed_rows, written
+from tests.operators.checked_kinds import KINDS, Answer, CheckedKind
+from tests.operators.naive_windows import FUNCTIONS, Asked, Pane, Row
+from tests.operators.window_scripts import ORIGIN, Run, divided, written
 
 SEEDS = st.integers(0, 2**32)
 TICK = "microseconds"
@@ -37,54 +37,71 @@ ASKED = st.builds(
     functions=st.sampled_from([FUNCTIONS, ("max",)]),
 )
 WHOLE = ASKED.map(lambda asked: replace(asked, functions=FUNCTIONS))
-# Keys are the cases: each has rows of its own, and shares nothing with the others but the clock.
-KEYS, ROWS = 60, 600
+CORRECTED = ASKED.filter(lambda asked: asked.results != "discard")
+
+Check = Callable[[str, Asked, int], None]
 
 
-def hopping(size: int, slide: int) -> Callable[[int], list[Window]]:
-    def windows(time: int) -> list[Window]:
-        last = time // slide * slide
-        starts = range(last, time - size, -slide)
-        return [(start, start + size) for start in starts]
+def tried(check: Check, kind: str, asked: st.SearchStrategy[Asked], scripts: int) -> None:
+    """Check a kind with so many scripts."""
 
-    return windows
+    @settings(max_examples=scripts, deadline=None)
+    @given(asked, SEEDS)
+    def once(asked: Asked, seed: int) -> None:
+        check(kind, asked, seed)
 
-
-def cumulating(step: int, size: int) -> Callable[[int], list[Window]]:
-    def windows(time: int) -> list[Window]:
-        start = time // size * size
-        return [(start, end) for end in range(start + step, start + size + 1, step) if end > time]
-
-    return windows
+    once()
 
 
-def everything(time: int) -> list[Window]:
-    return [(0, END)]
+def log_of(kind: CheckedKind, random: Random) -> list[Row]:
+    return written(random, keys=kind.keys, rows=kind.rows)
 
 
-KINDS = {
-    "tumbling": hopping(10, 10),
-    "hopping": hopping(10, 5),
-    "with gaps": hopping(4, 7),
-    "cumulating": cumulating(3, 9),
-    "everything": everything,
-}
-KIND = st.sampled_from(sorted(KINDS))
+def unclosed(log: list[Row]) -> list[Row]:
+    """Rows that nothing closes before they have come: then windows are what the rows alone make them."""
+    return [replace(row, watermark=min(row.watermark, ORIGIN)) for row in log]
 
 
-def engine_of(asked: Asked) -> WindowEngine:
-    return WindowEngine(
-        BY, aggregates_of(asked.functions), asked.early, asked.late, asked.lateness, asked.results, asked.on_time
-    )
+# Against the naive engine
 
 
-def ran(asked: Asked, kind: str, script: list[Batch], *, twice: bool = False) -> Run:
-    engine = engine_of(asked)
-    return run(engine, script, lambda rows: windowed_rows(engine, KINDS[kind], rows), twice=twice)
+def check_panes(name: str, asked: Asked, seed: int) -> None:
+    kind, random = KINDS[name], Random(seed)
+    script = divided(random, log_of(kind, random), random.randint(1, 8))
+    naive = kind.naive(asked)
+    expected = [kind.expected(naive, rows, clock) for rows, clock in script]
+    done = kind.ran(asked, script, twice=True)
+    for shown, wanted in zip(done.panes, expected, strict=True):
+        assert kind.ordered(shown) == kind.ordered(wanted)
+    late = Counter((row["partition"], row["offset"], row["window_start"], row["window_end"]) for row in done.late)
+    assert late == Counter((*row.position, *window) for row, window in naive.too_late)
+    assert done.state_rows[-1] == 0
 
 
-def last_shown(done: Run) -> dict[tuple[int, Window], tuple[object, ...]]:
-    return {pane.cell: pane.values for shown in done.panes for pane in shown if pane.change != "delete"}
+@pytest.mark.parametrize("name", KINDS)
+def test_panes_are_those_of_the_naive_engine(name: str) -> None:
+    tried(check_panes, name, ASKED, KINDS[name].scripts)
+
+
+# The law
+
+
+def standing(shown: list[Pane], before: Answer) -> Answer:
+    """What stands after a batch."""
+    held = dict(before)
+    for pane in shown:
+        if pane.change == "delete":
+            assert held.pop(pane.cell) == pane.values
+        else:
+            held[pane.cell] = pane.values
+    return held
+
+
+def in_the_end(done: Run) -> Answer:
+    held: Answer = {}
+    for shown in done.panes:
+        held = standing(shown, held)
+    return held
 
 
 def on_time(done: Run) -> list[tuple[object, ...]]:
@@ -92,82 +109,87 @@ def on_time(done: Run) -> list[tuple[object, ...]]:
     return sorted((pane.cell, pane.values) for pane in panes if pane.timing == "on_time")
 
 
-@settings(max_examples=75, deadline=None)
-@given(ASKED, KIND, SEEDS)
-def test_panes_are_those_of_the_naive_windows(asked: Asked, kind: str, seed: int) -> None:
-    random = Random(seed)
-    script = divided(random, written(random, keys=KEYS, rows=ROWS), random.randint(1, 8))
-    naive = NaiveWindows(asked, KINDS[kind])
-    expected = [naive.batch(rows, clock) for rows, clock in script]
-    done = ran(asked, kind, script, twice=True)
-    for shown, wanted in zip(done.panes, expected, strict=True):
-        assert by_cell(shown) == by_cell(wanted)
-    late = sorted((row["partition"], row["offset"], row["window_start"]) for row in done.late)
-    assert late == sorted((row.partition, row.offset, window[0]) for row, window in naive.too_late)
-    assert done.state_rows[-1] == 0
-
-
-@settings(max_examples=20, deadline=None)
-@given(ASKED, KIND, SEEDS)
-def test_no_division_into_batches_changes_what_is_on_time_final_or_too_late(asked: Asked, kind: str, seed: int) -> None:
-    random = Random(seed)
-    log = written(random, keys=KEYS, rows=ROWS)
-    one, other = (ran(asked, kind, divided(random, log, batches)) for batches in (random.randint(1, 3), 9))
+def check_division(name: str, asked: Asked, seed: int) -> None:
+    kind, random = KINDS[name], Random(seed)
+    log = log_of(kind, random)
+    one, other = (kind.ran(asked, divided(random, log, batches)) for batches in (random.randint(1, 3), 9))
     assert sorted(map(str, one.late)) == sorted(map(str, other.late))
     if asked.results != "discard":
-        assert last_shown(one) == last_shown(other)
+        assert in_the_end(one) == in_the_end(other)
         if asked.on_time == "always":
             assert on_time(one) == on_time(other)
-    elif asked.early is None:
+    elif asked.early is None and not kind.moves:
         assert on_time(one) == on_time(other)
 
 
-SQL = """
-    SELECT key, window_start, window_end, sum(value), count(*), min(value), max(value)
-    FROM counted GROUP BY ALL
-"""
+@pytest.mark.parametrize("name", KINDS)
+def test_no_division_into_batches_changes_what_is_on_time_final_or_too_late(name: str) -> None:
+    tried(check_division, name, ASKED, 6)
 
 
-@settings(max_examples=20, deadline=None)
-@given(WHOLE.filter(lambda asked: asked.results != "discard"), KIND, SEEDS)
-def test_the_last_state_of_every_window_is_the_answer_of_duckdb(asked: Asked, kind: str, seed: int) -> None:
-    random = Random(seed)
-    log = written(random, keys=KEYS, rows=ROWS)
-    done = ran(asked, kind, divided(random, log, 6))
-    pairs = [(row, window) for row in log for window in KINDS[kind](row.time)]
-    in_time = [(row, window) for row, window in pairs if row.watermark < min(END, window[1] + asked.lateness)]
-    assert last_shown(done) == answered(in_time)
+# Against DuckDB
 
 
-def answered(pairs: list[tuple[Row, Window]]) -> dict[tuple[int, Window], tuple[object, ...]]:
-    counted = pa.table(
-        {
-            "key": [row.key for row, _ in pairs],
-            "value": [row.value for row, _ in pairs],
-            "window_start": [window[0] for _, window in pairs],
-            "window_end": [window[1] for _, window in pairs],
-        }
-    )
-    with duckdb.connect() as connection:
-        connection.register("counted", counted)
-        rows = connection.execute(SQL).fetchall()
-    return {(key, (start, end)): tuple(map(int, told)) for key, start, end, *told in rows}
+def check_last_state(name: str, asked: Asked, seed: int) -> None:
+    kind, random = KINDS[name], Random(seed)
+    log = log_of(kind, random)
+    log = unclosed(log) if kind.windows is None else log
+    assert in_the_end(kind.ran(asked, divided(random, log, 6))) == kind.answer(log, asked)
 
 
-@settings(max_examples=20, deadline=None)
-@given(WHOLE.filter(lambda asked: asked.results == "retract"), KIND, SEEDS)
-def test_with_retractions_the_signed_sum_is_the_current_answer(asked: Asked, kind: str, seed: int) -> None:
-    random = Random(seed)
-    script = divided(random, written(random, keys=KEYS, rows=ROWS), 6)
-    done = ran(asked, kind, script)
-    current: dict[tuple[int, Window], Pane] = {}
-    signed: dict[tuple[int, Window], list[int]] = {}
-    for shown in done.panes:
+@pytest.mark.parametrize("name", KINDS)
+def test_the_last_state_of_every_window_is_the_answer_of_duckdb(name: str) -> None:
+    tried(check_last_state, name, WHOLE.filter(lambda asked: asked.results != "discard"), 6)
+
+
+# With retractions
+
+
+class SignedSum:
+    """Sum and count of what was put out, each row with its sign."""
+
+    def __init__(self) -> None:
+        self.totals: dict[object, list[int]] = {}
+
+    def add(self, shown: list[Pane]) -> None:
         for pane in shown:
             sign = -1 if pane.change == "delete" else 1
-            total = signed.setdefault(pane.cell, [0, 0])
+            total = self.totals.setdefault(pane.cell, [0, 0])
             total[0] += sign * pane.values[0]
             total[1] += sign * pane.values[1]
-            if sign > 0:
-                current[pane.cell] = pane
-        assert signed == {cell: [pane.values[0], pane.values[1]] for cell, pane in current.items()}
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, dict)
+        left = {cell: total for cell, total in self.totals.items() if total != [0, 0]}
+        return left == {cell: list(values[:2]) for cell, values in other.items()}
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def check_signed(name: str, asked: Asked, seed: int) -> None:
+    """After every batch the sum is what stands by the naive engine."""
+    kind, random = KINDS[name], Random(seed)
+    script = divided(random, log_of(kind, random), 6)
+    naive, signed, held = kind.naive(asked), SignedSum(), Answer()
+    for (rows, clock), shown in zip(script, kind.ran(asked, script).panes, strict=True):
+        signed.add(shown)
+        held = standing(kind.expected(naive, rows, clock), held)
+        assert signed == held
+
+
+def check_signed_answer(name: str, asked: Asked, seed: int) -> None:
+    """Where each row is shown at once, the sum is the answer for all rows so far."""
+    kind, random = KINDS[name], Random(seed)
+    script = divided(random, unclosed(log_of(kind, random)), 6)
+    signed, came = SignedSum(), list[Row]()
+    for (rows, clock), shown in zip(script, kind.ran(asked, script).panes, strict=True):
+        signed.add(shown)
+        came += rows
+        assert signed == kind.answer([row for row in came if kind.counts(row, clock)])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_with_retractions_the_signed_sum_is_the_current_answer_after_every_batch(name: str) -> None:
+    retracting = WHOLE.map(lambda asked: replace(asked, results="retract"))
+    tried(check_signed, name, retracting, 5)
+    tried(check_signed_answer, name, retracting.map(lambda asked: replace(asked, early=each_row())), 4)

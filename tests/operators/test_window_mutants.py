@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from mainstem.operators.windows import (
     sliding_engine,
     validity_rounds,
     waiting_rows,
+    window_assignment,
     window_engine,
 )
 from mainstem.operators.windows.cells import Cells
@@ -24,12 +26,12 @@ from mainstem.operators.windows.phases import Phase
 from mainstem.operators.windows.triggers import after_rows, each_row, every
 from mainstem.operators.windows.window_rounds import WindowRounds
 from tests.operators.naive_windows import Asked
-from tests.operators.test_session_engine_properties import test_panes_are_those_of_the_naive_sessions as of_sessions
-from tests.operators.test_sliding_engine_properties import (
-    test_panes_are_those_of_the_naive_sliding_windows as of_sliding,
+from tests.operators.test_window_engine_properties import (
+    check_last_state,
+    check_panes,
+    check_signed,
+    check_signed_answer,
 )
-from tests.operators.test_validity_engine_properties import test_panes_are_those_of_the_naive_validity as of_validity
-from tests.operators.test_window_engine_properties import test_panes_are_those_of_the_naive_windows as of_windows
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 Check = Callable[[Asked, int], None]
@@ -37,20 +39,9 @@ Check = Callable[[Asked, int], None]
 SEEDS = 8
 
 
-def windows(asked: Asked, seed: int) -> None:
-    of_windows.hypothesis.inner_test(asked, "hopping", seed)  # type: ignore[attr-defined]
-
-
-def sessions(asked: Asked, seed: int) -> None:
-    of_sessions.hypothesis.inner_test(asked, "split", seed)  # type: ignore[attr-defined]
-
-
-def sliding(asked: Asked, seed: int) -> None:
-    of_sliding.hypothesis.inner_test(asked, seed)  # type: ignore[attr-defined]
-
-
-def validity(asked: Asked, seed: int) -> None:
-    of_validity.hypothesis.inner_test(asked, seed)  # type: ignore[attr-defined]
+windows, sessions, sliding, validity = (
+    partial(check_panes, name) for name in ("hopping", "sessions", "sliding", "validity")
+)
 
 
 def retimed(timing: Callable[[Any, Any, Any], Any]) -> Mutation:
@@ -94,6 +85,14 @@ def panes_forgotten(right: Any) -> Any:
         return cells
 
     return of_state
+
+
+def full_days(right: Any) -> Any:
+    def days(kind: Any, time: Any) -> Any:
+        start, _ = right(kind, time)
+        return start, start + 24 * 3_600_000_000
+
+    return days
 
 
 MUTANTS: dict[str, tuple[Mutation, Check, Asked]] = {
@@ -162,6 +161,26 @@ MUTANTS: dict[str, tuple[Mutation, Check, Asked]] = {
             lambda right: lambda self, windows, rows, at: np.full(len(rows), NEVER - 1),
         ),
         validity, Asked(lateness=4),
+    ),
+    "a value that was divided leaves its old row": (
+        replaced(WindowRounds, "_take_back", lambda right: lambda self, *rest: None),
+        partial(check_signed, "validity"), Asked(early=each_row(), results="retract"),
+    ),
+    "sessions that were joined stay in the sum": (
+        replaced(WindowRounds, "_take_back", lambda right: lambda self, *rest: None),
+        partial(check_signed_answer, "sessions"), Asked(early=each_row(), results="retract"),
+    ),
+    "what a sliding window showed before stays in the sum": (
+        replaced(panes.Panes, "output", without_deletes),
+        partial(check_signed_answer, "sliding"), Asked(early=each_row(), results="retract"),
+    ),
+    "a sliding window has no row at its end": (
+        replaced(sliding_engine, "_within", lambda right: lambda key, low, high, *of: right(key, low, high - 1, *of)),
+        partial(check_last_state, "sliding"), Asked(),
+    ),
+    "a day of a calendar has 24 hours": (
+        replaced(window_assignment, "_arrow_calendar", full_days),
+        partial(check_panes, "calendar"), Asked(lateness=4),
     ),
 }  # fmt: skip
 

@@ -7,10 +7,15 @@ from mainstem.operators.processes.process_class import Process
 
 GAP = timedelta(minutes=5)
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+PAGES = "user STRING, page STRING, at TIMESTAMP"
 
 
 def at(minute: float) -> datetime:
     return START + timedelta(minutes=minute)
+
+
+def page(user: str, name: str, minute: float) -> dict[str, object]:
+    return {"user": user, "page": name, "at": at(minute)}
 
 
 class Visits(Process):

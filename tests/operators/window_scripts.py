@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from random import Random
 from typing import Any
@@ -20,6 +21,8 @@ from mainstem.operators.windows.numbering import numbered, numbers
 from mainstem.operators.windows.window_engine import WindowEngine
 from tests.operators.naive_windows import END, FUNCTIONS, Pane, Row, Window, later
 
+# Times of scripts are counted from here: forty microseconds before a midnight of Berlin.
+ORIGIN = int(datetime(2026, 3, 28, 23, tzinfo=UTC).timestamp()) * 1_000_000 - 40
 BY = pa.schema([("by_0", pa.int64())])
 NUMBER = pa.int64()
 
@@ -39,7 +42,7 @@ def written(random: Random, *, keys: int, rows: int, late: int = 15) -> list[Row
     """Rows as a log might have them: times out of order, each with the watermark that was known before it."""
     log: list[Row] = []
     ends = [0, 0, 0]
-    reached, known = 0, NO_TIME
+    reached, known = ORIGIN, NO_TIME
     # How fast time passes: from many rows in a window to many windows without a row.
     pace = random.choice([1.0, 0.3, 0.1])
     for _ in range(rows):
@@ -48,9 +51,10 @@ def written(random: Random, *, keys: int, rows: int, late: int = 15) -> list[Row
             known = max(known, reached - random.randint(0, 8))
         # Another process may have looked a moment before.
         own = known if known == NO_TIME or random.random() < 0.7 else known - random.randint(0, 4)
-        time = max(0, reached - random.choice([0, 0, 1, 3, random.randint(0, late)]))
+        time = max(ORIGIN, reached - random.choice([0, 0, 1, 3, random.randint(0, late)]))
         partition = random.randrange(3)
-        gap = random.choice([3, 3, 3, 1, 5])
+        # Now and then one has no gap of its own.
+        gap = random.choice([3, 3, 3, 3, 3, 1, 1, 5, 5, random.choice([0, -2, 3])])
         log.append(Row(random.randrange(keys), time, own, random.randint(-3, 3), partition, ends[partition], gap))
         ends[partition] += 1
     return log
@@ -68,7 +72,7 @@ def divided(random: Random, log: list[Row], batches: int) -> list[Batch]:
     clock = BatchClock()
     for number, rows in enumerate([*cut, []]):
         rest = [row.watermark for batch in cut[number + 1 :] for row in batch]
-        known = min(rest, default=max((row.watermark for row in log), default=0) + random.randint(0, 9))
+        known = min(rest, default=max((row.watermark for row in log), default=ORIGIN) + random.randint(0, 9))
         watermark = max(clock.watermark, known if random.random() < 0.8 else clock.watermark)
         now = max(0, clock.now) + random.randint(0, 9)
         clock = BatchClock(END if number == batches else watermark, now, clock.watermark, clock.now)

@@ -26,6 +26,10 @@ from mainstem.operators import (
     windowed,
 )
 from mainstem.operators.aggregates.aggregate_text import read_aggregate_text
+from mainstem.operators.stage.engine import BatchClock
+from mainstem.operators.stage.memory_state import MemoryState
+from mainstem.operators.stage.stage_task import END_OF_TIME
+from mainstem.operators.windows.session_engine import SessionEngine
 from mainstem.operators.windows.window_assignment import WindowAssignment
 from mainstem.operators.windows.window_engine import WindowEngine
 from mainstem.operators.windows.window_rows import WindowRows
@@ -162,6 +166,31 @@ def test_rows_are_made_ready_alike_with_spark_and_without(spark: SparkSession, s
         # Late rows are told one by one, wherever they stood.
         assert _late(native) == _late(arrow), title
         assert _late(arrow) or kind == everything(), title
+
+
+def test_rows_of_a_session_are_put_together_by_spark_and_give_the_same(spark: SparkSession) -> None:
+    chance = random.Random(12)
+    rows = narrow_rows(600, chance)
+    gaps = [chance.choice([None, 0, *[1_200_000_000] * 6, 300_000_000]) for _ in range(600)]
+    rows = rows.append_column("gap", pa.array(gaps, pa.int64()))
+    aggregates = read_aggregate_text(pa.schema([("i0_0", pa.int32())]), ["sum(i0_0)", "count(*)"], "time").aggregates
+    engine = SessionEngine(pa.schema([("by_0", pa.string())]), aggregates, lateness=600_000_000, results="retract")
+    ready = WindowRows(engine.by, aggregates, engine.input_schema, None, single=False, sessions=True)
+
+    native, arrow = ready.native(spark.createDataFrame(rows)).toArrow(), ready.arrow(rows)
+
+    assert native.num_rows < 0.8 * arrow.num_rows
+    assert native.schema.names == arrow.schema.names
+    assert _sessions(engine, native) == _sessions(engine, arrow)
+
+
+def _sessions(engine: SessionEngine, rows: pa.Table) -> list[list[str]]:
+    """What the sessions are when everything has come, and what came too late for them."""
+    clock = BatchClock(watermark=END_OF_TIME, now=END_OF_TIME)
+    step = engine.step(MemoryState(engine.state_schema), rows.cast(engine.input_schema), clock)
+    assert step.late is not None
+    assert step.late.num_rows
+    return [sorted(map(str, table.to_pylist())) for table in (step.output, step.late)]
 
 
 def _summed(rows: pa.Table) -> list[Any]:

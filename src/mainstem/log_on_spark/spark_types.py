@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TIME_HINT", "arrow_schema", "check_no_times", "spark_schema"]
 
-# Spark 4.2 knows a TIME, and cannot carry it through a stream.
-TIME_HINT = (
-    'Make a text of it first: F.col("opens_at").cast("string"). Or leave it out: what a flow does not use is not read.'
-)
+TIME_HINT = "Take spark.sql.timeType.enabled = false out of the settings of the Spark session."
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -40,20 +37,23 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
     fields = []
     for field in schema.fields:
-        marks = {name: value if isinstance(value, str) else json.dumps(value) for name, value in field.metadata.items()}
+        # Spark's own marks (a query's watermark) are true of that query alone, and hold numbers that would come back as text.
+        own = {name: value for name, value in field.metadata.items() if not name.startswith("spark.")}
+        marks = {name: value if isinstance(value, str) else json.dumps(value) for name, value in own.items()}
         arrow_type = to_arrow_type(field.dataType, timezone="UTC")
         fields.append(pa.field(field.name, arrow_type, nullable=True, metadata=marks or None))
     return pa.schema(fields)
 
 
-def check_no_times(schema: pa.Schema, flow: str) -> None:
-    """Raise `Invalid` if rows that a flow gives have a TIME in them, at any depth."""
+def check_no_times(schema: pa.Schema, subject: str) -> None:
+    """Raise `Invalid` if columns have a TIME in them, at any depth: for a Spark session that takes none."""
     for field in schema:
         if _has_time(field.type):
             raise Invalid(
-                f'column "{field.name}" of flow "{flow}" is a TIME, which Spark cannot stream',
-                detail=f"Its type is {field.type}. Topics, views and files hold times of day; only a flow cannot pass one on.",
-                hint=TIME_HINT.replace("opens_at", field.name),
+                f'column "{field.name}" of {subject} is a TIME, which this Spark session does not take',
+                detail=f"Its type is {field.type}. Spark has times of day, and Mainstem turns them on where nobody says "
+                "otherwise.",
+                hint=TIME_HINT,
                 column=field.name,
             )
 

@@ -36,9 +36,10 @@ def dedupe(
 ) -> DataFrame:
     """The rows without those that repeat an earlier one: same `by`, less than `within` away in event time.
 
-    The first in the log is kept, the others are counted. What was kept is remembered until the watermark is twice `within`
-    past it; a row that comes later than `within` after its time cannot be decided any more and goes to `<flow>.late`. `on`:
-    the event time, where it is not the marked column.
+    The first in the log is kept, the others are counted; where rows of one key lie in several partitions, the first that is
+    read. What was kept is remembered until the watermark is twice `within` past it; a row that comes later than `within`
+    after its time cannot be decided any more and goes to `<flow>.late`. `on`: the event time, where it is not the marked
+    column.
 
     >>> from mainstem.testing import TestStream
     >>> stream = TestStream("order STRING, at TIMESTAMP", event_time="at")

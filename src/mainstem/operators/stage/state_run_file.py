@@ -1,6 +1,7 @@
 """One run: a part of the state of a stage's bucket, sorted, never changed, in a file of its own.
 
-A run is an Arrow IPC file of one record batch, not compressed, so that it is read where it lies:
+A run is an Arrow IPC file of one record batch, read where it lies; whole numbers but `group` and `item` are narrowed (see
+`narrow_column`):
 
     group, item             int64       sorted by both; no pair twice
     gone                    bool        whether this row says that an older one is no more
@@ -9,11 +10,11 @@ A run is an Arrow IPC file of one record batch, not compressed, so that it is re
     event_due_sorted        int64       the same times in their own order, and beside each the number of its row:
     event_due_row           int32       what is due is found without looking at the rest
     processing_due_sorted   int64
-    processing_due_row      int32
+    processing_due_row      int32       (where all times are one, their order is that of the rows, and is left out)
     ...                                 the engine's own columns
 
 Its name is its own: a task that runs twice leaves a file that nobody names, never two truths. The schema's metadata says
-`mainstem.format`.
+`mainstem.format`: 2; in format 1 no column is narrowed.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ import pyarrow as pa
 
 from mainstem.errors import Corrupt
 from mainstem.operators.stage.engine import NEVER, Int64Array
+from mainstem.operators.stage.narrow_column import Scale, narrowed, widened
 
 __all__ = ["OWN_COLUMNS", "RunEntry", "RunFile", "open_run", "write_run"]
 
-FORMAT = b"1"
+FORMAT = b"2"
+_KNOWN_FORMATS = (b"1", FORMAT)
 OWN_COLUMNS = (
     "group", "item", "gone", "event_due", "processing_due",
     "event_due_sorted", "event_due_row", "processing_due_sorted", "processing_due_row",
@@ -62,53 +65,95 @@ class RunFile:
     def __init__(self, path: str, batch: int) -> None:
         with pa.memory_map(path) as file:
             self.table: pa.RecordBatch = pa.ipc.open_file(file).get_batch(0)
+        found = (self.table.schema.metadata or {}).get(b"mainstem.format", b"none")
+        if found not in _KNOWN_FORMATS:
+            raise Corrupt(
+                f"state of a flow has format {found.decode()}, which this version does not know",
+                detail=f'The file is "{path}". Known are formats 1 to {FORMAT.decode()}.',
+                hint="Run the program with the version of mainstem that wrote it, or a later one.",
+            )
         self.batch = batch
-        self.group = self._numbers("group")
-        self.item = self._numbers("item")
+        self.group = self._kept("group")
+        self.item = self._kept("item")
         self.gone = np.asarray(self.table.column("gone").cast(pa.int8())).view(np.bool_)
         self._own = [name for name in self.table.schema.names if name not in OWN_COLUMNS]
 
-    def _numbers(self, name: str) -> Any:
-        return self.table.column(name).to_numpy()
+    def _kept(self, name: str) -> Any:
+        return self.table.column(name).to_numpy(zero_copy_only=False)
+
+    def _is_one(self, name: str) -> bool:
+        return bool(pa.types.is_null(self.table.schema.field(name).type))
+
+    def _reached(self, kind: str, at: int) -> int:
+        """How many times of this kind lie at or before `at`."""
+        name = f"{kind}_due_sorted"
+        scale = Scale(self.table.schema.field(name))
+        if at < scale.base and not scale.plain:
+            return 0
+        if self._is_one(name):
+            return self.table.num_rows
+        times, wanted = self._kept(name), (at - scale.base) // scale.step
+        if wanted > np.iinfo(times.dtype).max:
+            return len(times)
+        found: int = int(np.searchsorted(times, times.dtype.type(wanted), side="right"))
+        return found
 
     def rows_due(self, kind: str, after: int, up_to: int) -> Any:
         """The numbers of the rows whose time of this kind ("event", "processing") lies behind `after`, up to `up_to`."""
-        times = self._numbers(f"{kind}_due_sorted")
-        first, end = np.searchsorted(times, [after, up_to], side="right")
-        return self._numbers(f"{kind}_due_row")[first:end]
+        first, end = self._reached(kind, after), self._reached(kind, up_to)
+        name = f"{kind}_due_row"
+        if self._is_one(f"{kind}_due_sorted"):
+            return np.arange(first, end)
+        scale = Scale(self.table.schema.field(name))
+        return self._kept(name)[first:end].astype(np.int64) * scale.step + scale.base
 
     def first_due(self, kind: str, after: int) -> int:
         """The first time of this kind behind `after`; NEVER if there is none."""
-        times = self._numbers(f"{kind}_due_sorted")
-        place = int(np.searchsorted(times, after, side="right"))
-        return int(times[place]) if place < len(times) else NEVER
+        place = self._reached(kind, after)
+        name = f"{kind}_due_sorted"
+        if place >= self.table.num_rows:
+            return NEVER
+        return int(widened(self.table.schema.field(name), self.table.column(name).slice(place, 1))[0].as_py())
 
     def taken(self, rows: Int64Array) -> pa.RecordBatch:
         """Some rows, as the state has them."""
-        columns = ["group", "item", "event_due", "processing_due", *self._own]
-        return self.table.select(columns).take(pa.array(rows))
+        names = ["group", "item", "event_due", "processing_due", *self._own]
+        schema, which = self.table.schema, pa.array(rows)
+        columns = [widened(schema.field(name), self.table.column(name).take(which)) for name in names]
+        return pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def write_run(folder: str, state: pa.Table, gone: Any, batch: int) -> RunEntry:
     """Write a run of state rows that are sorted by group and item; `gone` marks those that are no more. Synced."""
-    columns: dict[str, Any] = {"group": state.column("group"), "item": state.column("item"), "gone": pa.array(gone)}
+    count = state.num_rows
+    columns: dict[str, pa.Array] = {"gone": pa.array(gone)}
     for kind in ("event", "processing"):
         times = np.asarray(state.column(f"{kind}_due"))
         order = np.argsort(times, kind="stable").astype(np.int32)
-        columns[f"{kind}_due"] = times
-        columns[f"{kind}_due_sorted"] = times[order]
-        columns[f"{kind}_due_row"] = order
+        columns[f"{kind}_due"] = pa.array(times)
+        columns[f"{kind}_due_sorted"] = pa.array(times[order])
+        alike = count > 0 and times[order[0]] == times[order[-1]]
+        columns[f"{kind}_due_row"] = pa.nulls(count) if alike else pa.array(order)
     for name in state.schema.names:
-        columns.setdefault(name, state.column(name))
-    table = pa.table(columns).replace_schema_metadata({b"mainstem.format": FORMAT}).combine_chunks()
+        columns.setdefault(name, _whole(state.column(name)))
+    # A hash has no spread to speak of, and is looked for where it lies.
+    kept = dict(narrowed(name, column) for name, column in columns.items() if name not in ("group", "item"))
+    hashes = {pa.field(name, pa.int64()): _whole(state.column(name)) for name in ("group", "item")}
+    fields, arrays = zip(*(hashes | kept).items(), strict=True)
+    schema = pa.schema(fields, metadata={b"mainstem.format": FORMAT})
     name = f"{batch:08d}-{uuid.uuid4().hex[:12]}.arrow"
     path = f"{folder}/{name}"
     with open(path, "wb") as file:
-        with pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table, max_chunksize=max(1, table.num_rows))
+        with pa.ipc.new_file(file, schema) as writer:
+            writer.write_batch(pa.RecordBatch.from_arrays(list(arrays), schema=schema))
         file.flush()
         os.fsync(file.fileno())
-    return RunEntry(name, table.num_rows, os.path.getsize(path), _crc32c(path), batch)
+    return RunEntry(name, count, os.path.getsize(path), _crc32c(path), batch)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    found = column.combine_chunks()
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
 @lru_cache(maxsize=512)

@@ -38,9 +38,11 @@ def late_contributions(schema: pa.Schema, rows: pa.Table, aggregates: WindowAggr
     time, watermark = whole_column(rows, "time"), whole_column(rows, "watermark")
     known = np.asarray(time.is_valid()) & np.asarray(watermark.is_valid())
     behind = np.asarray(watermark.fill_null(0)) - np.asarray(time.fill_null(0))
-    timeless = np.asarray(whole_column(rows, "window_end").is_null())
+    # A row has no window if it has no time, or if the gap that it says for itself is none.
+    homeless = np.asarray(whole_column(rows, "window_end").is_null())
+    reasons = np.where(homeless, np.where(np.asarray(time.is_null()), "no event time", "no gap"), "too late")
     columns = {name: rows.column(name) for name in rows.column_names if name in schema.names}
     columns |= {name: finished.column(name) for name in finished.column_names}
     columns["behind_us"] = pa.array(behind, mask=~known)
-    columns["reason"] = pa.array(np.where(timeless, "no event time", "too late").tolist())
+    columns["reason"] = pa.array(reasons.tolist())
     return pa.table([columns[at.name].cast(at.type) for at in schema], schema=schema)

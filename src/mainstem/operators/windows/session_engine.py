@@ -15,7 +15,7 @@ What comes in (`input_schema`), one row for each row:
     by_0, by_1, ...                         the key
     time                        int64       null in rows that have no event time
     watermark                   int64       the row's own; NO_TIME if nothing was known
-    gap                         int64       in microseconds
+    gap                         int64       in microseconds; a row where it is null or not positive is told as late
     topic, partition, offset                where it stands
     a0_sum, ...                             accumulators
 
@@ -26,74 +26,36 @@ to closed sessions, a round takes one row of each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import BatchClock, StateTable, Step
-from mainstem.operators.windows.cells import POSITION, CellLayout, WindowAggregates
-from mainstem.operators.windows.late_contributions import late_contributions, late_schema
+from mainstem.operators.windows.late_contributions import late_contributions
+from mainstem.operators.windows.pane_engine import PaneEngine
 from mainstem.operators.windows.session_rounds import SessionRounds
-from mainstem.operators.windows.triggers import Trigger, each_row
 from mainstem.operators.windows.waiting_rows import WaitingRows
 
-__all__ = ["SessionEngine", "single_row_schema"]
+__all__ = ["SessionEngine"]
 
 
 @dataclass(frozen=True)
-class SessionEngine:
+class SessionEngine(PaneEngine):
     """Sessions. A value: it is sent to Spark's workers."""
 
-    # The key's columns: by_0, by_1, ...
-    by: pa.Schema
-    aggregates: WindowAggregates
+    windows = "sessions"
+
     # split | join: whether rows exactly one gap apart are two sessions or one.
-    touching: str = "split"
-    early: Trigger | None = None
-    late: Trigger | None = None
-    # In microseconds.
-    lateness: int = 0
-    # discard | accumulate | retract
-    results: str = "accumulate"
-    # always | if changed
-    on_time: str = "always"
-
-    @cached_property
-    def late_trigger(self) -> Trigger | None:
-        return (self.late or each_row()) if self.lateness else None
-
-    @cached_property
-    def layout(self) -> CellLayout:
-        again = self.early is not None or self.lateness > 0
-        return CellLayout(self.by, self.aggregates, self.results, again and self.results != "discard", keeps_rows=True)
-
-    @property
-    def state_schema(self) -> pa.Schema:
-        return self.layout.state_schema
-
-    @property
-    def output_schema(self) -> pa.Schema:
-        return self.layout.output_schema
-
-    @property
-    def late_schema(self) -> pa.Schema:
-        return late_schema(self.by, self.aggregates)
+    touching: str = field(default="split", kw_only=True)
 
     @property
     def input_schema(self) -> pa.Schema:
         """What `step` takes; see above."""
-        return single_row_schema(self.by, self.aggregates, pa.field("gap", pa.int64()))
+        return self.single_rows(pa.field("gap", pa.int64()))
 
     def described(self) -> dict[str, Any]:
-        return {
-            "windows": "sessions",
-            "touching": self.touching,
-            "state": [[at.name, str(at.type)] for at in self.state_schema],
-            "results": self.results,
-            "lateness": self.lateness,
-        }
+        return {**super().described(), "touching": self.touching}
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
         came = WaitingRows(self.layout, rows, "gap", clock)
@@ -111,19 +73,3 @@ class SessionEngine:
         gone = pa.concat_tables([gone, released])
         counts = {"late": late_rows, "too_late": too_late.num_rows + timeless.num_rows}
         return Step(rounds.output(), put if put.num_rows else None, gone if gone.num_rows else None, late, counts)
-
-
-def single_row_schema(by: pa.Schema, aggregates: WindowAggregates, *more: pa.Field) -> pa.Schema:
-    """What an engine takes that looks at single rows."""
-    return pa.schema(
-        [
-            pa.field("group", pa.int64()),
-            pa.field("check", pa.int64()),
-            *by,
-            pa.field("time", pa.int64()),
-            pa.field("watermark", pa.int64()),
-            *more,
-            *POSITION,
-            *aggregates.partial_schema,
-        ]
-    )

@@ -8,13 +8,13 @@ of row and window are new in a batch, and hands these to a `WindowEngine`.
 A pair counts by the later of two own watermarks: the row's, and that of the first row that made the window. So what
 is on time is a fact of the log here too; rows whose own watermark is above the batch's wait.
 
-What comes in is `single_row_schema`: group, check, by_0 ..., time, watermark (NO_TIME if nothing was known), topic,
+What comes in is `PaneEngine.single_rows`: group, check, by_0 ..., time, watermark (NO_TIME if nothing was known), topic,
 partition, offset, accumulators. In what goes out `window_end` is the last moment that belongs to the window.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -23,11 +23,10 @@ import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mixed
-from mainstem.operators.windows.cells import CELL, POSITION, REMEMBERED, WindowAggregates
+from mainstem.operators.windows.cells import CELL, POSITION, REMEMBERED
 from mainstem.operators.windows.late_contributions import late_contributions
 from mainstem.operators.windows.numbering import later, numbered, numbers, ordinals
-from mainstem.operators.windows.session_engine import single_row_schema
-from mainstem.operators.windows.triggers import Trigger
+from mainstem.operators.windows.pane_engine import PaneEngine
 from mainstem.operators.windows.waiting_rows import ReadyRows, WaitingRows
 from mainstem.operators.windows.window_engine import WindowEngine
 
@@ -35,21 +34,13 @@ __all__ = ["SlidingEngine"]
 
 
 @dataclass(frozen=True)
-class SlidingEngine:
+class SlidingEngine(PaneEngine):
     """Sliding windows. A value: it is sent to Spark's workers."""
 
-    # The key's columns: by_0, by_1, ...
-    by: pa.Schema
-    aggregates: WindowAggregates
+    windows = "sliding"
+
     # In microseconds.
-    span: int
-    early: Trigger | None = None
-    late: Trigger | None = None
-    lateness: int = 0
-    # discard | accumulate | retract
-    results: str = "accumulate"
-    # always | if changed
-    on_time: str = "always"
+    span: int = field(kw_only=True)
 
     @cached_property
     def cells(self) -> WindowEngine:
@@ -57,28 +48,11 @@ class SlidingEngine:
             self.by, self.aggregates, self.early, self.late, self.lateness, self.results, self.on_time, beside=True
         )
 
-    @property
-    def state_schema(self) -> pa.Schema:
-        return self.cells.state_schema
-
-    @property
-    def output_schema(self) -> pa.Schema:
-        return self.cells.output_schema
-
-    @property
-    def late_schema(self) -> pa.Schema:
-        return self.cells.late_schema
-
-    @property
-    def input_schema(self) -> pa.Schema:
-        """What `step` takes; see above."""
-        return single_row_schema(self.by, self.aggregates)
-
     def described(self) -> dict[str, Any]:
-        return {**self.cells.described(), "windows": "sliding", "span": self.span}
+        return {**super().described(), "span": self.span}
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
-        came = WaitingRows(self.cells.layout, rows, 1, clock)
+        came = WaitingRows(self.layout, rows, 1, clock)
         kept, ready, waits, released = came.sorted_out(state, came.known)
         remembered = kept.filter(pa.array(numbers(kept, "kind") == REMEMBERED))
         pairs = self._pairs(remembered, ready)
@@ -144,7 +118,7 @@ class SlidingEngine:
             "event_due": due[stays],
             "kind": np.full(len(stays), REMEMBERED, np.int8),
         }
-        return self.cells.layout.stored(columns, rows)
+        return self.layout.stored(columns, rows)
 
     def _late(self, came: WaitingRows) -> pa.Table | None:
         """Rows that are too late for the window that ends at their time; they may count in windows that end later."""

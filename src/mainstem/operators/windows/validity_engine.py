@@ -9,23 +9,19 @@ on time if its own watermark is below the end of that window as it is then, late
 lateness, else too late. Rows wait until the batch's watermark is above their own, since one with the same may still
 come before them.
 
-What comes in is `single_row_schema`: group, check, by_0 ..., time, watermark (NO_TIME if nothing was known), topic,
+What comes in is `PaneEngine.single_rows`: group, check, by_0 ..., time, watermark (NO_TIME if nothing was known), topic,
 partition, offset, accumulators.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import BatchClock, StateTable, Step
-from mainstem.operators.windows.cells import CellLayout, WindowAggregates
-from mainstem.operators.windows.late_contributions import late_contributions, late_schema
-from mainstem.operators.windows.session_engine import single_row_schema
-from mainstem.operators.windows.triggers import Trigger, each_row
+from mainstem.operators.windows.late_contributions import late_contributions
+from mainstem.operators.windows.pane_engine import PaneEngine
 from mainstem.operators.windows.validity_rounds import ValidityRounds
 from mainstem.operators.windows.waiting_rows import WaitingRows
 
@@ -33,54 +29,10 @@ __all__ = ["ValidityEngine"]
 
 
 @dataclass(frozen=True)
-class ValidityEngine:
+class ValidityEngine(PaneEngine):
     """Spans in which a value holds. A value itself: it is sent to Spark's workers."""
 
-    # The key's columns: by_0, by_1, ...
-    by: pa.Schema
-    aggregates: WindowAggregates
-    early: Trigger | None = None
-    late: Trigger | None = None
-    # In microseconds.
-    lateness: int = 0
-    # discard | accumulate | retract
-    results: str = "accumulate"
-    # always | if changed
-    on_time: str = "always"
-
-    @cached_property
-    def late_trigger(self) -> Trigger | None:
-        return (self.late or each_row()) if self.lateness else None
-
-    @cached_property
-    def layout(self) -> CellLayout:
-        again = self.early is not None or self.lateness > 0
-        return CellLayout(self.by, self.aggregates, self.results, again and self.results != "discard", keeps_rows=True)
-
-    @property
-    def state_schema(self) -> pa.Schema:
-        return self.layout.state_schema
-
-    @property
-    def output_schema(self) -> pa.Schema:
-        return self.layout.output_schema
-
-    @property
-    def late_schema(self) -> pa.Schema:
-        return late_schema(self.by, self.aggregates)
-
-    @property
-    def input_schema(self) -> pa.Schema:
-        """What `step` takes; see above."""
-        return single_row_schema(self.by, self.aggregates)
-
-    def described(self) -> dict[str, Any]:
-        return {
-            "windows": "validity",
-            "state": [[at.name, str(at.type)] for at in self.state_schema],
-            "results": self.results,
-            "lateness": self.lateness,
-        }
+    windows = "validity"
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
         came = WaitingRows(self.layout, rows, 1, clock)

@@ -37,10 +37,10 @@ class WaitingRows:
         """`span` is how long a row's own window is: a number, or the column that says it."""
         self.layout, self.rows, self.clock = layout, rows, clock
         self.time = numbers(rows, "time")
-        self.known = np.asarray(rows.column("time").is_valid())
-        lengths = (
-            np.full(rows.num_rows, span, np.int64) if isinstance(span, int) else np.maximum(1, numbers(rows, span))
-        )
+        lengths = np.full(rows.num_rows, span, np.int64) if isinstance(span, int) else numbers(rows, span)
+        # A row that does not say how long its window is belongs to none, as one without a time.
+        self.known = np.asarray(rows.column("time").is_valid()) & (lengths > 0)
+        lengths = np.maximum(1, lengths)
         self.end = np.where(self.time > NEVER - 1 - lengths, np.int64(NEVER - 1), self.time + lengths)
         # Where appends raced, a row may come with a watermark that was passed: then it is late by the batch's.
         self.watermark = np.maximum(numbers(rows, "watermark", NO_TIME), clock.watermark_before)

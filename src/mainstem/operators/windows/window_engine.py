@@ -18,21 +18,20 @@ What comes in (`input_schema`), one row for each row and window, or pre-aggregat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mixed
-from mainstem.operators.windows.cells import CELL, POSITION, WAITING, CellLayout, Cells, WindowAggregates, held, typed
-from mainstem.operators.windows.late_contributions import late_contributions, late_schema
+from mainstem.operators.windows.cells import CELL, POSITION, WAITING, CellLayout, Cells, held, typed
+from mainstem.operators.windows.late_contributions import late_contributions
 from mainstem.operators.windows.numbering import Mask, later, numbered, numbers
+from mainstem.operators.windows.pane_engine import PaneEngine
 from mainstem.operators.windows.panes import EARLY, LATE, ON_TIME, Panes
 from mainstem.operators.windows.phases import Arrivals, Phase
-from mainstem.operators.windows.triggers import Trigger, each_row
+from mainstem.operators.windows.triggers import Trigger
 
 __all__ = ["WindowEngine"]
 
@@ -40,27 +39,17 @@ ON_TIME_ROW, LATE_ROW, TOO_LATE_ROW = 0, 1, 2
 
 
 @dataclass(frozen=True)
-class WindowEngine:
+class WindowEngine(PaneEngine):
     """Windows that are assigned before. A value: it is sent to Spark's workers."""
 
-    # The key's columns: by_0, by_1, ...
-    by: pa.Schema
-    aggregates: WindowAggregates
-    early: Trigger | None = None
-    # Where there is lateness: each row, unless something else is said.
-    late: Trigger | None = None
-    # In microseconds.
-    lateness: int = 0
-    # discard | accumulate | retract
-    results: str = "accumulate"
-    # always | if changed
-    on_time: str = "always"
-    # Whether the state has columns for single rows, which another engine keeps beside the cells.
-    beside: bool = False
+    windows = "fixed"
 
-    @cached_property
-    def late_trigger(self) -> Trigger | None:
-        return (self.late or each_row()) if self.lateness else None
+    # Whether the state has columns for single rows, which another engine keeps beside the cells.
+    beside: bool = field(default=False, kw_only=True)
+
+    @property
+    def keeps_rows(self) -> bool:
+        return self.beside or self._counts(self.late_trigger)
 
     @property
     def counts_rows(self) -> bool:
@@ -70,25 +59,6 @@ class WindowEngine:
     @staticmethod
     def _counts(trigger: Trigger | None) -> bool:
         return trigger is not None and trigger.rows is not None
-
-    @cached_property
-    def layout(self) -> CellLayout:
-        again = self.early is not None or self.lateness > 0
-        keeps = again and self.results != "discard"
-        single = self.beside or self._counts(self.late_trigger)
-        return CellLayout(self.by, self.aggregates, self.results, keeps, single)
-
-    @property
-    def state_schema(self) -> pa.Schema:
-        return self.layout.state_schema
-
-    @property
-    def output_schema(self) -> pa.Schema:
-        return self.layout.output_schema
-
-    @property
-    def late_schema(self) -> pa.Schema:
-        return late_schema(self.by, self.aggregates)
 
     @property
     def input_schema(self) -> pa.Schema:
@@ -108,14 +78,6 @@ class WindowEngine:
                 *POSITION,
             ]
         )
-
-    def described(self) -> dict[str, Any]:
-        return {
-            "windows": "fixed",
-            "state": [[at.name, str(at.type)] for at in self.state_schema],
-            "results": self.results,
-            "lateness": self.lateness,
-        }
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
         rows, late = self._divided(rows, clock)

@@ -91,8 +91,9 @@ def stage_spec(
     fixed = not isinstance(window, Sessions | Sliding | Validity)
     assignment = WindowAssignment(window, settings["lateness"]) if fixed else None  # type: ignore[arg-type]
     early = settings["early"]
-    single = early is not None and early.rows is not None
-    ready = WindowRows(key, aggregates, engine.input_schema, assignment, single)
+    # What is shown early of sessions follows the rows' own watermarks, one by one.
+    single = early is not None and (early.rows is not None or not fixed)
+    ready = WindowRows(key, aggregates, engine.input_schema, assignment, single, isinstance(window, Sessions))
     bound = "" if isinstance(window, Everything) else f"the watermark of {time.title}"
     decides: Literal["event", "append"] = "append" if time.appended else "event"
     return StageSpec("windowed", engine, ready.native, ready.arrow, bounded_by=bound, time=decides)

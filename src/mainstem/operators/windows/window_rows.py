@@ -9,7 +9,9 @@ What comes in, made by a plain select (see `windowed`):
     i0_0, i0_1, ...                 the arguments of the aggregate functions
 
 For windows that a row's time decides, rows of one key and window are put together natively, those that are late for one of
-their windows come one by one. Where a trigger counts rows, or windows depend on the other rows, all of them do.
+their windows come one by one. So are rows of sessions that lie within one gap of each other, if each is ahead of its own
+watermark: no session that was over before it could have held it, so it does not matter when it is looked at. Where a
+trigger counts rows, or windows depend on the other rows in other ways, all rows come one by one.
 """
 
 from __future__ import annotations
@@ -49,12 +51,16 @@ class WindowRows:
     assignment: WindowAssignment | None
     # Whether every row must come by itself.
     single: bool
+    # Whether windows are sessions.
+    sessions: bool = False
 
     # With Spark
 
     def native(self, rows: DataFrame) -> DataFrame:
         """For a frame that is not a stream. In few steps: this is done for every batch, and Spark analyses each of them."""
         partials = self.aggregates.native_row()
+        if self.assignment is None and self.sessions and not self.single:
+            return self._within_gaps(rows).selectExpr(*self._wanted())
         if self.assignment is None:
             watermark = f"coalesce(watermark, {_NO_TIME}) AS known_watermark"
             prepared = rows.selectExpr("*", *partials, watermark, *self._hashes())
@@ -94,6 +100,29 @@ class WindowRows:
             "late_offset AS offset",
             f"{self.aggregates.partial_schema.names[0]} AS rows",
             *self._hashes(),
+        )
+
+    def _within_gaps(self, rows: DataFrame) -> DataFrame:
+        """One row for those that surely are of one session, with a gap that reaches as far as the last of them does."""
+        from pyspark.sql import functions as F
+
+        ahead = f"time > coalesce(watermark, {_NO_TIME}) AND gap > 0"
+        alone = {
+            "within": f"IF({ahead}, time - pmod(time, gap), NULL)",
+            "late_offset": f"IF({ahead}, NULL, offset)",
+        }
+        marked = rows.selectExpr("*", *(f"{sql} AS {name}" for name, sql in alone.items()))
+        kept = {
+            "first": "min(time)",
+            "last": "max(time)",
+            "watermark": f"coalesce(min(watermark), {_NO_TIME})",
+            "offset": "min(offset)",
+        }
+        found = [*(f"{sql} AS {name}" for name, sql in kept.items()), *self.aggregates.native_rows()]
+        # By the place too: those that are not late are told apart in the state by the first of them.
+        together = marked.groupBy(*self.by.names, "gap", *alone, "topic", "partition").agg(*map(F.expr, found))
+        return together.withColumnsRenamed({"first": "time", "gap": "own_gap"}).selectExpr(
+            "*", "last - time + own_gap AS gap", *self._hashes()
         )
 
     def _exploded(self, rows: DataFrame) -> DataFrame:
