@@ -14,10 +14,15 @@ import hypothesis
 import pytest
 
 from mainstem.clock import ManualClock
+from tests.contracts.promises import is_left_out
+from tests.kafka_broker import KafkaBroker
 from tests.needs import COULD_NOT_RUN, cannot_run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.postgres_server import PostgresServer
+    from tests.spark_cluster import SparkCluster
 
 # No deadline: the machine is shared, so how long one example took says nothing. What fails prints how to repeat it.
 hypothesis.settings.register_profile("mainstem", deadline=None, print_blob=True)
@@ -50,6 +55,52 @@ def spark() -> Iterator["SparkSession"]:
     session = spark_session("local[2]")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator["PostgresServer"]:
+    """The one PostgreSQL of this test process; a test that stops it starts it again."""
+    from tests.postgres_server import PostgresServer
+
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def views_address(postgres: "PostgresServer") -> Iterator[str]:
+    """Where a test's own views are: a schema of its own in that database, its password in the address."""
+    from mainstem.views.postgres_place import PostgresPlace
+
+    address = postgres.new_address()
+    yield address
+    # Views share their connections, so those are not closed with a view that a test drops without a word.
+    PostgresPlace(address).close()
+
+
+@pytest.fixture(scope="session")
+def kafka_broker() -> Iterator[KafkaBroker]:
+    """The one Kafka broker of this test process. Each test has topics of its own in it, by a prefix of its own."""
+    broker = KafkaBroker()
+    yield broker
+    broker.close()
+
+
+@pytest.fixture(scope="session")
+def spark_cluster() -> Iterator["SparkCluster"]:
+    """The one standalone cluster of this test process: a master and two workers."""
+    from tests.spark_cluster import SparkCluster
+
+    cluster = SparkCluster()
+    yield cluster
+    cluster.close()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A log is not put to tests of what it does not promise."""
+    left_out = [item for item in items if is_left_out(getattr(item, "cls", None), getattr(item, "function", None))]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -64,16 +64,21 @@ def law_differences(
     expected: Callable[[list[Row]], Iterable[Row]] | None = None,
     flush: Sequence[Row] = (),
     topic: str = "law",
+    placed_by: str | None = None,
     seed: int = 0,
 ) -> list[str]:
     """What differs between the two ways, for each case that does.
 
-    `key`: the result is a table, of which the last row for each key counts; without it all rows count. `flush`: rows that
+    `key`: the result is a table, of which the last row for each key counts; without it all rows count. Where rows have a
+    `record`, its change says what becomes of the key's row, and it is not compared itself. `placed_by`: the column that
+    says in which partition a row lies, for operators that go by the log's order. `flush`: rows that
     come last and belong to no case (`case_id` below 0), to let results out that wait for the watermark. `expected`: the
     answer for the rows of one case, from elsewhere.
     """
     chance = random.Random(seed)
-    source = stem.create_topic(topic, schema=f"case_id INT, {schema}", event_time=event_time, partitions=2)
+    source = stem.create_topic(
+        topic, schema=f"case_id INT, {schema}", event_time=event_time, partitions=2, key=placed_by
+    )
     steps = max(len(case.batches) for case in cases)
     places = chance.sample(range(1, steps), min(2 * restarts, steps - 1))
     stops, failures = places[:restarts], places[restarts:]
@@ -100,7 +105,7 @@ def law_differences(
     assert not sink.failing, f"batches {sink.failing} never came"
     found = _by_case(_latest(given, key))
     if expected is None:
-        wanted = _by_case(_at_once(stem, operator, source.to_arrow(), topic, event_time))
+        wanted = _by_case(_latest(_at_once(stem, operator, source.to_arrow()), key))
     else:
         wanted = {case.id: _sorted(expected(case.rows)) for case in cases}
     return [
@@ -125,10 +130,10 @@ def _at(batches: Sequence[Sequence[Row]], step: int) -> Sequence[Row]:
     return batches[step] if step < len(batches) else ()
 
 
-def _at_once(
-    stem: Mainstem, operator: Callable[[DataFrame], DataFrame], rows: pa.Table, topic: str, event_time: str | None
-) -> list[Row]:
+def _at_once(stem: Mainstem, operator: Callable[[DataFrame], DataFrame], rows: pa.Table) -> list[Row]:
     """The operator over all rows as a batch."""
+    # Without the log, so without a `record`: the rows as they lie there.
+    rows = rows.drop_columns(["record"])
     plain = pa.schema([pa.field(field.name, field.type) for field in rows.schema])
     frame = stem.spark.createDataFrame(rows.cast(plain), spark_schema(plain))
     return operator(frame).toArrow().to_pylist()  # type: ignore[no-any-return]
@@ -137,13 +142,24 @@ def _at_once(
 def _latest(rows: Sequence[Row], key: Sequence[str]) -> list[Row]:
     if not key:
         return list(rows)
-    return list({tuple(str(row[name]) for name in key): row for row in rows}.values())
+    held: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        of_key = held[tuple(str(row[name]) for name in key)]
+        change = (row.get("record") or {}).get("change", "update")
+        # What is inserted beside a row that is there is one too many, and stays to be seen.
+        if change != "insert":
+            del of_key[-1:]
+        if change != "delete":
+            of_key.append(row)
+    return [row for of_key in held.values() for row in of_key]
 
 
 def _by_case(rows: Iterable[Mapping[str, Any]]) -> dict[int, list[str]]:
     grouped: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
-        grouped[row["case_id"]].append({name: value for name, value in row.items() if name != "case_id"})
+        grouped[row["case_id"]].append(
+            {name: value for name, value in row.items() if name not in ("case_id", "record")}
+        )
     return defaultdict(list, {case: _sorted(of) for case, of in grouped.items()})
 
 

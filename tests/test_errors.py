@@ -67,6 +67,8 @@ def test_what_can_be_caught_by_python_s_own_names():
 
 def test_only_what_may_be_retried_is_unavailable():
     assert {error.__name__ for error in every_error() if issubclass(error, Unavailable)} == {
+        "BrokerUnavailable",
+        "DatabaseUnavailable",
         "DiskFull",
         "IncompleteAppend",
         "LockHeld",

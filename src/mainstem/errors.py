@@ -7,7 +7,8 @@
     ├── Conflict                   AppendConflict, Fenced
     ├── FellOff                    the range that is gone, and how to go on
     ├── Corrupt                    CorruptBlock, CorruptManifest, CorruptSegment, CorruptHome, CorruptView
-    ├── Unavailable (OSError)      DiskFull, LockHeld, IncompleteAppend, NotYet
+    ├── Unavailable (OSError)      BrokerUnavailable, DatabaseUnavailable, DiskFull, LockHeld,
+    │                              IncompleteAppend, NotYet
     └── FlowFailed                 what a flow died of; its cause is the error's cause
 
 The branch is the policy: `Unavailable` may be tried again, `Conflict` is for the caller to decide anew, `Corrupt` stops
@@ -30,6 +31,7 @@ from types import MappingProxyType
 __all__ = [
     "AlreadyExists",
     "AppendConflict",
+    "BrokerUnavailable",
     "Conflict",
     "Corrupt",
     "CorruptBlock",
@@ -37,6 +39,7 @@ __all__ = [
     "CorruptManifest",
     "CorruptSegment",
     "CorruptView",
+    "DatabaseUnavailable",
     "DiskFull",
     "FellOff",
     "Fenced",
@@ -255,6 +258,12 @@ class Unavailable(MainstemError, OSError):
     """The machine cannot do it now; the same call may succeed later."""
 
 
+class DatabaseUnavailable(Unavailable):
+    """A database cannot be reached, or ended the connection; `address` is its address, without a password."""
+
+    address: str = ""
+
+
 class DiskFull(Unavailable):
     """No space is left for the append; nothing was acknowledged, and reading goes on."""
 
@@ -266,6 +275,12 @@ class LockHeld(Unavailable):
 
     pid: int = 0
     path: str = ""
+
+
+class BrokerUnavailable(Unavailable):
+    """No broker of the log answers, or none lets us in; `address` names those that were asked."""
+
+    address: str = ""
 
 
 class IncompleteAppend(Unavailable):

@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mainstem.durations import Duration
-from mainstem.errors import Invalid
+from mainstem.errors import Invalid, NotFound
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.upkeep import UpkeepMode
+from mainstem.log.kafka.kafka_settings import SCHEME, names_brokers
 from mainstem.log.log import Log
 from mainstem.log.producer import Producer
 from mainstem.log.topic import Topic
@@ -24,9 +25,10 @@ from mainstem.log_on_spark.spark_topic import SparkTopic
 from mainstem.log_on_spark.topic_glob import TopicGlob
 from mainstem.names import check_name
 from mainstem.sinks.file_sink import FileSink
+from mainstem.views.home_views import place_of_home
 from mainstem.views.spark_view import SparkView
 from mainstem.views.view import View
-from mainstem.views.view_folder import view_names
+from mainstem.views.view_store import ViewPlace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from mainstem.flows.rebuild import Rebuild
     from mainstem.flows.runner import RunningFlows
 
-__all__ = ["Mainstem", "open"]
+__all__ = ["Mainstem", "open", "open_log"]
 
 # What a Spark session is taught to read; named, since they import Spark.
 SOURCES = (
@@ -47,12 +49,23 @@ SOURCES = (
 
 
 def open(
-    home: str | os.PathLike[str], *, upkeep: UpkeepMode = "background", spark: str | SparkSession = "local[*]"
+    home: str | os.PathLike[str],
+    *,
+    log: str | None = None,
+    views: str | None = None,
+    upkeep: UpkeepMode = "background",
+    spark: str | SparkSession = "local[*]",
 ) -> Mainstem:
     """Open a home, the directory that holds the log; it is made if there is none.
 
+    `log` is where topics are kept: the brokers of a Kafka, "kafka://broker1:9092,broker2:9092". Without it, where the home
+    says (`kafka.toml`), else in the home itself.
+
     `spark` is where programs run: an address such as "local[*]" or "spark://master:7077", or a session of yours. It is
     not touched before a program or a DataFrame asks for it.
+
+    `views` is where views are kept: the address of a PostgreSQL database, "postgresql://user@host:5432/database". Without
+    it, where the home says (`views.toml`), else in the home itself.
 
     A thread in the background seals, compacts and drops what is due in it; with `upkeep="manual"` that is left to
     other processes, or to `topic.seal()`, `topic.compact()` and `topic.drop_expired()`.
@@ -62,7 +75,25 @@ def open(
     ...     stem.topics()
     []
     """
-    return Mainstem(EmbeddedLog(home, upkeep=upkeep), home=os.path.abspath(os.fspath(home)), spark=spark)
+    path = os.path.abspath(os.fspath(home))
+    return Mainstem(open_log(home, log, upkeep), home=path, spark=spark, views=views)
+
+
+def open_log(home: str | os.PathLike[str], log: str | None = None, upkeep: UpkeepMode = "manual") -> Log:
+    """The log of a home: in it, or on the Kafka that is named here or in the home."""
+    if log is None and not names_brokers(home):
+        return EmbeddedLog(home, upkeep=upkeep)
+    try:
+        from mainstem.log.kafka.kafka_log import KafkaLog
+    except ModuleNotFoundError as error:
+        raise NotFound(
+            "the client library for Kafka is not installed",
+            detail=f"{error}.",
+            hint='Install it: pip install "mainstem[kafka]".',
+        ) from error
+    # Views, checkpoints and settings stay here; nobody else is to look into them.
+    os.makedirs(home, mode=0o700, exist_ok=True)
+    return KafkaLog(SCHEME if log is None else log, home=home)
 
 
 class Mainstem:
@@ -77,9 +108,16 @@ class Mainstem:
     >>> stem.close()
     """
 
-    def __init__(self, log: Log, *, home: str = "", spark: str | SparkSession = "local[*]") -> None:
+    def __init__(
+        self, log: Log, *, home: str = "", spark: str | SparkSession = "local[*]", views: str | None = None
+    ) -> None:
         self.log = log
         self.home = home
+        try:
+            self.view_place: ViewPlace = place_of_home(home, views)
+        except BaseException:
+            log.close()
+            raise
         self._spark = spark
         self._guard = threading.RLock()
 
@@ -95,8 +133,9 @@ class Mainstem:
         self.close()
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Let go of all files and connections."""
         self.log.close()
+        self.view_place.close()
 
     # Topics
 
@@ -106,7 +145,15 @@ class Mainstem:
     def topics(self, glob: str) -> TopicGlob: ...
     def topics(self, glob: str | None = None) -> list[str] | TopicGlob:
         """The names of all topics, sorted; or all topics whose names fit a pattern ("orders.*"), to be streamed as one."""
-        return self.log.topic_names() if glob is None else TopicGlob(self.log, glob, self.home, self._session)
+        if glob is None:
+            return self.log.topic_names()
+        if self.log.address:
+            raise Invalid(
+                "several topics of a log on Kafka cannot be streamed as one yet",
+                detail=f'The pattern is "{glob}"; the log is {self.log.title.removeprefix("the log ")}.',
+                hint="Stream each by itself, and put them together: a.unionByName(b).",
+            )
+        return TopicGlob(self.log, glob, self.home, self._session)
 
     def topic(self, topic: str | Topic) -> SparkTopic:
         """A topic that is there; in a program also one that a flow of it makes."""
@@ -128,6 +175,15 @@ class Mainstem:
         backend = self.log.create_topic(TopicSettings.of(name, schema=schema, **settings))
         return SparkTopic(self.log, backend, self.home, self._session)
 
+    def adopt_topic(self, name: str, *, schema: str | pa.Schema, **settings: Any) -> SparkTopic:
+        """Take over a topic that other programs made on Kafka, with the schema and the `codec` that its values have.
+
+        A value that does not fit goes to the topic `<name>.unreadable`, with its bytes and the reason.
+        """
+        check_name(name, "topic")
+        backend = self.log.adopt_topic(TopicSettings.of(name, schema=schema, **settings))
+        return SparkTopic(self.log, backend, self.home, self._session)
+
     def delete_topic(self, topic: str | Topic) -> None:
         """Delete a topic with its records, groups and queues."""
         self.log.delete_topic(topic if isinstance(topic, str) else topic.name)
@@ -147,7 +203,7 @@ class Mainstem:
 
     def views(self) -> list[str]:
         """The names of all views, sorted."""
-        return view_names(self.home)
+        return self.view_place.names()
 
     def view(self, name: str | View, *, key: str | Sequence[str] | None = None, **settings: Any) -> SparkView:
         """A view, there or to be made by a flow; its `key` may be left out where it is there.
@@ -157,7 +213,9 @@ class Mainstem:
         if isinstance(name, SparkView):
             return name
         named = name if isinstance(name, str) else name.name
-        return SparkView(self.home, named, self._session, key=key, clock=self.log.clock, **settings)
+        return SparkView(
+            self.home, named, self._session, key=key, clock=self.log.clock, place=self.view_place, **settings
+        )
 
     # Files
 

@@ -138,7 +138,15 @@ class ProducerContract:
         with pytest.raises(Fenced):
             old.append(single, [{"k": "a", "n": 4}], sequence=3)
         assert numbers(single.to_arrow()) == [1, 3]
-        assert places(single.to_arrow()) == [(0, 0), (0, 1)]
+
+    @promise(Promise.FENCED, Promise.DENSE_OFFSETS)
+    def test_a_refused_append_takes_no_offset(self, stem: Mainstem, other: Mainstem, single: Topic) -> None:
+        old = stem.producer("checkout")
+        new = other.producer("checkout")
+        with pytest.raises(Fenced):
+            old.append(single, [{"k": "a", "n": 1}], sequence=1)
+        new.append("single", [{"k": "a", "n": 2}], sequence=2)
+        assert places(single.to_arrow()) == [(0, 0)]
 
     @promise(Promise.FENCED)
     def test_a_run_in_a_process_that_was_thought_dead_is_refused(

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from mainstem.log.log import Promise
 
-__all__ = ["Promise", "promise", "promises_of", "tests_of"]
+__all__ = ["Promise", "is_left_out", "promise", "promises_of", "tests_of"]
 
 Test = TypeVar("Test", bound=Callable[..., None])
 
@@ -28,3 +28,10 @@ def promises_of(test: Callable[..., None]) -> tuple[Promise, ...]:
 def tests_of(contract: type) -> list[Callable[..., None]]:
     """The tests of a contract."""
     return [getattr(contract, name) for name in dir(contract) if name.startswith("test_")]
+
+
+def is_left_out(contract: type | None, test: Callable[..., None] | None) -> bool:
+    """Whether a log is not put to a test: it makes no such promise, or says of this very test why it cannot pass."""
+    if contract is None or test is None or not hasattr(contract, "promised"):
+        return False
+    return test.__name__ in contract.left_out or not set(promises_of(test)) <= contract.promised

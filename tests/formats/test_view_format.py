@@ -15,7 +15,6 @@ import pyarrow as pa
 from mainstem.clock import ManualClock
 from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.views.view import View
-from mainstem.views.view_snapshot import version_snapshot
 from tests.formats.home_facts import plain
 
 FOLDER = Path(__file__).parent / "sqlite_view_v1"
@@ -90,7 +89,7 @@ def facts(home: Path) -> dict[str, Any]:
     described = view.describe()
     versions = {}
     for version in view.versions():
-        with version_snapshot(view._folder, view._connections, version.number) as snapshot:
+        with view.snapshot(version.number) as snapshot:
             versions[str(version.number)] = shown(snapshot.to_arrow())
     found = {
         "id": view.id,

@@ -13,6 +13,7 @@ from mainstem.log_on_spark.build import Build
 from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.sinks.file_commits import FolderFacts
 from mainstem.sinks.file_sink import FileSink
+from mainstem.views.postgres_place import PostgresPlace
 from mainstem.views.view import View
 from tests.contracts.sink_contract import FLOW, SinkContract, TriedSink
 from tests.sinks.arrow_file_writer import ArrowFileWriter
@@ -67,7 +68,22 @@ class ViewWithVersion(View):
 
     @property
     def version(self) -> int:
-        return self._folder.facts().live if self.exists else 1
+        return self._store.facts().live if self.exists else 1
+
+
+class TriedPostgresView(TriedView):
+    points = ("view_rows_written", "view_batch_written", "view_committed")
+
+    def __init__(self, folder: Path, address: str) -> None:
+        super().__init__(folder)
+        self.address = address
+
+    def sink(self) -> Any:
+        return ViewWithVersion(self.home, "copies", key="id", place=PostgresPlace(self.address))
+
+    def ids(self) -> list[int]:
+        view = self.sink()
+        return view.to_arrow().column("id").to_pylist() if view.exists else []
 
 
 class TriedFiles(TriedSink):
@@ -105,6 +121,12 @@ class TestView(SinkContract):
     @pytest.fixture
     def sink(self, tmp_path: Path) -> TriedSink:
         return TriedView(tmp_path)
+
+
+class TestPostgresView(SinkContract):
+    @pytest.fixture
+    def sink(self, tmp_path: Path, views_address: str) -> TriedSink:
+        return TriedPostgresView(tmp_path, views_address)
 
 
 class TestFiles(SinkContract):

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -158,43 +158,18 @@ WRONG = {
         one(lambda stem: stem.topic("clicks").stream(watermark="1 minute"), lambda stem: stem.topic("out")),
         Invalid, 'topic "clicks" has no event time',
     ),
-    "a time of day that is passed on": (
-        one(lambda stem: stem.topic("clicks").stream(), lambda stem: stem.topic("out")),
-        Invalid, 'column "at" of flow "out" is a TIME, which Spark cannot stream',
-    ),
-    "a time of day in a struct": (
-        one(lambda stem: stem.topic("clicks").stream().select(F.struct("at").alias("s")), lambda stem: stem.topic("out")),
-        Invalid, 'column "s" of flow "out" is a TIME, which Spark cannot stream',
-    ),
-    "a time of day that is grouped by": (
-        one(
-            lambda stem: stem.topic("clicks").stream().groupBy("at").agg(F.count("*").alias("n")).select("n"),
-            lambda stem: stem.topic("out"),
-        ),
-        Invalid, "the program does something with a TIME that Spark cannot do",
-    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_is_found_before_anything_starts(shop, case):
-    shop.create_topic("clicks", schema="page STRING, at TIME")
+    shop.create_topic("clicks", schema="page STRING")
     flows, kind, message = WRONG[case]
     with pytest.raises(kind) as raised:
         Program(shop, flows)
     assert str(raised.value) == message
     assert raised.value.detail
     assert raised.value.hint
-
-
-def test_a_time_of_day_goes_on_as_text(shop):
-    shop.create_topic("clicks", schema="page STRING, at TIME").append([{"page": "/", "at": time(12, 30)}])
-    program = one(
-        lambda stem: stem.topic("clicks").stream().select("page", F.col("at").cast("string").alias("at")),
-        lambda stem: stem.view("out", key="page"),
-    )
-    shop.run(program, until="idle")
-    assert shop.view("out").get("/") == {"page": "/", "at": "12:30:00"}
 
 
 def test_a_changed_flow_is_refused_before_it_starts(shop):

@@ -1,24 +1,18 @@
 """A flow that reads sealed files first and then goes live gives the same as one that never did, wherever it dies."""
 
 import os
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from mainstem import Mainstem
 from mainstem.errors import CorruptHome, FlowFailed
-from mainstem.flows import native_catch_up, runner
 from mainstem.log.keep_rule import Keep
 from mainstem.log_on_spark import native_links
 from mainstem.log_on_spark.checkpoint_offsets import batch_offsets, file_offset, last_batch
-from mainstem.log_on_spark.flow_store import FlowStore
-from mainstem.log_on_spark.native_history import NativeHistory, noted_history
-from tests.spark.native_shop import SINKS, Shop, differences, flows
+from mainstem.log_on_spark.native_history import NativeHistory
+from tests.spark.native_runs import checkpoint_of, history_of, run, run_plain, run_until_dead
+from tests.spark.native_shop import Shop, differences, flows
 
-NEVER = 1 << 62
 # Where a run dies, and in which batch; each goes on from what the one before left. The first four are of files.
 POINTS = [
     ("history_linked", None),
@@ -35,66 +29,7 @@ POINTS = [
     ("batch_begun", 5),
 ]
 
-
-class Died(Exception):
-    """A run ended here."""
-
-
-@pytest.fixture
-def die_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Have every flow end when it reaches a point in a batch, as if its process were killed there."""
-
-    def at(point: str, batch: int | None = None) -> None:
-        def reach(name: str) -> None:
-            # Who says that it is somewhere has the number of its batch at hand.
-            if name == point and batch in (None, sys._getframe(1).f_locals.get("number")):
-                raise Died(name)
-
-        for module in (runner, native_catch_up, native_links):
-            monkeypatch.setattr(module, "reach", reach)
-
-    return at
-
-
-@pytest.fixture(autouse=True)
-def worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few rows are."""
-    monkeypatch.setattr(native_catch_up, "ROWS_MIN", 1)
-
-
-def run(stem: Mainstem, way: str, files: str, sinks: Sequence[str] = SINKS) -> None:
-    with stem.start(lambda stem: flows(stem, way, files, sinks)) as running:
-        running.wait_until_idle()
-
-
-def run_until_dead(stem: Mainstem, files: str, sinks: Sequence[str]) -> set[str]:
-    """Run until every flow has ended or has everything; which of them died."""
-    running = stem.start(lambda stem: flows(stem, "native", files, sinks))
-    for handle in running:
-        with suppress(FlowFailed):
-            handle.wait_until_idle()
-    running.stop()
-    died = {handle.name: handle.error for handle in running if handle.error is not None}
-    assert {type(error.__cause__) for error in died.values()} <= {Died}, [error.__notes__ for error in died.values()]
-    return set(died)
-
-
-def run_plain(stem: Mainstem, files: str, monkeypatch: pytest.MonkeyPatch, sinks: Sequence[str] = SINKS) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(native_catch_up, "ROWS_MIN", NEVER)
-        run(stem, "plain", files, sinks)
-    for sink in sinks:
-        assert noted_history(checkpoint_of(stem, f"{sink}_plain")) is None
-
-
-def checkpoint_of(stem: Mainstem, flow: str, version: int = 1) -> str:
-    return FlowStore(stem.home, flow).checkpoint(version)
-
-
-def history_of(stem: Mainstem, flow: str, version: int = 1) -> NativeHistory:
-    history = noted_history(checkpoint_of(stem, flow, version))
-    assert history is not None
-    return history
+pytestmark = pytest.mark.usefixtures("few_rows_are_worth_it")
 
 
 def test_a_run_that_dies_anywhere_on_its_way_through_the_files_gives_the_same(

@@ -1,7 +1,6 @@
 """process, dedupe, clock_corrected and late rows on Spark: over tables, in flows, and when something is wrong."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
@@ -9,17 +8,12 @@ from pyspark.sql import functions as F
 
 from mainstem.errors import FlowFailed, Invalid
 from mainstem.flows.flow import Flow
-from mainstem.operators import Process, clock_corrected, dedupe, late_rows, on_time_rows, process
+from mainstem.operators import clock_corrected, dedupe, late_rows, on_time_rows, process
 from mainstem.stem import Mainstem
 from mainstem.testing import TestStream
-from tests.operators.visits import Visits, at
+from tests.operators.counted_process import Counted, Renamed, Upgraded, in_place
+from tests.operators.visits import PAGES, Visits, at, page
 from tests.spark.memory_sink import MemorySink
-
-PAGES = "user STRING, page STRING, at TIMESTAMP"
-
-
-def page(user, name, minute):
-    return {"user": user, "page": name, "at": at(minute)}
 
 
 def plain(rows):
@@ -54,6 +48,8 @@ def test_over_a_table_everything_has_come(stem):
     told = dedupe(tags.withColumn("at", F.timestamp_micros("n")), by=["one", "two", "tags"], within="1 hour", on="at")
     assert len({row["n"] for row in collected(told)} & {1, 3}) == 2
     assert told.count() == 3
+    with pytest.raises(Invalid, match='dedupe is given a column "record" that no topic gave'):
+        dedupe(tags.withColumn("record", F.timestamp_micros("n")), by="one", within="1 hour", on="record")
     # And the results are frames like any other.
     assert visits.groupBy().agg(F.sum(F.size("pages")).alias("n")).first()["n"] == 4
 
@@ -89,52 +85,14 @@ def test_native_steps_are_what_they_are_without_spark(stem, spark):
         clock_corrected(topic.stream(), occurred="tapped", sent="sent", received="came", by="device")
 
 
-class Counted(Process):
-    output = "user STRING, said STRING"
-
-    @dataclass
-    class State:
-        count: int = 0
-
-    def on_rows(self, key, rows, state, timers):
-        for row in rows:
-            state.count += 1
-            if row["page"] == "/bad":
-                raise ValueError("no such page")
-            yield {"user": key, "said": str(state.count)}
-
-
-class Upgraded(Counted):
-    version = 2
-
-    @dataclass
-    class State:
-        total: int = 0
-
-    def upgrade(self, old):
-        return self.State(total=1000 + old["count"])
-
-    def on_rows(self, key, rows, state, timers):
-        for _ in rows:
-            state.total += 1
-            yield {"user": key, "said": str(state.total)}
-
-
-class Renamed(Upgraded):
-    version = 1
-
-
 def test_a_failure_names_key_and_row_and_a_changed_state_is_upgraded_or_refused(stem):
     topic = stem.create_topic("pages", schema=PAGES, event_time="at", key="user")
     topic.append([page("ada", "/", 0), page("bob", "/", 0), page("ada", "/", 1)])
     sink = MemorySink("counted")
 
     def flows(using):
-        # As if the class had been changed in place.
-        same = type("Counted", (using,), {"__module__": __name__})
-
         def program(stem: Mainstem) -> Iterator[Flow]:
-            yield Flow(process(stem.topic("pages").stream(), by="user", using=same), into=sink)
+            yield Flow(process(stem.topic("pages").stream(), by="user", using=in_place(using)), into=sink)
 
         return program
 
@@ -149,7 +107,7 @@ def test_a_failure_names_key_and_row_and_a_changed_state_is_upgraded_or_refused(
 
     told = "\n".join([str(failed.value), *failed.value.__notes__])
     assert "process \"Counted\" failed in on_rows for the key 'cleo'" in told
-    assert "ValueError: no such page (test_own_operators.py, line " in told
+    assert "ValueError: no such page (counted_process.py, line " in told
     assert "'page': '/bad'" in told
     assert "partition 0, offset 4" in told
     told = "\n".join([str(refused.value), *refused.value.__notes__])

@@ -17,7 +17,6 @@ from pyspark.sql import functions as F
 from mainstem.flows.flow import Flow
 from mainstem.flows.rebuild import Rebuild
 from mainstem.stem import Mainstem
-from mainstem.views.view_snapshot import version_snapshot
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = "order_id INT, store STRING, amount BIGINT, placed_at TIMESTAMP"
@@ -94,7 +93,7 @@ class Shop:
 
 def rows_of(stem: Mainstem, name: str, version: int) -> Rows:
     view = stem.view(name)
-    with version_snapshot(view._folder, view._connections, version) as snapshot:
+    with view.snapshot(version) as snapshot:
         return _sorted(snapshot.to_arrow().to_pylist(), name)
 
 

@@ -1,6 +1,7 @@
 """A topic that was deleted and made again under a flow's checkpoint: noticed, with what to do, and nothing lost."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,10 +9,13 @@ import pytest
 from pyspark.sql import functions as F
 
 from mainstem.errors import Conflict, FlowFailed
+from mainstem.flows import runner
 from mainstem.flows.flow import Flow
+from mainstem.flows.program import Flows
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
+from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.log_on_spark.topic_identity import check_topics
 from mainstem.stem import Mainstem
 
@@ -112,3 +116,42 @@ def test_a_topic_made_again_stops_its_flows_until_their_views_are_rebuilt(stem: 
     stem.topic("orders").append([{"store": "A", "amount": 100}])
     stem.run(flows, until="idle")
     assert amounts(stem) == [{"A": 106, "B": 9}] * 2
+
+
+def copies(name: str = "copied") -> Flows:
+    return lambda stem: [Flow(stem.topic("orders").stream().drop("record"), into=stem.topic("copied"), name=name)]
+
+
+def test_a_sink_topic_made_again_stops_the_flow_that_has_written_into_it(
+    stem: Mainstem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(stem.log, 10)
+    stem.run(copies(), until="idle")
+    stem.log.delete_topic("copied")
+    for rows in (None, 3):
+        if rows is not None:
+            made(stem.log, rows, "copied")
+        with pytest.raises(FlowFailed) as raised:
+            stem.run(copies(), until="idle")
+        cause = raised.value.__cause__
+        assert isinstance(cause, Conflict)
+        assert str(cause) == 'topic "copied" is not the one that flow "copied" has written into so far'
+        assert ("deleted and made again since" if rows is not None else "It was deleted since") in cause.detail
+        assert 'Flow(..., name="copied_2")' in cause.hint
+        assert "replays 10 rows" in cause.hint
+        assert ("copied" in stem.log.topic_names()) == (rows is not None)
+
+    stem.run(copies("copied_2"), until="idle")
+    assert stem.topic("copied").to_arrow().num_rows == 3 + 10
+    # Or the same flow, begun anew.
+    made(stem.log, 0, "copied")
+    shutil.rmtree(FlowStore(stem.home, "copied").checkpoint(1))
+    stem.run(copies(), until="idle")
+    assert stem.topic("copied").to_arrow().num_rows == 10
+
+    # What happens where nobody looks: ten rows are missing, without a word.
+    made(stem.log, 0, "copied")
+    stem.topic("orders").append([{"store": "A", "amount": 100}])
+    monkeypatch.setattr(runner, "check_sink_topic", lambda *_: "")
+    stem.run(copies(), until="idle")
+    assert stem.topic("copied").to_arrow().num_rows == 1

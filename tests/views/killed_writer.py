@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
 from mainstem import crash_points
 from mainstem.log_on_spark.flow_run import Batch, FlowRun
-from mainstem.views import view_writer
 from mainstem.views.view import View
 from tests.contracts.other_process import Line, OtherProcess
-from tests.contracts.view_contract import SCHEMA, recorded, replayed, rows, shown
+from tests.contracts.view_rows import SCHEMA, recorded, replayed, rows, shown
 
 BATCHES = [
     rows(Berlin=1, Lisbon=2),
@@ -86,14 +86,16 @@ def _write_stopping(view: View, line: Line, point: str) -> None:
     writer = view.writer(run, SCHEMA)
     writer.apply(BATCHES[0], batch_of(0, run))
     line.say("begun")
-    reach = view_writer.reach
+    # Whichever store it is: each writer has the points in its own module.
+    module = sys.modules[type(writer).__module__]
+    reach = module.reach
 
     def stop_there(name: str) -> None:
         reach(name)
         if name == point:
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    view_writer.reach = stop_there
+    module.reach = stop_there
     try:
         written = writer.apply(BATCHES[1], batch_of(1, run))
     except Exception as error:  # noqa: BLE001 - the test looks at what it was

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mainstem.errors import SchemaMismatch
 from mainstem.views.merge_batch import merge_batch
-from tests.contracts.view_contract import SCHEMA, recorded, rows
+from tests.contracts.view_rows import SCHEMA, recorded, rows
 
 RECORDS = st.lists(
     st.tuples(

@@ -7,7 +7,8 @@ import pytest
 
 from mainstem.views.view import View
 from tests.contracts.shifted_clock import ShiftedClock
-from tests.contracts.view_contract import OpenView, ViewContract
+from tests.contracts.view_contract import ViewContract
+from tests.contracts.view_rows import OpenView
 
 
 class TestSqliteView(ViewContract):

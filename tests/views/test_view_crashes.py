@@ -11,7 +11,7 @@ from mainstem.errors import DiskFull
 from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.views.view import View
 from tests.contracts.other_process import Line, OtherProcess
-from tests.contracts.view_contract import SCHEMA, replayed, rows, shown
+from tests.contracts.view_rows import SCHEMA, replayed, rows, shown
 from tests.views.killed_writer import STATES, check_whole, open_revenue, run_until_killed, write_from
 
 POINTS = ["view_rows_written", "view_batch_written", "view_checked", "view_committed"]

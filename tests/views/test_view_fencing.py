@@ -12,7 +12,7 @@ from mainstem.errors import Fenced, LockHeld
 from mainstem.log_on_spark.flow_run import FlowRun
 from mainstem.views.view_folder import ViewFolder
 from mainstem.views.view_writer import ViewWriter
-from tests.contracts.view_contract import SCHEMA
+from tests.contracts.view_rows import SCHEMA
 from tests.views.killed_writer import BATCHES, batch_of, check_whole, open_revenue, stopped_at, write_from
 
 INSIDE = ["view_rows_written", "view_batch_written"]

@@ -12,7 +12,7 @@ from mainstem.log.normal_schema import nullable_schema
 from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.views.view import View
 from mainstem.views.view_writer import ViewWriter
-from tests.contracts.view_contract import SCHEMA, recorded, replayed, rows, shown
+from tests.contracts.view_rows import SCHEMA, recorded, replayed, rows, shown
 from tests.log.schema_strategies import SCHEMAS, rows_of
 
 STORES = st.sampled_from(["Berlin", "Lisbon", "Osaka", "Quito"])
@@ -71,49 +71,64 @@ class Model:
             assert state == now
 
 
+def check_steps(view: View, steps: list[tuple]) -> None:
+    """Whatever happens to the view happens to a dict, and they stay equal."""
+    model = Model(view)
+    for step in steps:
+        match step:
+            case ("plain", pairs):
+                table = pa.table([[s for s, _ in pairs], [a for _, a in pairs]], schema=SCHEMA)
+                model.apply(table, {store: amount for store, amount in pairs if store is not None})
+            case ("recorded", triples, order):
+                given_rows = [
+                    (store, amount, 0, offset, change) for offset, (store, amount, change) in enumerate(triples)
+                ]
+                latest = {s: None if change == "delete" else a for s, a, change in triples}
+                model.apply(recorded(*(given_rows[index] for index in order)), latest)
+            case ("replay",):
+                model.replay()
+            case ("restart",):
+                model.restart()
+            case ("flip",):
+                model.flip()
+            case ("subscribe",):
+                update = next(model.view.subscribe())
+                model.seen.append((update.cursor, dict(zip(*update.rows.to_pydict().values(), strict=True))))
+        model.check()
+
+
 @given(STEPS)
 def test_a_view_is_a_dict_whatever_happens_to_it(steps: list[tuple]) -> None:
     with TemporaryDirectory() as folder:
-        model = Model(View(folder, "revenue", key="store"))
-        for step in steps:
-            match step:
-                case ("plain", pairs):
-                    table = pa.table([[s for s, _ in pairs], [a for _, a in pairs]], schema=SCHEMA)
-                    model.apply(table, {store: amount for store, amount in pairs if store is not None})
-                case ("recorded", triples, order):
-                    given_rows = [
-                        (store, amount, 0, offset, change) for offset, (store, amount, change) in enumerate(triples)
-                    ]
-                    latest = {s: None if change == "delete" else a for s, a, change in triples}
-                    model.apply(recorded(*(given_rows[index] for index in order)), latest)
-                case ("replay",):
-                    model.replay()
-                case ("restart",):
-                    model.restart()
-                case ("flip",):
-                    model.flip()
-                case ("subscribe",):
-                    update = next(model.view.subscribe())
-                    model.seen.append((update.cursor, dict(zip(*update.rows.to_pydict().values(), strict=True))))
-            model.check()
-        model.view.close()
+        view = View(folder, "revenue", key="store")
+        check_steps(view, steps)
+        view.close()
+
+
+def numbered(schema: pa.Schema, found: list[dict]) -> pa.Table:
+    """Rows with a number of their own as the key, so that every one stays; no other column has a name like it."""
+    columns = pa.schema([pa.field("number of row", pa.int64()), *nullable_schema(schema)])
+    return pa.Table.from_pylist([{"number of row": n, **row} for n, row in enumerate(found)], schema=columns)
+
+
+def check_rows_come_back(view: View, table: pa.Table, kept: list[int]) -> None:
+    """Written and read in every way, rows are as they were; those that are not in `kept` were rejected."""
+    run = FlowRun("f", epoch=1)
+    writer = view.writer(run, table.schema)
+    assert writer.apply(table, Batch(0, run)).rejected == len(table) - len(kept)
+    wanted = table.take(pa.array(kept, pa.int64())).to_pylist()
+    assert repr(view.to_arrow().to_pylist()) == repr(wanted)
+    assert repr(view.changes().rows.drop_columns("record").to_pylist()) == repr(wanted)
+    assert writer.apply(table, Batch(1, run)).changes == 0
+    for row in wanted:
+        assert repr(view.get(row["number of row"])) == repr(row)
+    writer.close()
 
 
 @given(SCHEMAS.flatmap(lambda schema: st.tuples(st.just(schema), rows_of(schema))))
 def test_rows_of_any_schema_come_back_as_they_were(case: tuple[pa.Schema, list[dict]]) -> None:
-    schema, found = case
-    # A number of its own as the key, so that every row stays; the name is one that no other column has.
-    columns = pa.schema([pa.field("number of row", pa.int64()), *nullable_schema(schema)])
-    table = pa.Table.from_pylist([{"number of row": n, **row} for n, row in enumerate(found)], schema=columns)
+    table = numbered(*case)
     with TemporaryDirectory() as folder:
         view = View(Path(folder), "anything", key="number of row")
-        run = FlowRun("f", epoch=1)
-        writer = view.writer(run, columns)
-        writer.apply(table, Batch(0, run))
-        wanted = repr(table.to_pylist())
-        assert repr(view.to_arrow().to_pylist()) == wanted
-        assert repr(view.changes().rows.drop_columns("record").to_pylist()) == wanted
-        assert writer.apply(table, Batch(1, run)).changes == 0
-        for number, row in enumerate(table.to_pylist()):
-            assert repr(view.get(number)) == repr(row)
+        check_rows_come_back(view, table, list(range(len(table))))
         view.close()

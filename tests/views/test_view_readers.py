@@ -67,13 +67,13 @@ def look_at_rows(view: View, line: Line) -> None:
 
 
 def write_while_looking(
-    home: Path, look: Callable[[View, Line], None], write: Callable[[int], None], *, batches: int, looks: int = LOOKS
+    home: Path, look: Callable[[View, Line], None], write: Callable[[int], None], *, batches: int, looks: int = 0
 ) -> None:
     """Some batches for each look of the other process: they are written while it looks."""
     reader = OtherProcess(lambda: nullcontext(open_counted(home)), look)
     try:
         numbers = count(1)
-        for _ in range(looks):
+        for _ in range(looks or LOOKS):
             for number in islice(numbers, batches):
                 write(number)
             assert reader.hear() == []

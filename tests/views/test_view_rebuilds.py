@@ -17,7 +17,6 @@ import pyarrow as pa
 from mainstem.log.record import RECORD
 from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.views.view import View
-from mainstem.views.view_snapshot import version_snapshot
 
 REBUILDS, VIEWS = 200, 10
 SCHEMA = pa.schema([("store", pa.string()), ("amount", pa.int64()), ("record", RECORD)])
@@ -84,7 +83,7 @@ def more(log: pa.Table, chance: random.Random) -> pa.Table:
 
 
 def rows_of(view: View, version: int) -> list[dict[str, Any]]:
-    with version_snapshot(view._folder, view._connections, version) as snapshot:
+    with view.snapshot(version) as snapshot:
         return snapshot.to_arrow().to_pylist()
 
 

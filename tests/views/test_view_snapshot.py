@@ -10,8 +10,7 @@ from mainstem.errors import CorruptView, LockHeld, NewerFormat, Unavailable, Vie
 from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.views.view import View
 from mainstem.views.view_folder import ViewFolder, view_names
-from mainstem.views.view_snapshot import live_snapshot
-from tests.contracts.view_contract import SCHEMA, rows, shown
+from tests.contracts.view_rows import SCHEMA, rows, shown
 
 RUNS = {number: FlowRun("revenue", epoch=1, version=number) for number in (1, 2)}
 
@@ -38,7 +37,7 @@ def in_between(happens: Callable[[], None]) -> mock._patch:
 def test_what_is_committed_while_it_is_looked_at_is_not_seen(tmp_path: Path) -> None:
     view = two_versions(tmp_path)
     writer = view.writer(RUNS[1], SCHEMA)
-    with live_snapshot(view._folder, view._connections) as snapshot:
+    with view.snapshot() as snapshot:
         writer.apply(rows(Berlin=7, Lisbon=8), Batch(1, RUNS[1], {"orders": {0: 1}}))
         assert snapshot.to_arrow().equals(rows(Berlin=1))
         assert snapshot.row(["Lisbon"]) is None
@@ -93,7 +92,7 @@ def test_a_view_that_is_flipped_without_end_says_so(tmp_path: Path) -> None:
 
 def test_errors_of_the_one_who_asks_are_his_own(tmp_path: Path) -> None:
     view = two_versions(tmp_path)
-    with pytest.raises(ViewNotFound, match="mine"), live_snapshot(view._folder, view._connections):
+    with pytest.raises(ViewNotFound, match="mine"), view.snapshot():
         raise ViewNotFound("mine")
     assert shown(view) == {"Berlin": 1}
 

@@ -21,8 +21,9 @@ from mainstem.views.view_connection import Connections
 from mainstem.views.view_file import ViewFile
 from mainstem.views.view_folder import ViewFolder
 from mainstem.views.view_snapshot import ViewSnapshot
+from mainstem.views.view_store import WrittenRows
 from mainstem.views.view_versions import ViewVersions
-from mainstem.views.view_writer import ViewWriter, WrittenRows
+from mainstem.views.view_writer import ViewWriter
 
 Patch = tuple[object, str, object]
 
@@ -117,7 +118,7 @@ def _changes_trimmed_at_once() -> list[Patch]:
 
 
 def _flip_without_the_difference() -> list[Patch]:
-    return [(view_versions._Common, "changes", lambda self: [])]
+    return [(view_versions, "_changes", lambda pair: [])]
 
 
 def _flip_while_the_old_one_is_written() -> list[Patch]:

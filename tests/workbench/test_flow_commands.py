@@ -2,12 +2,14 @@
 
 import os
 import threading
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.log_on_spark.flow_store import FlowStore, running_in
+from mainstem.log_on_spark.native_history import NativeHistory, Portion
 from mainstem.views.view import View
 from tests.workbench.ran_flows import began, did_batch, killed
 
@@ -65,6 +67,32 @@ def test_describe_shows_where_it_stands_and_its_last_batches(cli, big_orders):
     assert [(row["batch"], row["rows_in"], row["rejected"]) for row in facts["last_batches"]] == [(0, 1, 0), (1, 2, 1)]
     assert facts["last_batches"][0]["phases"] == {"addBatch": 200}
     assert facts["last_batches"][0]["at"] == "2026-01-01T09:00:00Z"
+
+
+def test_describe_shows_how_far_a_flow_is_with_sealed_files(cli, stem, orders):
+    run = began(stem, "big_orders")
+    checkpoint = Path(FlowStore(stem.home, "big_orders").checkpoint(1))
+    portions = (Portion(("0-a.parquet",), 300, {0: 300}), Portion(("0-b.parquet",), 1200, {0: 1500}))
+    history = NativeHistory("orders", "", f"{checkpoint}/history/x", portions)
+    for folder in (history.waiting, history.read):
+        os.makedirs(folder)
+    history.note(str(checkpoint))
+
+    def said() -> tuple[str, dict[str, int]]:
+        shown = next(line for line in cli("flow", "describe", "big_orders").out.splitlines() if "sealed files" in line)
+        return shown.removeprefix("sealed files").strip(), cli("flow", "describe", "big_orders", "--json").json[
+            "sealed_files_first"
+        ]
+
+    assert said() == ("0 of 1,500 rows read from them, natively; then it reads the topic", {"rows": 1500, "rows_in": 0})
+    did_batch(stem, run, 0, {})
+    (checkpoint / "offsets/0").write_text('v1\n{}\n{"logOffset":0}')
+    assert said()[0].startswith("300 of 1,500 rows")
+    did_batch(stem, run, 1, {"orders": {0: 1600}})
+    assert said() == (
+        "1,500 rows were read from them, natively; since then it reads the topic",
+        {"rows": 1500, "rows_in": 1500},
+    )
 
 
 def test_describe_of_a_flow_that_failed_shows_the_cause(cli, stem, big_orders):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mainstem.flows import native_catch_up
 from mainstem.log_on_spark.topic_writer import TopicWriter
 from mainstem.workbench.cli.metrics_server import MetricsServer
 from tests.workbench.conftest import rows
@@ -69,6 +70,21 @@ def test_check_shows_every_flow_and_starts_none(cli):
         assert cli("run", "shop.py", "--metrics", port).error[0].startswith("mainstem.Unavailable: metrics cannot")
     assert cli("flow", "list").out == "no flows yet\n"
     assert cli("view", "list").out == "no views yet\n"
+    assert [flow["sealed_files_first"] for flow in facts["flows"]] == [None, None]
+
+
+@pytest.mark.usefixtures("spark", "shop")
+def test_check_says_which_flows_would_read_sealed_files_first(cli, orders, monkeypatch):
+    orders.seal()
+    orders.append(ORDERS[:1])
+    monkeypatch.setattr(native_catch_up, "ROWS_MIN", 3)
+
+    assert cli("check", "shop.py").out.splitlines().count(
+        "  first  3 rows from sealed files, natively; then the topic"
+    ) == 2  # fmt: skip
+    assert [flow["sealed_files_first"] for flow in cli("check", "shop.py", "--json").json["flows"]] == [
+        {"rows": 3, "rows_in": 0}
+    ] * 2
 
 
 @pytest.mark.usefixtures("spark", "shop")

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log_on_spark.batch_clock import clocks_of, is_due, now_of, watermark_of
 from mainstem.log_on_spark.checkpoint_offsets import batch_offsets, last_batch, source_offsets
+from mainstem.log_on_spark.passed_tokens import PassedTokens
 from mainstem.operators.stage.stage_manifest import StageManifests
 from mainstem.views.view_offsets import missing_of
 
@@ -31,7 +33,25 @@ def caught_up(stem: Mainstem, checkpoint: str) -> bool:
             return False
     if _waits(stem, checkpoint, number):
         return False
-    return all(_has(stem, offset) for offset in source_offsets(checkpoint, number) if "view" in offset)
+    offsets = list(source_offsets(checkpoint, number))
+    return all(_has(stem, offset) for offset in offsets if "view" in offset) and all(
+        _has_tokens(stem, offset) for offset in offsets if "topic" in offset
+    )
+
+
+def _has_tokens(stem: Mainstem, offset: Mapping[str, Any]) -> bool:
+    """Whether everything is in that the flows into a topic have read of their own topics."""
+    backend = stem.log.open_topic(offset["topic"])
+    if not isinstance(backend, EmbeddedTopic):
+        return True
+    passed = PassedTokens(stem.home, offset["topic"]).passed(backend)
+    ends = {number: backend.latest(number) for number in passed.ends}
+    # Behind an undecided transaction nothing can be had yet.
+    return not passed.reached(ends) or not missing_of(_numbered(passed.applied), _numbered(offset.get("applied", {})))
+
+
+def _numbered(applied: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+    return {topic: {int(number): end for number, end in ends.items()} for topic, ends in applied.items()}
 
 
 def _has(stem: Mainstem, offset: Mapping[str, Any]) -> bool:
@@ -40,10 +60,7 @@ def _has(stem: Mainstem, offset: Mapping[str, Any]) -> bool:
     if not view.exists:
         return True
     position, applied = view.standing()
-    known = {
-        topic: {int(number): end for number, end in ends.items()} for topic, ends in offset.get("applied", {}).items()
-    }
-    return position <= offset["position"] and not missing_of(applied, known)
+    return position <= offset["position"] and not missing_of(applied, _numbered(offset.get("applied", {})))
 
 
 def _waits(stem: Mainstem, checkpoint: str, number: int) -> bool:
@@ -53,5 +70,7 @@ def _waits(stem: Mainstem, checkpoint: str, number: int) -> bool:
     if not offsets:
         return False
     return is_due(
-        folder, max(clocks_of(offsets).watermark, watermark_of(stem.log, offsets)), now_of(folder, stem.log.clock)
+        folder,
+        max(clocks_of(offsets).watermark, watermark_of(stem.log, offsets, checkpoint)),
+        now_of(folder, stem.log.clock),
     )

@@ -22,6 +22,7 @@ from mainstem.flows.spark_errors import spark_errors
 from mainstem.log_on_spark.build import Build, Leaf
 from mainstem.log_on_spark.flow_plan import (
     Operator,
+    aggregated_without_record,
     fingerprint,
     leaves_in,
     needed_columns,
@@ -31,6 +32,7 @@ from mainstem.log_on_spark.flow_plan import (
 )
 from mainstem.log_on_spark.flow_run import FlowRun
 from mainstem.log_on_spark.native_history import NativeHistory
+from mainstem.log_on_spark.spark_session import has_times
 from mainstem.log_on_spark.spark_types import arrow_schema, check_no_times
 from mainstem.log_on_spark.topic_request import LIGHT_ROWS_MAX, ROWS_MAX
 from mainstem.operators.stage.stage import BatchStages, Stage
@@ -130,11 +132,13 @@ class Program:
                 hint='Begin with .stream() instead of .read(): stem.topic("...").stream().',
             )
         schema = arrow_schema(flow.rows.schema)
-        check_no_times(schema, flow.name)
+        if not has_times(flow.rows.sparkSession):
+            check_no_times(schema, f'flow "{flow.name}"')
         flow.into.accept(schema)
         stages = stages_of(flow.rows, self._build.stages, flow.name)
         # What is behind the first stage is no stream of Spark's.
         rows = query_rows(stages) if stages else flow.rows
+        self._check_changes(rows, flow.name)
         needed = needed_columns(rows)
         conditions = row_conditions(rows)
         leaves = {}
@@ -160,6 +164,20 @@ class Program:
             plan,
             stages,
         )
+
+    def _check_changes(self, rows: DataFrame, flow: str) -> None:
+        """Raise `Invalid` if Spark would count what left a view as if it had come."""
+        for number in sorted(aggregated_without_record(rows)):
+            source = self._build.leaves[number].source
+            if source.startswith("view "):
+                raise Invalid(
+                    f'flow "{flow}" aggregates the changes of {source} as if each were a row',
+                    detail="An update comes as a delete of the old row and an insert of the new one, and what is deleted "
+                    "comes once more, as a delete: all of them would be counted.",
+                    hint="Count by record.change: F.sum(F.expr(\"if(record.change = 'delete', -amount, amount)\")); to count "
+                    'the changes themselves, group by "record.change" too. What cannot be taken back, as a max, is made from '
+                    "the topics that the view is made from.",
+                )
 
     def built_for(
         self,

@@ -23,7 +23,7 @@ from mainstem.flows.program import Flows, PlannedFlow, Program
 from mainstem.flows.runner import RunningFlows
 from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.views.spark_view import SparkView
-from mainstem.views.view_versions import Difference
+from mainstem.views.version_pair import Difference
 
 if TYPE_CHECKING:
     from mainstem.stem import Mainstem
@@ -45,7 +45,9 @@ class Rebuild:
         planned = _flow_into(program, name)
         self.version = self.view.new_version(planned.schema)
         self._kept = False
-        sink = SparkView(stem.home, name, lambda: stem.spark, version=self.version, clock=stem.log.clock)
+        sink = SparkView(
+            stem.home, name, lambda: stem.spark, version=self.version, clock=stem.log.clock, place=stem.view_place
+        )
         self._planned = replace(planned, flow=replace(planned.flow, into=sink))
         self._running = RunningFlows(stem, program, [self._planned])
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from mainstem.crash_points import reach
 from mainstem.errors import FlowFailed, FlowNotFound, MainstemError, Unavailable, did_you_mean
-from mainstem.flows.checkpoint_fit import check_code, check_held, check_sources
+from mainstem.flows.checkpoint_fit import check_code, check_held, check_sink_topic, check_sources
 from mainstem.flows.flow_failure import flow_failed, root_cause
 from mainstem.flows.flow_handle import FlowHandle
 from mainstem.flows.flow_progress import ProgressReports, query_name
@@ -176,16 +176,25 @@ class RunningFlows:
 
     def _run_once(self, handle: FlowHandle) -> None:
         """From the start of a query to its end; a flow that is far behind may have one over sealed files before it."""
+        # To ask for the session is to make it this thread's: the program is built again here.
+        _ = self._stem.spark
         planned = handle.planned
         store = FlowStore(self._stem.home, planned.name)
         version = planned.flow.into.version
         checkpoint = store.checkpoint(version)
-        check_code(planned, store.of_version(version), checkpoint, self._stem.log)
+        known = store.of_version(version)
+        check_code(planned, known, checkpoint, self._stem.log)
         check_sources(planned, checkpoint, self._stem.log)
+        sink_id = check_sink_topic(planned, known, checkpoint, self._stem.log)
         sink = planned.flow.into
-        run = store.begin(version, plan=planned.plan, sink=f"{sink.kind} {sink.name}", sources=planned.sources)
+        run = store.begin(
+            version, plan=planned.plan, sink=f"{sink.kind} {sink.name}", sink_id=sink_id, sources=planned.sources
+        )
         writer = sink.writer(run, planned.schema)
         try:
+            if not sink_id and sink.kind == "topic":
+                # Made just now, from the rows.
+                store.note(run, sink_id=self._stem.log.open_topic(sink.name).id)
             check_held(planned, writer, checkpoint)
             check_checkpoint(checkpoint, writer.held, accounts="rows" if sink.kind == "topic" else "every batch")
             handle.run = run

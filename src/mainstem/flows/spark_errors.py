@@ -42,8 +42,8 @@ def translated(error: Exception, subject: str) -> Invalid:
         )
     if "UNSUPPORTED_TIME_TYPE" in text:
         return Invalid(
-            f"{subject} does something with a TIME that Spark cannot do",
-            detail="Spark has the type, but neither groups nor joins by it, nor passes it through a stream.",
+            f"{subject} uses a TIME, which this Spark session does not take",
+            detail="Spark has times of day, and Mainstem turns them on where nobody says otherwise.",
             hint=TIME_HINT,
         )
     first = text.splitlines()[0] if text else type(error).__name__

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from mainstem.clock import Clock
 from mainstem.log.lag import Lag
+from mainstem.log.partition_reads import Processes
 from mainstem.log.processes import Identity
 from mainstem.log.state_ledger import StateLedger
 from mainstem.log.steps import Steps
@@ -98,6 +99,9 @@ class TopicBackend(Protocol):
     def settings(self) -> TopicSettings: ...
     @property
     def clock(self) -> Clock: ...
+    @property
+    def processes(self) -> Processes:
+        """Those whose end can be noticed."""
 
     def append(
         self,
@@ -161,10 +165,15 @@ class Log(Protocol):
     @property
     def title(self) -> str: ...
     @property
+    def address(self) -> str:
+        """How other processes open it; empty for the log in a home."""
+
+    @property
     def clock(self) -> Clock: ...
 
     def topic_names(self) -> list[str]: ...
     def create_topic(self, settings: TopicSettings) -> TopicBackend: ...
+    def adopt_topic(self, settings: TopicSettings) -> TopicBackend: ...
     def open_topic(self, name: str) -> TopicBackend: ...
     def delete_topic(self, name: str) -> None: ...
     def open_producer(self, name: str) -> ProducerRun: ...

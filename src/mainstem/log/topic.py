@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import GroupNotFound, Invalid, QueueNotFound, did_you_mean
-from mainstem.log import processes
 from mainstem.log.archived_moment import ArchivedMoment
 from mainstem.log.backoff import Backoff
 from mainstem.log.group_member import Member
@@ -244,7 +243,7 @@ class Topic:
             LiveReads(self.backend),
             TopicWaiter(self.backend, ledger),
             self.backend.beats(name),
-            processes=processes,
+            processes=self.backend.processes,
             clock=self.backend.clock,
             outcomes=self._log,
             session=session,
@@ -256,7 +255,9 @@ class Topic:
         check_name(name, "group")
         self._known("group", name, self.backend.groups())
         ledger = self.backend.group_ledger(name)
-        return ReaderGroup(name, ledger, LiveReads(self.backend), self.backend.beats(name), processes=processes)
+        return ReaderGroup(
+            name, ledger, LiveReads(self.backend), self.backend.beats(name), processes=self.backend.processes
+        )
 
     def groups(self) -> list[str]:
         """The names of the groups that read this topic."""
@@ -306,7 +307,7 @@ class Topic:
             LiveReads(self.backend),
             RejectedTopic(self._log, rejected_topic(self.name, name)),
             lambda: TopicWaiter(self.backend, ledger),
-            processes=processes,
+            processes=self.backend.processes,
             clock=self.backend.clock,
             held_by=held_by,
         )

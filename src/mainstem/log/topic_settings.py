@@ -32,6 +32,8 @@ PARTITIONS_MAX = 1024
 # Arrow counts the bytes of a string column in 31 bits; half of that leaves room for the other rows of a block.
 RECORD_BYTES_LIMIT = 1 << 30
 
+CODECS = ("json", "raw", "arrow")
+
 _FOREVER = Keep.forever()
 _DURATIONS = ("idle_after", "ahead_max", "segment_age_max")
 _SIZES = ("segment_bytes_max", "record_bytes_max")
@@ -61,6 +63,8 @@ class TopicSettings:
     segment_bytes_max: int = 64 << 20
     segment_age_max: timedelta = timedelta(hours=1)
     record_bytes_max: int = 16 << 20
+    # How rows lie in messages; of a log on Kafka alone.
+    codec: str | None = None
     past_schemas: tuple[pa.Schema, ...] = ()
 
     @classmethod
@@ -106,6 +110,12 @@ class TopicSettings:
         self._check_key()
         self._check_event_time()
         self._check_numbers()
+        if self.codec is not None and self.codec not in CODECS:
+            raise Invalid(
+                f'codec of topic "{self.name}" is {self.codec!r}',
+                detail=f"The codecs are: {', '.join(CODECS)}.",
+                hint='"json" is what other programs expect, "arrow" is the cheapest.',
+            )
 
     def _check_key(self) -> None:
         for column in self.key:
@@ -209,7 +219,7 @@ class TopicSettings:
         >>> orders.altered(schema="id STRING, n BIGINT", keep="7 days").schema_version
         2
         """
-        for setting in ("name", "key", "event_time"):
+        for setting in ("name", "key", "event_time", "codec"):
             if setting in changes:
                 raise Invalid(
                     f'{setting} of topic "{self.name}" cannot be changed',
@@ -228,17 +238,25 @@ class TopicSettings:
         grown = not asked.schema.equals(self.schema)
         return replace(asked, past_schemas=(*self.past_schemas, self.schema) if grown else self.past_schemas)
 
+    def with_codec(self, codec: str) -> TopicSettings:
+        """The same settings with a codec."""
+        return replace(self, codec=codec)
+
     def _as_given(self) -> dict[str, Any]:
         names = [name for name in self.__dataclass_fields__ if name not in ("name", "schema", "past_schemas")]
         return {name: getattr(self, name) for name in names}
 
     def to_json(self) -> dict[str, Any]:
         """As it is written down."""
+        given = self._as_given()
+        if self.codec is None:
+            # An embedded log has none, and writes what it always wrote.
+            del given["codec"]
         return {
             "version": FORMAT_VERSION,
             "name": self.name,
             "schemas": [schema_to_ddl(schema) for schema in (*self.past_schemas, self.schema)],
-            **self._as_given(),
+            **given,
             "key": list(self.key),
             "keep": self.keep.to_json(),
             **{setting: show_duration(getattr(self, setting)) for setting in _DURATIONS},
@@ -260,6 +278,7 @@ class TopicSettings:
         try:
             past = [schema_from_ddl(ddl) for ddl in value["schemas"]]
             others = {key: value[key] for key in ("key", "event_time", "partitions", "archive", *_DURATIONS, *_SIZES)}
+            others["codec"] = value.get("codec")
             settings = cls.of(value["name"], schema=past[-1], keep=Keep.from_json(value["keep"]), **others)
             return replace(settings, past_schemas=tuple(past[:-1]))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -301,6 +320,7 @@ def _shown(settings: TopicSettings) -> dict[str, str]:
         "key": ", ".join(settings.key) or "none",
         "event_time": settings.event_time or "none",
         "archive": settings.archive or "none",
+        "codec": settings.codec or "none",
         **{setting: show_duration(getattr(settings, setting)) for setting in _DURATIONS},
         **{setting: show_size(getattr(settings, setting)) for setting in _SIZES},
     }

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from mainstem.clock import Clock
 from mainstem.log.log import Log
 from mainstem.log.watermark import NO_TIME
+from mainstem.log_on_spark.observed_times import observed_watermark
 
 __all__ = ["Clocks", "clocked", "clocks_of", "is_due", "leave_due", "now_of", "set_now", "watermark_of"]
 
@@ -66,14 +67,16 @@ def clocks_of(offsets: Iterable[Mapping[str, Any]]) -> Clocks:
     )
 
 
-def watermark_of(log: Log, offsets: Iterable[Mapping[str, Any]]) -> int:
-    """What the watermark of a batch would be that came now and read nothing more than these offsets."""
+def watermark_of(log: Log, offsets: Iterable[Mapping[str, Any]], checkpoint: str) -> int:
+    """What the watermark of a batch would be that came now and read nothing more than these offsets of a checkpoint."""
     found = []
     for offset in offsets:
         by_topic = {offset["topic"]: offset["offsets"]} if "topic" in offset else offset.get("topics", {})
         for topic, ends in by_topic.items():
             positions = {int(number): end for number, end in ends.items()}
-            if offset["delay"] is not None and ("topic" in offset or any(positions.values())):
+            if "times" in offset:
+                found.append(observed_watermark(log.open_topic(topic), offset, checkpoint))
+            elif offset["delay"] is not None and ("topic" in offset or any(positions.values())):
                 found.append(log.open_topic(topic).watermark_from(positions, offset["delay"]))
     return min(found, default=NO_TIME)
 

@@ -14,7 +14,7 @@ from typing import Any
 from mainstem.log_on_spark.flow_run import Offsets
 from mainstem.log_on_spark.native_history import noted_history
 
-__all__ = ["applied_offsets", "batch_offsets", "file_offset", "last_batch", "source_offsets"]
+__all__ = ["applied_offsets", "batch_offsets", "file_offset", "furthest", "last_batch", "source_offsets"]
 
 
 def _entries(checkpoint: str, number: int) -> Iterator[dict[str, Any]]:
@@ -49,23 +49,23 @@ def file_offset(checkpoint: str, number: int) -> int | None:
 
 def batch_offsets(checkpoint: str, number: int) -> Offsets:
     """Up to where a batch reads each topic; one that is read twice counts up to where both have come."""
-    return _furthest(
+    return furthest(
         {content["topic"]: content["offsets"]} if "topic" in content else content.get("topics", {})
         for content in source_offsets(checkpoint, number)
     )
 
 
 def applied_offsets(checkpoint: str, number: int) -> Offsets:
-    """The same, and what the views among the sources had applied of their own topics: up to where all of it is in."""
-    return _furthest(
-        {content["topic"]: content["offsets"]}
-        if "topic" in content
-        else content.get("topics") or content.get("applied", {})
+    """The same, and what the sources had of topics before them, where they are views or topics that flows write into."""
+    return furthest(
+        {**content.get("applied", {}), **content.get("topics", {})}
+        | ({content["topic"]: content["offsets"]} if "topic" in content else {})
         for content in source_offsets(checkpoint, number)
     )
 
 
-def _furthest(sources: Iterable[Mapping[str, Mapping[str, int]]]) -> Offsets:
+def furthest(sources: Iterable[Mapping[str, Mapping[Any, int]]]) -> Offsets:
+    """Up to where all of them have come, each with partitions by number or as JSON has them."""
     found: dict[str, dict[int, int]] = {}
     for by_topic in sources:
         for topic, offsets in by_topic.items():

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "STAGE_OPTION",
     "Operator",
+    "aggregated_without_record",
     "fingerprint",
     "has_watermark",
     "leaves_in",
@@ -237,6 +238,16 @@ def needed_columns(rows: DataFrame) -> dict[int, list[str]]:
             if attribute.exprId().id() in used and attribute.name() not in known:
                 known.append(attribute.name())
     return needed
+
+
+def aggregated_without_record(rows: DataFrame) -> set[int]:
+    """The leaves below an aggregate over a stream of whose `record` nothing above them uses anything."""
+    needed = needed_columns(rows)
+    found = set()
+    for node in _nodes(rows._jdf.queryExecution().analyzed()):
+        if node.nodeName() == "Aggregate" and node.isStreaming():
+            found |= {leaf for below in _nodes(node) if (leaf := _leaf_of(below)) is not None}
+    return {leaf for leaf in found if "record" not in needed.get(leaf, ())}
 
 
 def row_conditions(rows: DataFrame) -> dict[int, Condition]:

@@ -74,6 +74,13 @@ def _check_current(facts: dict[str, Any], run: FlowRun) -> None:
         )
 
 
+def _with_facts(known: dict[str, Any], run: FlowRun, facts: dict[str, Any]) -> dict[str, Any]:
+    runs, version = known.get("runs", {}), str(run.version)
+    if runs.get(version, {}).get("epoch") != run.epoch:
+        return known
+    return {**known, "runs": {**runs, version: {**runs[version], **facts}}}
+
+
 class FlowStore:
     """The place of one flow in a home. Any process may use it."""
 
@@ -124,17 +131,13 @@ class FlowStore:
 
         return FlowRun(self.name, self.change(raised)["epoch"], version)
 
+    def note(self, run: FlowRun, **facts: Any) -> None:
+        """Keep more facts with a run. Of a later run nothing changes."""
+        self.change(lambda known: _with_facts(known, run, facts))
+
     def end(self, run: FlowRun, state: Literal["stopped", "failed"], error: Sequence[str] = ()) -> None:
         """Note what became of a run; `error` is what it died of, a line for each part. Of a later run nothing changes."""
-
-        def noted(known: dict[str, Any]) -> dict[str, Any]:
-            runs, version = known.get("runs", {}), str(run.version)
-            if runs.get(version, {}).get("epoch") != run.epoch:
-                return known
-            ended = {"state": state, "error": list(error)}
-            return {**known, "runs": {**runs, version: {**runs[version], "ended": ended}}}
-
-        self.change(noted)
+        self.note(run, ended={"state": state, "error": list(error)})
 
     def last_version(self) -> int:
         """The version whose run began last; 0 if the flow never ran."""

@@ -18,7 +18,7 @@ from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.embedded.manifest import SealedEntry
 from mainstem.log_on_spark.native_history import NativeHistory, Portion
 
-__all__ = ["HistoryLimits", "link_history", "portions_of"]
+__all__ = ["HistoryLimits", "Sealed", "link_history", "portions_of", "sealed_history"]
 
 # A sealed file may be compacted away or dropped between the look and the link; then all of it is done again.
 TRIES = 10
@@ -58,23 +58,45 @@ def link_history(topic: EmbeddedTopic, checkpoint: str, limits: HistoryLimits) -
     raise AssertionError
 
 
+@dataclass(frozen=True)
+class Sealed:
+    """What is sealed of a topic now, by partition, and where each partition begins."""
+
+    segments: Mapping[int, Sequence[SealedEntry]]
+    starts: Mapping[int, int]
+
+    @property
+    def rows(self) -> int:
+        return sum(entry.rows for entries in self.segments.values() for entry in entries)
+
+
+def sealed_history(topic: EmbeddedTopic, limits: HistoryLimits) -> Sealed | None:
+    """What `link_history` would link now; None if that is not worth it, or cannot be."""
+    manifests = [partition.manifest_file.read() for partition in topic.store.partitions]
+    found = Sealed(
+        {number: manifest.segments for number, manifest in enumerate(manifests)},
+        {number: manifest.start for number, manifest in enumerate(manifests)},
+    )
+    # What is dropped is dropped by whole segments; should one be cut, the topic source knows how to read it.
+    if any(entries and entries[0].base < found.starts[number] for number, entries in found.segments.items()):
+        return None
+    entries = [entry for segments in found.segments.values() for entry in segments]
+    if found.rows < limits.rows_min or max(entry.rows for entry in entries) > limits.file_rows_max:
+        return None
+    return found
+
+
 def _linked(topic: EmbeddedTopic, folder: str, limits: HistoryLimits) -> NativeHistory | None:
     topic_id, store = topic.id, topic.store
-    manifests = [partition.manifest_file.read() for partition in store.partitions]
-    sealed = {number: manifest.segments for number, manifest in enumerate(manifests)}
-    # What is dropped is dropped by whole segments; should one be cut, the topic source knows how to read it.
-    if any(entries and entries[0].base < manifests[number].start for number, entries in sealed.items()):
+    sealed = sealed_history(topic, limits)
+    if sealed is None:
         return None
-    entries = [entry for segments in sealed.values() for entry in segments]
-    rows = sum(entry.rows for entry in entries)
-    if rows < limits.rows_min or max(entry.rows for entry in entries) > limits.file_rows_max:
-        return None
-    starts = {number: manifest.start for number, manifest in enumerate(manifests)}
     files_max = max(1, limits.bytes_max // topic.settings.segment_bytes_max)
-    history = NativeHistory(topic.name, topic_id, folder, portions_of(sealed, starts, limits, files_max))
+    portions = portions_of(sealed.segments, sealed.starts, limits, files_max)
+    history = NativeHistory(topic.name, topic_id, folder, portions)
     os.makedirs(history.waiting)
     os.makedirs(history.read)
-    for number, segments in sealed.items():
+    for number, segments in sealed.segments.items():
         for entry in segments:
             if entry.rows:
                 source = store.readers[number].sealed_path(entry)

@@ -22,7 +22,9 @@ from mainstem.log_on_spark.own_script import own_script
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SETTINGS", "prepared", "spark_session"]
+__all__ = ["SETTINGS", "has_times", "prepared", "spark_session"]
+
+TIME_TYPE = "spark.sql.timeType.enabled"
 
 SETTINGS: dict[str, str] = {
     # Nobody on the network is to reach a laptop's session.
@@ -45,6 +47,8 @@ SETTINGS: dict[str, str] = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
+    # Spark 4.2 has a TIME, and refuses it unless it is told not to.
+    TIME_TYPE: "true",
     # State may be larger than memory, and a batch writes only what changed in it.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -65,10 +69,11 @@ def spark_session(address: str, settings: Mapping[str, str] | None = None) -> Sp
     from pyspark.sql import SparkSession
 
     theirs = _spark_defaults() | dict(settings or {})
-    wanted = SETTINGS | _by_size(address) | theirs
+    wanted = SETTINGS | _by_place(address) | theirs
     builder = SparkSession.builder.appName("mainstem").master(address)
     for name, value in wanted.items():
-        builder = builder.config(name, value)
+        if value:
+            builder = builder.config(name, value)
     with _quiet_java(), _own_interrupts():
         return builder.getOrCreate()
 
@@ -117,8 +122,25 @@ def prepared(spark: SparkSession, *sources: str) -> SparkSession:
             for source in sources:
                 module, _, name = source.partition(":")
                 _register(spark, getattr(import_module(module), name))
+        if TIME_TYPE not in spark.conf.getAll:
+            spark.conf.set(TIME_TYPE, SETTINGS[TIME_TYPE])
         _known[id(spark)] = spark
+    _activate(spark)
     return spark
+
+
+def has_times(spark: SparkSession) -> bool:
+    """Whether a session takes times of day: it does unless its user has said otherwise."""
+    return spark.conf.get(TIME_TYPE) == "true"
+
+
+def _activate(spark: SparkSession) -> None:
+    """In a thread where no session is active, Spark goes by its own settings instead of the session's."""
+    if getattr(_thread, "active", None) != id(spark):
+        java = spark._get_j_spark_session_class(spark._jvm)
+        if not java.getActiveSession().isDefined():
+            java.setActiveSession(spark._jsparkSession)
+        _thread.active = id(spark)
 
 
 def _register(spark: SparkSession, source: type) -> None:
@@ -155,6 +177,7 @@ _SET_BY_SPARK = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_
 
 # Sessions live as long as the process; who they are is all that is asked of them here.
 _known: dict[int, SparkSession] = {}
+_thread = threading.local()
 
 
 # Spark puts its own copy of PySpark in front, in archives that every worker compiles anew when it starts: three quarters
@@ -182,7 +205,8 @@ def _prepare_environment(address: str) -> None:
         local = address.startswith("local")
         worker = str(own_script(name, _WORKER.format(python=sys.executable))) if local else sys.executable
         os.environ["PYSPARK_PYTHON"] = worker
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if _is_here(address):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if home := java_home(os.environ):
         os.environ["JAVA_HOME"] = home
     # They write every error that crosses between Python and Java to standard error, with its whole stack; ours say it
@@ -194,11 +218,20 @@ def _prepare_environment(address: str) -> None:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
-def _by_size(address: str) -> dict[str, str]:
-    if not address.startswith("local"):
-        return {}
-    # Each shuffle partition of a stateful flow is a task and a state store to commit in every batch.
-    return {"spark.sql.shuffle.partitions": str(max(2, min(8, len(os.sched_getaffinity(0)))))}
+def _is_here(address: str) -> bool:
+    """Whether everything that talks to the session is on this machine."""
+    host = address.partition("://")[2].rpartition(":")[0]
+    return address.startswith("local") or host in ("127.0.0.1", "localhost")
+
+
+def _by_place(address: str) -> dict[str, str]:
+    """What depends on where Spark runs; an empty value takes a setting away."""
+    # Each shuffle partition of a stateful flow is a task and a state store to commit in every batch: Spark's own 200 are
+    # for tables, not for batches of a second.
+    size = max(2, min(8, len(os.sched_getaffinity(0)))) if address.startswith("local") else 16
+    partitions = {"spark.sql.shuffle.partitions": str(size)}
+    # The executors of a cluster must find the driver, by the address that it has among them.
+    return partitions | ({} if _is_here(address) else {"spark.driver.bindAddress": "", "spark.driver.host": ""})
 
 
 def _spark_defaults() -> dict[str, str]:

@@ -14,14 +14,16 @@ from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid, SchemaMismatch
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.log import Log, TopicBackend
-from mainstem.log.partition_reads import Position
+from mainstem.log.partition_reads import Position, offsets_at
 from mainstem.log.record import RECORD, record_schema
 from mainstem.log.rows import check_rows
 from mainstem.log.topic import Topic
+from mainstem.log.topic_reads import MomentReads
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.log_on_spark.build import Build, Leaf, current_build
 from mainstem.log_on_spark.flow_run import FlowRun
-from mainstem.log_on_spark.spark_types import spark_schema
+from mainstem.log_on_spark.spark_session import has_times
+from mainstem.log_on_spark.spark_types import check_no_times, spark_schema
 from mainstem.log_on_spark.topic_request import OPTION, ROWS_MAX, TOPIC_SOURCE, TopicRequest
 
 if TYPE_CHECKING:
@@ -59,8 +61,27 @@ class SparkTopic(Topic):
         delay = self._delay(watermark)
         shown = self.shown_schema(delay)
         backend = self.backend
-        assert isinstance(backend, EmbeddedTopic)
-        return read_topic(self._session(), backend, self._home, shown, start, stop, delay)
+        spark = self._session()
+        if not has_times(spark):
+            check_no_times(shown, f'topic "{self.name}"')
+        if not isinstance(backend, EmbeddedTopic):
+            return self._read_elsewhere(spark, shown, start, stop, delay)
+        return read_topic(spark, backend, self._home, shown, start, stop, delay)
+
+    def _read_elsewhere(
+        self, spark: SparkSession, shown: pa.Schema, start: Position, stop: Position, delay: int | None
+    ) -> DataFrame:
+        """From the log itself, up to where it ends now."""
+        numbers = list(range(self.settings.partitions))
+        reads = MomentReads(self.backend, self.backend.moment())
+        starts = offsets_at("earliest", reads, numbers) | offsets_at(start, reads, numbers)
+        request = TopicRequest(
+            home=self._home, log=self._log.address, topic=self.name, columns=tuple(shown.names), delay=delay,
+            start=_written(starts), stop=_written(offsets_at(stop, reads, numbers)),
+            slices=spark.sparkContext.defaultParallelism,
+        )  # fmt: skip
+        reader = spark.read.format(TOPIC_SOURCE).schema(spark_schema(shown)).option(OPTION, request.to_option())
+        return reader.load()
 
     def stream(self, *, watermark: Duration | None = None, start: Position = "earliest") -> DataFrame:
         """The topic's records and those that come, as a streaming DataFrame with `record` as its last column.
@@ -94,6 +115,7 @@ class SparkTopic(Topic):
         run = None if build is None else build.run
         request = TopicRequest(
             home=self._home,
+            log=self._log.address,
             topic=self.name,
             columns=columns,
             delay=delay,

@@ -50,6 +50,10 @@ class TopicRequest:
     condition: Any = None
     # Where sealed files end that were read before this request, as an offset of it; see `native_history`.
     history: Any = None
+    # The address of the log; empty where it lies in the home.
+    log: str = ""
+    # Where a read ends that is no stream: {"0": 17}.
+    stop: Any = None
     # Beside which checkpoint the clock of its batches is kept; empty where they need none. See `batch_clock`.
     clock: str = ""
 

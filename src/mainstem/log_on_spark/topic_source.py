@@ -15,6 +15,7 @@ from mainstem.log_on_spark.spark_types import arrow_schema
 from mainstem.log_on_spark.topic_request import TOPIC_SOURCE, TopicRequest
 
 if TYPE_CHECKING:
+    from mainstem.log_on_spark.kafka_topic_reader import KafkaTopicReader
     from mainstem.log_on_spark.topic_stream_reader import TopicStreamReader
 
 __all__ = ["TopicSource", "TopicStreamReader"]
@@ -39,4 +40,15 @@ class TopicSource(DataSource):
     def streamReader(self, schema: StructType) -> TopicStreamReader:  # noqa: N802 - Spark's name
         from mainstem.log_on_spark.topic_stream_reader import TopicStreamReader
 
-        return TopicStreamReader(TopicRequest.from_options(self.options), arrow_schema(schema))
+        request = TopicRequest.from_options(self.options)
+        if request.log:
+            from mainstem.log_on_spark.kafka_stream_reader import KafkaStreamReader
+
+            return KafkaStreamReader(request, arrow_schema(schema))
+        return TopicStreamReader(request, arrow_schema(schema))
+
+    def reader(self, schema: StructType) -> KafkaTopicReader:
+        """What a topic on Kafka holds; one in the home is read by Spark itself."""
+        from mainstem.log_on_spark.kafka_topic_reader import KafkaTopicReader
+
+        return KafkaTopicReader(TopicRequest.from_options(self.options), arrow_schema(schema))

@@ -4,13 +4,14 @@ The driver's side (offsets) lives in one Python process for as long as the query
 batch's offsets say everything: `read` opens the log of the home itself and finds the same rows at every replay.
 
     offset  {"topic": "orders", "id": "5f..", "offsets": {"0": 512, "1": 498}}      the next offset of each partition
+            {"topic": ..., "applied": {"carts": {"0": 77}}}     and what of other topics is in, where flows write into it
 
 Whoever asks is checked: a run that a later one has replaced learns nothing more here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -22,6 +23,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from mainstem.clock import as_datetime
 from mainstem.errors import SchemaMismatch
 from mainstem.log.embedded.embedded_log import EmbeddedLog
+from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.log import TopicBackend, Waking
 from mainstem.log.partition_reads import offsets_at
 from mainstem.log.schema_ddl import type_to_ddl
@@ -30,11 +32,12 @@ from mainstem.log.watermark import NO_TIME
 from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
 from mainstem.log_on_spark.batch_cut import BatchCut, Lane
 from mainstem.log_on_spark.flow_store import check_epoch
+from mainstem.log_on_spark.passed_tokens import PassedTokens
 from mainstem.log_on_spark.row_condition import columns_in, condition_mask
 from mainstem.log_on_spark.topic_identity import check_same_topic
 from mainstem.log_on_spark.topic_request import TopicRequest
 
-__all__ = ["TopicSlice", "TopicStreamReader", "open_log", "read_slice", "slices_between"]
+__all__ = ["TopicSlice", "TopicStreamReader", "open_log", "planned_batches", "read_slice", "slices_between"]
 
 
 class TopicSlice(InputPartition):
@@ -51,7 +54,7 @@ def open_log(home: str) -> EmbeddedLog:
     return EmbeddedLog(home)
 
 
-def open_backend(request: TopicRequest) -> TopicBackend:
+def open_backend(request: TopicRequest) -> EmbeddedTopic:
     return open_log(request.home).open_topic(request.topic)
 
 
@@ -73,7 +76,16 @@ def read_slice(request: TopicRequest, schema: pa.Schema, part: TopicSlice) -> It
     backend = open_backend(request)
     condition = request.condition
     columns = {*request.columns, *(() if condition is None else columns_in(condition))} - {"record"}
-    for batch in backend.read_held(part.partition, part.start, part.end, list(columns), request.delay):
+    batches = backend.read_held(part.partition, part.start, part.end, list(columns), request.delay)
+    return planned_batches(request, schema, batches)
+
+
+def planned_batches(
+    request: TopicRequest, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The rows that are wanted, with the asked columns in their order."""
+    condition = request.condition
+    for batch in batches:
         wanted = batch if condition is None else batch.filter(condition_mask(condition, batch))
         if wanted.num_rows:
             yield _as_planned(_filled(wanted.select(list(request.columns)), schema), schema, request.topic)
@@ -114,6 +126,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._batch_cut = BatchCut(request.rows_max, request.bytes_max)
         self._limit: dict[int, int] | None = None
+        self._tokens = PassedTokens(request.home, request.topic)
         self._waking: Waking | None = None
         # None: what an earlier run holds is not known.
         self._held: dict[int, tuple[int, int]] | None = None
@@ -122,7 +135,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Workers get the request and what is to come of it, nothing else.
         return {"_request": self._request, "_schema": self._schema}
 
-    def _check(self) -> TopicBackend:
+    def _check(self) -> EmbeddedTopic:
         if self._request.run is not None:
             check_epoch(self._request.home, self._request.run)
         return open_backend(self._request)
@@ -154,6 +167,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = self._known(start)
         check_same_topic(backend, start.get("id", ""), self._request.flow)
         starts = _positions(start)
+        # Before the ends: what is committed now is in what can be read then.
+        passed = self._tokens.passed(backend)
         ends = self._ends(backend)
         if self._limit is None and not _beyond(starts, ends):
             if self._waking is None:
@@ -164,7 +179,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     backend.settle()
                 ends = self._ends(backend)
         planned = self._planned(backend, starts, self._cut(backend, starts, ends))
-        offset = self._offset(backend, planned)
+        applied = passed.applied if passed.applied and passed.reached(planned) else start.get("applied", {})
+        offset = self._offset(backend, planned) | ({"applied": applied} if applied else {})
         if not self._request.clock:
             return offset
         delay = self._request.delay

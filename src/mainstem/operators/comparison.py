@@ -15,7 +15,15 @@ from mainstem.errors import Invalid
 from mainstem.log.record import RECORD_MARK
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.operators.comparison_engine import WINDOW, ComparisonEngine, comparable
-from mainstem.operators.stage.frame_columns import Shown, by_names, check_column, columns_of, record_field, shaped
+from mainstem.operators.stage.frame_columns import (
+    Shown,
+    by_names,
+    check_column,
+    check_record,
+    columns_of,
+    record_field,
+    shaped,
+)
 from mainstem.operators.stage.hashes import key_hashes
 from mainstem.operators.stage.keyed_rows import microseconds, native_hashes, native_tie, whole
 from mainstem.operators.stage.stage import StageSpec, remembered, staged
@@ -68,6 +76,7 @@ def _planned(
     _check_window(schema)
     at = schema.get_field_index("window")
     names = by_names([field.name for field in list(schema)[:at]] if by is None else by, schema, "compare_with")
+    check_record(schema, "compare_with")
     record = record_field(schema)
     left_out = {*names, "window", "pane", *([] if record is None else [record.name])}
     values = [field for field in schema if field.name not in left_out]

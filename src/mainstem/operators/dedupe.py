@@ -17,6 +17,7 @@ from mainstem.operators.stage.frame_columns import (
     Shown,
     by_names,
     check_column,
+    check_record,
     columns_of,
     event_time_of,
     record_field,
@@ -67,6 +68,7 @@ def _planned(
     if on is not None:
         check_column(on, schema, "dedupe")
     names = by_names(by, schema, "dedupe")
+    check_record(schema, "dedupe")
     keyed = KeyedRows(schema, names, on or event_time_of(schema, "dedupe"))
     record = record_field(schema)
     if rows.isStreaming:

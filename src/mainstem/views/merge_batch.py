@@ -7,7 +7,7 @@ because SQLite then walks its tree once from left to right.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,16 @@ from mainstem.log.arrow_rows import converted
 from mainstem.views.nested_json import is_nested, to_json
 from mainstem.views.stored_columns import stored_values
 
-__all__ = ["MergedBatch", "Rejection", "check_columns", "check_panes", "merge_batch", "normal_key"]
+__all__ = [
+    "MergedBatch",
+    "MergedColumns",
+    "Rejection",
+    "check_columns",
+    "check_panes",
+    "merge_batch",
+    "merge_columns",
+    "normal_key",
+]
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,24 @@ class MergedBatch:
         return len(self.upserts[0]) + len(self.deletes[0])
 
 
+@dataclass(frozen=True)
+class MergedColumns:
+    """The same before it is put into any store's form: Arrow columns of whole rows to keep, and of keys to delete."""
+
+    upserts: list[pa.Array]
+    deletes: list[pa.Array]
+    rejections: tuple[Rejection, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many keys the batch has."""
+        return len(self.upserts[0]) + len(self.deletes[0])
+
+
+# Of a column as the view has it: which rows a store cannot keep, and why.
+Unfit = Callable[[pa.Array, pa.Field], Mapping[int, str]]
+
+
 def merge_batch(rows: pa.Table, schema: pa.Schema, key: Sequence[str], *, view: str) -> MergedBatch:
     """The rows as a view with this schema and key takes them.
 
@@ -55,12 +82,23 @@ def merge_batch(rows: pa.Table, schema: pa.Schema, key: Sequence[str], *, view: 
     >>> merged.upserts, merged.rejections
     ([['a', 'b'], [2, 3]], (Rejection(row=3, reason='column "store" is null, and is in the key'),))
     """
+    merged = merge_columns(rows, schema, key, view=view)
+    upserts, deletes = ([stored_values(column) for column in columns] for columns in (merged.upserts, merged.deletes))
+    return MergedBatch(upserts, deletes, merged.rejections)
+
+
+def merge_columns(
+    rows: pa.Table, schema: pa.Schema, key: Sequence[str], *, view: str, unfit: Unfit | None = None
+) -> MergedColumns:
+    """As `merge_batch`, in Arrow; `unfit` names rows that the store in question cannot keep."""
     check_columns(rows.schema, schema, view=view)
     reasons: dict[int, str] = {}
     columns = {}
     for field in schema:
         given = _one_array(rows.column(field.name))
         columns[field.name] = _fitting(given, field.type, field.name, view, reasons)
+        for row, reason in ({} if unfit is None else unfit(columns[field.name], field)).items():
+            reasons.setdefault(row, reason)
     for name in key:
         columns[name] = normal_key(columns[name])
         if columns[name].null_count:
@@ -69,9 +107,9 @@ def merge_batch(rows: pa.Table, schema: pa.Schema, key: Sequence[str], *, view: 
     record = _one_array(rows.column("record")) if "record" in rows.schema.names else None
     chosen, deleted = _latest([_sortable(columns[name]) for name in key], record, rows.num_rows, list(reasons))
     kept, gone = chosen[~deleted], chosen[deleted]
-    return MergedBatch(
-        [stored_values(_taken(columns[name], kept)) for name in schema.names],
-        [stored_values(_taken(columns[name], gone)) for name in key],
+    return MergedColumns(
+        [_taken(columns[name], kept) for name in schema.names],
+        [_taken(columns[name], gone) for name in key],
         tuple(Rejection(row, reasons[row]) for row in sorted(reasons)),
     )
 

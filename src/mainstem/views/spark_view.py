@@ -17,8 +17,9 @@ from mainstem.log_on_spark.flow_run import Batch, FlowRun, Written
 from mainstem.log_on_spark.rejected_rows import reject
 from mainstem.log_on_spark.spark_types import spark_schema
 from mainstem.log_on_spark.topic_request import OPTION
+from mainstem.views.home_views import ADDRESS
 from mainstem.views.view import View
-from mainstem.views.view_writer import ViewWriter
+from mainstem.views.view_store import VersionWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +32,7 @@ SOURCE = "mainstem_view"
 class SparkViewWriter:
     """The batches of a flow into a view."""
 
-    def __init__(self, writer: ViewWriter) -> None:
+    def __init__(self, writer: VersionWriter) -> None:
         self.writer = writer
 
     @property
@@ -102,6 +103,8 @@ class SparkView(View):
         }
         schema = spark_schema(pa.schema([leaf.schema.field(name) for name in columns]))
         reader = self._session().readStream.format(SOURCE).schema(schema).option(OPTION, json.dumps(request))
+        if self._place.address is not None:
+            reader = reader.option(ADDRESS, self._place.address)
         rows = reader.load()
         if build is not None and build.run is None:
             build.frames[number] = rows
@@ -121,7 +124,7 @@ class SparkView(View):
         """The version that a flow writes: the live one, or the one that is being rebuilt."""
         if self._version is not None:
             return self._version
-        return self._folder.facts().live if self.exists else 1
+        return self._store.facts().live if self.exists else 1
 
     def accept(self, schema: pa.Schema, *, version: int | None = None) -> None:
         super().accept(schema, version=self._version if version is None else version)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
@@ -12,25 +13,21 @@ import pyarrow as pa
 from mainstem.clock import Clock, SystemClock
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Conflict, Invalid, did_you_mean
-from mainstem.log.embedded.waking import Watch
 from mainstem.log.normal_schema import normal_schema, nullable_schema
 from mainstem.log.placed import parse_token
 from mainstem.log.schema_ddl import schema_to_ddl
 from mainstem.log_on_spark.flow_run import FlowRun
 from mainstem.names import check_name
 from mainstem.views.merge_batch import check_columns, check_panes
-from mainstem.views.stored_columns import python_value
-from mainstem.views.view_connection import Connections
+from mainstem.views.sqlite_place import SqlitePlace
+from mainstem.views.version_pair import Difference
 from mainstem.views.view_description import ViewDescription, ViewVersion, describe, list_versions
-from mainstem.views.view_folder import Facts, Segment, VersionFacts, ViewFolder
+from mainstem.views.view_facts import Facts, Segment, VersionFacts
 from mainstem.views.view_history import Changes, ViewHistory
-from mainstem.views.view_key import stored_key
 from mainstem.views.view_offsets import missing_of, not_yet
 from mainstem.views.view_query import query_table
-from mainstem.views.view_snapshot import live_snapshot, version_snapshot
+from mainstem.views.view_store import CommitWatch, VersionSnapshot, VersionWriter, ViewPlace
 from mainstem.views.view_subscription import Update, subscription, wait_for_commit
-from mainstem.views.view_versions import Difference, ViewVersions
-from mainstem.views.view_writer import ViewWriter
 
 __all__ = ["View"]
 
@@ -69,17 +66,18 @@ class View:
         changes_max: int | None = None,
         changes_age: Duration | None = None,
         clock: Clock | None = None,
+        place: ViewPlace | None = None,
     ) -> None:
         self.name = check_name(name, "view")
         self.home = os.fspath(home)
-        self._folder = ViewFolder(self.home, name)
-        self._connections = Connections()
+        self._place = place or SqlitePlace(self.home)
+        self._store = self._place.store(name)
         self._clock = clock or SystemClock()
         self._changes_max = changes_max
         self._changes_age_us = None if changes_age is None else duration_us(changes_age, setting="changes_age")
         self._given_key = None if key is None else (key,) if isinstance(key, str) else tuple(key)
-        if self._given_key is not None and self._folder.exists():
-            self._check_key(self._folder.facts().key)
+        if self._given_key is not None and self._store.exists():
+            self._check_key(self._store.facts().key)
 
     def __repr__(self) -> str:
         return f'<View {self.name!r} of "{self.home}">'
@@ -87,22 +85,22 @@ class View:
     @property
     def exists(self) -> bool:
         """Whether it is there: a flow has made it."""
-        return self._folder.exists()
+        return self._store.exists()
 
     @property
     def id(self) -> str:
         """What tells it from another view of the same name, made after it was dropped; positions are of one id alone."""
-        return self._folder.facts().id
+        return self._store.facts().id
 
     @property
     def key(self) -> tuple[str, ...]:
         """The columns of the key."""
-        return self._given_key or self._folder.facts().key
+        return self._given_key or self._store.facts().key
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the live version."""
-        with live_snapshot(self._folder, self._connections) as snapshot:
+        with self._store.live() as snapshot:
             return snapshot.schema
 
     @property
@@ -111,8 +109,8 @@ class View:
         return schema_to_ddl(self.schema)
 
     def close(self) -> None:
-        """Let go of all files."""
-        self._connections.close()
+        """Let go of all files and connections."""
+        self._store.close()
 
     # Asking
 
@@ -124,19 +122,18 @@ class View:
         """
         wanted = None if after is None else parse_token(after)
         wait_us = duration_us(wait, setting="wait")
-        watch: Watch | None = None
+        watch: CommitWatch | None = None
         since = self._clock.monotonic()
         try:
             while True:
-                with live_snapshot(self._folder, self._connections) as snapshot:
+                with self._store.live() as snapshot:
                     applied = snapshot.offsets() if wanted else {}
                     missing = missing_of(wanted, applied) if wanted else {}
                     if not missing:
-                        values = stored_key(key, snapshot.file.key, snapshot.schema, view=self.name)
-                        return _as_dict(snapshot.row(values), snapshot.schema)
+                        return snapshot.get(key)
                 if watch is None:
                     # Made before the next look: what is committed after that look ends the wait.
-                    watch = Watch([f"{self._folder.path}/wake"])
+                    watch = self._store.watch()
                 elif not wait_for_commit(watch, self._clock, since, wait_us):
                     raise not_yet(self.name, missing, applied)
         finally:
@@ -145,8 +142,12 @@ class View:
 
     def to_arrow(self) -> pa.Table:
         """All rows, sorted by key, as of one moment."""
-        with live_snapshot(self._folder, self._connections) as snapshot:
+        with self._store.live() as snapshot:
             return snapshot.to_arrow()
+
+    def snapshot(self, version: int | None = None) -> AbstractContextManager[VersionSnapshot]:
+        """A version, the live one unless another is named, as of one moment: rows in batches, and how far it was."""
+        return self._store.live() if version is None else self._store.at(version)
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> pa.Table:
         """Ask in SQL (DuckDB), as of one moment; the view is a table of its name, `?` stands for a parameter."""
@@ -156,8 +157,8 @@ class View:
         """Write all rows, as of one moment, to a Parquet file in `folder`; its path. Memory does not grow with it."""
         from pyarrow import parquet
 
-        with live_snapshot(self._folder, self._connections) as snapshot:
-            version, position = snapshot.file.version, snapshot.positions()[1]
+        with self._store.live() as snapshot:
+            version, position = snapshot.version, snapshot.positions()[1]
             path = f"{os.fspath(folder)}/{self.name}-v{version}-{position}-{uuid.uuid4().hex[:8]}.parquet"
             os.makedirs(folder, exist_ok=True)
             with parquet.ParquetWriter(f"{path}.new", snapshot.schema) as writer:
@@ -175,65 +176,68 @@ class View:
         are no longer kept. After another version was put to use, the difference comes as changes.
         """
         wait_us = None if wait is None else duration_us(wait, setting="wait")
-        return subscription(self._folder, self._connections, self._clock, cursor, wait_us)
+        return subscription(self._store, self._clock, cursor, wait_us)
 
     def changes(self, after: int = 0, limit: int = 65_536) -> Changes:
         """The next changes behind a position, `limit` at most, with where they end."""
-        history = ViewHistory(self._folder, self._connections)
+        history = ViewHistory(self._store)
         return history.between(after, history.last(), limit)
+
+    def watch(self) -> CommitWatch:
+        """Waits for commits, of any process: `watch().wait(seconds)`."""
+        return self._store.watch()
 
     def last_position(self) -> int:
         """The position of the last change; 0 if there is none, also where the view is not made yet."""
-        return ViewHistory(self._folder, self._connections).last() if self.exists else 0
+        return ViewHistory(self._store).last() if self.exists else 0
 
     def standing(self) -> tuple[int, dict[str, dict[int, int]]]:
         """The position of the last change, and how far each source was applied by then: of one moment."""
-        with live_snapshot(self._folder, self._connections) as snapshot:
+        with self._store.live() as snapshot:
             return snapshot.positions()[1], snapshot.offsets()
 
     def changes_between(self, start: int, end: int, rows_max: int) -> Changes:
         """The changes behind `start` up to `end`, at most so many: the same ones whenever it is asked."""
-        return ViewHistory(self._folder, self._connections).between(start, end, rows_max)
+        return ViewHistory(self._store).between(start, end, rows_max)
 
     # How it stands
 
     def describe(self) -> ViewDescription:
         """Key, columns, versions, and how far it is."""
-        return describe(self._folder, self._connections)
+        return describe(self._store)
 
     def offsets(self, version: int | None = None) -> dict[str, dict[int, int]]:
         """How far a version, the live one unless another is named, has applied each of its sources."""
-        number = self._folder.facts().live if version is None else version
-        with version_snapshot(self._folder, self._connections, number) as snapshot:
+        number = self._store.facts().live if version is None else version
+        with self._store.at(number) as snapshot:
             return snapshot.offsets()
 
     # Versions
 
     def versions(self) -> list[ViewVersion]:
         """All versions, by number."""
-        return list_versions(self._folder, self._connections)
+        return list_versions(self._store)
 
     def new_version(self, schema: pa.Schema | None = None) -> int:
         """Make an empty version beside the live one, with other columns if they are given; its number."""
         columns = self.schema if schema is None else self._checked(schema)
-        return ViewVersions(self._folder, self._clock).new(columns)
+        return self._store.versions(self._clock).new(columns)
 
     def use(self, version: int) -> None:
         """Make a version the live one: readers see the one or the other, never none."""
-        ViewVersions(self._folder, self._clock).use(version)
+        self._store.versions(self._clock).use(version)
 
     def drop_version(self, version: int) -> None:
         """Remove a version that is not live."""
-        ViewVersions(self._folder, self._clock).drop(version)
+        self._store.versions(self._clock).drop(version)
 
     def difference(self, before: int, after: int) -> Difference:
         """How version `after` differs from version `before`: counts, and the first ten rows of each kind."""
-        return ViewVersions(self._folder, self._clock).difference(before, after)
+        return self._store.versions(self._clock).difference(before, after)
 
     def drop(self) -> None:
         """Remove the view with all of its versions; a flow that writes it stops."""
-        self._connections.close()
-        self._folder.remove()
+        self._store.remove()
 
     # Being written
 
@@ -247,25 +251,25 @@ class View:
         check_panes(schema, self.key, view=self.name)
         if not self.exists:
             return
-        facts = self._folder.facts()
+        facts = self._store.facts()
         self._check_key(facts.key)
         number = facts.live if version is None else version
         if number in facts.numbers():
-            with version_snapshot(self._folder, self._connections, number) as snapshot:
+            with self._store.at(number) as snapshot:
                 check_columns(schema, snapshot.schema, view=self.name)
 
-    def writer(self, run: FlowRun, schema: pa.Schema) -> ViewWriter:
+    def writer(self, run: FlowRun, schema: pa.Schema) -> VersionWriter:
         """Begin a run: the view, and version `run.version` of it, are made if they are not there; older runs are fenced."""
         self.accept(schema, version=run.version)
         columns = self._checked(schema)
         if not self.exists:
-            self._folder.create(self._first_facts(columns, run.version), columns)
-        facts = self._folder.facts()
+            self._store.create(self._first_facts(columns, run.version), columns)
+        facts = self._store.facts()
         self._check_key(facts.key)
         if run.version not in facts.numbers():
-            ViewVersions(self._folder, self._clock).new(columns, run.version)
-        self._folder.keep_changes(self._changes_max, self._changes_age_us)
-        return ViewWriter(self._folder, run, clock=self._clock)
+            self._store.versions(self._clock).new(columns, run.version)
+        self._store.keep_changes(self._changes_max, self._changes_age_us)
+        return self._store.writer(run, self._clock)
 
     def _first_facts(self, schema: pa.Schema, version: int) -> Facts:
         made = VersionFacts(version, schema_to_ddl(schema), self._clock.now())
@@ -288,7 +292,9 @@ class View:
                 hint="Select the ones that are asked for, or put some together in a struct.",
             )
         # Comments and marks say something of a topic's columns, not of the view's.
-        return pa.schema([field.remove_metadata() for field in columns])
+        plain = pa.schema([field.remove_metadata() for field in columns])
+        self._store.check(plain)
+        return plain
 
     def _check_key_in(self, schema: pa.Schema) -> None:
         if not self._given_key and not self.exists:
@@ -321,9 +327,3 @@ class View:
                 hint=f'Leave the key out to take the view as it is: stem.view("{self.name}"). To change it, drop the view '
                 "and run its flow again, or give the new one another name.",
             )
-
-
-def _as_dict(values: tuple[Any, ...] | None, schema: pa.Schema) -> dict[str, Any] | None:
-    if values is None:
-        return None
-    return {field.name: python_value(value, field.type) for field, value in zip(schema, values, strict=True)}

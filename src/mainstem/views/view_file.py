@@ -28,10 +28,10 @@ import pyarrow as pa
 from mainstem.errors import NewerFormat
 from mainstem.log.schema_ddl import schema_from_ddl, schema_to_ddl
 from mainstem.views.stored_columns import column_type, quoted, shown_column
+from mainstem.views.view_facts import FORMAT
 
-__all__ = ["FORMAT", "ViewFile"]
+__all__ = ["ViewFile"]
 
-FORMAT = 1
 _PROGRESS = (
     "only_row INTEGER PRIMARY KEY CHECK (only_row = 1)",
     "flow TEXT",

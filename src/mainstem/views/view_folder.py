@@ -14,95 +14,29 @@ such a name. view.json is replaced whole: whoever reads it sees one live version
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import struct
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
-from mainstem.errors import CorruptView, NewerFormat, ViewNotFound, did_you_mean
+from mainstem.errors import ViewNotFound
 from mainstem.log.embedded.files import RealFiles, read_file, replace_file
 from mainstem.log.embedded.home import unavailable
 from mainstem.log.embedded.partition_lock import WRITE, release_lock, share_lock
 from mainstem.log.processes import identity_of
 from mainstem.log.schema_ddl import schema_to_ddl
-from mainstem.views.view_file import FORMAT, ViewFile
+from mainstem.views.view_facts import Facts, VersionFacts, no_such_view
+from mainstem.views.view_file import ViewFile
 
-__all__ = ["Facts", "Segment", "VersionFacts", "ViewFolder", "view_names"]
+__all__ = ["ViewFolder", "view_names"]
 
 _FILES = RealFiles()
 _FENCE = struct.Struct("<qq")
-
-
-@dataclass(frozen=True)
-class VersionFacts:
-    """A version, as view.json names it."""
-
-    number: int
-    schema: str
-    created_at: int
-
-
-@dataclass(frozen=True)
-class Segment:
-    """From when on a version was the live one: it served the changes after this position."""
-
-    version: int
-    after: int
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What view.json says."""
-
-    id: str
-    key: tuple[str, ...]
-    live: int
-    versions: tuple[VersionFacts, ...]
-    history: tuple[Segment, ...]
-    changes_max: int
-    changes_age_us: int
-
-    def encode(self) -> bytes:
-        """As it stands in the file."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2).encode() + b"\n"
-
-    @classmethod
-    def decode(cls, data: bytes, path: str, view: str) -> Facts:
-        """What the file says; `CorruptView` if it cannot be read."""
-        try:
-            content = json.loads(data)
-            if (version := content.pop("format")) > FORMAT:
-                raise NewerFormat(
-                    f'view "{view}" was written by a newer Mainstem',
-                    detail=f"{path} has format {version}; this Mainstem knows up to {FORMAT}.",
-                    hint="Install the newer Mainstem.",
-                    found_version=version,
-                    known_version=FORMAT,
-                )
-            content["key"] = tuple(content["key"])
-            content["versions"] = tuple(VersionFacts(**version) for version in content["versions"])
-            content["history"] = tuple(Segment(**segment) for segment in content["history"])
-            return cls(**content)
-        except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, NewerFormat):
-                raise
-            raise CorruptView(
-                f'the description of view "{view}" cannot be read',
-                detail=f"{path} should be JSON with key, versions and history: {error}.",
-                hint=f"Drop the view and run its flow: it is made again from the log. (mainstem view drop {view})",
-                path=path,
-                view=view,
-            ) from error
-
-    def numbers(self) -> list[int]:
-        """The versions that are there."""
-        return [version.number for version in self.versions]
 
 
 class ViewFolder:
@@ -133,15 +67,7 @@ class ViewFolder:
         return facts
 
     def _not_found(self) -> ViewNotFound:
-        names = view_names(self.home)
-        return ViewNotFound(
-            f'view "{self.view}" does not exist',
-            detail=f'The home "{self.home}" has {len(names)} views: {", ".join(names)}.' if names else
-            f'The home "{self.home}" has no views yet.',
-            hint=did_you_mean(self.view, names)
-            or "A view is made by the flow that writes into it: run the program with that flow first.",
-            view=self.view,
-        )  # fmt: skip
+        return no_such_view(self.view, view_names(self.home), f'The home "{self.home}"')
 
     def write_facts(self, facts: Facts) -> None:
         """Replace view.json; only with the lock held."""

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from mainstem.errors import FellOff, Invalid, ViewNotFound
-from mainstem.views.view_connection import Connections
-from mainstem.views.view_folder import Facts, ViewFolder
-from mainstem.views.view_snapshot import live_snapshot, version_snapshot
+from mainstem.views.view_facts import Facts
+from mainstem.views.view_store import ViewStore
 
 __all__ = ["Changes", "ViewHistory", "format_cursor", "parse_cursor"]
 
@@ -35,13 +34,12 @@ class Changes:
 class ViewHistory:
     """Reads changes. Thread-safe."""
 
-    def __init__(self, folder: ViewFolder, connections: Connections) -> None:
-        self._folder = folder
-        self._connections = connections
+    def __init__(self, store: ViewStore) -> None:
+        self._store = store
 
     def last(self) -> int:
         """The position of the last change."""
-        with live_snapshot(self._folder, self._connections) as snapshot:
+        with self._store.live() as snapshot:
             return snapshot.positions()[1]
 
     def between(self, start: int, end: int, changes_max: int) -> Changes:
@@ -49,7 +47,7 @@ class ViewHistory:
 
         The same range always gives the same rows. What is given may end before `end`: its own `end` says where.
         """
-        facts = self._folder.facts()
+        facts = self._store.facts()
         if start < facts.history[0].after:
             raise self._fell_off(start, facts.history[0].after)
         index = max(index for index, segment in enumerate(facts.history) if segment.after <= start)
@@ -58,7 +56,7 @@ class ViewHistory:
             return self._live(facts, start, end, changes_max)
         until = min(end, facts.history[index + 1].after, start + changes_max)
         try:
-            with version_snapshot(self._folder, self._connections, version) as snapshot:
+            with self._store.at(version) as snapshot:
                 if snapshot.positions()[0] > start + 1:
                     raise self._fell_off(start, snapshot.positions()[0] - 1)
                 return Changes(snapshot.changes(start, until), start, until)
@@ -66,7 +64,7 @@ class ViewHistory:
             raise self._fell_off(start, facts.history[index + 1].after) from error
 
     def _live(self, facts: Facts, start: int, end: int, changes_max: int) -> Changes:
-        with live_snapshot(self._folder, self._connections) as snapshot:
+        with self._store.live() as snapshot:
             flipped = snapshot.facts.history != facts.history
             first, last = snapshot.positions()
             if not flipped:
@@ -80,21 +78,21 @@ class ViewHistory:
 
     def _ahead(self, start: int, last: int) -> FellOff:
         return FellOff(
-            f'view "{self._folder.view}" has no position {start} yet',
+            f'view "{self._store.view}" has no position {start} yet',
             detail=f"Its last change is {last}: it was most likely put back from an older copy.",
             hint="Begin again with a snapshot: view.subscribe() without a cursor.",
-            view=self._folder.view,
+            view=self._store.view,
             first_lost=last + 1,
             last_lost=start,
         )
 
     def _fell_off(self, start: int, last_lost: int) -> FellOff:
         return FellOff(
-            f'view "{self._folder.view}" no longer keeps its changes from {start + 1} to {last_lost}',
+            f'view "{self._store.view}" no longer keeps its changes from {start + 1} to {last_lost}',
             detail="They were trimmed, or their version was dropped, before they were read.",
             hint="Begin again with a snapshot: view.subscribe() without a cursor. How long changes are kept is a "
             "setting of the view.",
-            view=self._folder.view,
+            view=self._store.view,
             first_lost=start + 1,
             last_lost=last_lost,
         )

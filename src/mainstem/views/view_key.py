@@ -1,4 +1,4 @@
-"""The key that a user gives to `get`, as SQLite is asked for it."""
+"""The key that a user gives to `get`, as the store is asked for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mainstem.log.schema_ddl import type_to_ddl
 from mainstem.views.merge_batch import normal_key
 from mainstem.views.stored_columns import stored_values
 
-__all__ = ["stored_key"]
+__all__ = ["key_columns", "stored_key"]
 
 # Values that are kept as they are: the usual keys, and not worth a detour through Arrow.
 _PLAIN = {pa.string(): str, pa.int64(): int, pa.int32(): int, pa.binary(): bytes}
@@ -30,6 +30,13 @@ def stored_key(given: Any, key: Sequence[str], schema: pa.Schema, *, view: str) 
     """
     return [
         _stored(value, schema.field(name), view) for name, value in zip(key, _values(given, key, view), strict=True)
+    ]
+
+
+def key_columns(given: Any, key: Sequence[str], schema: pa.Schema, *, view: str) -> list[pa.Array]:
+    """The same as Arrow: for each column of the key an array with the one value."""
+    return [
+        _column(value, schema.field(name), view) for name, value in zip(key, _values(given, key, view), strict=True)
     ]
 
 
@@ -50,8 +57,12 @@ def _values(given: Any, key: Sequence[str], view: str) -> list[Any]:
 def _stored(value: Any, field: pa.Field, view: str) -> Any:
     if type(value) is _PLAIN.get(field.type):
         return value
+    return stored_values(_column(value, field, view))[0]
+
+
+def _column(value: Any, field: pa.Field, view: str) -> pa.Array:
     try:
-        column = normal_key(array_of([value], field.type, path=field.name, topic=view))
+        return normal_key(array_of([value], field.type, path=field.name, topic=view))
     except InvalidRows as error:
         raise Invalid(
             f'{shown(value)} is not a value of "{field.name}", which is {type_to_ddl(field.type)}',
@@ -59,4 +70,3 @@ def _stored(value: Any, field: pa.Field, view: str) -> Any:
             hint=error.hint,
             column=field.name,
         ) from error
-    return stored_values(column)[0]

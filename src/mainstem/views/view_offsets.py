@@ -39,8 +39,8 @@ def not_yet(view: str, missing: Missing, applied: Mapping[str, Mapping[int, int]
     hint = "Wait longer, or see whether its flow runs and reads these topics: mainstem flow list."
     if strange and applied:
         hint = (
-            "Give the token of an append to a topic that the view is made from, directly or by way of other views. A topic "
-            "in between passes no tokens on: take that of an append to it."
+            "Give the token of an append to a topic that the view is made from, directly or by way of other views and "
+            "topics. Topics that are read by a pattern pass no tokens on: take that of an append to one of them."
         )
     return NotYet(
         f'view "{view}" has not applied {sum(map(len, missing.values()))} of the positions asked for',

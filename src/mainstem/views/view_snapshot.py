@@ -1,20 +1,23 @@
-"""ViewSnapshot: one version of a view as it is at one moment, whatever is written meanwhile."""
+"""ViewSnapshot: one version of a view in SQLite as it is at one moment, whatever is written meanwhile."""
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
 
 from mainstem.errors import Unavailable, ViewNotFound
-from mainstem.log.record import record_array, record_schema
-from mainstem.views.stored_columns import arrow_column
+from mainstem.views.change_rows import change_rows
+from mainstem.views.stored_columns import arrow_column, python_value
 from mainstem.views.view_connection import Connections, translated
+from mainstem.views.view_facts import Facts, no_such_version
 from mainstem.views.view_file import ViewFile
-from mainstem.views.view_folder import Facts, ViewFolder
+from mainstem.views.view_folder import ViewFolder
+from mainstem.views.view_key import stored_key
 
 __all__ = ["ViewSnapshot", "live_snapshot", "version_snapshot"]
 
@@ -38,8 +41,23 @@ class ViewSnapshot:
             self._connection.execute("ROLLBACK")
 
     @property
+    def version(self) -> int:
+        return self.file.version
+
+    @property
     def schema(self) -> pa.Schema:
         return self.file.schema
+
+    @property
+    def place(self) -> str:
+        return self.file.path
+
+    def get(self, key: Any) -> dict[str, Any] | None:
+        """The row with this key, given as a user gives it."""
+        values = self.row(stored_key(key, self.file.key, self.schema, view=self.file.view))
+        if values is None:
+            return None
+        return {field.name: python_value(value, field.type) for field, value in zip(self.schema, values, strict=True)}
 
     def row(self, key: list[Any]) -> tuple[Any, ...] | None:
         """The stored values of one row, or None."""
@@ -48,6 +66,14 @@ class ViewSnapshot:
 
     def count(self) -> int:
         return int(self._connection.execute("SELECT count(*) FROM rows").fetchone()[0])
+
+    def bytes(self) -> int:
+        """What it takes on disk."""
+        total = 0
+        for suffix in ("", "-wal"):
+            with suppress(FileNotFoundError):
+                total += os.path.getsize(self.file.path + suffix)
+        return total
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows, sorted by key."""
@@ -87,36 +113,15 @@ class ViewSnapshot:
 
     def changes(self, after: int, until: int) -> pa.Table:
         """Changes as rows with `record`: an update is a delete of the old row followed by an insert of the new one."""
-        old, new = (self._sides("old", "delete", after, until), self._sides("new", "insert", after, until))
-        both = pa.concat_tables([old, new])
-        return both.sort_by("offset").drop_columns(["offset"])
-
-    def _sides(self, side: str, change: str, after: int, until: int) -> pa.Table:
-        rows = self._connection.execute(self.file.select_changes(side), (after, until, change)).fetchall()
-        positions = [row[0] for row in rows]
-        # Two for each position, so that the two halves of an update keep their order wherever they are sorted.
-        offsets = pa.array([2 * position + (change == "insert") for position in positions], pa.int64())
-        times = pa.array(self._times(positions), pa.int64())
-        changes = pa.repeat(pa.scalar(change, pa.string()), len(rows))
-        record = record_array(0, offsets, times, count=len(rows), change=changes)
-        columns = [*self._batch([row[1:] for row in rows]).columns, record]
-        return pa.Table.from_arrays(columns, schema=record_schema(self.schema)).append_column("offset", offsets)
-
-    def _times(self, positions: list[int]) -> list[int]:
-        """When each change was committed."""
-        if not positions:
-            return []
         commits = self._connection.execute(
-            "SELECT end_position, committed_at FROM commits WHERE end_position >= ? ORDER BY end_position",
-            (positions[0],),
-        )
-        times = []
-        end, committed_at = next(commits)
-        for position in positions:
-            while position > end:
-                end, committed_at = next(commits)
-            times.append(committed_at)
-        return times
+            "SELECT end_position, committed_at FROM commits WHERE end_position > ? ORDER BY end_position", (after,)
+        ).fetchall()
+        old, new = (self._side(side, change, after, until) for side, change in (("old", "delete"), ("new", "insert")))
+        return change_rows(self.schema, old, new, commits)
+
+    def _side(self, side: str, change: str, after: int, until: int) -> tuple[list[int], pa.RecordBatch]:
+        rows = self._connection.execute(self.file.select_changes(side), (after, until, change)).fetchall()
+        return [row[0] for row in rows], self._batch([row[1:] for row in rows])
 
 
 @contextmanager
@@ -164,12 +169,7 @@ def _pinned_live(folder: ViewFolder, connections: Connections) -> ViewSnapshot:
 
 def _pinned(folder: ViewFolder, connections: Connections, facts: Facts, version: int) -> ViewSnapshot:
     if version not in facts.numbers():
-        raise ViewNotFound(
-            f'view "{folder.view}" has no version {version}',
-            detail=f"It has: {', '.join(map(str, facts.numbers()))}; the live one is {facts.live}.",
-            hint="Name one of these.",
-            view=folder.view,
-        )
+        raise no_such_version(folder.view, facts, version)
     path = folder.version_path(version)
     with translated(path, folder.view):
         connection, file = connections.of(path, folder.view)

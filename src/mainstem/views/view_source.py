@@ -28,12 +28,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from mainstem.errors import Conflict, FellOff
-from mainstem.log.embedded.waking import Watch
 from mainstem.log.record import record_array
 from mainstem.log_on_spark.flow_run import FlowRun
 from mainstem.log_on_spark.flow_store import check_epoch
 from mainstem.log_on_spark.topic_request import OPTION
+from mainstem.views.home_views import ADDRESS, place_at
 from mainstem.views.view import View
+from mainstem.views.view_store import CommitWatch
 
 __all__ = ["ViewSource"]
 
@@ -52,12 +53,12 @@ class ViewSource(DataSource):
         return "mainstem_view"
 
     def streamReader(self, schema: StructType) -> ViewStreamReader:  # noqa: N802 - Spark's name
-        return ViewStreamReader(json.loads(self.options[OPTION]))
+        return ViewStreamReader(json.loads(self.options[OPTION]), self.options.get(ADDRESS))
 
 
 @lru_cache(maxsize=16)
-def open_view(home: str, name: str) -> View:
-    return View(home, name)
+def open_view(home: str, name: str, address: str | None) -> View:
+    return View(home, name, place=place_at(home, address))
 
 
 def _standing(view: View) -> tuple[int, Applied]:
@@ -80,19 +81,23 @@ class ViewRange(InputPartition):
 class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What changes in a view, batch by batch."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: dict[str, Any], address: str | None) -> None:
         self._request = request
+        self._address = address
         self._limit: tuple[int, Applied] | None = None
-        self._watch: Watch | None = None
+        self._watch: CommitWatch | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_request": self._request, "_limit": None, "_watch": None}
+        return {"_request": self._request, "_address": self._address, "_limit": None, "_watch": None}
+
+    def _view(self) -> View:
+        return open_view(self._request["home"], self._request["view"], self._address)
 
     def _check(self) -> View:
         request = self._request
         if request["flow"]:
             check_epoch(request["home"], FlowRun(request["flow"], request["epoch"], request["version"]))
-        return open_view(request["home"], request["view"])
+        return self._view()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names from here on
         view = self._check()
@@ -120,7 +125,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last, applied = self._standing(view)
         if not self._news(start, last, applied) and "snapshot" not in start and self._limit is None:
             if self._watch is None and view.exists:
-                self._watch = Watch([f"{view.home}/views/{view.name}/wake"])
+                self._watch = view.watch()
             elif self._watch is not None:
                 self._watch.wait(self._request["wait_ms"] / 1000)
             last, applied = self._standing(view)
@@ -137,7 +142,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return bool(last > start["position"] or applied != start.get("applied", {}))
 
     def _offset(self, position: int, known: str = "", applied: Applied | None = None) -> dict[str, Any]:
-        view = open_view(self._request["home"], self._request["view"])
+        view = self._view()
         made = view.id if view.exists else known
         return {"view": view.name, "id": made, "position": position, "applied": applied or {}}
 

@@ -10,11 +10,8 @@ import pyarrow as pa
 
 from mainstem.clock import Clock
 from mainstem.errors import ViewNotFound
-from mainstem.log.embedded.waking import Watch
-from mainstem.views.view_connection import Connections
-from mainstem.views.view_folder import ViewFolder
 from mainstem.views.view_history import ViewHistory, format_cursor, parse_cursor
-from mainstem.views.view_snapshot import live_snapshot
+from mainstem.views.view_store import CommitWatch, ViewStore
 
 __all__ = ["Update", "subscription", "wait_for_commit"]
 
@@ -36,24 +33,22 @@ class Update:
     cursor: str
 
 
-def subscription(
-    folder: ViewFolder, connections: Connections, clock: Clock, cursor: str | None, wait_us: int | None
-) -> Iterator[Update]:
+def subscription(store: ViewStore, clock: Clock, cursor: str | None, wait_us: int | None) -> Iterator[Update]:
     """The items; ends when nothing came for `wait_us`, or never."""
-    history = ViewHistory(folder, connections)
-    facts = folder.facts()
+    history = ViewHistory(store)
+    facts = store.facts()
     if cursor is None:
-        with live_snapshot(folder, connections) as snapshot:
+        with store.live() as snapshot:
             rows, position = snapshot.to_arrow(), snapshot.positions()[1]
         yield Update("snapshot", rows, format_cursor(facts, position))
     else:
-        position = parse_cursor(cursor, facts, folder.view)
-    watch = Watch([f"{folder.path}/wake"])
+        position = parse_cursor(cursor, facts, store.view)
+    watch = store.watch()
     try:
         idle_since = clock.monotonic()
         while True:
-            if folder.facts().id != facts.id:
-                raise _replaced(folder.view)
+            if store.facts().id != facts.id:
+                raise _replaced(store.view)
             changes = history.between(position, history.last(), CHANGES_MAX)
             if changes.end > position:
                 position = changes.end
@@ -65,7 +60,7 @@ def subscription(
         watch.close()
 
 
-def wait_for_commit(watch: Watch, clock: Clock, since: int, wait_us: int | None) -> bool:
+def wait_for_commit(watch: CommitWatch, clock: Clock, since: int, wait_us: int | None) -> bool:
     """Wait until something was committed, or for a while; False if more than `wait_us` passed since `since`."""
     left = LOOK_SECONDS
     if wait_us is not None:

@@ -1,44 +1,25 @@
-"""Making, comparing, using and dropping versions of a view, while others read and write it."""
+"""Making, comparing, using and dropping versions of a view in SQLite, while others read and write it."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import pyarrow as pa
 
 from mainstem.clock import Clock
 from mainstem.crash_points import reach
-from mainstem.errors import Conflict, ViewNotFound
-from mainstem.views.stored_columns import arrow_column, quoted
+from mainstem.errors import Conflict
+from mainstem.views.stored_columns import quoted
+from mainstem.views.version_pair import Difference, Kind, VersionPair, difference_of
 from mainstem.views.view_connection import connect, translated
+from mainstem.views.view_facts import Facts, Segment, no_such_version
 from mainstem.views.view_file import ViewFile
-from mainstem.views.view_folder import Facts, Segment, ViewFolder
+from mainstem.views.view_folder import ViewFolder
 
-__all__ = ["Difference", "ViewVersions"]
-
-SHOWN_MAX = 10
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How one version differs from another: counts, and the first ten rows of each kind, by key.
-
-    A row that changed is shown as a pair, as it was and as it is. A column that one version lacks is null there.
-    """
-
-    before: int
-    after: int
-    same: int
-    changed: int
-    added: int
-    removed: int
-    changed_rows: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
-    added_rows: list[dict[str, Any]] = field(default_factory=list)
-    removed_rows: list[dict[str, Any]] = field(default_factory=list)
+__all__ = ["ViewVersions"]
 
 
 class ViewVersions:
@@ -96,7 +77,7 @@ class ViewVersions:
     ) -> bool:
         """Write the way from the old version to the new one as changes of the new one; False where there is none."""
         connection, file = new
-        common = _Common(file, old)
+        pair = _pair(file, old)
         served = [
             facts.history[index + 1].after
             for index, segment in enumerate(facts.history[:-1])
@@ -109,8 +90,8 @@ class ViewVersions:
             connection.execute("DELETE FROM main.changes WHERE position > ?", (max(served, default=-1),))
             connection.execute("DELETE FROM main.commits WHERE end_position > ?", (max(served, default=-1),))
             connection.execute("INSERT OR IGNORE INTO main.changes (position, change) VALUES (?, 'none')", (position,))
-            if common.compatible:
-                for statement in common.changes():
+            if pair.compatible:
+                for statement in _changes(pair):
                     connection.execute(statement)
             last = self._last_position(connection)
             if last > position:
@@ -120,7 +101,7 @@ class ViewVersions:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-        return common.compatible
+        return pair.compatible
 
     def difference(self, before: int, after: int) -> Difference:
         """How version `after` differs from version `before`, each as it is now."""
@@ -128,27 +109,11 @@ class ViewVersions:
         self._check_there(facts, before)
         self._check_there(facts, after)
         with self._opened(after, beside=before) as (connection, file), self._opened(before) as (_, old):
-            common = _Common(file, old)
             connection.execute("BEGIN")
-            counts = {kind: connection.execute(common.count(kind)).fetchone()[0] for kind in _KINDS}
-            rows = {kind: connection.execute(common.first(kind)).fetchall() for kind in _KINDS[1:]}
-            connection.execute("ROLLBACK")
-        width = len(old.schema)
-        changed = rows["changed"]
-        return Difference(
-            before,
-            after,
-            **counts,
-            changed_rows=list(
-                zip(
-                    _dicts([row[:width] for row in changed], old.schema),
-                    _dicts([row[width:] for row in changed], file.schema),
-                    strict=True,
-                )
-            ),
-            added_rows=_dicts(rows["added"], file.schema),
-            removed_rows=_dicts(rows["removed"], old.schema),
-        )
+            try:
+                return difference_of(_pair(file, old), before, after, lambda sql: connection.execute(sql).fetchall())
+            finally:
+                connection.execute("ROLLBACK")
 
     @contextmanager
     def _opened(self, number: int, beside: int | None = None) -> Iterator[tuple[sqlite3.Connection, ViewFile]]:
@@ -167,76 +132,30 @@ class ViewVersions:
 
     def _check_there(self, facts: Facts, number: int) -> None:
         if number not in facts.numbers():
-            raise ViewNotFound(
-                f'view "{self._folder.view}" has no version {number}',
-                detail=f"It has: {', '.join(map(str, facts.numbers()))}; the live one is {facts.live}.",
-                hint="Name one of these.",
-                view=self._folder.view,
-            )
+            raise no_such_version(self._folder.view, facts, number)
 
 
-_KINDS = ("same", "changed", "added", "removed")
+def _pair(new: ViewFile, old: ViewFile) -> VersionPair:
+    return VersionPair(new.key, new.schema, old.schema, new="main.rows", old="other.rows")
 
 
-class _Common:
-    """The rows of two versions side by side: `main` is the newer one, `other` the one before."""
-
-    def __init__(self, file: ViewFile, old: ViewFile) -> None:
-        self.file = file
-        self.old = old
-        types = {one.name: one.type for one in old.schema}
-        self.shared = [name for name in file.values if name in types]
-        # Where a column changed its type, a row of the old one cannot be shown as a row of the new one.
-        self.compatible = all(types[one.name].equals(one.type) for one in file.schema if one.name in types)
-        on = " AND ".join(f"n.{quoted(name)} = o.{quoted(name)}" for name in file.key)
-        same = [f"n.{quoted(name)} IS o.{quoted(name)}" for name in self.shared]
-        same += [f"n.{quoted(name)} IS NULL" for name in file.values if name not in types]
-        same += [f"o.{quoted(name)} IS NULL" for name in old.values if name not in file.schema.names]
-        equal = " AND ".join(same) or "1"
-        self.sources = {
-            "same": f"main.rows AS n JOIN other.rows AS o ON {on} WHERE {equal}",
-            "changed": f"main.rows AS n JOIN other.rows AS o ON {on} WHERE NOT ({equal})",
-            "added": f"main.rows AS n WHERE NOT EXISTS (SELECT 1 FROM other.rows AS o WHERE {on})",
-            "removed": f"other.rows AS o WHERE NOT EXISTS (SELECT 1 FROM main.rows AS n WHERE {on})",
-        }
-
-    def count(self, kind: str) -> str:
-        return f"SELECT count(*) FROM {self.sources[kind]}"
-
-    def first(self, kind: str) -> str:
-        """The first rows of a kind, by key."""
-        new = [f"n.{quoted(name)}" for name in self.file.schema.names]
-        old = [f"o.{quoted(name)}" for name in self.old.schema.names]
-        columns = {"changed": old + new, "added": new, "removed": old}[kind]
-        order = ", ".join(f"{'o' if kind == 'removed' else 'n'}.{quoted(name)}" for name in self.file.key)
-        return f"SELECT {', '.join(columns)} FROM {self.sources[kind]} ORDER BY {order} LIMIT {SHOWN_MAX}"
-
-    def changes(self) -> list[str]:
-        """Statements that write what leads from the old rows to the new ones, in the columns of the new version."""
-        statements = []
-        for kind, change, row, sides in (
-            ("removed", "delete", "o", ("old",)),
-            ("changed", "update", "n", ("old", "new")),
-            ("added", "insert", "n", ("new",)),
-        ):
-            names = [f"key.{name}" for name in self.file.key]
-            values = [f"{row}.{quoted(name)}" for name in self.file.key]
-            for side in sides:
-                known = self.shared if side == "old" else self.file.values
-                names += [f"{side}.{name}" for name in known]
-                values += [f"{side[0]}.{quoted(name)}" for name in known]
-            statements.append(
-                f"INSERT INTO main.changes (change, {', '.join(map(quoted, names))}) "
-                f"SELECT '{change}', {', '.join(values)} FROM {self.sources[kind]}"
-            )
-        return statements
-
-
-def _dicts(rows: list[tuple[Any, ...]], schema: pa.Schema) -> list[dict[str, Any]]:
-    if not rows:
-        return []
-    columns = [
-        arrow_column(list(values), one.type).to_pylist()
-        for values, one in zip(zip(*rows, strict=True), schema, strict=True)
+def _changes(pair: VersionPair) -> list[str]:
+    """Statements that write what leads from the old rows to the new ones, in the columns of the new version."""
+    statements = []
+    kinds: list[tuple[Kind, str, str, tuple[str, ...]]] = [
+        ("removed", "delete", "o", ("old",)),
+        ("changed", "update", "n", ("old", "new")),
+        ("added", "insert", "n", ("new",)),
     ]
-    return [dict(zip(schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
+    for kind, change, row, sides in kinds:
+        names = [f"key.{name}" for name in pair.key]
+        values = [f"{row}.{quoted(name)}" for name in pair.key]
+        for side in sides:
+            known = pair.shared if side == "old" else pair.values
+            names += [f"{side}.{name}" for name in known]
+            values += [f"{side[0]}.{quoted(name)}" for name in known]
+        statements.append(
+            f"INSERT INTO main.changes (change, {', '.join(map(quoted, names))}) "
+            f"SELECT '{change}', {', '.join(values)} FROM {pair.source(kind)}"
+        )
+    return statements

@@ -19,32 +19,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import pyarrow as pa
 
 from mainstem.clock import Clock
 from mainstem.crash_points import reach
 from mainstem.errors import Conflict, Fenced, ViewNotFound
-from mainstem.log_on_spark.flow_run import Batch, FlowRun, Offsets, Written
-from mainstem.views.merge_batch import MergedBatch, Rejection, merge_batch
+from mainstem.log_on_spark.flow_run import Batch, FlowRun, Offsets
+from mainstem.views.merge_batch import MergedBatch, merge_batch
 from mainstem.views.view_connection import connect, translated
 from mainstem.views.view_file import ViewFile
 from mainstem.views.view_folder import ViewFolder
+from mainstem.views.view_store import WrittenRows
 
-__all__ = ["ViewWriter", "WrittenRows"]
-
-
-@dataclass(frozen=True)
-class WrittenRows(Written):
-    """What came of a batch: `rows` keys were written, `changes` of them were new or other than before."""
-
-    changes: int = 0
-    rejections: tuple[Rejection, ...] = ()
+__all__ = ["ViewWriter"]
 
 
 class ViewWriter:
-    """Writes one version of a view for one run of a flow. One thread at a time."""
+    """Writes one version of a view in SQLite for one run of a flow. One thread at a time."""
 
     def __init__(self, folder: ViewFolder, run: FlowRun, *, clock: Clock, lock_seconds: float | None = None) -> None:
         self.run = run

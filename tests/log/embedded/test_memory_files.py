@@ -4,7 +4,8 @@ import errno
 
 import pytest
 
-from tests.log.embedded.memory_files import MODES, MemoryFiles, Stopped
+from tests.log.embedded.memory_disk import MODES
+from tests.log.embedded.memory_files import MemoryFiles, Stopped
 
 
 @pytest.fixture

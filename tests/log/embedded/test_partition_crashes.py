@@ -13,7 +13,8 @@ from mainstem.errors import MainstemError, TopicNotFound
 from mainstem.log.embedded.heads import Slots
 from mainstem.log.embedded.partition import Partition
 from tests.log.embedded.acknowledged import HEADS, read_all
-from tests.log.embedded.memory_files import MODES, Stopped
+from tests.log.embedded.memory_disk import MODES
+from tests.log.embedded.memory_files import Stopped
 from tests.log.embedded.mutants import mutant
 from tests.log.embedded.two_processes import SCRIPT, World
 

@@ -14,7 +14,8 @@ from mainstem.errors import MainstemError
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.transaction_log import TransactionLog
 from mainstem.stem import Mainstem
-from tests.log.embedded.memory_files import MODES, MemoryFiles, Stopped
+from tests.log.embedded.memory_disk import MODES
+from tests.log.embedded.memory_files import MemoryFiles, Stopped
 
 HOME = "/home"
 SEED = 4711

@@ -10,7 +10,8 @@ from mainstem.clock import ManualClock
 from mainstem.errors import MainstemError
 from mainstem.log.embedded.partition import Partition, Pending
 from tests.log.embedded.acknowledged import Acknowledged, make_partition, open_partition, read_all, unsound_indexes
-from tests.log.embedded.memory_files import MemoryFiles, Mode
+from tests.log.embedded.memory_disk import Mode
+from tests.log.embedded.memory_files import MemoryFiles
 
 # So small that a segment is full after some appends.
 SEGMENT_BYTES_MAX = 900

@@ -15,7 +15,8 @@ from mainstem.errors import MainstemError
 from mainstem.log.keep_rule import Keep
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem
-from tests.log.embedded.memory_files import MODES, MemoryFiles, Stopped
+from tests.log.embedded.memory_disk import MODES
+from tests.log.embedded.memory_files import MemoryFiles, Stopped
 from tests.log.embedded.upkeep_home import SCHEMA, manifest_of, opened, partition_of, shown
 
 TOMBSTONES = timedelta(hours=3)

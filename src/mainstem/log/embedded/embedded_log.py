@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from mainstem.clock import Clock, SystemClock
-from mainstem.errors import Conflict, TopicNotFound, did_you_mean
+from mainstem.errors import Conflict, Invalid, TopicNotFound, did_you_mean
 from mainstem.log import group_decisions
 from mainstem.log.embedded.block import ABORT, COMMIT
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
@@ -45,6 +45,8 @@ class EmbeddedLog:
     """A log in a directory. Thread-safe."""
 
     promises = frozenset(Promise)
+
+    address = ""
 
     def __init__(
         self,
@@ -112,6 +114,12 @@ class EmbeddedLog:
     def create_topic(self, settings: TopicSettings) -> EmbeddedTopic:
         """Make a topic, or open it if it is there with the same settings."""
         self._check_open()
+        if settings.codec is not None:
+            raise Invalid(
+                f'topic "{settings.name}" cannot have a codec',
+                detail="In an embedded log rows lie as Arrow columns; codecs are for messages on Kafka.",
+                hint="Leave codec= out.",
+            )
         if settings.archive is not None:
             settings = settings.altered(archive=os.path.abspath(settings.archive))
         folder = self.home.topic_folder(settings.name)
@@ -126,6 +134,13 @@ class EmbeddedLog:
                 f"mainstem topic alter {settings.name} ...",
             )
         return topic
+
+    def adopt_topic(self, settings: TopicSettings) -> EmbeddedTopic:
+        raise Invalid(
+            f'topic "{settings.name}" cannot be adopted',
+            detail="An embedded log has no topics but those that Mainstem made.",
+            hint='Open the home with log="kafka://...", or create the topic.',
+        )
 
     def open_topic(self, name: str) -> EmbeddedTopic:
         check_own_name(name, "topic")

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from mainstem.clock import Clock, as_datetime
 from mainstem.errors import Invalid
+from mainstem.log import processes
 from mainstem.log.embedded.active_segment import segments_in
 from mainstem.log.embedded.archive import Archive, check_archive
 from mainstem.log.embedded.beat_file import BeatFiles
@@ -75,6 +76,8 @@ class EmbeddedMoment:
 
 class EmbeddedTopic:
     """One topic, open in this process. Thread-safe."""
+
+    processes = processes
 
     def __init__(self, log: EmbeddedLog, store: TopicStore) -> None:
         self.store = store

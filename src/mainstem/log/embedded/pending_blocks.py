@@ -21,7 +21,7 @@ def pending_blocks(rows: CheckedRows, keyless: int, now: int, partition: int | N
     """The blocks of an append. Rows without a key go to `keyless`, all together; with `partition` all go there."""
     settings = rows.settings
     batch, flags = stored_batch(rows)
-    placed = _placed(batch, settings, keyless) if partition is None else {partition: batch}
+    placed = by_partition(batch, settings, keyless) if partition is None else {partition: batch}
     return {
         number: Pending(
             part.serialize(),
@@ -53,7 +53,8 @@ def stored_batch(rows: CheckedRows) -> tuple[pa.RecordBatch, int]:
     return batch, flags
 
 
-def _placed(batch: pa.RecordBatch, settings: TopicSettings, keyless: int) -> dict[int, pa.RecordBatch]:
+def by_partition(batch: pa.RecordBatch, settings: TopicSettings, keyless: int) -> dict[int, pa.RecordBatch]:
+    """The rows of each partition; those without a key go to `keyless`."""
     if settings.partitions == 1:
         return {0: batch}
     if not settings.key:

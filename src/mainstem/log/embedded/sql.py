@@ -18,7 +18,9 @@ import pyarrow as pa
 from mainstem.errors import FellOff, Invalid, TopicNotFound, Unavailable, did_you_mean
 from mainstem.log.embedded.partition_reader import Visible
 from mainstem.log.embedded.sealed_segment import check_once, was_checked
+from mainstem.log.log import Log
 from mainstem.log.record import RECORD
+from mainstem.log.topic_settings import TopicSettings
 
 if TYPE_CHECKING:
     from mainstem.log.embedded.embedded_log import EmbeddedLog
@@ -46,7 +48,7 @@ def query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tabl
                     hint="Ask again.",
                 ) from error
         except duckdb.Error as error:
-            raise _translated(log, error, tables) from error
+            raise translated(log, error, tables) from error
     raise AssertionError
 
 
@@ -55,7 +57,7 @@ def _query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tab
         # Names in a question are topics, never variables of the program that asks.
         connection.execute("SET python_enable_replacements = false")
         connection.execute("SET TimeZone = 'UTC'")
-        topics = [name for name in log.topic_names() if _mentions(sql, name)]
+        topics = [name for name in log.topic_names() if mentions(sql, name)]
         stores = [log.open_topic(topic).store for topic in topics]
         for store in stores:
             store.refresh()
@@ -63,13 +65,13 @@ def _query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tab
         for store, visible in zip(stores, seen, strict=True):
             _register(connection, store, visible)
         for name, rows in tables.items():
-            if name not in topics and _mentions(sql, name):
+            if name not in topics and mentions(sql, name):
                 connection.register(name, rows())
         answer = connection.sql(sql, params=list(parameters))
         return pa.table({}) if answer is None else answer.to_arrow_table()
 
 
-def _mentions(sql: str, name: str) -> bool:
+def mentions(sql: str, name: str) -> bool:
     """Whether the name stands in the question as a word. One that is no table there costs a look and nothing else."""
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", sql, re.IGNORECASE) is not None
 
@@ -106,14 +108,25 @@ def _register(connection: duckdb.DuckDBPyConnection, store: TopicStore, visible:
         columns = ", ".join(_quoted(column) for column in settings.schema_of(version).names)
         listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
         parts.append(f"SELECT {columns}, {RECORD_PACKED} FROM read_parquet([{listed}])")
-    rows = " UNION ALL BY NAME ".join(parts)
+    connection.execute(f"CREATE TEMP VIEW {name} AS {_shown(' UNION ALL BY NAME '.join(parts), settings)}")
+
+
+def as_table(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table, settings: TopicSettings) -> None:
+    """Make a topic's rows a view of its name."""
+    connection.register(f"rows of {name}", rows)
+    shown = _shown(f"SELECT * FROM {_quoted(f'rows of {name}')}", settings)
+    connection.execute(f"CREATE TEMP VIEW {_quoted(name)} AS {shown}")
+
+
+def _shown(rows: str, settings: TopicSettings) -> str:
+    """Of a compacted topic the latest record of each key that is not deleted; of any other all of them."""
     if settings.keep.compacted:
         key = ", ".join(_quoted(column) for column in settings.key)
         rows = (
             f"SELECT * FROM (SELECT * FROM ({rows}) QUALIFY row_number() OVER (PARTITION BY {key} "
             "ORDER BY record.appended_at DESC, record.offset DESC) = 1) WHERE record.change <> 'delete'"
         )
-    connection.execute(f"CREATE TEMP VIEW {name} AS {rows}")
+    return rows
 
 
 def _check(store: TopicStore, checks: list[tuple[str, int, int, str]]) -> None:
@@ -133,7 +146,7 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def _translated(log: EmbeddedLog, error: duckdb.Error, tables: Tables) -> Invalid | TopicNotFound:
+def translated(log: Log, error: duckdb.Error, tables: Tables) -> Invalid | TopicNotFound:
     """DuckDB's own words first, then what is there."""
     text = _first_line(error).removeprefix(f"{type(error).__name__.removesuffix('Exception')} Error: ")
     topics = log.topic_names()

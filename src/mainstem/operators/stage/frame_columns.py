@@ -18,7 +18,17 @@ from mainstem.log_on_spark.spark_types import arrow_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Shown", "by_names", "columns_of", "event_time_of", "record_field", "scripted", "shaped"]
+__all__ = [
+    "Shown",
+    "by_names",
+    "check_column",
+    "check_record",
+    "columns_of",
+    "event_time_of",
+    "record_field",
+    "scripted",
+    "shaped",
+]
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,16 @@ def columns_of(rows: DataFrame) -> pa.Schema:
 def record_field(schema: pa.Schema) -> pa.Field | None:
     """The column that says where in the log a row is from; None where rows are from elsewhere."""
     return next((field for field in schema if _marked(field, RECORD_MARK) and pa.types.is_struct(field.type)), None)
+
+
+def check_record(schema: pa.Schema, operator: str) -> None:
+    """Raise if a column has the name that the result's own has, and is not such a one."""
+    if "record" in schema.names and not _marked(schema.field("record"), RECORD_MARK):
+        raise Invalid(
+            f'{operator} is given a column "record" that no topic gave',
+            detail="Its result has a `record` of its own, which says where in the log a row is from.",
+            hint='Give yours another name: rows.withColumnRenamed("record", ...); or read the topic with read() or stream().',
+        )
 
 
 def event_time_of(schema: pa.Schema, operator: str) -> str:

@@ -91,12 +91,11 @@ class RunFile:
         if at < scale.base and not scale.plain:
             return 0
         if self._is_one(name):
-            return self.table.num_rows
+            return int(self.table.num_rows)
         times, wanted = self._kept(name), (at - scale.base) // scale.step
         if wanted > np.iinfo(times.dtype).max:
-            return len(times)
-        found: int = int(np.searchsorted(times, times.dtype.type(wanted), side="right"))
-        return found
+            return int(self.table.num_rows)
+        return int(np.searchsorted(times, times.dtype.type(wanted), side="right"))
 
     def rows_due(self, kind: str, after: int, up_to: int) -> Any:
         """The numbers of the rows whose time of this kind ("event", "processing") lies behind `after`, up to `up_to`."""

@@ -15,6 +15,8 @@ from mainstem.workbench.cli.terminal_table import show_facts, show_note
 
 if TYPE_CHECKING:
     from mainstem.flows.program import PlannedFlow
+    from mainstem.log_on_spark.history_standing import HistoryStanding
+    from mainstem.stem import Mainstem
 
 __all__ = ["check"]
 
@@ -39,19 +41,32 @@ def check(
             flows = Program(stem, file.flows).flows
         warnings = [warning for flow in flows for warning in flow.warnings()]
         if as_json:
-            print_json({"program": program, "flows": [_to_json(flow) for flow in flows], "warnings": warnings})
+            shown = [_to_json(flow, _files(stem, flow)) for flow in flows]
+            print_json({"program": program, "flows": shown, "warnings": warnings})
             return
         for flow in flows:
             typer.secho(flow.name, bold=True)
-            show_facts(_facts(flow))
+            show_facts(_facts(flow, _files(stem, flow)))
             typer.echo()
         typer.echo(f"{counted(len(flows), 'flow')}, {counted(len(warnings), 'warning')}; nothing was started")
         for warning in warnings:
             show_note(f"Warning: {warning}")
 
 
-def _facts(flow: PlannedFlow) -> list[tuple[str, str]]:
+def _files(stem: Mainstem, flow: PlannedFlow) -> HistoryStanding | None:
+    """What a run that began now would read of sealed files first."""
+    from mainstem.flows.native_catch_up import foreseen_history
+    from mainstem.log_on_spark.flow_store import FlowStore
+
+    checkpoint = FlowStore(stem.home, flow.name).checkpoint(flow.flow.into.version)
+    return foreseen_history(flow, checkpoint, stem.log)
+
+
+def _facts(flow: PlannedFlow, files: HistoryStanding | None) -> list[tuple[str, str]]:
     facts = [("  reads", _reading(source)) for source in _sources(flow)]
+    if files is not None:
+        done = f", {counted(files.rows_in)} of them done" if files.rows_in else ""
+        facts.append(("  first", f"{counted(files.rows, 'row')} from sealed files, natively{done}; then the topic"))
     for operator in flow.operators:
         bound = f"state is bounded by {operator.bounded_by}" if operator.bounded_by else "STATE GROWS WITHOUT BOUND"
         facts.append(("  keeps", f"{operator.name}: {bound}"))
@@ -79,13 +94,14 @@ def _sources(flow: PlannedFlow) -> list[dict[str, Any]]:
     return found
 
 
-def _to_json(flow: PlannedFlow) -> dict[str, Any]:
+def _to_json(flow: PlannedFlow, files: HistoryStanding | None) -> dict[str, Any]:
     from mainstem.log.schema_ddl import schema_to_ddl
 
     sink = flow.flow.into
     return {
         "flow": flow.name,
         "sources": _sources(flow),
+        "sealed_files_first": None if files is None else {"rows": files.rows, "rows_in": files.rows_in},
         "operators": [{"operator": it.name, "bounded_by": it.bounded_by or None} for it in flow.operators],
         "sink": {"kind": sink.kind, "name": sink.name},
         "output_mode": flow.mode,

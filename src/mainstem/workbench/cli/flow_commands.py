@@ -17,6 +17,7 @@ from mainstem.workbench.cli.lag_columns import LAG_COLUMNS, lag_cells
 from mainstem.workbench.cli.terminal_table import Column, show_facts, show_table
 
 if TYPE_CHECKING:
+    from mainstem.log_on_spark.history_standing import HistoryStanding
     from mainstem.stem import Mainstem
     from mainstem.workbench.cli.flow_facts import FlowFacts
 
@@ -100,6 +101,7 @@ def _show(it: FlowFacts) -> None:
         ("watermark", moment(last.get("watermark"), none="none")),
         *([("held back by", _holder(it))] if it.holders else []),
         ("keeps", _state(last)),
+        *([("sealed files", _files(it.history))] if it.history is not None else []),
         ("checkpoint", it.checkpoint),
     ]
     show_facts(shown + [("failed with" if not number else "", line) for number, line in enumerate(it.error)])
@@ -127,6 +129,12 @@ def _show(it: FlowFacts) -> None:
         ),
         empty="no batches in the last reports",
     )  # fmt: skip
+
+
+def _files(history: HistoryStanding) -> str:
+    if history.over:
+        return f"{counted(history.rows, 'row')} were read from them, natively; since then it reads the topic"
+    return f"{counted(history.rows_in)} of {counted(history.rows, 'row')} read from them, natively; then it reads the topic"
 
 
 def _holder(it: FlowFacts) -> str:
@@ -179,6 +187,7 @@ def _to_json(it: FlowFacts) -> dict[str, Any]:
         "checkpoint": it.checkpoint,
         "stages": [dict(vars(stage)) for stage in it.stages],
         "watermark_holders": [dict(vars(holder)) for holder in it.holders],
+        "sealed_files_first": None if it.history is None else dict(vars(it.history)),
     }
 
 

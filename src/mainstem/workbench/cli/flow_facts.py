@@ -16,7 +16,7 @@ from mainstem.log.lag import Lag
 from mainstem.log.topic import Topic
 from mainstem.log_on_spark.checkpoint_offsets import batch_offsets, last_batch, source_offsets
 from mainstem.log_on_spark.flow_store import FlowStore, flow_names, running_in
-from mainstem.views.view_folder import ViewFolder
+from mainstem.log_on_spark.history_standing import HistoryStanding, history_standing
 from mainstem.workbench.cli.stage_facts import HolderFacts, StageFacts, stage_facts, watermark_holders
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class FlowFacts:
     stages: tuple[StageFacts, ...] = ()
     # By how far they have come, the one that holds the watermark back first.
     holders: tuple[HolderFacts, ...] = ()
+    # The sealed files that it read before it went live; None if it read none.
+    history: HistoryStanding | None = None
 
     @property
     def lag(self) -> Lag:
@@ -88,7 +90,7 @@ def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any
             hint=did_you_mean(name, known) or "Run a program that has it: mainstem run PROGRAM.py",
         )
     store = FlowStore(stem.home, name)
-    version = _shown_version(stem.home, store)
+    version = _shown_version(stem, store)
     run = store.of_version(version)
     process, ended = running_in(run), run.get("ended", {})
     checkpoint = store.checkpoint(version)
@@ -107,15 +109,16 @@ def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any
         checkpoint=checkpoint,
         stages=tuple(stage_facts(checkpoint)),
         holders=tuple(watermark_holders(stem, checkpoint)),
+        history=history_standing(checkpoint),
     )
 
 
-def _shown_version(home: str, store: FlowStore) -> int:
+def _shown_version(stem: Mainstem, store: FlowStore) -> int:
     """The version that the flow is about: of one into a view the live one, also while another is made beside it."""
     last = store.last_version()
     kind, _, name = store.of_version(last).get("sink", "").partition(" ")
-    if kind == "view" and (folder := ViewFolder(home, name)).exists():
-        live = folder.facts().live
+    if kind == "view" and (view := stem.view(name)).exists:
+        live = view.version
         return live if store.of_version(live) else last
     return last
 

@@ -88,7 +88,9 @@ def find_home(given: str | None, missing: Literal["refuse", "make"]) -> str:
 def is_home(path: str) -> bool:
     """Whether there is a home, or something that may not be looked into: opening it says then what is wrong."""
     try:
-        os.stat(os.path.join(path, "mainstem.json"))
+        # A home whose log is on Kafka has the brokers' addresses instead of a log.
+        kafka = os.path.join(path, "kafka.toml")
+        os.stat(kafka if os.path.exists(kafka) else os.path.join(path, "mainstem.json"))
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:

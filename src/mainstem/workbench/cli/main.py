@@ -16,6 +16,7 @@ from mainstem import __version__
 from mainstem.errors import MainstemError
 from mainstem.workbench.cli import flow_commands, group_commands, queue_commands, topic_commands, view_commands
 from mainstem.workbench.cli.check_command import check
+from mainstem.workbench.cli.doctor_command import doctor
 from mainstem.workbench.cli.error_text import BROKEN_PIPE, FAILED, leave_output, of_system, show_error
 from mainstem.workbench.cli.home_option import HomeOption, named_home
 from mainstem.workbench.cli.query_command import query
@@ -66,6 +67,7 @@ app.add_typer(view_commands.app, name="view", help="Views: keyed tables that flo
 app.command("query")(query)
 app.command("check")(check)
 app.command("run")(run_program)
+app.command("doctor")(doctor)
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001 - as Typer calls it

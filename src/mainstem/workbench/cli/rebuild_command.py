@@ -17,7 +17,7 @@ from mainstem.workbench.cli.topic_argument import asked, somebody_is_there
 if TYPE_CHECKING:
     from mainstem.flows.rebuild import Rebuild
     from mainstem.stem import Mainstem
-    from mainstem.views.view_versions import Difference
+    from mainstem.views.version_pair import Difference
 
 __all__ = ["rebuild"]
 

@@ -24,12 +24,12 @@ import pyarrow as pa
 
 from mainstem.errors import IncompleteAppend, InvalidRows, MainstemError, SchemaMismatch
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
+from mainstem.log.plain_values import column_values, plain_writer
 from mainstem.log.row_errors import NOTHING_WRITTEN
 from mainstem.log.rows import check_rows
 from mainstem.workbench.cli.amounts import counted
 from mainstem.workbench.cli.error_text import with_facts
 from mainstem.workbench.cli.interrupts import interrupt_afterwards
-from mainstem.workbench.cli.plain_values import column_values, plain_writer
 from mainstem.workbench.cli.row_files import RowBatch, RowFile
 
 if TYPE_CHECKING:

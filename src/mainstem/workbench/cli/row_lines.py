@@ -16,9 +16,7 @@ from mainstem.errors import InvalidRows, SchemaMismatch
 from mainstem.log.record import RECORD
 from mainstem.log.row_errors import NOTHING_WRITTEN, shown, unknown_column
 from mainstem.log.topic_settings import TopicSettings
-from mainstem.workbench.cli.amounts import counted
-from mainstem.workbench.cli.text_lines import LINE_BYTES_MAX
-from mainstem.workbench.cli.typed_values import (
+from mainstem.log.typed_values import (
     NotAValue,
     Reader,
     has_decimals,
@@ -26,6 +24,8 @@ from mainstem.workbench.cli.typed_values import (
     parse_json,
     text_reader,
 )
+from mainstem.workbench.cli.amounts import counted
+from mainstem.workbench.cli.text_lines import LINE_BYTES_MAX
 
 __all__ = ["CsvLines", "JsonLines", "Line", "LineForm"]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from mainstem.errors import Invalid
-from mainstem.workbench.cli.plain_values import Writer, cell_text, column_values, json_line, plain_writer
+from mainstem.log.plain_values import Writer, cell_text, column_values, json_line, plain_writer
 from mainstem.workbench.cli.terminal_table import Column, GrowingTable, show_note
 
 __all__ = ["RowWriter", "row_writer"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.clock import as_datetime
 from mainstem.log.watermark import NO_TIME
 from mainstem.log_on_spark.checkpoint_offsets import last_batch, source_offsets
+from mainstem.log_on_spark.observed_times import times_in
 from mainstem.operators.stage.stage_manifest import StageManifests
 
 if TYPE_CHECKING:
@@ -66,7 +67,10 @@ def watermark_holders(stem: Mainstem, checkpoint: str) -> list[HolderFacts]:
         by_topic = {offset["topic"]: offset["offsets"]} if "topic" in offset else offset.get("topics", {})
         for topic, ends in by_topic.items():
             positions = {int(number): end for number, end in ends.items()}
-            held = stem.log.open_topic(topic).watermark_holders(positions, offset["delay"])
+            if "times" in offset:
+                held = {number: event - offset["delay"] for number, (event, _) in times_in(offset).items()}
+            else:
+                held = stem.log.open_topic(topic).watermark_holders(positions, offset["delay"])
             found += [(at, topic, number) for number, at in held.items()]
     return [
         HolderFacts(topic, number, None if at == NO_TIME else as_datetime(at)) for at, topic, number in sorted(found)

@@ -136,7 +136,7 @@ def _open(topic: Topic, name: str, lease: str | None, settings: dict[str, Any], 
 
 
 def _show(messages: list[Message], form: MessageFormat) -> None:
-    from mainstem.workbench.cli.plain_values import cell_text, json_line, python_value
+    from mainstem.log.plain_values import cell_text, json_line, python_value
 
     rows = [{name: python_value(value) for name, value in message.row.items()} for message in messages]
     if form is MessageFormat.JSON:

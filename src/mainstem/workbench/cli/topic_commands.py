@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mainstem.errors import Invalid
-from mainstem.workbench.cli import append_command, read_command, upkeep_commands
+from mainstem.workbench.cli import adopt_command, append_command, copy_command, read_command, upkeep_commands
 from mainstem.workbench.cli.amounts import about_size, counted, moment
 from mainstem.workbench.cli.home_option import HomeOption, open_home
 from mainstem.workbench.cli.json_output import JsonOption, print_json
@@ -295,6 +295,8 @@ def _keep(keep: str | None, tombstones: str | None, lag_min: str | None, lag_max
 
 
 app.command("append")(append_command.append)
+app.command("adopt")(adopt_command.adopt)
+app.command("copy")(copy_command.copy)
 app.command("read")(read_command.read)
 app.command("seal")(upkeep_commands.seal)
 app.command("compact")(upkeep_commands.compact)

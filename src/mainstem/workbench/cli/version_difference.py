@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from mainstem.log.plain_values import cell_text, python_value
 from mainstem.workbench.cli.amounts import counted
-from mainstem.workbench.cli.plain_values import cell_text, python_value
 from mainstem.workbench.cli.terminal_table import Column, show_table
 
 if TYPE_CHECKING:
-    from mainstem.views.view_versions import Difference
+    from mainstem.views.version_pair import Difference
 
 __all__ = ["difference_json", "show_difference"]
 

@@ -126,7 +126,7 @@ def describe(view: ViewArgument, *, as_json: JsonOption = False, home: HomeOptio
                 ("flow", live.flow or "none"),
                 ("last batch", "none" if live.batch < 0 else f"{live.batch}, {moment(live.applied_at)}"),
                 ("changes kept", f"{counted(facts.last_position - facts.first_position)}"),
-                ("file", f"{facts.path}/v{live.number}.sqlite"),
+                ("kept in", live.place),
             ]
         )
         typer.echo()
@@ -172,7 +172,7 @@ def get(
 
     Example: mainstem view get revenue Berlin
     """
-    from mainstem.workbench.cli.plain_values import cell_text, plain_writer
+    from mainstem.log.plain_values import cell_text, plain_writer
 
     with open_home(home) as stem, opened_view(stem, view) as opened:
         schema = opened.schema
@@ -191,7 +191,7 @@ def get(
 
 
 def _key_values(view: View, given: list[str]) -> tuple[Any, ...]:
-    from mainstem.workbench.cli.typed_values import NotAValue, text_reader
+    from mainstem.log.typed_values import NotAValue, text_reader
 
     if len(given) != len(view.key):
         raise Invalid(

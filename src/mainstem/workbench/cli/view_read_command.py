@@ -48,7 +48,7 @@ def read(
     from mainstem.workbench.cli.row_output import row_writer
 
     with open_home(home) as stem, opened_view(stem, view) as opened:
-        batches = _changes(opened) if follow else _rows(stem.home, view, version)
+        batches = _changes(opened) if follow else _rows(opened, version)
         # Closed also when the limit is reached: it holds a transaction of the file open.
         with closing(batches):
             schema = next(batches).schema
@@ -65,17 +65,11 @@ def read(
             writer.close()
 
 
-def _rows(home: str, name: str, version: int | None) -> Generator[pa.Table, None, None]:
+def _rows(view: View, version: int | None) -> Generator[pa.Table, None, None]:
     """First a table without rows, for its columns, then the rows; memory does not grow with the view."""
     import pyarrow as pa
 
-    from mainstem.views.view_connection import Connections
-    from mainstem.views.view_folder import ViewFolder
-    from mainstem.views.view_snapshot import live_snapshot, version_snapshot
-
-    folder, connections = ViewFolder(home, name), Connections()
-    chosen = live_snapshot(folder, connections) if version is None else version_snapshot(folder, connections, version)
-    with closing(connections), chosen as snapshot:
+    with view.snapshot(version) as snapshot:
         yield snapshot.schema.empty_table()
         for batch in snapshot.batches():
             yield pa.Table.from_batches([batch])

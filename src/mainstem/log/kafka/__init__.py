@@ -1,0 +1,1 @@
+"""The log on Apache Kafka: the same topics, producers, groups and queues, kept by brokers."""

@@ -1,0 +1,153 @@
+"""KafkaAdmin: makes, alters and deletes topics on the brokers, with the configurations their settings ask for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from mainstem.clock import Clock
+from mainstem.errors import TopicNotFound
+from mainstem.log.kafka.kafka_clients import KafkaClients
+from mainstem.log.kafka.kafka_errors import code_of, kafka_errors, unavailable
+from mainstem.log.topic_settings import TopicSettings
+
+__all__ = ["KafkaAdmin", "topic_configs"]
+
+T = TypeVar("T")
+
+MILLISECOND = timedelta(milliseconds=1)
+PAUSE_SECONDS = 0.05
+
+
+def topic_configs(settings: TopicSettings) -> dict[str, str]:
+    """What a topic's settings are in Kafka's words.
+
+    >>> topic_configs(TopicSettings.of("orders", schema="id STRING", keep="7 days"))["retention.ms"]
+    '604800000'
+    """
+    keep = settings.keep
+    configs = {
+        "cleanup.policy": "compact" if keep.compacted else "delete",
+        "retention.ms": str(-1 if keep.age is None else keep.age // MILLISECOND),
+        "retention.bytes": str(-1 if keep.size is None else keep.size),
+        # A record is as long as its columns; JSON may need twice that.
+        "max.message.bytes": str(min(2 * settings.record_bytes_max + (1 << 20), (1 << 31) - 1)),
+        "message.timestamp.type": "CreateTime",
+    }
+    if keep.compacted:
+        configs["delete.retention.ms"] = str(keep.tombstones // MILLISECOND)
+        configs["min.compaction.lag.ms"] = str(keep.lag_min // MILLISECOND)
+        if keep.lag_max is not None:
+            configs["max.compaction.lag.ms"] = str(max(1, keep.lag_max // MILLISECOND))
+    return configs
+
+
+class KafkaAdmin:
+    """What may be done to topics. Thread-safe."""
+
+    def __init__(self, clients: KafkaClients, clock: Clock) -> None:
+        self._clients = clients
+        self._clock = clock
+        self._settings = clients.settings
+
+    def partitions(self) -> dict[str, int]:
+        """How many partitions each topic on the brokers has."""
+        with kafka_errors(self._settings.servers):
+            topics = self._clients.admin.list_topics(timeout=self._clients.patience).topics
+        return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
+
+    def create(self, topics: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
+        """Make topics of so many partitions; those that are there stay as they are."""
+
+        def attempt() -> bool:
+            made = self._clients.admin.create_topics(
+                [self._new(name, number, configs) for name, (number, configs) in topics.items()],
+                operation_timeout=self._clients.patience,
+            )
+            for future in made.values():
+                try:
+                    future.result()
+                except KafkaException as error:
+                    if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
+                        raise
+            # One that is being deleted is "there" a while longer, and then not; one that was made has no leader at once.
+            return all(self._leads(name, number) for name, (number, _) in topics.items())
+
+        self._until(attempt, f"topics {', '.join(topics)} were not made in time")
+
+    def _leads(self, name: str, partitions: int) -> bool:
+        """Whether a topic can be used."""
+        if name not in self.partitions():
+            return False
+        try:
+            self._clients.ends(name, range(partitions))
+        except TopicNotFound:
+            return False
+        return True
+
+    def _new(self, name: str, partitions: int, configs: Mapping[str, str]) -> NewTopic:
+        settings = self._settings
+        more = (
+            {} if settings.min_insync_replicas is None else {"min.insync.replicas": str(settings.min_insync_replicas)}
+        )
+        copies = -1 if settings.replication_factor is None else settings.replication_factor
+        return NewTopic(name, num_partitions=partitions, replication_factor=copies, config={**configs, **more})
+
+    def delete(self, name: str) -> None:
+        """Delete a topic, and wait until it is gone."""
+
+        def attempt() -> bool:
+            try:
+                self._clients.admin.delete_topics([name], operation_timeout=self._clients.patience)[name].result()
+            except KafkaException as error:
+                if code_of(error) != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+            return name not in self.partitions()
+
+        self._until(attempt, f"topic {name} was not deleted in time")
+
+    def grow(self, name: str, partitions: int) -> None:
+        """Give a topic more partitions."""
+        with kafka_errors(self._settings.servers, name):
+            if self.partitions()[name] < partitions:
+                self._clients.admin.create_partitions([NewPartitions(name, partitions)])[name].result()
+        self._until(lambda: self.partitions()[name] >= partitions, f"topic {name} did not grow in time")
+
+    def configure(self, name: str, configs: Mapping[str, str]) -> None:
+        """Change configurations of a topic; all others stay as they are."""
+        entries = [
+            ConfigEntry(key, value, ConfigSource.DYNAMIC_TOPIC_CONFIG, incremental_operation=AlterConfigOpType.SET)
+            for key, value in configs.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        with kafka_errors(self._settings.servers, name):
+            self._clients.admin.incremental_alter_configs([resource])[resource].result()
+
+    def delete_before(self, name: str, offsets: Mapping[int, int]) -> None:
+        """Delete the messages before an offset in each partition."""
+        places = [TopicPartition(name, partition, offset) for partition, offset in offsets.items()]
+        with kafka_errors(self._settings.servers, name):
+            for future in self._clients.admin.delete_records(places).values():
+                future.result()
+
+    def _until(self, attempt: Callable[[], bool], said: str) -> None:
+        deadline = self._clock.monotonic() + int(self._clients.patience * 1_000_000)
+        pause = threading.Event()
+        with kafka_errors(self._settings.servers):
+            while not attempt():
+                if self._clock.monotonic() > deadline:
+                    raise unavailable(self._settings.servers, said)
+                pause.wait(PAUSE_SECONDS)

@@ -1,0 +1,193 @@
+"""KafkaClients: makes the client library's producers and consumers as the log needs them, and asks for offsets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from mainstem.clock import Clock
+from mainstem.log.kafka.kafka_errors import LOGGER, MISSING, code_of, translated, unavailable
+from mainstem.log.kafka.kafka_settings import KafkaSettings
+
+__all__ = ["KafkaClients"]
+
+# The first attempt to reach a broker waits this long for an answer, each later one twice as long as the one before.
+ATTEMPT_SECONDS, ATTEMPT_SECONDS_MAX = 1.0, 8.0
+MESSAGE_BYTES_MAX = 16 << 20
+PAUSE_SECONDS = 0.02
+
+# What passes by itself, in milliseconds as a rule. That a topic is missing does too: those we ask for stand in the ledger of
+# topics, but a broker that has just started lets people in before it knows its topics.
+_PASSING = MISSING | frozenset(
+    [
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._WAIT_COORD,
+    ]
+)
+
+# The client believes what an earlier broker said of a topic, or what was true before it grew, until it asks anew.
+_STALE = MISSING | {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH}
+
+T = TypeVar("T")
+
+
+class KafkaClients:
+    """The connections of one opened log. Thread-safe."""
+
+    def __init__(self, settings: KafkaSettings, clock: Clock) -> None:
+        self.settings = settings
+        self.patience = settings.patience_seconds
+        self._clock = clock
+        self._guard = threading.RLock()
+        self._asking: Consumer | None = None
+        self.admin = AdminClient(self._shared(), logger=LOGGER)
+
+    def _shared(self) -> dict[str, Any]:
+        return {
+            **self.settings.client,
+            "bootstrap.servers": self.settings.servers,
+            # Else a broker that comes back after a while is noticed after ten seconds.
+            "reconnect.backoff.max.ms": 1000,
+            "socket.nagle.disable": True,
+            "topic.metadata.refresh.interval.ms": 60_000,
+        }
+
+    # Reaching a broker
+
+    def connect(self) -> None:
+        """Wait until a broker answers; raises `BrokerUnavailable` when patience is over."""
+        deadline = self._clock.monotonic() + int(self.patience * 1_000_000)
+        seconds = ATTEMPT_SECONDS
+        while True:
+            try:
+                self.admin.list_topics(timeout=min(seconds, max(self.patience, 0.1)))
+            except KafkaException as error:
+                if self._clock.monotonic() >= deadline or code_of(error) == KafkaError._AUTHENTICATION:
+                    raise translated(error, self.settings.servers) from error
+                LOGGER.warning("no Kafka broker answers at %s yet; trying again", self.settings.servers)
+                seconds = min(2 * seconds, ATTEMPT_SECONDS_MAX)
+            else:
+                return
+
+    # Making clients
+
+    def producer(self, **more: Any) -> Producer:
+        """A producer whose messages are on all in-sync replicas when they are acknowledged, in order and once."""
+        producer = Producer(
+            {
+                **self._shared(),
+                "acks": "all",
+                "enable.idempotence": True,
+                "compression.type": "lz4",
+                "message.max.bytes": MESSAGE_BYTES_MAX,
+                # What is appended together goes as one batch: whoever appends says when it is complete.
+                "linger.ms": 50,
+                "message.timeout.ms": max(1000, int(self.patience * 1000)),
+                **more,
+            },
+            logger=LOGGER,
+        )
+        # A producer without a connection yet would ask for its number half a second later.
+        with suppress(KafkaException):
+            producer.list_topics(timeout=ATTEMPT_SECONDS)
+        return producer
+
+    def consumer(self, isolation: str = "read_committed", wait_milliseconds: int = 500) -> Consumer:
+        """A consumer that is told where to read, and commits nothing by itself."""
+        return Consumer(
+            {
+                **self._shared(),
+                # Required by the library; nothing is ever committed under it.
+                "group.id": "mainstem",
+                "isolation.level": isolation,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "fetch.message.max.bytes": MESSAGE_BYTES_MAX,
+                "queued.max.messages.kbytes": 16 << 10,
+                "fetch.wait.max.ms": wait_milliseconds,
+                "check.crcs": True,
+            },
+            logger=LOGGER,
+        )
+
+    # Asking for offsets
+
+    def _for_asking(self) -> Consumer:
+        with self._guard:
+            if self._asking is None:
+                self._asking = self.consumer()
+            return self._asking
+
+    def patiently(self, topic: str, client: Any, ask: Callable[[], T]) -> T:
+        """Ask again while leaders are being chosen: after a topic was made or grew, and when a broker went or came."""
+        deadline = self._clock.monotonic() + int(self.patience * 1_000_000)
+        pause = threading.Event()
+        while True:
+            try:
+                return ask()
+            except KafkaException as error:
+                if code_of(error) not in _PASSING or self._clock.monotonic() > deadline:
+                    raise translated(error, self.settings.servers, topic) from error
+                if code_of(error) in _STALE:
+                    with suppress(KafkaException):
+                        client.list_topics(timeout=1)
+            pause.wait(PAUSE_SECONDS)
+
+    def range(self, topic: str, partition: int) -> tuple[int, int]:
+        """The first offset that is kept, and the end of what is committed."""
+        place, asking = TopicPartition(topic, partition), self._for_asking()
+        found: tuple[int, int] = self.patiently(
+            topic, asking, lambda: asking.get_watermark_offsets(place, timeout=self.patience)
+        )
+        low, end = found
+        if low < 0 or end < 0:
+            raise unavailable(self.settings.servers, f"offsets of {topic} are not known")
+        return int(low), int(end)
+
+    def ends(
+        self, topic: str, partitions: Iterable[int], isolation: int = IsolationLevel.READ_COMMITTED
+    ) -> dict[int, int]:
+        """The end of each partition in one question: of what is committed, or of all that is written."""
+        wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
+
+        def ask() -> dict[int, int]:
+            answers = self.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self.patience)
+            return {place.partition: int(answer.result().offset) for place, answer in answers.items()}
+
+        return self.patiently(topic, self.admin, ask)
+
+    def at_time(self, topic: str, partition: int, milliseconds: int) -> int | None:
+        """The first offset whose message is of that time or later; None if there is none."""
+
+        def ask() -> TopicPartition:
+            [found] = self._for_asking().offsets_for_times(
+                [TopicPartition(topic, partition, milliseconds)], timeout=self.patience
+            )
+            if found.error is not None:
+                raise KafkaException(found.error)
+            return found
+
+        found = self.patiently(topic, self._for_asking(), ask)
+        return None if found.offset < 0 else int(found.offset)
+
+    def close(self) -> None:
+        with self._guard:
+            asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.close()

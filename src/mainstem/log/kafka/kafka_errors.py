@@ -1,0 +1,117 @@
+"""What Kafka's client says, in Mainstem's words: the one place that knows its error codes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import KafkaError, KafkaException
+
+from mainstem.errors import BrokerUnavailable, Fenced, Invalid, MainstemError, TopicNotFound, Unavailable
+
+__all__ = ["LOGGER", "MISSING", "code_of", "is_fenced", "kafka_errors", "translated", "unavailable"]
+
+# The client library would write to the terminal otherwise.
+LOGGER = logging.getLogger("mainstem.kafka")
+LOGGER.addHandler(logging.NullHandler())
+
+_FENCED = frozenset(
+    [
+        KafkaError._FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_TXN_STATE,
+    ]
+)
+MISSING = frozenset([KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION])
+_REFUSED_ENTRY = frozenset([KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL])
+_SILENT = frozenset(
+    [
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TRANSPORT,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    ]
+)
+
+
+def code_of(error: KafkaException) -> int:
+    return int(error.args[0].code())
+
+
+def is_fenced(error: KafkaException) -> bool:
+    """Whether a newer user of the same transactional id has taken over."""
+    return code_of(error) in _FENCED
+
+
+def unavailable(servers: str, said: str) -> BrokerUnavailable:
+    return BrokerUnavailable(
+        f"no Kafka broker answers at {servers}",
+        detail=f"The client says: {said}.",
+        hint="Start the broker, or correct the address; what was not acknowledged may be tried again.",
+        address=servers,
+    )
+
+
+def translated(error: KafkaException | KafkaError, servers: str, topic: str = "") -> MainstemError:
+    """The error of Mainstem's own that a caller may rely on."""
+    inner: KafkaError = error.args[0] if isinstance(error, KafkaException) else error
+    code, said = inner.code(), inner.str().rstrip(".")
+    if code in _FENCED:
+        return Fenced(
+            "somebody else has taken over this transaction's place on Kafka",
+            detail=f"The broker says: {said}.",
+            hint="Begin anew: nothing of it was committed.",
+        )
+    if code in MISSING:
+        return TopicNotFound(
+            f'topic "{topic}" does not exist',
+            detail=f"The brokers at {servers} do not have it.",
+            hint=f'Create it: mainstem topic create {topic or "NAME"} --schema "..."',
+            topic=topic,
+        )
+    if code in _REFUSED_ENTRY:
+        return BrokerUnavailable(
+            f"the Kafka brokers at {servers} do not let us in",
+            detail="User, password or certificate were refused.",
+            hint="Look at [client] in kafka.toml and at MAINSTEM_KAFKA_... in the environment.",
+            address=servers,
+        )
+    if code in _SILENT or inner.retriable():
+        return unavailable(servers, said)
+    if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
+        return Invalid(
+            f'a record is larger than topic "{topic}" takes on Kafka',
+            detail=f"The broker says: {said}.",
+            hint="Raise max.message.bytes of the topic on the brokers, or keep large things elsewhere.",
+        )
+    if code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+                KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED):  # fmt: skip
+        return Invalid(
+            "the Kafka brokers do not allow this to our user",
+            detail=f"The broker says: {said}.",
+            hint="Let whoever runs the brokers grant it.",
+        )
+    return Unavailable(
+        f"Kafka could not do it: {said}", detail=f"The error is {inner.name()}, of {servers}.", hint="Try again."
+    )
+
+
+@contextmanager
+def kafka_errors(servers: str, topic: str = "") -> Iterator[None]:
+    """Raise in our words what the client raises in its own."""
+    try:
+        yield
+    except KafkaException as error:
+        raise translated(error, servers, topic) from error

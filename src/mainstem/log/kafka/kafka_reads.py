@@ -1,0 +1,172 @@
+"""KafkaReads: a topic's messages as rows, with `record` as last column, and where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from confluent_kafka import Message
+
+from mainstem.errors import FellOff
+from mainstem.log.kafka.kafka_codec import KafkaCodec, codec_of
+from mainstem.log.kafka.kafka_messages import time_of
+from mainstem.log.kafka.kafka_refusals import not_on_kafka
+from mainstem.log.lag import Lag
+from mainstem.log.record import record_schema, with_record
+from mainstem.log.topic_settings import TopicSettings
+
+if TYPE_CHECKING:
+    from mainstem.log.kafka.kafka_log import KafkaLog
+    from mainstem.log.kafka.kafka_topic import KafkaTopic
+
+__all__ = ["KafkaMoment", "KafkaReads"]
+
+MICROSECOND = timedelta(microseconds=1)
+MESSAGES_MAX = 10_000
+
+
+class KafkaMoment:
+    """The ends of all partitions when it was asked for. A transaction may be whole in one of them and not yet in another."""
+
+    def __init__(self, reads: KafkaReads, ends: dict[int, int]) -> None:
+        self._reads = reads
+        self._ends = ends
+
+    def earliest(self, partition: int) -> int:
+        return min(self._reads.range(partition)[0], self._ends[partition])
+
+    def latest(self, partition: int) -> int:
+        return self._ends[partition]
+
+    def at_time(self, partition: int, at: int) -> int:
+        return self._reads.at_time(partition, at, self._ends[partition])
+
+    def read(
+        self, partition: int, start: int, stop: int, columns: Sequence[str] | None, delay: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        return self._reads.batches(partition, start, stop, columns, delay)
+
+
+class KafkaReads:
+    """Reads one topic. Offsets are those of rows; the codec says which messages they lie in."""
+
+    def __init__(self, log: KafkaLog, topic: KafkaTopic) -> None:
+        self._log = log
+        self._topic = topic
+
+    @property
+    def codec(self) -> KafkaCodec:
+        return codec_of(self._topic.settings_seen)
+
+    # Where things lie
+
+    def message_range(self, partition: int) -> tuple[int, int]:
+        return self._log.clients.range(self._topic.kafka_name, partition)
+
+    def range(self, partition: int) -> tuple[int, int]:
+        """The first row's offset that is kept, and the end of what is committed."""
+        low, end = self.message_range(partition)
+        return self.codec.first_row(low), self.codec.first_row(end)
+
+    def ends(self) -> dict[int, int]:
+        partitions = range(self._topic.settings_seen.partitions)
+        ends = self._log.clients.ends(self._topic.kafka_name, partitions)
+        return {number: self.codec.first_row(end) for number, end in ends.items()}
+
+    def moment(self) -> KafkaMoment:
+        # Looked at anew: somebody may have added columns or partitions.
+        _ = self._topic.settings
+        return KafkaMoment(self, self.ends())
+
+    def message_at(self, partition: int, at: int, end: int) -> int:
+        """The first message appended at that time or later, before `end`."""
+        # Times on Kafka are whole milliseconds: none lies between this one and the next.
+        found = self._log.clients.at_time(self._topic.kafka_name, partition, max(0, -(-at // 1000)))
+        return end if found is None else min(found, end)
+
+    def at_time(self, partition: int, at: int, end: int) -> int:
+        codec = self.codec
+        return codec.first_row(self.message_at(partition, at, codec.message_of(end)))
+
+    def behind(self, partition: int, offset: int) -> Lag:
+        """How far a reader that reads `offset` next is behind."""
+        codec, settings = self.codec, self._topic.settings_seen
+        low, end = self.message_range(partition)
+        first = max(codec.message_of(offset), low)
+        if first >= end:
+            return Lag()
+        [message] = self._fetch(partition, first, end, 1) or [None]
+        if message is None:
+            return Lag()
+        age = max(0, self._topic.clock.now() - time_of(message))
+        keep = settings.keep.age
+        size = len(message.value() or b"") + len(message.key() or b"")
+        records = codec.rows_between(message, offset, end)
+        return Lag(
+            records=records,
+            # As if all were as long as the next one: to know better they would have to be fetched.
+            bytes=size * (end - message.offset()),
+            seconds=age / 1_000_000,
+            until_dropped=None if keep is None else max(keep - age * MICROSECOND, timedelta(0)),
+        )
+
+    # Rows
+
+    def read(
+        self, partition: int, start: int, rows_max: int, columns: Sequence[str] | None, delay: int | None
+    ) -> pa.RecordBatch | None:
+        _ = self._topic.settings
+        low, stop = self.range(partition)
+        for batch in self.batches(partition, start, stop, columns, delay, rows_max, low):
+            return batch.slice(0, rows_max) if batch.num_rows > rows_max else batch
+        return None
+
+    def batches(
+        self,
+        partition: int,
+        start: int,
+        stop: int,
+        columns: Sequence[str] | None,
+        delay: int | None,
+        rows_max: int = MESSAGES_MAX,
+        low: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        if delay is not None:
+            raise not_on_kafka("tell a record's watermark", "Kafka does not know the event times of its records.")
+        if start >= stop:
+            return
+        self._check_kept(partition, start, self.range(partition)[0] if low is None else low)
+        settings, codec = self._topic.settings_seen, self.codec
+        schema = _schema(settings, columns)
+        first, end = codec.message_of(start), codec.message_after(stop)
+        while messages := self._fetch(partition, first, end, min(rows_max, MESSAGES_MAX)):
+            first = messages[-1].offset() + 1
+            rows, record, unreadable = codec.rows(partition, messages, settings, start, stop)
+            if unreadable:
+                self._log.unreadable(self._topic, partition, first)
+            if rows.num_rows:
+                yield with_record(rows.select(schema.names[:-1]), record, schema=schema)
+
+    def _fetch(self, partition: int, start: int, stop: int, count: int) -> list[Message]:
+        return self._log.fetches.of(self._topic.kafka_name, self._topic.id, partition).read(start, stop, count)
+
+    def _check_kept(self, partition: int, start: int, low: int) -> None:
+        if start < low:
+            raise FellOff(
+                f'records {start} to {low - 1} of "{self._topic.name}" partition {partition} are no longer kept',
+                detail=f"The topic keeps: {self._topic.settings.keep}. The first record that is there has offset {low}.",
+                hint='Start at "earliest" to go on with what is there.',
+                topic=self._topic.name,
+                partition=partition,
+                first_lost=start,
+                last_lost=low - 1,
+            )
+
+
+def _schema(settings: TopicSettings, columns: Sequence[str] | None) -> pa.Schema:
+    if columns is None:
+        return settings.record_schema
+    plain = [field for field in settings.stored_schema if field.name in columns]
+    return record_schema(pa.schema(plain), settings.event_time)

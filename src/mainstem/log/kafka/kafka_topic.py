@@ -1,0 +1,281 @@
+"""A topic of the log on Kafka, as `Topic` uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from mainstem.clock import Clock, as_datetime
+from mainstem.errors import Invalid
+from mainstem.log.embedded.pending_blocks import by_partition
+from mainstem.log.group_state import GroupState
+from mainstem.log.kafka.group_offsets import GroupOffsets
+from mainstem.log.kafka.kafka_admin import topic_configs
+from mainstem.log.kafka.kafka_beats import KafkaBeats
+from mainstem.log.kafka.kafka_ledger import KafkaLedger
+from mainstem.log.kafka.kafka_processes import MachineProcesses
+from mainstem.log.kafka.kafka_reads import KafkaMoment, KafkaReads
+from mainstem.log.kafka.kafka_refusals import not_on_kafka
+from mainstem.log.kafka.kafka_waking import KafkaWaking
+from mainstem.log.kafka.named_writer import Known
+from mainstem.log.kafka.state_topic import LEDGERS
+from mainstem.log.lag import Lag
+from mainstem.log.placed import Placed, token_of
+from mainstem.log.producer_run import ProducerRun
+from mainstem.log.queue_state import QueueState
+from mainstem.log.rows import CheckedRows
+from mainstem.log.state_ledger import StateLedger
+from mainstem.log.steps import Steps
+from mainstem.log.topic_settings import TopicSettings
+from mainstem.log.upkeep_report import CompactionReport, RetentionReport
+from mainstem.log.verification import Verification
+
+if TYPE_CHECKING:
+    from mainstem.log.kafka.kafka_log import KafkaLog
+
+__all__ = ["KafkaTopic"]
+
+MICROSECOND = timedelta(microseconds=1)
+# About as many rows lie in a message that is a block of rows.
+ROWS_IN_BLOCK = 8192
+
+
+class KafkaTopic:
+    """One topic, open in this process. Thread-safe."""
+
+    processes = MachineProcesses()
+
+    def __init__(self, log: KafkaLog, name: str, topic_id: str) -> None:
+        self.name = name
+        self.id = topic_id
+        # What it is called on the brokers.
+        self.kafka_name = log.kafka_name(name)
+        self._log = log
+        self._reads = KafkaReads(log, self)
+        self._turn = 0
+
+    @property
+    def settings(self) -> TopicSettings:
+        return self._log.topic_entry(self.name, self.id).settings
+
+    @property
+    def settings_seen(self) -> TopicSettings:
+        """The settings as this process last saw them: without asking a broker."""
+        return self._log.topic_entry(self.name, self.id, "last").settings
+
+    @property
+    def adopted(self) -> bool:
+        return self._log.topic_entry(self.name, self.id, "last").adopted
+
+    @property
+    def clock(self) -> Clock:
+        return self._log.clock
+
+    # Appending
+
+    def append(
+        self,
+        rows: CheckedRows,
+        *,
+        partition: int | None = None,
+        producer: ProducerRun | None = None,
+        sequence: int | None = None,
+        transaction: int = 0,
+    ) -> Placed:
+        partitions = rows.settings.partitions
+        if partition is not None and not 0 <= partition < partitions:
+            raise Invalid(
+                f'topic "{self.name}" has no partition {partition}',
+                detail=f"It has {partitions}, numbered from 0.",
+                hint="Leave partition out: the key decides.",
+            )
+        # Raises if the topic was deleted, or deleted and made anew: who checked the rows has just looked.
+        self._log.topic_entry(self.name, self.id, "last")
+        if not rows.batch.num_rows:
+            return Placed({}, as_datetime(self.clock.now()), self.token())
+        keyless = sequence % partitions if sequence is not None else self._next_turn(partitions)
+        parts = {partition: rows} if partition is not None else _split(rows, keyless)
+        codec = self._reads.codec
+        messages = {number: codec.messages(part) for number, part in parts.items()}
+        at = self._log.append_time()
+        known, appended = self._send(messages, at, producer, sequence, transaction)
+        offsets = {
+            int(number): codec.placed(first, end, parts.get(int(number)))
+            for number, (first, end) in known["offsets"].items()
+        }
+        # Where there is one partition, its end after this append is known: no need to ask.
+        alone = appended and not transaction and producer is None and partitions == 1
+        token = token_of({self.name: {0: offsets[0][1]}}) if alone else self.token()
+        return Placed(offsets, as_datetime(known["at"]), token, appended)
+
+    def _send(
+        self, messages: dict[int, Any], at: int, producer: ProducerRun | None, sequence: int | None, transaction: int
+    ) -> tuple[Known, bool]:
+        if transaction:
+            return self._log.append_in(transaction, self, messages, at, sequence if producer is not None else None)
+        if producer is not None and sequence is not None:
+            return self._log.named_writer(producer).append(self.kafka_name, self.id, sequence, messages, at)
+        offsets = self._log.writer.send(self.kafka_name, messages, at // 1000)
+        return {"sequence": -1, "offsets": {str(number): ends for number, ends in offsets.items()}, "at": at}, True
+
+    def _next_turn(self, partitions: int) -> int:
+        self._turn += 1
+        return self._turn % partitions
+
+    def token(self) -> str:
+        return token_of({self.name: self._reads.ends()})
+
+    def alter(self, changes: dict[str, Any]) -> None:
+        settings = self._log.alter_topic(self.name, self.id, changes)
+        if settings.partitions > 1:
+            self._log.admin.grow(self.kafka_name, settings.partitions)
+        if not self.adopted:
+            self._log.admin.configure(self.kafka_name, topic_configs(settings))
+
+    # Reading
+
+    def offsets_of_rows(self, rows: int) -> int:
+        """About how many offsets so many rows take."""
+        in_message = self._reads.codec.first_row(1)
+        return rows if in_message == 1 else max(1, rows // ROWS_IN_BLOCK) * in_message
+
+    def moment(self) -> KafkaMoment:
+        return self._reads.moment()
+
+    def read(
+        self, partition: int, start: int, rows_max: int, columns: Sequence[str] | None = None, delay: int | None = None
+    ) -> pa.RecordBatch | None:
+        return self._reads.read(partition, start, rows_max, columns, delay)
+
+    def earliest(self, partition: int) -> int:
+        return self._reads.range(partition)[0]
+
+    def latest(self, partition: int) -> int:
+        return self._reads.range(partition)[1]
+
+    def at_time(self, partition: int, at: int) -> int:
+        return self._reads.at_time(partition, at, self.latest(partition))
+
+    def behind(self, partition: int, offset: int) -> Lag:
+        return self._reads.behind(partition, offset)
+
+    def hold(self, holder: str, ranges: Mapping[int, tuple[int, int]]) -> None:
+        raise not_on_kafka("hold records for a flow", "Spark's own Kafka source reads the topic.")
+
+    def read_held(
+        self, partition: int, start: int, stop: int, columns: Sequence[str] | None, delay: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        raise not_on_kafka("hold records for a flow", "Spark's own Kafka source reads the topic.")
+
+    def steps(self, partition: int, start: int, rows_min: int) -> Steps:
+        raise not_on_kafka("cut a topic by event time", "Kafka does not know the event times of its records.")
+
+    def first_after(self, partition: int, start: int, stop: int, time: int) -> int:
+        raise not_on_kafka("find a record by event time", "Kafka does not know the event times of its records.")
+
+    def watermark_from(self, positions: Mapping[int, int], delay: int) -> int:
+        raise not_on_kafka("tell a record's watermark", "Kafka does not know the event times of its records.")
+
+    def appended_from(self, positions: Mapping[int, int], now: int) -> int:
+        raise not_on_kafka("tell a record's watermark", "Kafka does not know the event times of its records.")
+
+    def watermark_holders(self, positions: Mapping[int, int], delay: int) -> dict[int, int]:
+        raise not_on_kafka("tell a record's watermark", "Kafka does not know the event times of its records.")
+
+    def archived(self, archive: str, partition: int) -> Any:
+        raise not_on_kafka("copy what it drops to an archive", "Kafka drops records by itself.")
+
+    def waking(self, *ledgers: StateLedger[Any]) -> KafkaWaking:
+        topics: dict[str, int | range] = {self.kafka_name: range(self.settings.partitions)}
+        if ledgers:
+            topics[self._log.state.topic] = LEDGERS
+        return KafkaWaking(self._log.clients, topics, self.clock)
+
+    def settle(self) -> None:
+        self._log.transactions.settle()
+
+    # Upkeep
+
+    def seal(self) -> int:
+        """Nothing to do: a log on Kafka has no files of ours."""
+        return 0
+
+    def compact(self) -> CompactionReport:
+        raise not_on_kafka(
+            "be compacted when told to", "The brokers compact by themselves, when they find it worth while."
+        )
+
+    def drop_expired(self) -> RetentionReport:
+        """Delete what is older than the topic keeps, now; the brokers do so by themselves from time to time."""
+        age = self.settings.keep.age
+        if age is None:
+            return RetentionReport()
+        before = self.clock.now() - age // MICROSECOND
+        cuts, records = {}, 0
+        for number in range(self.settings.partitions):
+            low, end = self._reads.message_range(number)
+            cut = min(end, self._reads.message_at(number, before, end))
+            if cut > low:
+                cuts[number] = cut
+                records += cut - low
+        if cuts:
+            self._log.admin.delete_before(self.kafka_name, cuts)
+        return RetentionReport(segments=len(cuts), records=records)
+
+    def verify(self) -> Verification:
+        """Read everything; the client checks the checksum of each batch."""
+        found = Verification(self.name)
+        moment = self.moment()
+        for number in range(self.settings.partitions):
+            for batch in moment.read(number, moment.earliest(number), moment.latest(number), None):
+                found.records += batch.num_rows
+                found.bytes += batch.nbytes
+        return found
+
+    def take_over(self) -> None:
+        """Nothing to do: there are no locks. What dead processes left open is aborted."""
+        self.settle()
+
+    # Groups and queues
+
+    def groups(self) -> list[str]:
+        return self._log.state.names(f"group/{self.id}/")
+
+    def queues(self) -> list[str]:
+        return self._log.state.names(f"queue/{self.id}/")
+
+    def group_ledger(self, name: str) -> KafkaLedger[GroupState]:
+        offsets = GroupOffsets(self._log.clients, self.kafka_name, name, self._reads.codec.message_of)
+        return self._log.group_ledger(f"group/{self.id}/{name}", offsets)
+
+    def queue_ledger(self, name: str) -> KafkaLedger[QueueState]:
+        return self._log.ledger(f"queue/{self.id}/{name}", QueueState, QueueState.restore)
+
+    def beats(self, group: str) -> KafkaBeats:
+        return KafkaBeats(self._log.beats, f"{self.id}/{group}")
+
+    def delete_group(self, name: str) -> None:
+        self.group_ledger(name).drop()
+
+    def delete_queue(self, name: str) -> None:
+        self.queue_ledger(name).drop()
+
+
+def _split(rows: CheckedRows, keyless: int) -> dict[int, CheckedRows]:
+    """The rows of each partition, with their changes and headers."""
+    settings = rows.settings
+    numbered = rows.batch.append_column("record.row", pa.array(range(rows.batch.num_rows), pa.int64()))
+    placed = by_partition(numbered, settings, keyless)
+    found = {}
+    for number, batch in placed.items():
+        places = batch.column("record.row")
+        found[number] = CheckedRows(
+            batch.select(rows.batch.schema.names),
+            settings,
+            None if rows.change is None else rows.change.take(places),
+            None if rows.headers is None else rows.headers.take(places),
+        )
+    return found

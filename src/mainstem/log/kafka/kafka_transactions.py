@@ -1,0 +1,223 @@
+"""KafkaTransactions: the transactions of a log, on Kafka's own.
+
+A transaction's number is made of a slot and a count: a slot is a transactional id that one process uses for one transaction
+after the other. Who uses which slot stands in a ledger, so that what a dead process of this machine left open is aborted by
+whoever comes by; what a process of another machine left open the broker aborts when its time is over.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from typing import Literal
+
+from mainstem.clock import Clock
+from mainstem.errors import Fenced, MainstemError
+from mainstem.log.kafka.commits_topic import CommitsTopic
+from mainstem.log.kafka.kafka_clients import KafkaClients
+from mainstem.log.kafka.kafka_ledger import KafkaLedger
+from mainstem.log.kafka.kafka_processes import known_dead, this_process
+from mainstem.log.kafka.kafka_writer import TransactionalWriter
+from mainstem.log.kafka.named_writer import NamedWriter
+from mainstem.log.kafka.open_transaction import OpenTransaction
+from mainstem.log.kafka.writers_state import Slot, WritersState
+from mainstem.log.state_ledger import Entry
+from mainstem.log.transaction_state import COMMITTED
+
+__all__ = ["KafkaTransactions"]
+
+# The lower bits of a transaction's number count within its slot.
+COUNT_BITS = 20
+SLOT_BITS = 42
+# How many of a slot's last committed transactions are remembered: more than a group can ever wait for.
+REMEMBERED = 50
+IDLE_MAX = 8
+
+
+class KafkaTransactions:
+    """Begins, ends and settles. Thread-safe."""
+
+    def __init__(
+        self,
+        clients: KafkaClients,
+        prefix: str,
+        clock: Clock,
+        ledger: Callable[[], KafkaLedger[WritersState]],
+        commits: Callable[[], CommitsTopic],
+    ) -> None:
+        self._clients = clients
+        self._prefix = prefix
+        self._clock = clock
+        self._ledger = ledger
+        self._commits = commits
+        self._guard = threading.RLock()
+        self._open: dict[int, OpenTransaction] = {}
+        self._idle: list[tuple[int, int, TransactionalWriter]] = []
+        self._slots: list[int] = []
+        self._counts: dict[int, int] = {}
+        self._committed: dict[int, list[int]] = {}
+        self._named_slots: dict[str, int] = {}
+        # Since when somebody waits for the end of a transaction.
+        self._awaited: dict[int, int] = {}
+
+    def transactional_id(self, slot: int) -> str:
+        return f"{self._prefix}mainstem.slot.{slot}"
+
+    # Under way
+
+    def begin(self, timeout: int, named: NamedWriter | None) -> int:
+        if named is not None:
+            slot, writer = self._named_slot(named, timeout), named.writer()
+        else:
+            slot, writer = self._slot(timeout)
+        writer.begin()
+        with self._guard:
+            self._counts[slot] = count = self._counts.get(slot, 0) + 1
+            number = slot << COUNT_BITS | count
+            deadline = self._clock.monotonic() + timeout
+            self._open[number] = OpenTransaction(number, writer, deadline, slot, named)
+            return number
+
+    def _slot(self, timeout: int) -> tuple[int, TransactionalWriter]:
+        with self._guard:
+            for place, (slot, allowed, writer) in enumerate(self._idle):
+                if allowed == timeout:
+                    del self._idle[place]
+                    return slot, writer
+        slot = secrets.randbits(SLOT_BITS)
+        writer = TransactionalWriter(self._clients, self.transactional_id(slot), timeout)
+        self._note("opened", slot, timeout)
+        writer.open()
+        return slot, writer
+
+    def _named_slot(self, named: NamedWriter, timeout: int) -> int:
+        with self._guard:
+            slot = self._named_slots.get(named.name)
+            if slot is None:
+                slot = self._named_slots[named.name] = secrets.randbits(SLOT_BITS)
+                self._note("opened", slot, timeout, named=True)
+            return slot
+
+    def _note(self, kind: str, slot: int, timeout: int = 0, **more: object) -> None:
+        entry: Entry = {"kind": kind, "slot": slot}
+        if kind == "opened":
+            entry |= {"process": this_process(), "timeout": timeout, **more}
+            self._slots.append(slot)
+        self._ledger().decide(lambda state, now: ([entry], None))
+
+    def get(self, number: int) -> OpenTransaction:
+        """A transaction of this process that can still be written to; raises `Fenced` once it is over."""
+        with self._guard:
+            found = self._open.get(number)
+        if found is None:
+            raise Fenced(f"transaction {number} is over", detail="It has ended.", hint="Begin another one.")
+        found.check(self._clock.monotonic())
+        return found
+
+    # Its end
+
+    def end(self, number: int, outcome: str) -> list[tuple[str, str]]:
+        """Commit or abort; the groups whose offsets hang on it."""
+        with self._guard:
+            found = self._open.get(number)
+        if found is None:
+            if outcome == COMMITTED:
+                self.get(number)
+            return []
+        if outcome == COMMITTED:
+            self._commit(found)
+        else:
+            found.writer.abort()
+        self._release(found)
+        return found.groups
+
+    def _commit(self, found: OpenTransaction) -> None:
+        ended: list[int] = []
+        try:
+            if not found.asked:
+                found.check(self._clock.monotonic())
+            if found.groups:
+                ended = [*self._committed.get(found.slot, []), found.id][-REMEMBERED:]
+                found.says[f"outcome|{found.slot}"] = {"committed": ended}
+            # Once: a commit whose answer did not come may be asked for again, but nothing may be added to it.
+            if found.says and not found.said:
+                found.writer.send(self._commits().topic, {0: found.says_messages()}, self._clock.now() // 1000)
+                found.said = True
+            # From here on only the broker knows whether it is over.
+            found.asked = True
+            found.writer.commit()
+        except Fenced as error:
+            found.writer.abort()
+            self._release(found)
+            raise found.fenced() from error
+        if found.groups:
+            self._committed[found.slot] = ended
+        if found.named is not None:
+            found.named.sequences |= found.sequences
+
+    def _release(self, found: OpenTransaction) -> None:
+        with self._guard:
+            self._open.pop(found.id, None)
+            if found.named is not None:
+                return
+            if found.writer.usable and len(self._idle) < IDLE_MAX:
+                self._idle.append((found.slot, found.writer._settings["transaction.timeout.ms"] * 1000, found.writer))
+                return
+        found.writer.close()
+        self._note("closed", found.slot)
+
+    # What others left
+
+    def outcome(self, number: int) -> Literal["open", "committed", "aborted"]:
+        with self._guard:
+            if number in self._open:
+                return "open"
+        slot_number = number >> COUNT_BITS
+        slot = self._ledger().current().slots.get(slot_number)
+        if self._said(slot_number, number):
+            return "committed"
+        if slot is not None and not known_dead(slot.process) and not self._waited(number, slot):
+            return "open"
+        if slot is not None and not slot.named:
+            self._fence(slot_number, slot)
+        return "committed" if self._said(slot_number, number) else "aborted"
+
+    def _said(self, slot: int, number: int) -> bool:
+        return number in self._commits().values().get(f"outcome|{slot}", {}).get("committed", [])
+
+    def _waited(self, number: int, slot: Slot) -> bool:
+        """Whether it has been waited for longer than it may take: then the broker has ended it."""
+        now = self._clock.monotonic()
+        return now - self._awaited.setdefault(number, now) > slot.timeout
+
+    def settle(self) -> None:
+        """Abort what dead processes of this machine left open."""
+        for number, slot in list(self._ledger().current().slots.items()):
+            if not slot.named and known_dead(slot.process):
+                self._fence(number, slot)
+
+    def _fence(self, number: int, slot: Slot) -> None:
+        writer = TransactionalWriter(self._clients, self.transactional_id(number), slot.timeout)
+        try:
+            writer.open()
+        finally:
+            writer.close()
+        self._note("closed", number)
+
+    def close(self) -> None:
+        """Abort what is open, and let go of all slots."""
+        with self._guard:
+            left, self._open = list(self._open.values()), {}
+            idle, self._idle = self._idle, []
+        for found in left:
+            found.writer.abort()
+            found.writer.close()
+        for _, _, writer in idle:
+            writer.close()
+        for slot in self._slots:
+            try:
+                self._note("closed", slot)
+            except MainstemError:
+                # The brokers are gone: who comes by later sees that this process is, too.
+                return

@@ -1,0 +1,207 @@
+"""KafkaWriter: sends messages to the brokers, with or without a transaction, and waits until they are acknowledged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from mainstem.errors import Fenced, IncompleteAppend, MainstemError
+from mainstem.log.kafka.kafka_clients import KafkaClients
+from mainstem.log.kafka.kafka_errors import is_fenced, kafka_errors, translated, unavailable
+from mainstem.log.kafka.kafka_messages import Outgoing
+
+__all__ = ["KafkaWriter", "TransactionalWriter"]
+
+# Beyond what the messages themselves may take: the answer to the last of them.
+GRACE_SECONDS = 5.0
+# How often, and how long apart, it is looked whether what was committed can be seen.
+SHOWN_LOOKS, SHOWN_SECONDS = 50, 0.01
+
+Ranges = dict[int, tuple[int, int]]
+
+
+class KafkaWriter:
+    """Appends without a transaction: each message once and in order, on all in-sync replicas. Thread-safe."""
+
+    def __init__(self, clients: KafkaClients, **settings: Any) -> None:
+        self._clients = clients
+        self._settings = settings
+        self._guard = threading.RLock()
+        self._producer: Producer | None = None
+
+    def send(self, topic: str, messages: Mapping[int, Sequence[Outgoing]], milliseconds: int) -> Ranges:
+        """The offsets of the messages of each partition: the first, and the one after the last."""
+        with self._guard:
+            return self._send(topic, messages, milliseconds)
+
+    def _send(self, topic: str, messages: Mapping[int, Sequence[Outgoing]], milliseconds: int) -> Ranges:
+        producer = self._opened()
+        offsets: Ranges = {}
+        failures: dict[int, KafkaError] = {}
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            number = message.partition()
+            if error is not None:
+                failures.setdefault(number, error)
+            else:
+                first, end = offsets.get(number, (message.offset(), 0))
+                offsets[number] = first, max(end, message.offset() + 1)
+
+        with kafka_errors(self._clients.settings.servers, topic):
+            for number, parts in messages.items():
+                for part in parts:
+                    self._produce(producer, topic, number, part, milliseconds, delivered)
+            left = producer.flush(self._clients.patience + GRACE_SECONDS)
+        if failures or left:
+            # What the client may still hold is not to come after what its owner does next.
+            self.close()
+            raise self._failed(topic, sorted(set(offsets) - set(failures)), sorted(messages), failures)
+        return offsets
+
+    def _produce(
+        self, producer: Producer, topic: str, number: int, part: Outgoing, milliseconds: int, delivered: Any
+    ) -> None:
+        def enqueue() -> None:
+            producer.produce(
+                topic,
+                value=part.value,
+                key=part.key,
+                partition=number,
+                on_delivery=delivered,
+                timestamp=milliseconds,
+                headers=part.headers or [],
+            )
+
+        while True:
+            try:
+                enqueue()
+            except BufferError:
+                # The client holds as many as it may: let some be acknowledged first.
+                producer.poll(0.1)
+            except KafkaException:
+                # Not enqueued, since the client has not heard of the partition yet, or never will.
+                self._clients.patiently(topic, producer, enqueue)
+                return
+            else:
+                return
+
+    def _failed(
+        self, topic: str, written: list[int], wanted: list[int], failures: dict[int, KafkaError]
+    ) -> MainstemError:
+        servers = self._clients.settings.servers
+        error = next(iter(failures.values()), None)
+        found = unavailable(servers, "not acknowledged in time") if error is None else translated(error, servers, topic)
+        missing = tuple(number for number in wanted if number not in written)
+        if not written or not isinstance(found, OSError):
+            return found
+        return IncompleteAppend(
+            f'an append to "{topic}" reached {len(written)} of {len(wanted)} partitions',
+            detail=f"{found} Partitions {', '.join(map(str, missing))} did not acknowledge it.",
+            hint="Append within a transaction, or by a producer: stem.producer(name), which repeats nothing.",
+            topic=topic,
+            written=tuple(written),
+            not_written=missing,
+        )
+
+    def send_one(self, topic: str, partition: int, key: str, value: bytes | None, milliseconds: int) -> int:
+        """Send one message; its offset."""
+        return self.send(topic, {partition: [Outgoing(key.encode(), value, None)]}, milliseconds)[partition][0]
+
+    def _opened(self) -> Producer:
+        if self._producer is None:
+            self._producer = self._clients.producer(**self._settings)
+        return self._producer
+
+    def close(self) -> None:
+        with self._guard:
+            producer, self._producer = self._producer, None
+            if producer is not None:
+                # One that was fenced refuses even to be put away.
+                with suppress(KafkaException):
+                    producer.purge()
+                    producer.flush(1.0)
+
+
+class TransactionalWriter(KafkaWriter):
+    """Sends within transactions, one after the other, under a transactional id. A newer user of the id fences this one."""
+
+    def __init__(self, clients: KafkaClients, transactional_id: str, timeout: int) -> None:
+        milliseconds = max(1, timeout // 1000)
+        super().__init__(clients, **{"transactional.id": transactional_id, "transaction.timeout.ms": milliseconds})
+        # Within the transaction's time, or not at all: the client refuses more.
+        self._settings["message.timeout.ms"] = max(1, min(int(clients.patience * 1000), milliseconds))
+        self.usable = True
+        # The ends of what was sent in the transaction under way.
+        self._sent: dict[str, dict[int, int]] = {}
+
+    def open(self) -> None:
+        """Take the id over: what an older user left open is aborted, and all its attempts are refused from now on."""
+        with self._guard, kafka_errors(self._clients.settings.servers):
+            try:
+                self._opened().init_transactions(self._clients.patience + GRACE_SECONDS)
+            except KafkaException:
+                self.give_up()
+                raise
+
+    def begin(self) -> None:
+        with self._guard, kafka_errors(self._clients.settings.servers):
+            self._sent = {}
+            self._opened().begin_transaction()
+
+    def send(self, topic: str, messages: Mapping[int, Sequence[Outgoing]], milliseconds: int) -> Ranges:
+        with self._guard:
+            try:
+                offsets = self._send(topic, messages, milliseconds)
+                self._sent.setdefault(topic, {}).update({number: end for number, (_, end) in offsets.items()})
+                return offsets
+            except MainstemError:
+                self.usable = False
+                raise
+
+    def commit(self) -> None:
+        """Make it true. Raises `Fenced` if somebody took over; any other error leaves open whether it is committed."""
+        with self._guard:
+            try:
+                self._opened().commit_transaction(self._clients.patience + GRACE_SECONDS)
+            except KafkaException as error:
+                self.usable = False
+                if is_fenced(error) or error.args[0].txn_requires_abort():
+                    self.give_up()
+                    raise Fenced(
+                        "the transaction was ended by somebody else",
+                        detail=f"The broker says: {error.args[0].str()}.",
+                        hint="Nothing of it is there. Begin another one.",
+                    ) from error
+                raise translated(error, self._clients.settings.servers) from error
+        self._wait_until_shown()
+
+    def _wait_until_shown(self) -> None:
+        """Who commits and then reads is to find it: brokers write their markers a moment after they have decided.
+
+        Not for long: somebody else's open transaction may stand before it.
+        """
+        pause = threading.Event()
+        for _ in range(SHOWN_LOOKS):
+            ends = {topic: self._clients.ends(topic, parts) for topic, parts in self._sent.items()}
+            if all(ends[topic][number] >= end for topic, parts in self._sent.items() for number, end in parts.items()):
+                return
+            pause.wait(SHOWN_SECONDS)
+
+    def abort(self) -> None:
+        """Undo it; if the broker does not hear of it, it does so by itself when the transaction's time is over."""
+        with self._guard:
+            if self._producer is None:
+                return
+            try:
+                self._producer.abort_transaction(self._clients.patience + GRACE_SECONDS)
+            except KafkaException:
+                self.give_up()
+
+    def give_up(self) -> None:
+        """Use this connection no more."""
+        self.usable = False
+        self.close()

@@ -1,0 +1,202 @@
+"""KafkaStreamReader: what comes into a topic on Kafka, batch by batch, as Arrow batches.
+
+As `TopicStreamReader`, with what is different on Kafka: records are not held for a batch (the brokers drop by age, and a
+batch whose records went says so); a batch is cut by append times, since event times are not known before they are read; and
+a record's watermark is what the flow's own batches have seen (`observed_times`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+
+from mainstem.log.kafka.kafka_log import KafkaLog
+from mainstem.log.kafka.kafka_topic import MICROSECOND, KafkaTopic
+from mainstem.log.watermark import NO_TIME, TIME, times_of, with_watermark
+from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
+from mainstem.log_on_spark.flow_store import FlowStore, check_epoch
+from mainstem.log_on_spark.observed_times import (
+    ObservedTimes,
+    as_offset,
+    known_watermark,
+    observed_folder,
+    times_in,
+)
+from mainstem.log_on_spark.row_condition import columns_in
+from mainstem.log_on_spark.topic_identity import check_same_topic
+from mainstem.log_on_spark.topic_request import TopicRequest
+from mainstem.log_on_spark.topic_stream_reader import TopicSlice, TopicStreamReader, planned_batches
+
+__all__ = ["KafkaSlice", "KafkaStreamReader", "open_kafka", "read_kafka"]
+
+
+# A worker serves many batches: it connects once.
+@lru_cache(maxsize=4)
+def open_kafka(address: str, home: str) -> KafkaLog:
+    return KafkaLog(address, home=home)
+
+
+def open_topic(request: TopicRequest) -> KafkaTopic:
+    return open_kafka(request.log, request.home).open_topic(request.topic)
+
+
+class KafkaSlice(TopicSlice):
+    """A range of offsets of one partition, and the watermark that its records have; None if none is known."""
+
+    def __init__(self, partition: int, start: int, end: int, watermark: int | None) -> None:
+        super().__init__(partition, start, end)
+        self.watermark = watermark
+
+
+def read_kafka(request: TopicRequest, schema: pa.Schema, part: KafkaSlice) -> Iterator[pa.RecordBatch]:
+    """The rows of a slice that are wanted; their latest times are noted for the next batch."""
+    backend = open_topic(request)
+    settings = backend.settings
+    condition = request.condition
+    columns = {*request.columns, *(() if condition is None else columns_in(condition))} - {"record"}
+    watched = settings.event_time if request.delay is not None else None
+    event, appended = NO_TIME, NO_TIME
+
+    def watermarked() -> Iterator[pa.RecordBatch]:
+        nonlocal event, appended
+        names = [*columns, *([watched] if watched is not None and watched not in columns else [])]
+        for batch in backend.moment().read(part.partition, part.start, part.end, names):
+            if watched is None:
+                yield batch
+                continue
+            record = batch.column("record")
+            at = times_of(record.field("appended_at"))
+            times = times_of(batch.column(watched))
+            # A clock that runs far ahead must not make everyone else late.
+            sound = times[times <= at + settings.ahead_max // MICROSECOND]
+            event = max(event, int(sound.max()) if len(sound) else NO_TIME)
+            appended = max(appended, int(at.max()))
+            own = pa.repeat(pa.scalar(part.watermark, pa.int64()), batch.num_rows).view(TIME)
+            place = batch.schema.get_field_index("record")
+            yield batch.set_column(place, "record", with_watermark(record, own))
+
+    yield from planned_batches(request, schema, watermarked())
+    if watched is not None and request.run is not None:
+        observed(request).note(part.partition, part.start, part.end, event, appended)
+
+
+def observed(request: TopicRequest) -> ObservedTimes:
+    checkpoint = FlowStore(request.home, request.flow).checkpoint(request.version)
+    return ObservedTimes(observed_folder(checkpoint, request.leaf))
+
+
+class KafkaStreamReader(TopicStreamReader):
+    """What comes into a topic on Kafka."""
+
+    _noted: dict[int, int] | None = None
+
+    def _check(self) -> Any:
+        if self._request.run is not None:
+            check_epoch(self._request.home, self._request.run)
+        return open_topic(self._request)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        backend: KafkaTopic = self._check()
+        check_same_topic(backend, start.get("id", ""), self._request.flow)
+        starts = {int(number): at for number, at in start["offsets"].items()}
+        ends = self._ends(backend)
+        if self._limit is None and not _beyond(starts, ends):
+            if self._waking is None:
+                self._waking = backend.waking()
+            if not self._waking.wait(self._request.wait_ms / 1000):
+                backend.settle()
+            ends = self._ends(backend)
+        planned = cut_by_append_time(backend, starts, ends, self._request.rows_max)
+        for number, end in planned.items():
+            if end > starts.get(number, 0) and backend.earliest(number) > starts.get(number, 0):
+                # Dropped before it was read. Said now, and not by a batch that could never end.
+                backend.read(number, starts.get(number, 0), 1, [])
+        return self._timed(backend, start, starts, self._offset(backend, planned))
+
+    def _timed(
+        self, backend: KafkaTopic, start: dict[str, Any], starts: dict[int, int], offset: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The offset with what is known of time; the start itself if nothing has come and nothing is due."""
+        delay, folder = self._request.delay, self._request.clock
+        now = now_of(folder, backend.clock) if folder else backend.clock.now()
+        plain = {name: start[name] for name in ("topic", "id", "offsets") if name in start}
+        more: dict[str, Any] = {}
+        if delay is None or self._request.run is None:
+            reached = NO_TIME
+        else:
+            if self._noted not in (None, starts):
+                # Spark has written down an offset that knows of them.
+                observed(self._request).forget(self._noted or {})
+            self._noted = starts
+            times = observed(self._request).until(starts, times_in(start))
+            known = known_watermark(times, backend.settings, delay)
+            before = start.get("known")
+            reached = max(known, NO_TIME if before is None else before)
+            more = {
+                "leaf": self._request.leaf,
+                "times": as_offset(times),
+                "known": None if reached == NO_TIME else reached,
+            }
+        if not folder:
+            return start if plain == offset else {**offset, **more}
+        bare = {name: value for name, value in start.items() if name not in ("leaf", "times", "known")}
+        found = clocked(offset, bare, Clocks(reached, now, now), delay, folder)
+        return start if found == bare else {**found, **more}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        parts = super().partitions(start, end)
+        known = end.get("known")
+        return [
+            KafkaSlice(part.partition, part.start, part.end, known) for part in parts if isinstance(part, TopicSlice)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, KafkaSlice)
+        self._check()
+        return read_kafka(self._request, self._schema, partition)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        backend = open_topic(self._request)
+        return self._offset(backend, self._ends(backend))
+
+    def _ends(self, backend: Any) -> dict[int, int]:
+        if self._limit is not None:
+            return self._limit
+        return {number: backend.latest(number) for number in range(backend.settings.partitions)}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._limit = self._ends(open_topic(self._request))
+
+
+def cut_by_append_time(
+    backend: KafkaTopic, starts: Mapping[int, int], ends: dict[int, int], rows_max: int
+) -> dict[int, int]:
+    """Ends for a batch of about so many rows: all partitions up to one append time, so that none runs ahead of another."""
+    rest = {number: end - starts.get(number, 0) for number, end in ends.items() if end > starts.get(number, 0)}
+    most = backend.offsets_of_rows(rows_max)
+    if sum(rest.values()) <= most:
+        return ends
+    share = max(1, most // len(rest))
+    behind = [number for number, count in rest.items() if count > share]
+    until = min(_appended_at(backend, number, starts.get(number, 0) + share) for number in behind)
+    cut = dict(ends)
+    for number in rest:
+        first = starts.get(number, 0)
+        reached = backend.at_time(number, until + 1)
+        # Where very many were appended at one time, they are divided all the same.
+        cut[number] = min(ends[number], max(reached, first), first + 2 * share)
+    return cut
+
+
+def _appended_at(backend: KafkaTopic, partition: int, offset: int) -> int:
+    record = backend.read(partition, offset, 1, [])
+    return backend.clock.now() if record is None else int(times_of(record.column("record").field("appended_at"))[0])
+
+
+def _beyond(starts: Mapping[int, int], ends: Mapping[int, int]) -> bool:
+    return any(end > starts.get(number, 0) for number, end in ends.items())

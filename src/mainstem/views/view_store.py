@@ -1,0 +1,183 @@
+"""What keeps a view: the protocol behind `View`, and its parts.
+
+    ViewPlace        where the views of a home are kept: SQLite files in it, or a PostgreSQL database
+    └── ViewStore    one view there: its facts, its versions, its commits
+        ├── VersionSnapshot  one version as it is at one moment
+        ├── VersionWriter    applies the batches of one run to one version, each of them once
+        ├── VersionControl   makes, compares, uses and drops versions
+        └── CommitWatch      waits for commits
+
+Every place passes the contract suite of a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from mainstem.clock import Clock
+from mainstem.log_on_spark.flow_run import Batch, FlowRun, Written
+from mainstem.views.merge_batch import Rejection
+from mainstem.views.version_pair import Difference
+from mainstem.views.view_facts import Facts
+
+__all__ = [
+    "CommitWatch",
+    "PreparedRows",
+    "Progress",
+    "VersionControl",
+    "VersionSnapshot",
+    "VersionWriter",
+    "ViewPlace",
+    "ViewStore",
+    "WrittenRows",
+]
+
+# Flow, epoch, last batch, and when it was applied.
+Progress = tuple[str | None, int, int, int | None]
+
+
+class VersionSnapshot(Protocol):
+    """What a version held at one moment. Good until the `with` ends that gave it."""
+
+    @property
+    def facts(self) -> Facts: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def schema(self) -> pa.Schema: ...
+    @property
+    def place(self) -> str:
+        """Where this version is kept, as a person finds it."""
+
+    def get(self, key: Any) -> dict[str, Any] | None:
+        """The row with this key, given as a user gives it."""
+
+    def count(self) -> int: ...
+    def bytes(self) -> int: ...
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, sorted by key."""
+
+    def to_arrow(self) -> pa.Table: ...
+    def offsets(self) -> dict[str, dict[int, int]]:
+        """How far each source is in, by topic and partition."""
+
+    def progress(self) -> Progress: ...
+    def positions(self) -> tuple[int, int]:
+        """The first change that is kept and the last one; there may be gaps from times when it was not live."""
+
+    def changes(self, after: int, until: int) -> pa.Table:
+        """Changes as rows with `record`: an update is a delete of the old row followed by an insert of the new one."""
+
+
+class PreparedRows(Protocol):
+    """A batch as it will be written."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def rejections(self) -> tuple[Rejection, ...]: ...
+
+
+@dataclass(frozen=True)
+class WrittenRows(Written):
+    """What came of a batch: `rows` keys were written, `changes` of them were new or other than before."""
+
+    changes: int = 0
+    rejections: tuple[Rejection, ...] = ()
+
+
+class VersionWriter(Protocol):
+    """Writes one version of a view for one run of a flow. One thread at a time."""
+
+    run: FlowRun
+
+    @property
+    def held(self) -> int:
+        """The number of the last batch that is in; -1 if there is none."""
+
+    def holds(self, number: int) -> bool:
+        """Whether this batch is committed already."""
+
+    def prepare(self, rows: pa.Table) -> PreparedRows:
+        """The rows as they will be written; its `rejections` are known before anything is."""
+
+    def apply(self, rows: pa.Table, batch: Batch) -> WrittenRows:
+        """Commit the rows and the batch together. A batch that is in already changes nothing."""
+
+    def commit(self, merged: Any, batch: Batch) -> WrittenRows:
+        """Commit prepared rows and the batch together. A batch that is in already changes nothing."""
+
+    def close(self) -> None: ...
+
+
+class VersionControl(Protocol):
+    """The versions of one view."""
+
+    def new(self, schema: pa.Schema, number: int | None = None) -> int: ...
+    def drop(self, number: int) -> None: ...
+    def use(self, number: int) -> None: ...
+    def difference(self, before: int, after: int) -> Difference: ...
+
+
+class CommitWatch(Protocol):
+    """Whatever is committed after it was made ends the next `wait`."""
+
+    def wait(self, seconds: float) -> bool: ...
+    def close(self) -> None: ...
+
+
+class ViewStore(Protocol):
+    """Where one view is kept. Thread-safe."""
+
+    view: str
+
+    @property
+    def title(self) -> str:
+        """Where it is, as a person finds it; never with a password."""
+
+    def exists(self) -> bool: ...
+    def facts(self) -> Facts:
+        """What it is now; `ViewNotFound` if there is no view."""
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raise if it cannot have such columns."""
+
+    def create(self, facts: Facts, schema: pa.Schema) -> None:
+        """Make the view with its first version; done if another process was first."""
+
+    def keep_changes(self, changes_max: int | None, changes_age_us: int | None) -> None:
+        """Keep so many changes, for so long, from now on; None: as it is."""
+
+    def live(self) -> AbstractContextManager[VersionSnapshot]:
+        """The live version, now."""
+
+    def at(self, version: int) -> AbstractContextManager[VersionSnapshot]:
+        """One version, now."""
+
+    def versions(self, clock: Clock) -> VersionControl: ...
+    def writer(self, run: FlowRun, clock: Clock) -> VersionWriter: ...
+    def watch(self) -> CommitWatch: ...
+    def remove(self) -> None:
+        """Drop the view with all that it has."""
+
+    def close(self) -> None:
+        """Let go of what is open."""
+
+
+class ViewPlace(Protocol):
+    """Where the views of a home are kept. Thread-safe."""
+
+    @property
+    def address(self) -> str | None:
+        """Where another process of this home finds it, a password included; None: in the home itself."""
+
+    def names(self) -> list[str]:
+        """The views there, sorted."""
+
+    def store(self, view: str) -> ViewStore: ...
+    def close(self) -> None: ...

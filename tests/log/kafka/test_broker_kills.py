@@ -1,0 +1,158 @@
+"""A broker that dies and comes back loses nothing acknowledged, repeats nothing, and shows nothing that was aborted."""
+
+import os
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mainstem.errors import BrokerUnavailable, Fenced, Unavailable
+from mainstem.log.kafka.kafka_clients import KafkaClients
+from mainstem.log.kafka.kafka_log import KafkaLog
+from mainstem.log.kafka.kafka_settings import KafkaSettings
+from mainstem.log.kafka.named_writer import NamedWriter
+from mainstem.log.topic import Topic
+from mainstem.log.transaction import Transaction
+from mainstem.stem import Mainstem
+from tests.contracts.shown_rows import dicts, numbers
+from tests.kafka_broker import KafkaBroker
+from tests.log.kafka.broker_watch import KEYS, Appender, Follower, row_of, violations
+
+# 50 before a release.
+KILLS = int(os.environ.get("MAINSTEM_BROKER_KILLS", "5"))
+STOPS = 3
+
+
+@pytest.fixture(scope="module")
+def kafka_broker() -> Iterator[KafkaBroker]:
+    """A broker of its own: what a killed one has to look at before it lets people in again grows with its topics."""
+    broker = KafkaBroker()
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def settings(kafka_broker: KafkaBroker) -> KafkaSettings:
+    return KafkaSettings((kafka_broker.address,), prefix=f"k{uuid.uuid4().hex[:8]}.")
+
+
+@pytest.fixture
+def stem(settings: KafkaSettings) -> Iterator[Mainstem]:
+    with Mainstem(KafkaLog(settings)) as stem:
+        yield stem
+
+
+@pytest.fixture
+def counted(stem: Mainstem) -> Topic:
+    return stem.create_topic("counted", schema="k string, n bigint", key="k", partitions=4)
+
+
+def test_a_broker_killed_over_and_over_loses_repeats_and_invents_nothing(
+    kafka_broker: KafkaBroker,
+    settings: KafkaSettings,
+    stem: Mainstem,
+    counted: Topic,
+    fault_report: Callable[..., None],
+) -> None:
+    with Mainstem(KafkaLog(settings)) as other:
+        appender, follower = Appender(stem, counted), Follower(other.topic("counted"))
+        for kill in range(KILLS):
+            appender.wait_for(len(appender.acknowledged) + 10 + 7 * kill)
+            kafka_broker.restart()
+        appender.wait_for(len(appender.acknowledged) + 10)
+        appender.stop()
+        follower.read_all(appender.acknowledged)
+    found = violations(appender.acknowledged, follower.seen)
+    fault_report("S8", points=KILLS, compared=len(appender.acknowledged) * len(KEYS), violations=found)
+
+
+def test_a_commit_delayed_past_its_transaction_is_there_whole_or_not_at_all(
+    kafka_broker: KafkaBroker, stem: Mainstem, counted: Topic, fault_report: Callable[..., None]
+) -> None:
+    told: dict[int, str] = {}
+    for number in range(STOPS):
+        transaction = stem.transaction(timeout="1 second")
+        transaction.append(counted, row_of(number))
+        kafka_broker.stop()
+        try:
+            commit = threading.Thread(target=_commit, args=(transaction, told, number))
+            commit.start()
+            # Longer than the transaction may take, or about as long.
+            commit.join(0.6 + number)
+        finally:
+            kafka_broker.cont()
+        commit.join()
+    found = seen(counted)
+    whole = {number: sum(found[number, key] for key in KEYS) for number in range(STOPS)}
+    expected = {"committed": (4,), "over": (0,), "unknown": (0, 4)}
+    wrong = [
+        f"{number} is {told[number]}: {rows} rows"
+        for number, rows in whole.items()
+        if rows not in expected[told[number]]
+    ]
+    fault_report("S8", points=STOPS, compared=STOPS * len(KEYS), violations=wrong, outcomes=list(told.values()))
+
+
+def _commit(transaction: Transaction, told: dict[int, str], number: int) -> None:
+    try:
+        transaction.commit()
+        told[number] = "committed"
+    except Fenced:
+        told[number] = "over"
+    except Unavailable:
+        told[number] = "unknown"
+
+
+def test_a_broker_that_comes_late_is_waited_for(kafka_broker: KafkaBroker, settings: KafkaSettings) -> None:
+    kafka_broker.kill()
+    try:
+        with pytest.raises(BrokerUnavailable):
+            KafkaLog(KafkaSettings(settings.brokers, patience=settings.patience * 0))
+    finally:
+        kafka_broker.start()
+    with Mainstem(KafkaLog(settings)) as stem:
+        topic = stem.create_topic("orders", schema="n bigint")
+        topic.append([{"n": 1}])
+        assert numbers(topic.to_arrow()) == [1]
+
+
+# What the first test must catch
+
+
+def test_a_reader_of_what_is_not_committed_would_be_caught(
+    stem: Mainstem, counted: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed = KafkaClients.consumer
+    monkeypatch.setattr(
+        KafkaClients, "consumer", lambda self, isolation="", wait=500: committed(self, "read_uncommitted", wait)
+    )
+    counted.append(row_of(0))
+    undone = stem.transaction()
+    undone.append(counted, row_of(-1))
+    undone.abort()
+    assert [found for found in violations([0], seen(counted)) if found.startswith("aborted")]
+
+
+def test_a_producer_that_stores_no_sequence_would_be_caught(
+    stem: Mainstem, counted: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forgotten(self: NamedWriter, topic_id: str) -> dict[str, object]:
+        return {"sequence": -1, "offsets": {}, "at": 0}
+
+    stem.producer("counting").append(counted, row_of(0), sequence=0)
+    monkeypatch.setattr(NamedWriter, "known", forgotten)
+    # A later run, which cannot know whether it went through.
+    stem.producer("counting").append(counted, row_of(0), sequence=0)
+    assert [found for found in violations([0], seen(counted)) if found.startswith("twice")]
+
+
+def test_an_append_that_was_acknowledged_too_early_would_be_caught(counted: Topic) -> None:
+    counted.append(row_of(0))
+    assert violations([0, 1], seen(counted)) == [f"lost 1 {key}" for key in KEYS]
+
+
+def seen(topic: Topic) -> Counter[tuple[int, str]]:
+    """What comes until it is quiet: brokers show what was decided a moment later."""
+    return Counter((row["n"], row["k"]) for row in dicts(topic.follow(start="earliest", wait="1 second")))

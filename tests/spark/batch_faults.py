@@ -1,0 +1,125 @@
+"""Faults for one batch of a flow in this process: it fails where a kill would strike, and the flow is started again.
+
+Which fault                 what it is
+twice                       all tasks run twice: each bucket has two receipts, and runs that nobody names
+stage_runs_written          a worker is killed when the state of its bucket is written, and nobody was told
+sink                        the sink fails when it has read the rows, and holds none of them
+batch_written               the sink holds the batch, its state is not kept
+stage_late_appended         its late rows are in their topic, its state is not kept
+stage_manifest_written      its state is kept, Spark does not know that the batch is done
+batch_begun                 Spark knows that the batch before is done, and has begun the next one
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mainstem import Mainstem, crash_points
+from mainstem.errors import FlowFailed
+from tests.spark.memory_sink import MemorySink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from mainstem.flows.program import Flows
+    from mainstem.flows.runner import RunningFlows
+    from mainstem.log_on_spark.flow_run import Batch, Written
+
+IN_THE_DRIVER = ("batch_written", "stage_late_appended", "stage_manifest_written", "batch_begun")
+FAULTS = ("twice", "stage_runs_written", "sink", *IN_THE_DRIVER)
+
+
+@dataclass
+class RereadingSink(MemorySink):
+    """Reads a batch twice where it is told to."""
+
+    rereading: bool = False
+
+    def write(self, rows: DataFrame, batch: Batch) -> Written:
+        if self.rereading:
+            self.attempts.setdefault(batch.number, []).append(rows.toArrow().to_pylist())
+        return super().write(rows, batch)
+
+
+class Crash(Exception):
+    """Stands for the end of the process."""
+
+
+@contextmanager
+def failing_at(point: str) -> Iterator[None]:
+    """Whoever reaches a point of `crash_points` first meets an error there, instead of being killed."""
+
+    def kill(*_: object) -> None:
+        raise Crash(point)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(crash_points, "_reached", {})
+        environment = {crash_points.VARIABLE: point}
+        patch.setattr(crash_points, "os", types.SimpleNamespace(environ=environment, getpid=os.getpid, kill=kill))
+        yield
+
+
+class FaultyRun:
+    """Runs flows step by step, with a fault in some of the steps. For one thread."""
+
+    def __init__(self, stem: Mainstem, flows: Flows, sink: RereadingSink, folder: Path) -> None:
+        self._stem = stem
+        self._flows = flows
+        self._sink = sink
+        self._folder = folder
+        self._running: RunningFlows = stem.start(flows)
+        # The faults that struck.
+        self.struck: list[str] = []
+
+    def step(self, act: Callable[[], Any], fault: str = "") -> None:
+        """Do something to the log, and let the flows take it."""
+        failed = False
+        with self._prepared(fault):
+            act()
+            try:
+                self._running.wait_until_idle()
+            except FlowFailed:
+                if not fault:
+                    raise
+                failed = True
+        if failed:
+            self._restart()
+            self._running.wait_until_idle()
+        # A worker that is gone is another one's work to do again: the flow says nothing of it.
+        killed = fault == "stage_runs_written" and (self._folder / "killed").exists()
+        if failed or killed or fault == "twice":
+            self.struck.append(fault)
+
+    def stop(self) -> None:
+        self._running.stop()
+
+    def _restart(self) -> None:
+        self._running.stop()
+        self._running = self._stem.start(self._flows)
+
+    @contextmanager
+    def _prepared(self, fault: str) -> Iterator[None]:
+        if fault in IN_THE_DRIVER:
+            with failing_at(fault):
+                yield
+        elif fault == "stage_runs_written":
+            environment = self._stem.spark.sparkContext.environment
+            environment[crash_points.VARIABLE] = f"{fault}:1@{self._folder}/killed"
+            try:
+                yield
+            finally:
+                del environment[crash_points.VARIABLE]
+        else:
+            self._sink.rereading = fault == "twice"
+            if fault == "sink":
+                self._sink.failing.add(self._sink.held + 1)
+            yield
+            self._sink.rereading = False

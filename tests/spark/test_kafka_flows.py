@@ -1,0 +1,95 @@
+"""Flows on a real Kafka: the same answers as on the embedded log, each record once, with runs that die on the way."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from mainstem.errors import FlowFailed, Invalid
+from mainstem.log.kafka.kafka_log import KafkaLog
+from mainstem.stem import Mainstem
+from tests.kafka_broker import KafkaBroker
+from tests.spark.batch_faults import failing_at
+from tests.spark.kafka_shop import answers, flows, orders, prepare
+
+# Where a run dies: before and after the sink, the late rows, the state and Spark itself are told.
+POINTS = ["sink_rows_written", "before_sink_commit", "sink_committed", "batch_written", "stage_manifest_written"]
+
+
+@pytest.fixture
+def on_kafka(spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path) -> Iterator[Mainstem]:
+    home = tmp_path / "on_kafka"
+    home.mkdir()
+    (home / "kafka.toml").write_text(f'prefix = "t{uuid.uuid4().hex[:8]}."\n')
+    log = KafkaLog(f"kafka://{kafka_broker.address}", home=home)
+    with Mainstem(log, home=str(home), spark=spark) as opened:
+        yield opened
+
+
+def test_a_program_gives_the_same_on_kafka_as_embedded_though_its_runs_die(stem: Mainstem, on_kafka: Mainstem) -> None:
+    for opened in (stem, on_kafka):
+        prepare(opened)
+    stem.topic("orders").append(orders(0, 900))
+    stem.run(flows, until="idle")
+
+    struck = []
+    for number, point in enumerate(POINTS):
+        on_kafka.topic("orders").append(orders(number * 150, 150))
+        with failing_at(point):
+            try:
+                on_kafka.run(flows, until="idle")
+            except FlowFailed:
+                struck.append(point)
+    on_kafka.topic("orders").append(orders(750, 150))
+    on_kafka.run(flows, until="idle")
+
+    assert struck == POINTS
+    assert answers(on_kafka) == answers(stem)
+    assert len(answers(on_kafka)["minutes"]) == 3 * 14
+
+
+def test_a_pattern_of_topics_is_refused_before_anything_is_built(on_kafka: Mainstem) -> None:
+    with pytest.raises(Invalid, match="several topics of a log on Kafka cannot be streamed as one yet"):
+        on_kafka.topics("orders.*")
+
+
+def test_what_a_topic_on_kafka_holds_is_read_as_a_frame(on_kafka: Mainstem) -> None:
+    prepare(on_kafka)
+    topic = on_kafka.topic("orders")
+    topic.append(orders(0, 500))
+    token = topic.append([]).token
+    topic.append(orders(500, 100))
+
+    everything, before = topic.read(), topic.read(stop=token)
+
+    assert (everything.count(), before.count()) == (600, 500)
+    summed = everything.agg(F.sum("amount"), F.max("record.offset")).collect()[0]
+    assert summed[0] == sum(row["amount"] for row in orders(0, 600))
+    assert sorted(map(str, before.drop("record").toArrow().to_pylist())) == sorted(
+        map(str, topic.to_arrow(stop=token).drop_columns(["record"]).to_pylist())
+    )
+
+
+def test_a_broker_that_is_killed_again_and_again_costs_no_record_and_gives_none_twice(
+    on_kafka: Mainstem, kafka_broker: KafkaBroker
+) -> None:
+    prepare(on_kafka)
+    topic = on_kafka.topic("orders")
+    with on_kafka.start(flows) as running:
+        for number in range(5):
+            topic.append(orders(number * 100, 100))
+            kafka_broker.restart()
+        topic.append(orders(500, 100))
+        running.wait_until_idle()
+        found = answers(on_kafka)
+
+    big = [row for row in orders(0, 600) if row["amount"] > 90]
+    assert len(found["big_orders"]) == len(big)
+    assert len(set(found["big_orders"])) == len(big)
+    assert sum(row["orders"] for row in on_kafka.view("revenue").to_arrow().to_pylist()) == 600
+    assert len(found["minutes"]) == 3 * 9

@@ -1,0 +1,91 @@
+"""State of windows that is damaged: refused for every kind, and made again from the log when somebody asks for it."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from mainstem import Mainstem
+from mainstem.clock import as_datetime, as_us
+from mainstem.errors import Corrupt, FlowFailed
+from mainstem.operators.stage.state_run_file import RunEntry, open_run
+from mainstem.operators.windows.triggers import each_row
+from tests.operators.checked_kinds import KINDS, Answer
+from tests.operators.naive_windows import END, FUNCTIONS, Asked
+from tests.operators.window_scripts import ORIGIN, written
+from tests.spark.window_programs import SAME, TOPIC, WindowFlow, WindowProgram, append, logged, topic_of_rows
+
+# Longer than all of the rows: none is too late.
+LATENESS = 10_000
+ROWS = 60
+
+
+def held(rows: list[dict[str, Any]]) -> dict[str, Answer]:
+    """What a view shows of each program."""
+    found: dict[str, Answer] = {}
+    for row in rows:
+        ends = [absent if at is None else as_us(at) for at, absent in _ends(row["window"])]
+        values = tuple(row[name] for name in FUNCTIONS)
+        found.setdefault(row["program"], {})[row["key"], (ends[0], ends[1])] = values
+    return found
+
+
+def _ends(window: dict[str, Any]) -> list[tuple[Any, int]]:
+    return [(window["start"], -END), (window["end"], END)]
+
+
+def damage(flow: WindowFlow) -> list[tuple[str, RunEntry]]:
+    """Flip a bit in every run of every stage; where they lie."""
+    manifest = flow.manifests.last()
+    assert manifest is not None
+    found = []
+    for stage, content in manifest["stages"].items():
+        for bucket in content["state"].values():
+            for run in bucket["runs"]:
+                with open(f"{flow.manifests.folder}/{stage}/{run['name']}", "r+b") as file:
+                    file.seek(run["bytes"] // 2)
+                    [byte] = file.read(1)
+                    file.seek(run["bytes"] // 2)
+                    file.write(bytes([byte ^ 4]))
+                found.append((f"{flow.manifests.folder}/{stage}", RunEntry(**run)))
+    return found
+
+
+@pytest.mark.usefixtures("one_bucket")
+def test_damaged_state_is_refused_and_rebuilt_from_the_log(stem: Mainstem) -> None:
+    random = Random(7)
+    asked = Asked(early=each_row(), lateness=LATENESS, results="retract")
+    view = stem.view("windows", key=["program", "key", "window"])
+    flow = WindowFlow(stem, [WindowProgram(kind, asked) for kind in KINDS if kind not in SAME], view)
+    topic_of_rows(stem)
+    log = written(random, keys=8, rows=ROWS)
+    append(stem, log[: ROWS // 2], random)
+    stem.run(flow.flows, until="idle")
+    before = held(view.to_arrow().to_pylist())
+    runs = damage(flow)
+    append(stem, log[ROWS // 2 :], random)
+    stem.producer("end").state_watermark(TOPIC, as_datetime(ORIGIN + LATENESS // 2))
+
+    # Processes that knew the files before would not look at them again.
+    environment = stem.spark.sparkContext.environment
+    environment["MAINSTEM_TEST"] = "fresh workers"
+    try:
+        with pytest.raises(FlowFailed) as raised:
+            stem.run(flow.flows, until="idle")
+    finally:
+        del environment["MAINSTEM_TEST"]
+    assert "state of a flow is damaged" in "\n".join([str(raised.value), *raised.value.__notes__])
+    assert held(view.to_arrow().to_pylist()) == before
+    assert {folder.rpartition("/")[2] for folder, _ in runs} == {program.stage for program in flow.programs}
+    for folder, run in runs:
+        with pytest.raises(Corrupt):
+            open_run(folder, run)
+
+    with stem.rebuild("windows", flow.flows) as rebuild:
+        rebuild.wait()
+        rebuild.apply()
+    found, rows = held(view.to_arrow().to_pylist()), logged(stem)
+    for program in flow.programs:
+        assert found[program.stage] == KINDS[program.kind].answer(rows), program.kind
