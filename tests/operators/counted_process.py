@@ -1,8 +1,14 @@
 """A process whose State is changed from one version of a program to the next: how often each user came."""
 
+import sys
 from dataclasses import dataclass
 
+from pyspark import cloudpickle
+
 from mainstem.operators.processes.process_class import Process
+
+# Spark's workers cannot import what belongs to the tests.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class Counted(Process):

@@ -1,9 +1,15 @@
 """A user's own operator as the tests of `process` use it: visits of users, closed five minutes after their last row."""
 
+import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from pyspark import cloudpickle
+
 from mainstem.operators.processes.process_class import Process
+
+# Spark's workers cannot import what belongs to the tests.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 GAP = timedelta(minutes=5)
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)

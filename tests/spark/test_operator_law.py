@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Any
 
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mainstem import Mainstem
 from mainstem.operators import Process, compare_with, dedupe, process, tumbling, windowed
 from tests.laws import Case, law_differences, split
+
+# Spark's workers cannot import what belongs to the tests.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SCHEMA = "team STRING, score INT, at TIMESTAMP"

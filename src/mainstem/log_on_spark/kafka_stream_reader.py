@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
+from mainstem.errors import Conflict
 from mainstem.log.kafka.kafka_log import KafkaLog
 from mainstem.log.kafka.kafka_topic import MICROSECOND, KafkaTopic
 from mainstem.log.watermark import NO_TIME, TIME, times_of, with_watermark
@@ -22,6 +23,7 @@ from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
 from mainstem.log_on_spark.flow_store import FlowStore, check_epoch
 from mainstem.log_on_spark.observed_times import (
     ObservedTimes,
+    Times,
     as_offset,
     known_watermark,
     observed_folder,
@@ -129,11 +131,7 @@ class KafkaStreamReader(TopicStreamReader):
         if delay is None or self._request.run is None:
             reached = NO_TIME
         else:
-            if self._noted not in (None, starts):
-                # Spark has written down an offset that knows of them.
-                observed(self._request).forget(self._noted or {})
-            self._noted = starts
-            times = observed(self._request).until(starts, times_in(start))
+            times = self._seen(starts, times_in(start))
             known = known_watermark(times, backend.settings, delay)
             before = start.get("known")
             reached = max(known, NO_TIME if before is None else before)
@@ -147,6 +145,22 @@ class KafkaStreamReader(TopicStreamReader):
         bare = {name: value for name, value in start.items() if name not in ("leaf", "times", "known")}
         found = clocked(offset, bare, Clocks(reached, now, now), delay, folder)
         return start if found == bare else {**found, **more}
+
+    def _seen(self, starts: dict[int, int], before: Times) -> Times:
+        """The latest times of all that was read before some offsets."""
+        notes, last = observed(self._request), self._noted
+        if last is not None and last != starts:
+            if missing := notes.missing(last, starts):
+                raise Conflict(
+                    f'what tasks noted of topic "{self._request.topic}" is not where the driver looks',
+                    detail=f"They have read partition {missing[0]} up to offset {starts[missing[0]]}, and no note of it lies in "
+                    f'"{self._request.home}".',
+                    hint="The home must be a path that the driver and all executors see.",
+                )
+            # Spark has written down an offset that knows of them.
+            notes.forget(last)
+        self._noted = starts
+        return notes.until(starts, before)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         parts = super().partitions(start, end)

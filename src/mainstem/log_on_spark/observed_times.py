@@ -65,6 +65,13 @@ class ObservedTimes:
                 found[partition] = (max(event, seen["event"]), max(appended, seen["appended"]))
         return found
 
+    def missing(self, before: Mapping[int, int], positions: Mapping[int, int]) -> list[int]:
+        """The partitions of which a batch between two positions was read, and nothing was noted."""
+        noted = {partition for partition, (_, end), _ in self._notes() if end == positions.get(partition)}
+        return [
+            number for number, at in sorted(positions.items()) if at > before.get(number, 0) and number not in noted
+        ]
+
     def forget(self, positions: Mapping[int, int]) -> None:
         """Remove the notes of records before some offsets; an offset that Spark has written down knows of them."""
         for partition, (_, end), path in self._notes():

@@ -36,11 +36,13 @@ _PASSING = MISSING | frozenset(
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._WAIT_COORD,
+        # No leader was found for a partition.
+        KafkaError._NOENT,
     ]
 )
 
 # The client believes what an earlier broker said of a topic, or what was true before it grew, until it asks anew.
-_STALE = MISSING | {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH}
+_STALE = MISSING | {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError._NOENT}
 
 T = TypeVar("T")
 
