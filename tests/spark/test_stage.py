@@ -132,6 +132,28 @@ def test_stages_in_a_row_and_side_by_side_are_right_after_every_batch(stem: Main
     assert {store: n for store, n in counts(stem, "times").items() if "!" in store} == {"s0!": 1, "s1!": 1, "s2!": 1}
 
 
+def test_three_stages_in_a_row_are_right_after_every_batch(stem: Mainstem) -> None:
+    orders = orders_of(stem)
+
+    def told(rows: Any) -> Any:
+        """What a stage gives, as rows that happened now, for the next one to count."""
+        now = F.current_timestamp().alias("at", metadata={"mainstem.event_time": "1"})
+        return rows.where("n is not null").select("store", "n", now, "record")
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        rows = counted(stem.topic("orders").stream(watermark="5 seconds"), by="store")
+        for name in ("second", "third"):
+            rows = counted(told(rows), by="store", quiet="1000 days", name=name)
+        yield Flow(rows, into=stem.view("times", key="store"))
+
+    with stem.start(flows) as running:
+        for second in range(3):
+            orders.append(rows_at(second, 30))
+            running.wait_until_idle()
+            # Each stage tells once a batch how often the one before has told.
+            assert counts(stem, "times") == {"s0": second + 1, "s1": second + 1, "s2": second + 1}
+
+
 def test_rows_that_are_no_stream_give_the_answer_at_once(stem: Mainstem) -> None:
     orders_of(stem).append(rows_at(1))
     found = counted(stem.topic("orders").read(watermark="5 seconds"), by="store").collect()
