@@ -85,7 +85,15 @@ class KafkaBroker:
         )
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         subprocess.run(
-            [*self._java(128), "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._settings)],
+            # In one word: an id may begin with a dash.
+            [
+                *self._java(128),
+                "kafka.tools.StorageTool",
+                "format",
+                f"--cluster-id={cluster}",
+                "-c",
+                str(self._settings),
+            ],
             check=True,
             capture_output=True,
             timeout=SECONDS_MAX,

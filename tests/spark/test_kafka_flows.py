@@ -10,12 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from mainstem.clock import as_us
 from mainstem.errors import FlowFailed, Invalid
 from mainstem.log.kafka.kafka_log import KafkaLog
+from mainstem.log_on_spark.kafka_stream_reader import appended_from, cut_by_append_time
 from mainstem.stem import Mainstem
 from tests.kafka_broker import KafkaBroker
 from tests.spark.batch_faults import failing_at
-from tests.spark.kafka_shop import answers, flows, orders, prepare
+from tests.spark.kafka_shop import SCHEMA, answers, flows, orders, prepare
 
 # Where a run dies: before and after the sink, the late rows, the state and Spark itself are told.
 POINTS = ["sink_rows_written", "before_sink_commit", "sink_committed", "batch_written", "stage_manifest_written"]
@@ -73,6 +75,31 @@ def test_what_a_topic_on_kafka_holds_is_read_as_a_frame(on_kafka: Mainstem) -> N
     assert sorted(map(str, before.drop("record").toArrow().to_pylist())) == sorted(
         map(str, topic.to_arrow(stop=token).drop_columns(["record"]).to_pylist())
     )
+
+
+def test_a_batch_is_cut_at_one_append_time_and_knows_what_it_leaves(on_kafka: Mainstem) -> None:
+    topic = on_kafka.create_topic("orders", schema=SCHEMA, key="order_id", event_time="at", partitions=2)
+    backend = topic.backend
+    for first in range(0, 400, 20):
+        # Of the first half nearly all lies in one partition.
+        topic.append(orders(first, 20), partition=0 if first < 200 and first % 100 else 1)
+    ends = {number: backend.latest(number) for number in range(2)}
+    appended = {
+        (row["record"]["partition"], row["record"]["offset"]): as_us(row["record"]["appended_at"])
+        for row in topic.to_arrow().to_pylist()
+    }
+
+    at, batches = {0: 0, 1: 0}, 0
+    while at != ends:
+        cut = cut_by_append_time(backend, at, ends, 100)
+        taken = [when for (number, offset), when in appended.items() if at[number] <= offset < cut[number]]
+        left = [when for (number, offset), when in appended.items() if offset >= cut[number]]
+        assert 0 < len(taken) <= 300
+        # Nothing that was appended before what is taken stays behind.
+        assert not left or max(taken) <= min(left)
+        assert appended_from(backend, cut, ends, now=2**62) == min(left, default=2**62)
+        at, batches = cut, batches + 1
+    assert batches >= 3
 
 
 def test_a_broker_that_is_killed_again_and_again_costs_no_record_and_gives_none_twice(

@@ -82,9 +82,12 @@ def read_kafka(request: TopicRequest, schema: pa.Schema, part: KafkaSlice) -> It
             place = batch.schema.get_field_index("record")
             yield batch.set_column(place, "record", with_watermark(record, own))
 
-    yield from planned_batches(request, schema, watermarked())
-    if watched is not None and request.run is not None:
-        observed(request).note(part.partition, part.start, part.end, event, appended)
+    try:
+        yield from planned_batches(request, schema, watermarked())
+    finally:
+        # Also of a slice that nobody wanted to the end: less is known then, and nothing wrong.
+        if watched is not None and request.run is not None:
+            observed(request).note(part.partition, part.start, part.end, event, appended)
 
 
 def observed(request: TopicRequest) -> ObservedTimes:
@@ -118,14 +121,15 @@ class KafkaStreamReader(TopicStreamReader):
             if end > starts.get(number, 0) and backend.earliest(number) > starts.get(number, 0):
                 # Dropped before it was read. Said now, and not by a batch that could never end.
                 backend.read(number, starts.get(number, 0), 1, [])
-        return self._timed(backend, start, starts, self._offset(backend, planned))
+        return self._timed(backend, start, starts, planned, ends)
 
     def _timed(
-        self, backend: KafkaTopic, start: dict[str, Any], starts: dict[int, int], offset: dict[str, Any]
-    ) -> dict[str, Any]:
+        self, backend: KafkaTopic, start: dict[str, Any], starts: dict[int, int], planned: dict[int, int],
+        ends: dict[int, int],
+    ) -> dict[str, Any]:  # fmt: skip
         """The offset with what is known of time; the start itself if nothing has come and nothing is due."""
         delay, folder = self._request.delay, self._request.clock
-        now = now_of(folder, backend.clock) if folder else backend.clock.now()
+        offset = self._offset(backend, planned)
         plain = {name: start[name] for name in ("topic", "id", "offsets") if name in start}
         more: dict[str, Any] = {}
         if delay is None or self._request.run is None:
@@ -143,7 +147,8 @@ class KafkaStreamReader(TopicStreamReader):
         if not folder:
             return start if plain == offset else {**offset, **more}
         bare = {name: value for name, value in start.items() if name not in ("leaf", "times", "known")}
-        found = clocked(offset, bare, Clocks(reached, now, now), delay, folder)
+        now = now_of(folder, backend.clock)
+        found = clocked(offset, bare, Clocks(reached, now, appended_from(backend, planned, ends, now)), delay, folder)
         return start if found == bare else {**found, **more}
 
     def _seen(self, starts: dict[int, int], before: Times) -> Times:
@@ -205,6 +210,12 @@ def cut_by_append_time(
         # Where very many were appended at one time, they are divided all the same.
         cut[number] = min(ends[number], max(reached, first), first + 2 * share)
     return cut
+
+
+def appended_from(backend: KafkaTopic, planned: Mapping[int, int], ends: Mapping[int, int], now: int) -> int:
+    """The earliest append time of what a batch leaves for later ones; now, if it leaves nothing."""
+    left = [number for number, end in ends.items() if end > planned[number]]
+    return min([now, *(_appended_at(backend, number, planned[number]) for number in left)])
 
 
 def _appended_at(backend: KafkaTopic, partition: int, offset: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from mainstem.clock import Clock, SystemClock
-from mainstem.errors import Conflict, Invalid, TopicNotFound, did_you_mean
+from mainstem.errors import Conflict, Invalid, TopicNotFound
 from mainstem.log import group_decisions
 from mainstem.log.embedded.block import ABORT, COMMIT
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
@@ -25,6 +25,7 @@ from mainstem.log.embedded.topic_store import TopicStore, create_topic
 from mainstem.log.embedded.transaction_log import TransactionLog
 from mainstem.log.embedded.upkeep import Upkeep, UpkeepMode
 from mainstem.log.log import Promise
+from mainstem.log.missing_topic import no_such_topic
 from mainstem.log.producer_run import ProducerRun
 from mainstem.log.producer_state import ProducersState
 from mainstem.log.state_ledger import MachineState
@@ -159,16 +160,7 @@ class EmbeddedLog:
             return topic
 
     def _no_topic(self, name: str) -> TopicNotFound:
-        names = self.topic_names()
-        count = "1 topic" if len(names) == 1 else f"{len(names)} topics"
-        listed = f"{count}: {', '.join(names)}" if names else "no topics yet"
-        return TopicNotFound(
-            f'topic "{name}" does not exist',
-            detail=f"{self.title[0].upper()}{self.title[1:]} has {listed}.",
-            hint=f"{did_you_mean(name, names)} Create a topic with: "
-            f'mainstem topic create {name} --schema "..."'.strip(),
-            topic=name,
-        )
+        return no_such_topic(name, self.title, self.topic_names())
 
     def _forget(self, name: str) -> None:
         """Let go of a topic and its ledgers: it was deleted, here or by another process."""

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from mainstem.clock import Clock, SystemClock
-from mainstem.errors import Conflict, TopicNotFound, Unavailable, did_you_mean
+from mainstem.errors import Conflict, TopicNotFound, Unavailable
 from mainstem.log import group_decisions
 from mainstem.log.group_state import GroupState
 from mainstem.log.kafka.arrow_codec import check_arrow
@@ -39,6 +39,7 @@ from mainstem.log.kafka.state_topic import StateTopic
 from mainstem.log.kafka.topics_state import TopicEntry, TopicsState
 from mainstem.log.kafka.writers_state import WritersState
 from mainstem.log.log import Promise
+from mainstem.log.missing_topic import no_such_topic
 from mainstem.log.producer_run import ProducerRun
 from mainstem.log.state_ledger import Entry, MachineState
 from mainstem.log.topic_settings import TopicSettings, difference
@@ -230,16 +231,7 @@ class KafkaLog:
             return topic
 
     def _no_topic(self, name: str) -> TopicNotFound:
-        names = self.topic_names()
-        count = "1 topic" if len(names) == 1 else f"{len(names)} topics"
-        listed = f"{count}: {', '.join(names)}" if names else "no topics yet"
-        return TopicNotFound(
-            f'topic "{name}" does not exist',
-            detail=f"{self.title[0].upper()}{self.title[1:]} has {listed}.",
-            hint=f"{did_you_mean(name, names)} Create a topic with: "
-            f'mainstem topic create {name} --schema "..."'.strip(),
-            topic=name,
-        )
+        return no_such_topic(name, self.title, self.topic_names())
 
     def alter_topic(self, name: str, topic_id: str, changes: dict[str, Any]) -> TopicSettings:
         def decision(state: TopicsState, now: int) -> tuple[list[Entry], TopicSettings]:
