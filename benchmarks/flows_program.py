@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Program = Callable[[Mainstem], Iterator[Flow]]
 
 # As many rows as the file that plain Spark's check reads.
+FEW_ROWS = 10
 CHECKED_ROWS = 250_000
 # As many as there are cores: plain Spark reads as many files at a time.
 PARTITIONS = 2
@@ -71,11 +72,12 @@ def fill(stem: Mainstem, topic: str, market: Nexmark, kind: Kind = "bids", *, ro
 
 
 def fill_home(home: str, market: Nexmark, *, sealed: bool) -> None:
-    """The topics that the queries read: all bids, those for the check, and all auctions."""
+    """The topics that the queries read: all bids, those for the check, all auctions, and a few of them."""
     with mainstem.open(home, upkeep="manual") as stem:
         fill(stem, "bids", market)
         fill(stem, "checked", market, rows=CHECKED_ROWS)
         fill(stem, "auctions", market, "auctions")
+        fill(stem, "few", market, "auctions", rows=FEW_ROWS)
         if sealed:
             for topic in stem.topics():
                 stem.topic(topic).seal()

@@ -148,7 +148,7 @@ class _Freeze:
     def _link(self, reader: PartitionReader, entry: SealedEntry, number: int, folder: str) -> None:
         if not entry.rows:
             return
-        source, target = reader.sealed_path(entry), f"{folder}/{number}-{entry.file}"
+        source, target = reader.whole_sealed_path(entry), f"{folder}/{number}-{entry.file}"
         try:
             os.link(source, target)
         except OSError as error:

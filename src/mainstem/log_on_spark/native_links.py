@@ -99,7 +99,7 @@ def _linked(topic: EmbeddedTopic, folder: str, limits: HistoryLimits) -> NativeH
     for number, segments in sealed.segments.items():
         for entry in segments:
             if entry.rows:
-                source = store.readers[number].sealed_path(entry)
+                source = store.readers[number].whole_sealed_path(entry)
                 os.link(source, f"{history.waiting}/{_name(number, entry)}")
     reach("history_linked")
     return history

@@ -10,7 +10,7 @@ import pytest
 
 from mainstem.clock import ManualClock
 from mainstem.errors import CorruptManifest, CorruptSegment
-from mainstem.log.embedded import sealed_segment
+from mainstem.log.embedded import sealed_check
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.keep_rule import Keep
 from mainstem.stem import Mainstem
@@ -101,7 +101,7 @@ def test_sql_is_not_served_a_flipped_bit(tmp_path: Path, fault_report: Callable[
 def test_the_flips_are_seen_to_be_served_where_nobody_checks(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sealed_segment, "check_sealed", lambda *_: None)
+    monkeypatch.setattr(sealed_check, "check_sealed", lambda *_: None)
     with Mainstem(EmbeddedLog(tmp_path / "home")) as stem:
         filled(stem, 40)
         question = "SELECT k, n, record.offset FROM orders ORDER BY ALL"
@@ -120,8 +120,8 @@ def test_the_flips_are_seen_to_be_served_where_nobody_checks(
 def test_a_file_is_checked_once_until_it_is_touched(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     files = MemoryFiles()
     checked = []
-    check = sealed_segment.check_sealed
-    monkeypatch.setattr(sealed_segment, "check_sealed", lambda *facts: (checked.append(facts[1]), check(*facts)))
+    frame = sealed_check._frame
+    monkeypatch.setattr(sealed_check, "_frame", lambda *facts: (checked.append(facts[1]), frame(*facts))[1])
     with opened(files, clock) as stem:
         filled(stem)
         topic = stem.topic("orders")

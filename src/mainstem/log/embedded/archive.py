@@ -20,7 +20,8 @@ import pyarrow as pa
 from mainstem.errors import Conflict, FellOff, NotFound
 from mainstem.log.embedded.files import Files, remove_if_there
 from mainstem.log.embedded.manifest import Manifest, ManifestFile, SealedEntry
-from mainstem.log.embedded.sealed_segment import CHECK_BYTES, check_once, corrupt_segment, read_sealed, read_shown
+from mainstem.log.embedded.sealed_check import CHECK_BYTES, check_frame_once, corrupt_segment
+from mainstem.log.embedded.sealed_segment import read_sealed, read_shown
 from mainstem.log.embedded.topic_schemas import Reading, TopicSchemas
 
 
@@ -150,7 +151,7 @@ class Archive:
 
     def _checked(self, entry: SealedEntry) -> str:
         path = f"{self._folder}/{entry.file}"
-        check_once(self._files, path, entry.bytes, entry.crc32c, f"records {entry.base} to {entry.end - 1}")
+        check_frame_once(self._files, path, entry.bytes, entry.crc32c, f"records {entry.base} to {entry.end - 1}")
         return path
 
     def _fell_off(self, first: int, end: int) -> FellOff:

@@ -28,7 +28,8 @@ from mainstem.log.embedded.active_segment import SegmentName
 from mainstem.log.embedded.files import remove_if_there
 from mainstem.log.embedded.latest_offsets import KeyRows, RowMarks, key_rows, replaced_rows
 from mainstem.log.embedded.manifest import Manifest, Marker, SealedEntry
-from mainstem.log.embedded.sealed_segment import check_once, read_sealed
+from mainstem.log.embedded.sealed_check import check_once
+from mainstem.log.embedded.sealed_segment import read_sealed
 from mainstem.log.embedded.sealing import seal_closed
 from mainstem.log.embedded.segment_merge import merged, plan_merges, without_empty
 from mainstem.log.embedded.topic_store import TopicStore

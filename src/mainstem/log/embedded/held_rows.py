@@ -9,7 +9,8 @@ import pyarrow as pa
 from mainstem.errors import FellOff
 from mainstem.log.embedded.files import Files
 from mainstem.log.embedded.holds import HeldCopy, Holds
-from mainstem.log.embedded.sealed_segment import check_once, read_shown
+from mainstem.log.embedded.sealed_check import check_frame_once
+from mainstem.log.embedded.sealed_segment import read_shown
 from mainstem.log.embedded.topic_schemas import Reading, TopicSchemas
 from mainstem.log.record import next_offset
 
@@ -67,7 +68,7 @@ class HeldRows:
         return any(copy.base < end and copy.end > start for copy in self._holds.copies(self._partition))
 
     def _read_copy(self, copy: HeldCopy, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        check_once(self._files, copy.path, copy.bytes, copy.crc32c, f"records {copy.base} to {copy.end - 1}")
+        check_frame_once(self._files, copy.path, copy.bytes, copy.crc32c, f"records {copy.base} to {copy.end - 1}")
         for _, batch in read_shown(self._files, copy.path, self._schemas, self._reading, start=start, stop=end):
             if batch.num_rows:
                 yield batch

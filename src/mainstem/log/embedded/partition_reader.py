@@ -26,7 +26,8 @@ from mainstem.log.embedded.heads import End
 from mainstem.log.embedded.manifest import Manifest, SealedEntry
 from mainstem.log.embedded.partition import Partition
 from mainstem.log.embedded.partition_state import DecidedTransaction, PartitionState
-from mainstem.log.embedded.sealed_segment import check_once, read_sealed, read_shown
+from mainstem.log.embedded.sealed_check import check_frame_once, check_once
+from mainstem.log.embedded.sealed_segment import read_sealed, read_shown
 from mainstem.log.embedded.segment_index import SegmentIndex
 from mainstem.log.embedded.state_scan import StateScan
 from mainstem.log.embedded.topic_schemas import Reading, TopicSchemas
@@ -189,7 +190,13 @@ class PartitionReader:
         yield stop, None
 
     def sealed_path(self, entry: SealedEntry) -> str:
-        """The path of a sealed file whose bytes are those that were written."""
+        """The path of a sealed file, for `read_sealed`, which checks what it reads of it."""
+        path = f"{self._folder}/{entry.file}"
+        check_frame_once(self.files, path, entry.bytes, entry.crc32c, f"records {entry.base} to {entry.end - 1}")
+        return path
+
+    def whole_sealed_path(self, entry: SealedEntry) -> str:
+        """The path of a sealed file whose bytes are those that were written, for readers that do not check them."""
         path = f"{self._folder}/{entry.file}"
         check_once(self.files, path, entry.bytes, entry.crc32c, f"records {entry.base} to {entry.end - 1}")
         return path

@@ -2,28 +2,25 @@
 
 Its columns are the topic's, then one struct `record`: partition, offset, appended_at, change, headers, and
 observed_up_to and stated_watermark, by which the watermark at each record is known. Rows lie in the order of their
-offsets; aborted records and markers are not in it (the manifest accounts for their offsets). Pages carry checksums;
-the checksum of the whole file stands in the manifest, since not every reader checks pages. It never changes: what
-compacts a segment writes another file.
+offsets; aborted records and markers are not in it (the manifest accounts for their offsets). Pages carry checksums, and
+so does every 16 KiB of the file (`mainstem.blocks` in its metadata); the checksum of the whole file stands in the
+manifest. It never changes: what compacts a segment writes another file.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mainstem.errors import CorruptSegment
+from mainstem.log.embedded.block_checksums import BlockChecksums
 from mainstem.log.embedded.files import Files, remove_if_there
+from mainstem.log.embedded.sealed_check import BLOCKS, check_ranges, corrupt_segment
 from mainstem.log.embedded.topic_schemas import Reading, TopicSchemas
 from mainstem.log.record import RECORD
 from mainstem.log.schema_evolution import fit
@@ -40,12 +37,6 @@ WATERMARK_COLUMNS = ["record.observed_up_to", "record.stated_watermark"]
 # DuckDB and Spark work by row groups: large enough to be scanned fast, small enough to be held by a reader.
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 32 << 20
-
-# Read in pieces of this size to check the whole file.
-CHECK_BYTES = 8 << 20
-
-# How many checked files a process remembers; then it begins anew.
-CHECKED_MAX = 65_536
 
 
 class SealedFile(NamedTuple):
@@ -65,12 +56,12 @@ def sealed_schema(schema: pa.Schema) -> pa.Schema:
 def write_sealed(files: Files, path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> SealedFile:
     """Write the file, on disk when this returns; its name is for the caller to sync. Nothing is left of a failed one."""
     try:
-        rows = _write_rows(files, path, schema, batches)
+        rows, body, blocks = _write_rows(files, path, schema, batches)
         handle = files.open(path)
         try:
             files.sync(handle)
             size = files.size(handle)
-            crc = _checksum(files, handle, size)
+            crc = blocks.with_rest(files.pread(handle, size - body, body))
         finally:
             files.close(handle)
     except Exception:
@@ -81,7 +72,10 @@ def write_sealed(files: Files, path: str, schema: pa.Schema, batches: Iterable[p
     return SealedFile(size, crc, rows)
 
 
-def _write_rows(files: Files, path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
+def _write_rows(
+    files: Files, path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> tuple[int, int, BlockChecksums]:
+    """How many rows, how many bytes of them, and the checksums of those bytes."""
     written = 0
     held: list[pa.RecordBatch] = []
     held_rows = held_bytes = 0
@@ -97,7 +91,14 @@ def _write_rows(files: Files, path: str, schema: pa.Schema, batches: Iterable[pa
                 written += _write_group(writer, held, schema)
                 held_rows = held_bytes = 0
         written += _write_group(writer, held, schema)
-    return written
+        body = sink.tell()
+        handle = files.open(path)
+        try:
+            blocks = BlockChecksums.of(files, handle, body)
+        finally:
+            files.close(handle)
+        writer.add_key_value_metadata({BLOCKS: blocks.to_text()})
+    return written, body, blocks
 
 
 def _write_group(writer: pq.ParquetWriter, held: list[pa.RecordBatch], schema: pa.Schema) -> int:
@@ -107,62 +108,6 @@ def _write_group(writer: pq.ParquetWriter, held: list[pa.RecordBatch], schema: p
         # One piece per column: a group of many small appends would be written value by value otherwise.
         writer.write_table(table.combine_chunks(), row_group_size=ROW_GROUP_ROWS)
     return len(table)
-
-
-def _checksum(files: Files, handle: int, size: int) -> int:
-    crc = 0
-    for position in range(0, size, CHECK_BYTES):
-        crc = google_crc32c.extend(crc, files.pread(handle, min(CHECK_BYTES, size - position), position))
-    return crc
-
-
-def check_sealed(files: Files, path: str, size: int, crc32c: int, range_text: str) -> None:
-    """Read every byte, and stop loudly if one is not as it was written."""
-    handle = files.open(path)
-    try:
-        found = files.size(handle)
-        sound = found == size and _checksum(files, handle, size) == crc32c
-    finally:
-        files.close(handle)
-    if not sound:
-        raise corrupt_segment(path, range_text)
-
-
-_checked: WeakKeyDictionary[Files, dict[str, tuple[tuple[int, int, int], int]]] = WeakKeyDictionary()
-_checked_guard = threading.Lock()
-
-
-def was_checked(files: Files, path: str, crc32c: int) -> bool:
-    """Whether this process has found the file sound, and nobody touched it since."""
-    identity = files.identity(path)
-    with _checked_guard:
-        return _checked.setdefault(files, {}).get(path) == (identity, crc32c)
-
-
-def check_once(files: Files, path: str, size: int, crc32c: int, range_text: str) -> None:
-    """Check a whole file, if this process has not done so since it was last touched.
-
-    Pages have checksums of their own, but what tells where they lie has none: so every reader has the file checked
-    first. Bits that rot after that are found in pages as they are read, and all of them by the next process.
-    """
-    if was_checked(files, path, crc32c):
-        return
-    identity = files.identity(path)
-    check_sealed(files, path, size, crc32c, range_text)
-    with _checked_guard:
-        known = _checked.setdefault(files, {})
-        if len(known) >= CHECKED_MAX:
-            known.clear()  # most of them were compacted away or dropped long ago
-        known[path] = (identity, crc32c)
-
-
-def corrupt_segment(path: str, range_text: str) -> CorruptSegment:
-    return CorruptSegment(
-        f'sealed segment "{os.path.basename(path)}" is damaged',
-        detail=f'Its bytes are not the ones that were written, so {range_text} cannot be read. File: "{path}".',
-        hint="Nothing was changed. Restore the file from a copy or from the archive.",
-        path=path,
-    )
 
 
 def read_sealed(
@@ -182,10 +127,12 @@ def read_sealed(
             if columns is not None:
                 wanted = [name for name in wanted if name in columns]
             leaf = _offset_leaf(file)
+            leaves = _leaves(file, [*wanted, *record_columns])
             for group in range(file.num_row_groups):
                 statistics = file.metadata.row_group(group).column(leaf).statistics
                 if statistics.max < start or (stop is not None and statistics.min >= stop):
                     continue
+                check_ranges(files, path, _ranges(file, group, leaves))
                 table = file.read_row_group(group, columns=[*wanted, *record_columns])
                 if statistics.min < start or (stop is not None and statistics.max >= stop):
                     table = _between(table, start, stop)
@@ -215,6 +162,22 @@ def read_shown(
 
 def _offset_leaf(file: pq.ParquetFile) -> int:
     return next(i for i in range(len(file.schema)) if file.schema.column(i).path == "record.offset")
+
+
+def _leaves(file: pq.ParquetFile, columns: Sequence[str]) -> list[int]:
+    """The numbers of the leaves that columns have."""
+    paths = [file.schema.column(index).path for index in range(len(file.schema))]
+    within = tuple(f"{name}." for name in columns)
+    return [index for index, path in enumerate(paths) if path in columns or path.startswith(within)]
+
+
+def _ranges(file: pq.ParquetFile, group: int, leaves: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Where in the file these leaves of a row group lie."""
+    described = file.metadata.row_group(group)
+    for leaf in leaves:
+        chunk = described.column(leaf)
+        start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+        yield start, start + chunk.total_compressed_size
 
 
 def _between(table: pa.Table, start: int, stop: int | None) -> pa.Table:

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from mainstem.log.embedded.latest_offsets import RowMarks
 from mainstem.log.embedded.manifest import SealedEntry
 from mainstem.log.embedded.partition import Partition
-from mainstem.log.embedded.sealed_segment import check_sealed, read_sealed, sealed_schema
+from mainstem.log.embedded.sealed_check import check_sealed
+from mainstem.log.embedded.sealed_segment import read_sealed, sealed_schema
 from mainstem.log.embedded.topic_schemas import Reading, TopicSchemas
 from mainstem.log.embedded.upkeep_pass import GoOn, put_sealed
 from mainstem.log.schema_evolution import fit

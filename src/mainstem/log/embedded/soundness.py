@@ -6,7 +6,8 @@ from mainstem.errors import Corrupt
 from mainstem.log.embedded.active_segment import PREAMBLE_BYTES, ActiveSegment, segments_in
 from mainstem.log.embedded.block import DATA, Damage
 from mainstem.log.embedded.partition import Partition
-from mainstem.log.embedded.sealed_segment import check_sealed, read_sealed
+from mainstem.log.embedded.sealed_check import check_sealed
+from mainstem.log.embedded.sealed_segment import read_sealed
 from mainstem.log.embedded.segment_index import SegmentIndex
 from mainstem.log.embedded.topic_store import TopicStore
 from mainstem.log.verification import Problem, Verification

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from mainstem.errors import FellOff, Invalid, TopicNotFound, Unavailable, did_you_mean
 from mainstem.log.embedded.partition_reader import Visible
-from mainstem.log.embedded.sealed_segment import check_once, was_checked
+from mainstem.log.embedded.sealed_check import check_once, was_checked
 from mainstem.log.log import Log
 from mainstem.log.record import RECORD
 from mainstem.log.topic_settings import TopicSettings
