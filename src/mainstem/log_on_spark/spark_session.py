@@ -41,6 +41,8 @@ SETTINGS: dict[str, str] = {
     # Rows go to Python and come back as Arrow.
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # Not over TCP: there Java's second small write waits 40 ms for Python to acknowledge the first, in every task.
+    "spark.python.unix.domain.socket.enabled": "true",
     # A batch is small: planning it anew between its stages costs more than it saves.
     "spark.sql.adaptive.enabled": "false",
     # One write and one rename for each file of a checkpoint, instead of also a hidden checksum file.
