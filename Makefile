@@ -9,10 +9,10 @@ WORKERS ?= 2
 # How long the demo takes: `make demo SECONDS=10`; 0 goes on until Ctrl-C.
 SECONDS ?= 60
 
-.PHONY: help setup test lint format demo tour bench clean
+.PHONY: help setup test test-long lint format demo tour bench clean
 
 help: ## print the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
 setup: $(STAMP) ## make .venv, and install what the operating system must give
 
@@ -25,6 +25,9 @@ $(STAMP): pyproject.toml constraints.txt scripts/make_environment scripts/system
 
 test: lint ## lint, then every test
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+test-long: $(STAMP) ## the faults of a release: fifty killed brokers, a hundred killed executors
+	$(BIN)/pytest -m long --timeout 7200
 
 lint: $(STAMP) ## ruff, mypy, import-linter, the house rules, every docstring example
 	$(BIN)/ruff check .

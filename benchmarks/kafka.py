@@ -21,6 +21,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from benchmarks import process_tree
 from benchmarks.figure import Figure, table
 from benchmarks.flows_run import say
+from benchmarks.kafka_growth import growth
+from benchmarks.kafka_latency import latencies
 from benchmarks.measured_run import Stopwatch, run_measured
 from benchmarks.nexmark import KEYS, SCHEMAS, Nexmark
 from mainstem.log.embedded.embedded_log import EmbeddedLog
@@ -35,8 +37,14 @@ APPEND_ROWS = 10_000
 class Bench:
     """Two homes with the same rows, one with its log on a broker."""
 
+    # Whether tables and pictures are put into docs/.
+    writes_docs = False
+    # How long each way through a flow is watched.
+    latency_seconds = 60.0
+
     def __init__(self, folder: str, rows: int, broker: KafkaBroker) -> None:
         self.rows = rows
+        self.folder = folder
         self.address = f"kafka://{broker.address}"
         self._servers = broker.address
         self.homes = {name: f"{folder}/{name}" for name in ("embedded", "kafka")}
@@ -122,7 +130,16 @@ def flow(bench: Bench) -> list[Figure]:
     ]
 
 
-SUBJECTS: dict[str, Callable[[Bench], list[Figure]]] = {"append": append, "flow": flow}
+def latency(bench: Bench) -> list[Figure]:
+    return latencies(bench.folder, bench.address, bench.latency_seconds)
+
+
+SUBJECTS: dict[str, Callable[[Bench], list[Figure]]] = {
+    "append": append,
+    "flow": flow,
+    "latency": latency,
+    "growth": growth,
+}
 
 
 def main() -> None:
@@ -132,13 +149,17 @@ def main() -> None:
     parser.add_argument(
         "--only", default=",".join(SUBJECTS), metavar="NAME,...", help=f"some of: {', '.join(SUBJECTS)}"
     )
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long each latency is watched")
     parser.add_argument("--json", action="store_true", help="print the line of JSON alone")
+    parser.add_argument("--docs", action="store_true", help="put the table and the picture of growth into docs/")
     arguments = parser.parse_args()
     folder = tempfile.mkdtemp(prefix="mainstem-kafka-bench-")
     broker = KafkaBroker()
     figures: list[Figure] = []
     try:
         bench = Bench(folder, arguments.rows, broker)
+        bench.writes_docs = arguments.docs
+        bench.latency_seconds = arguments.seconds
         for name in arguments.only.split(","):
             found = SUBJECTS[name](bench)
             print(table(found), file=sys.stderr, flush=True)

@@ -44,6 +44,13 @@ CHAPTERS = {
         "fixed_windows_in_batch",
         "filtering_a_stream",
     ],
+    "Joins": [
+        "click_through_rate",
+        "enrichment_as_of",
+        "timeline_cache",
+        "profile_and_settings",
+        "tax_rate_changes",
+    ],
     "Fault tolerance": [
         "crash_anywhere",
         "atomic_commit",

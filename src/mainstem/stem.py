@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from mainstem.flows.checked_view import CheckedView
     from mainstem.flows.program import Flows
     from mainstem.flows.rebuild import Rebuild
     from mainstem.flows.runner import RunningFlows
@@ -147,12 +148,6 @@ class Mainstem:
         """The names of all topics, sorted; or all topics whose names fit a pattern ("orders.*"), to be streamed as one."""
         if glob is None:
             return self.log.topic_names()
-        if self.log.address:
-            raise Invalid(
-                "several topics of a log on Kafka cannot be streamed as one yet",
-                detail=f'The pattern is "{glob}"; the log is {self.log.title.removeprefix("the log ")}.',
-                hint="Stream each by itself, and put them together: a.unionByName(b).",
-            )
         return TopicGlob(self.log, glob, self.home, self._session)
 
     def topic(self, topic: str | Topic) -> SparkTopic:
@@ -208,7 +203,8 @@ class Mainstem:
     def view(self, name: str | View, *, key: str | Sequence[str] | None = None, **settings: Any) -> SparkView:
         """A view, there or to be made by a flow; its `key` may be left out where it is there.
 
-        Settings: `changes_max` and `changes_age`, how many changes it keeps and for how long.
+        Settings: `changes_max` and `changes_age`, how many changes it keeps and for how long; `history`, for how long it can
+        be asked what it was.
         """
         if isinstance(name, SparkView):
             return name
@@ -273,3 +269,14 @@ class Mainstem:
         from mainstem.flows.rebuild import Rebuild
 
         return Rebuild(self, view if isinstance(view, str) else view.name, flows)
+
+    def check_view(self, view: str | View, flows: Flows, *, sample: int = 1000, seed: int | None = None) -> CheckedView:
+        """Make about so many rows of a view again from the log, with the program as it is now, and compare them.
+
+        Of rows that are wrong it is found out where the first one went wrong. Nothing is changed; the flow need not be
+        stopped. The rows are chosen by `seed`, another one each time unless it is given.
+        """
+        from mainstem.flows.view_check import ViewCheck
+
+        chosen = self.log.clock.now() if seed is None else seed
+        return ViewCheck(self, view if isinstance(view, str) else view.name, flows).run(sample, chosen)

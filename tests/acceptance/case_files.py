@@ -12,6 +12,7 @@ from typing import Any
 RUNNERS = {
     "A01": "test_team_scores.py",
     "A05": "test_window_kinds.py",
+    "A07": "test_stream_joins.py",
     "A10": "test_log_compaction.py",
     "A15": "test_tutorial_windows.py",
     "A18": "test_broker_semantics.py",

@@ -1,6 +1,6 @@
 """Case A15: the windows of ksqlDB's tutorials: tumbling counts, an alert over hopping windows, sessions of clicks.
 
-Its joins are not answered here.
+Its joins are answered in test_stream_joins.py and test_look_ups.py.
 """
 
 from __future__ import annotations

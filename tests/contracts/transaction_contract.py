@@ -268,6 +268,16 @@ class TransactionContract:
         assert numbers(single.to_arrow()) == [1, 2]
 
     @promise(Promise.ATOMIC, Promise.IDEMPOTENT)
+    def test_appends_of_one_transaction_count_on_by_themselves(self, stem: Mainstem, single: Topic) -> None:
+        producer = stem.producer("checkout")
+        for first in (0, 3):
+            with producer.transaction() as transaction:
+                appended = [transaction.append(single, [{"k": "a", "n": first + n}]).appended for n in range(3)]
+            assert appended == [True, True, True]
+        assert numbers(single.to_arrow()) == [0, 1, 2, 3, 4, 5]
+        assert producer.last_sequence(single) == 5
+
+    @promise(Promise.ATOMIC, Promise.IDEMPOTENT)
     def test_a_producer_s_sequences_of_an_aborted_one_may_be_appended_again(
         self, stem: Mainstem, spread: Topic
     ) -> None:

@@ -58,6 +58,9 @@ def differences(steps: list[tuple], folder: str) -> list[str]:
         groups = np.arange(-5, 3)
         if runs.find(groups).to_pylist() != memory.find(groups).to_pylist():
             found.append(f"batch {number}: found {runs.find(groups)} instead of {memory.find(groups)}")
+        wanted = np.repeat(groups, 2), np.tile([1, number % 4], len(groups))
+        if runs.find_items(*wanted).to_pylist() != memory.find_items(*wanted).to_pylist():
+            found.append(f"batch {number}: found {runs.find_items(*wanted)} instead of {memory.find_items(*wanted)}")
         due = runs.due(clock)
         if due.to_pylist() != memory.due(clock).to_pylist():
             found.append(f"batch {number}: due {due} instead of {memory.due(clock)}")

@@ -1,6 +1,7 @@
 """A home of its own for each test, on the Spark session of all tests; and runs that end where a test says."""
 
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,12 +12,23 @@ import mainstem
 from mainstem.flows import native_catch_up, runner
 from mainstem.log_on_spark import native_links
 from mainstem.stem import Mainstem
+from tests.kafka_broker import KafkaBroker
 from tests.spark.native_runs import Died
 
 
 @pytest.fixture
 def stem(spark: SparkSession, tmp_path: Path) -> Iterator[Mainstem]:
     with mainstem.open(tmp_path / "home", upkeep="manual", spark=spark) as opened:
+        yield opened
+
+
+@pytest.fixture
+def on_kafka(spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path) -> Iterator[Mainstem]:
+    """A home whose log is on the test process's broker, with topics of its own there."""
+    home = tmp_path / "on_kafka"
+    home.mkdir()
+    (home / "kafka.toml").write_text(f'prefix = "t{uuid.uuid4().hex[:8]}."\n')
+    with mainstem.open(home, log=f"kafka://{kafka_broker.address}", spark=spark) as opened:
         yield opened
 
 

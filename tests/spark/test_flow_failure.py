@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainstem.errors import Fenced, FlowFailed, Unavailable
+from mainstem.errors import BrokerUnavailable, Fenced, FlowFailed, Unavailable
 from mainstem.flows.flow_failure import flow_failed, root_cause
 
 OURS = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR]
@@ -30,6 +30,21 @@ JAVA = """An error occurred while calling o1.start.
 Caused by: java.io.IOException: No space left on device
 \tat java.base/java.io.Files.write(Files.java:1)
 """
+
+
+BROKER = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage failure
+\tat org.apache.spark.Thing.run(Thing.scala:1)
+Caused by: org.apache.kafka.common.errors.TimeoutException: Expiring 3 record(s) for alarms-0: 120000 ms has passed
+\tat org.apache.spark.Thing.run(Thing.scala:2)
+"""
+
+
+def test_a_broker_that_is_away_is_waited_for():
+    found = root_cause(BROKER)
+    assert isinstance(found, BrokerUnavailable)
+    assert found.detail == "The client says: Expiring 3 record(s) for alarms-0: 120000 ms has passed."
+    # What waiting does not mend is another thing.
+    assert isinstance(root_cause(BROKER.replace("TimeoutException", "RecordTooLargeException")), str)
 
 
 def test_one_of_our_errors_is_found_again():

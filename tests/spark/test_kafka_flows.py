@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mainstem.clock import as_us
-from mainstem.errors import FlowFailed, Invalid
+from mainstem.errors import FlowFailed
 from mainstem.log.kafka.kafka_log import KafkaLog
-from mainstem.log_on_spark.kafka_stream_reader import appended_from, cut_by_append_time
+from mainstem.log_on_spark.append_time_cut import appended_from, cut_by_append_time
 from mainstem.stem import Mainstem
 from tests.kafka_broker import KafkaBroker
 from tests.spark.batch_faults import failing_at
@@ -53,11 +53,6 @@ def test_a_program_gives_the_same_on_kafka_as_embedded_though_its_runs_die(stem:
     assert struck == POINTS
     assert answers(on_kafka) == answers(stem)
     assert len(answers(on_kafka)["minutes"]) == 3 * 14
-
-
-def test_a_pattern_of_topics_is_refused_before_anything_is_built(on_kafka: Mainstem) -> None:
-    with pytest.raises(Invalid, match="several topics of a log on Kafka cannot be streamed as one yet"):
-        on_kafka.topics("orders.*")
 
 
 def test_what_a_topic_on_kafka_holds_is_read_as_a_frame(on_kafka: Mainstem) -> None:
@@ -100,23 +95,3 @@ def test_a_batch_is_cut_at_one_append_time_and_knows_what_it_leaves(on_kafka: Ma
         assert appended_from(backend, cut, ends, now=2**62) == min(left, default=2**62)
         at, batches = cut, batches + 1
     assert batches >= 3
-
-
-def test_a_broker_that_is_killed_again_and_again_costs_no_record_and_gives_none_twice(
-    on_kafka: Mainstem, kafka_broker: KafkaBroker
-) -> None:
-    prepare(on_kafka)
-    topic = on_kafka.topic("orders")
-    with on_kafka.start(flows) as running:
-        for number in range(5):
-            topic.append(orders(number * 100, 100))
-            kafka_broker.restart()
-        topic.append(orders(500, 100))
-        running.wait_until_idle()
-        found = answers(on_kafka)
-
-    big = [row for row in orders(0, 600) if row["amount"] > 90]
-    assert len(found["big_orders"]) == len(big)
-    assert len(set(found["big_orders"])) == len(big)
-    assert sum(row["orders"] for row in on_kafka.view("revenue").to_arrow().to_pylist()) == 600
-    assert len(found["minutes"]) == 3 * 9

@@ -26,15 +26,6 @@ def test_what_was_read_before_an_offset_is_known_at_it(tmp_path: Path) -> None:
     assert times.until({0: 9, 1: 7}, {1: (400, 900)}) == {0: (900, 1200), 1: (400, 1100)}
 
 
-def test_what_was_read_and_not_noted_is_told(tmp_path: Path) -> None:
-    times = ObservedTimes(str(tmp_path))
-    times.note(0, 0, 5, 100, 1000)
-
-    assert times.missing({0: 0, 1: 3}, {0: 5, 1: 3}) == []
-    assert times.missing({0: 0, 1: 3}, {0: 5, 1: 7}) == [1]
-    assert times.missing({}, {0: 6}) == [0]
-
-
 def test_what_an_offset_knows_of_is_forgotten(tmp_path: Path) -> None:
     times = ObservedTimes(str(tmp_path))
     times.note(0, 0, 5, 100, 1000)

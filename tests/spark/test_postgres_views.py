@@ -1,13 +1,16 @@
 """A program whose views are in PostgreSQL: only the opening line differs. Flows into views, views into flows, a rebuild."""
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
 import psycopg
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -36,13 +39,34 @@ def order(number: int, store: str, amount: str) -> dict[str, object]:
     return {"order_id": number, "store": store, "amount": Decimal(amount), "placed_at": placed_at}
 
 
-def test_a_program_keeps_its_views_in_postgresql(spark: SparkSession, postgres: PostgresServer, tmp_path: Path) -> None:
+@contextmanager
+def starting_when_told(postgres: PostgresServer) -> Iterator[None]:
+    """The server starts when somebody says that it is not there."""
+
+    class Starter(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            logging.getLogger("mainstem.waiting").removeHandler(self)
+            postgres.start()
+
+    logging.getLogger("mainstem.waiting").addHandler(Starter())
+    yield
+
+
+def test_a_program_keeps_its_views_in_postgresql(
+    spark: SparkSession, postgres: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     address = postgres.new_address()
     with mainstem.open(tmp_path / "home", views=address, spark=spark, upkeep="manual") as stem:
         schema = "order_id INT, store STRING, amount DECIMAL(10, 2), placed_at TIMESTAMP"
         orders = stem.create_topic("orders", schema=schema, key="order_id", partitions=2)
         orders.append([order(1, "Berlin", "12.50"), order(2, "Lisbon", "7.00")])
-        with stem.start(flows) as running:
+        # The database is about to start when the program is built: whoever runs it is told, and it goes on.
+        postgres.stop(signal.SIGKILL)
+        with caplog.at_level(logging.WARNING, "mainstem.waiting"), starting_when_told(postgres):
+            running = stem.start(flows)
+        assert "127.0.0.1" in caplog.text
+        assert "cannot be reached; trying again" in caplog.text
+        with running:
             running.wait_until_idle()
             # Flows wait until it is back, and go on.
             postgres.restart(signal.SIGKILL)

@@ -3,16 +3,20 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+import mainstem
 from mainstem.errors import FlowFailed, Invalid, SchemaMismatch, TopicNotFound
 from mainstem.flows.checkpoint_fit import replayed_topics, rows_to_replay
 from mainstem.flows.flow import Flow
 from mainstem.flows.program import Program
 from mainstem.log_on_spark import topic_glob
 from mainstem.log_on_spark.topic_request import TopicRequest
+from mainstem.log_on_spark.topics_stream_reader import TopicsStreamReader
 from mainstem.stem import Mainstem
 from tests.spark.memory_sink import MemorySink
 
@@ -124,6 +128,18 @@ def test_what_topics_hold_is_read_as_one_and_agrees_with_the_stream(stem: Mainst
     assert comparable(found) == comparable(streamed)
     assert len(found) == 9
     assert {row["extra"] for row in found} == {None, "x"}
+
+
+def test_rows_of_which_only_the_topic_is_wanted_are_counted(tmp_path: Path):
+    with mainstem.open(tmp_path) as stem:
+        stem.create_topic("orders.eu", schema=SCHEMA).append(rows(0, 3))
+        stem.create_topic("orders.us", schema="other STRING").append([{"other": "x"}])
+    request = TopicRequest(home=str(tmp_path), topic="orders.*", columns=("topic",))
+    reader = TopicsStreamReader(request, pa.schema({"topic": pa.string()}))
+    start = reader.initialOffset()
+    parts = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+    found = [row["topic"] for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+    assert found == ["orders.eu"] * 3 + ["orders.us"]
 
 
 def test_the_rows_of_all_topics_are_in_the_cost_of_a_rebuild(stem: Mainstem):

@@ -15,7 +15,7 @@ from mainstem.operators.windows.triggers import each_row
 from tests.operators.checked_kinds import KINDS, Answer
 from tests.operators.naive_windows import END, FUNCTIONS, Asked
 from tests.operators.window_scripts import ORIGIN, written
-from tests.spark.window_programs import SAME, TOPIC, WindowFlow, WindowProgram, append, logged, topic_of_rows
+from tests.spark.window_programs import TOPIC, WindowFlow, WindowProgram, append, logged, topic_of_rows
 
 # Longer than all of the rows: none is too late.
 LATENESS = 10_000
@@ -58,7 +58,7 @@ def test_damaged_state_is_refused_and_rebuilt_from_the_log(stem: Mainstem) -> No
     random = Random(7)
     asked = Asked(early=each_row(), lateness=LATENESS, results="retract")
     view = stem.view("windows", key=["program", "key", "window"])
-    flow = WindowFlow(stem, [WindowProgram(kind, asked) for kind in KINDS if kind not in SAME], view)
+    flow = WindowFlow(stem, [WindowProgram(kind, asked) for kind in KINDS], view)
     topic_of_rows(stem)
     log = written(random, keys=8, rows=ROWS)
     append(stem, log[: ROWS // 2], random)

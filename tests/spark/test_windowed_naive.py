@@ -20,7 +20,6 @@ from tests.operators.test_window_engine_properties import TRIGGERS
 from tests.operators.window_scripts import ORIGIN, written
 from tests.spark.batch_faults import FAULTS, FaultyRun, RereadingSink
 from tests.spark.window_programs import (
-    SAME,
     TOPIC,
     WindowFlow,
     WindowProgram,
@@ -34,17 +33,22 @@ CASES = 30
 ROWS = 260
 DAYS = 5 * 86_400_000_000
 # Flows with tumbling windows are killed at all of these points, Spark and all, in test_exactly_once.py.
-ELSEWHERE = (*SAME, "tumbling")
+ELSEWHERE = ("tumbling",)
 
 
 def ran(
-    stem: Mainstem, folder: Path, programs: list[WindowProgram], faults: list[str], rows: int = ROWS
+    stem: Mainstem,
+    folder: Path,
+    programs: list[WindowProgram],
+    faults: list[str],
+    rows: int = ROWS,
+    kind: type[WindowFlow] = WindowFlow,
 ) -> tuple[WindowFlow, list[str]]:
     """Run a flow of these programs, with a fault in each step; and which of them struck."""
     random = Random(SEED)
     log = written(random, keys=CASES, rows=rows)
     topic_of_rows(stem)
-    flow = WindowFlow(stem, programs, RereadingSink("windows"))
+    flow = kind(stem, programs, RereadingSink("windows"))
     now = ORIGIN
     flow.set_now(now)
     run = FaultyRun(stem, flow.flows, flow.sink, folder)

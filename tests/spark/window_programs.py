@@ -39,8 +39,6 @@ TOPIC = "rows"
 SCHEMA = "place STRING, key INT, value BIGINT, gap BIGINT, at TIMESTAMP"
 DELAY = timedelta(microseconds=4)
 LONG = "36500 days"
-# To Spark and to a stage they are what hopping windows and sessions are.
-SAME = ("with gaps", "sessions that join")
 
 
 @dataclass(frozen=True)
@@ -148,16 +146,20 @@ class WindowFlow:
             found.append((rows, clock_of(self.checkpoint, number)))
         return found
 
+    def batches_by_program(self) -> dict[WindowProgram, list[Batch]]:
+        """Sources of one query agree on where a batch ends."""
+        return dict.fromkeys(self.programs, self.batches())
+
     def differences(self, late: pa.Table | None) -> tuple[int, list[str]]:
         """How many panes and late rows were compared, and what differs."""
         compared, found = 0, []
-        batches = self.batches()
+        by_program = self.batches_by_program()
         too_late = defaultdict[str, Counter[Any]](Counter)
         for row in [] if late is None else late.to_pylist():
             too_late[row["stage"]][row["partition"], row["offset"], _us(row["window_start"], None)] += 1
         for program in self.programs:
             kind, naive = KINDS[program.kind], KINDS[program.kind].naive(program.asked)
-            for number, (rows, clock) in enumerate(batches):
+            for number, (rows, clock) in enumerate(by_program[program]):
                 expected = kind.expected(naive, rows, clock)
                 compared += len(expected)
                 for attempt, shown in enumerate(self.sink.attempts[number]):

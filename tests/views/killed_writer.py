@@ -8,11 +8,15 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+import pytest
+
 from mainstem import crash_points
+from mainstem.errors import NotYet
+from mainstem.log.placed import token_of
 from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.views.view import View
 from tests.contracts.other_process import Line, OtherProcess
-from tests.contracts.view_rows import SCHEMA, recorded, replayed, rows, shown
+from tests.contracts.view_rows import RUN, SCHEMA, recorded, replayed, rows, shown
 
 BATCHES = [
     rows(Berlin=1, Lisbon=2),
@@ -31,7 +35,7 @@ STATES = {
 
 
 def open_revenue(home: Path) -> View:
-    return View(home, "revenue", key="store")
+    return View(home, "revenue", key="store", history="1 day")
 
 
 def batch_of(number: int, run: FlowRun) -> Batch:
@@ -48,13 +52,18 @@ def write_from(view: View, epoch: int) -> None:
 
 
 def check_whole(view: View) -> int:
-    """Rows, changes, batch number and offsets are of one moment; which batch it is."""
+    """Rows, changes, history, batch number and offsets are of one moment; which batch it is."""
     if not view.exists:
         return -1
     live = view.describe().live
     assert shown(view) == STATES[live.batch]
     assert live.offsets == ({} if live.batch < 0 else {"orders": {0: 10 * (live.batch + 1)}})
     assert replayed({}, view.changes().rows) == STATES[live.batch]
+    for number in range(live.batch + 1):
+        past = view.to_arrow(as_of=token_of(batch_of(number, RUN).offsets)).to_pydict()
+        assert dict(zip(*past.values(), strict=True)) == STATES[number]
+    with pytest.raises(NotYet):
+        view.to_arrow(as_of=token_of(batch_of(live.batch + 1, RUN).offsets))
     return live.batch
 
 

@@ -28,7 +28,7 @@ def open_revenue(views_address: str, monkeypatch: pytest.MonkeyPatch) -> OpenRev
     """The view of all these tests, in PostgreSQL; also for those who killed_writer forks."""
 
     def opened(home: Path) -> View:
-        return View(home, "revenue", key="store", place=PostgresPlace(views_address))
+        return View(home, "revenue", key="store", history="1 day", place=PostgresPlace(views_address))
 
     monkeypatch.setattr(killed_writer, "open_revenue", opened)
     return opened

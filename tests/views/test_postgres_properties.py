@@ -16,6 +16,8 @@ from mainstem.views.postgres_place import PostgresPlace
 from mainstem.views.view import View
 from tests.contracts.view_rows import OpenView
 from tests.log.schema_strategies import SCHEMAS, rows_of
+from tests.views.test_view_history_properties import STEPS as PAST_STEPS
+from tests.views.test_view_history_properties import check_past
 from tests.views.test_view_properties import STEPS, check_rows_come_back, check_steps, numbered
 
 NAMES = (f"view_{number}" for number in count())
@@ -39,10 +41,18 @@ def test_a_view_is_a_dict_whatever_happens_to_it(open_view: OpenView, steps: lis
 
 
 @FEW
+@given(steps=PAST_STEPS)
+def test_as_of_every_batch_it_is_what_it_was(open_view: OpenView, steps: list[tuple]) -> None:
+    name = next(NAMES)
+    check_past(lambda **settings: open_view(name, **settings), steps)
+    open_view(name).drop()
+
+
+@FEW
 @given(case=SCHEMAS.flatmap(lambda schema: st.tuples(st.just(schema), rows_of(schema))))
 def test_rows_of_any_schema_come_back_as_they_were(open_view: OpenView, case: tuple[pa.Schema, list[dict]]) -> None:
     table = numbered(*case)
-    view = open_view(next(NAMES), key="number of row")
+    view = open_view(next(NAMES), key="number of row", history="1 day")
     # The one character that PostgreSQL has not, where it would stand in a text of its own.
     kept = [n for n, row in enumerate(case[1]) if not any(isinstance(one, str) and "\0" in one for one in row.values())]
     check_rows_come_back(view, table, kept)

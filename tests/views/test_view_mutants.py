@@ -21,6 +21,11 @@ def of_contract(test: Callable[..., None], folder: Path) -> None:
     test(partial(View, folder, clock=ShiftedClock()))
 
 
+def of_history(test: Callable[..., None], folder: Path) -> None:
+    clock = ShiftedClock()
+    test(partial(View, folder, clock=clock), clock)
+
+
 def killed(point: str) -> Callable[[Path], None]:
     test = test_view_crashes.test_a_writer_killed_at_any_point_leaves_whole_batches_and_is_gone_on_from
     return partial(test, point=point, times=2)
@@ -67,6 +72,17 @@ NOTICED_BY: dict[str, Callable[[Path], None]] = {
         of_contract, CONTRACT.test_rows_that_do_not_fit_are_given_back_with_their_reason_and_the_others_are_kept
     ),
     "first row of a key counts": partial(of_contract, CONTRACT.test_rows_are_kept_by_key_and_the_last_one_counts),
+    "history claimed that was trimmed": partial(
+        of_history, CONTRACT.test_what_it_cannot_tell_is_refused_with_what_is_kept
+    ),
+    "history trimmed as changes are": partial(
+        of_history, CONTRACT.test_what_it_cannot_tell_is_refused_with_what_is_kept
+    ),
+    "history not carried to another version": partial(of_history, CONTRACT.test_it_goes_on_through_other_versions),
+    "last change undone instead of the first": partial(
+        of_history, CONTRACT.test_it_tells_what_it_was_right_after_each_batch
+    ),
+    "reached committed before the batch": killed("view_batch_written"),
 }
 
 

@@ -15,6 +15,7 @@ from mainstem.views.view_writer import ViewWriter
 from tests.contracts.view_rows import SCHEMA, recorded, replayed, rows, shown
 from tests.log.schema_strategies import SCHEMAS, rows_of
 
+DELETED = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("change", pa.string())])
 STORES = st.sampled_from(["Berlin", "Lisbon", "Osaka", "Quito"])
 AMOUNTS = st.integers(0, 3)
 PLAIN = st.tuples(st.just("plain"), st.lists(st.tuples(st.none() | STORES, AMOUNTS), max_size=5))
@@ -115,13 +116,20 @@ def check_rows_come_back(view: View, table: pa.Table, kept: list[int]) -> None:
     """Written and read in every way, rows are as they were; those that are not in `kept` were rejected."""
     run = FlowRun("f", epoch=1)
     writer = view.writer(run, table.schema)
-    assert writer.apply(table, Batch(0, run)).rejected == len(table) - len(kept)
+    assert writer.apply(table, Batch(0, run, {"orders": {0: 1}})).rejected == len(table) - len(kept)
     wanted = table.take(pa.array(kept, pa.int64())).to_pylist()
     assert repr(view.to_arrow().to_pylist()) == repr(wanted)
     assert repr(view.changes().rows.drop_columns("record").to_pylist()) == repr(wanted)
     assert writer.apply(table, Batch(1, run)).changes == 0
     for row in wanted:
         assert repr(view.get(row["number of row"])) == repr(row)
+    deleted = pa.array([{"partition": 0, "offset": 0, "change": "delete"}] * len(wanted), DELETED)
+    gone = table.take(pa.array(kept, pa.int64())).append_column("record", deleted)
+    writer.apply(gone, Batch(2, run, {"orders": {0: 2}}))
+    assert len(view.to_arrow()) == 0
+    assert repr(view.to_arrow(as_of="orders@0:1").to_pylist()) == repr(wanted)
+    for row in wanted:
+        assert repr(view.get(row["number of row"], as_of="orders@0:1")) == repr(row)
     writer.close()
 
 
@@ -129,6 +137,6 @@ def check_rows_come_back(view: View, table: pa.Table, kept: list[int]) -> None:
 def test_rows_of_any_schema_come_back_as_they_were(case: tuple[pa.Schema, list[dict]]) -> None:
     table = numbered(*case)
     with TemporaryDirectory() as folder:
-        view = View(Path(folder), "anything", key="number of row")
+        view = View(Path(folder), "anything", key="number of row", history="1 day")
         check_rows_come_back(view, table, list(range(len(table))))
         view.close()

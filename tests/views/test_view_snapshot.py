@@ -106,7 +106,7 @@ def test_files_that_are_damaged_or_newer_are_named(tmp_path: Path) -> None:
     with pytest.raises(CorruptView, match="description") as damaged:
         View(tmp_path, "revenue").to_arrow()
     assert damaged.value.path == str(path)
-    path.write_text(sound.replace('"format": 1', '"format": 2'))
+    path.write_text(sound.replace('"format": 1', '"format": 3'))
     with pytest.raises(NewerFormat):
         View(tmp_path, "revenue").to_arrow()
     path.write_text(sound)

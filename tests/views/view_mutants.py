@@ -17,6 +17,7 @@ import pyarrow as pa
 from mainstem.log_on_spark.flow_run import Batch
 from mainstem.views import view, view_snapshot, view_versions, view_writer
 from mainstem.views.merge_batch import MergedBatch
+from mainstem.views.sqlite_history import SqliteHistory
 from mainstem.views.view_connection import Connections
 from mainstem.views.view_file import ViewFile
 from mainstem.views.view_folder import ViewFolder
@@ -130,9 +131,9 @@ def _flip_while_the_old_one_is_written() -> list[Patch]:
 def _snapshot_of_two_moments() -> list[Patch]:
     batches = ViewSnapshot.batches
 
-    def broken(self: ViewSnapshot) -> Iterator[pa.RecordBatch]:
+    def broken(self: ViewSnapshot, position: int | None = None) -> Iterator[pa.RecordBatch]:
         self.release()
-        return batches(self)
+        return batches(self, position)
 
     return [(ViewSnapshot, "batches", broken)]
 
@@ -169,6 +170,38 @@ def _first_row_of_a_key_counts() -> list[Patch]:
     return [
         (view_writer, "merge_batch", lambda rows, *a, **o: merge(rows.take(list(range(rows.num_rows))[::-1]), *a, **o))
     ]
+
+
+def _history_claimed_that_was_trimmed() -> list[Patch]:
+    return [(SqliteHistory, "begin_at", _nothing)]
+
+
+def _history_not_carried_to_another_version() -> list[Patch]:
+    return [(SqliteHistory, "carry", lambda self, last: self.end())]
+
+
+def _last_change_undone_instead_of_the_first() -> list[Patch]:
+    made = ViewFile.select_rows_before.func
+    return [
+        (ViewFile, "select_rows_before", property(lambda self: made(self).replace("min(position)", "max(position)")))
+    ]
+
+
+def _history_trimmed_as_changes_are() -> list[Patch]:
+    too_old = SqliteHistory.too_old
+    # A minute, as the test says of changes, for a history of fifty.
+    return [(SqliteHistory, "too_old", lambda self, before, last: too_old(self, before + 49 * 60_000_000, last))]
+
+
+def _reached_committed_before_the_batch() -> list[Patch]:
+    reach = SqliteHistory.reach
+
+    def apart(self: SqliteHistory, offsets: Any, position: int) -> None:
+        reach(self, offsets, position)
+        self._connection.execute("COMMIT")
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    return [(SqliteHistory, "reach", apart)]
 
 
 VIEW_MUTANTS: dict[str, Callable[[], list[Patch]]] = {

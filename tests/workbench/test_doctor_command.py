@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from mainstem.clock import ManualClock
+from mainstem.log_on_spark import kafka_connector
 from mainstem.workbench import examination
 from mainstem.workbench.examination import Examination
 
@@ -91,3 +92,15 @@ def test_little_room_a_clock_apart_and_open_doors_are_doubtful(orders, place, mo
 def test_a_home_that_cannot_be_written_to_is_bad(tmp_path: Path):
     (tmp_path / "home").write_text("a file where the home should be")
     assert found(tmp_path / "home")["permissions"].state == "ill"
+
+
+def test_the_connector_of_a_home_on_kafka_must_be_of_sparks_version(cli, place, monkeypatch):
+    (place / "shop").mkdir()
+    (place / "shop" / "kafka.toml").write_text('brokers = ["127.0.0.1:9"]\npatience = "0 seconds"\n')
+    assert found(place / "shop")["connector"].state == "well"
+    for jars, said in (([], "not in this environment"), (["/x/spark-sql-kafka-0-10_2.13-1.0.0.jar"], "-1.0.0.jar")):
+        monkeypatch.setattr(kafka_connector, "connector_jars", lambda jars=jars: jars)
+        finding = found(place / "shop")["connector"]
+        assert finding.state == "doubtful"
+        assert said in finding.detail
+        assert "spark.jars.packages org.apache.spark:spark-sql-kafka-0-10_2.13:" in finding.advice

@@ -128,6 +128,40 @@ def test_following_another_version_is_not_understood(cli, revenue):
     assert cli("view", "read", "revenue", "--follow", "--version", "1").status == 2
 
 
+def test_a_view_with_history_shows_what_it_was(cli, stem, orders):
+    view = View(stem.home, "prices", key=["store", "day"], history="30 days")
+    run = began(stem, "prices", sink="view prices")
+    write(view, [row("Berlin", 1, "12.50", 2)], 0, run, end=1)
+    before = view.describe().live.applied_at.isoformat()
+    write(view, [row("Berlin", 1, "9.00", 3), row("Paris", 1, None, 0)], 1, run, end=2)
+
+    for as_of in ("orders@0:1", before):
+        assert cli("view", "read", "prices", "--as-of", as_of, "--format", "csv").out == (
+            "store,day,revenue,n\nBerlin,2026-01-01,12.50,2\n"
+        )
+        assert cli("view", "get", "prices", "Berlin", "2026-01-01", "--as-of", as_of, "--json").json["n"] == 2
+    assert cli("view", "get", "prices", "Paris", "2026-01-01", "--as-of", before).status == 1
+    # It may have been empty.
+    assert cli("view", "read", "prices", "--as-of", "orders@0:0", "--format", "csv").out == "store,day,revenue,n\n"
+    assert cli("view", "read", "prices", "--as-of", "orders@0:3").error[0].startswith("mainstem.NotYet: ")
+    assert cli("view", "read", "prices", "--as-of", "2020-01-01T00:00:00Z").error[0] == (
+        'mainstem.FellOff: view "prices" does not keep what it was at 2020-01-01T00:00:00Z'
+    )
+    assert cli("view", "read", "prices", "--as-of", "yesterday").error[0].startswith("mainstem.Invalid: --as-of")
+    assert cli("view", "read", "prices", "--as-of", before, "--follow").status == 2
+    assert "history       30 days, since " in cli("view", "describe", "prices").out
+    facts = cli("view", "describe", "prices", "--json").json
+    assert (facts["history_seconds"], facts["history_since"] < before) == (30 * 86_400, True)
+    view.close()
+
+
+def test_a_view_without_history_says_so(cli, revenue):
+    assert "history       not kept\n" in cli("view", "describe", "revenue").out
+    assert cli("view", "read", "revenue", "--as-of", "orders@0:1").error[0] == (
+        'mainstem.Invalid: view "revenue" keeps no history'
+    )
+
+
 # One row
 
 

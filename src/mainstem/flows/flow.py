@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from mainstem.errors import Invalid
+from mainstem.errors import Invalid, did_you_mean
 from mainstem.names import check_name
 
 if TYPE_CHECKING:
@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Flow"]
 
+PACES = ("batches", "real-time")
+
 
 @dataclass(frozen=True)
 class Flow:
     """Streaming rows and the sink that is kept current with them, named after the sink unless `name` says otherwise.
 
     `rejected_max` is the share of a batch's rows that the sink may refuse before the flow stops instead of going on.
+
+    `pace="real-time"` passes each row on as it comes instead of in batches, at least once: from topics on Kafka into a
+    topic there, by what Spark does with one row at a time. Whatever stands in the way is said when the program is built.
 
     >>> def flows(stem):
     ...     orders = stem.topic("orders").stream()
@@ -31,6 +36,7 @@ class Flow:
     into: Sink
     name: str = ""
     rejected_max: float = 1.0
+    pace: Literal["batches", "real-time"] = "batches"
 
     def __post_init__(self) -> None:
         if not hasattr(self.rows, "isStreaming"):
@@ -49,6 +55,12 @@ class Flow:
         if not self.name:
             object.__setattr__(self, "name", self.into.name)
         check_name(self.name, "flow")
+        if self.pace not in PACES:
+            raise Invalid(
+                f'flow "{self.name}" has no pace {self.pace!r}',
+                detail=f"A flow goes by one of these: {', '.join(PACES)}.",
+                hint=did_you_mean(str(self.pace), PACES) or 'Leave it out: "batches" is what most flows want.',
+            )
         if not 0 <= self.rejected_max <= 1:
             raise Invalid(
                 f"rejected_max is {self.rejected_max}",

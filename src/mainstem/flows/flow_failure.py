@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from mainstem import errors
-from mainstem.errors import FlowFailed, MainstemError, Unavailable
+from mainstem.errors import BrokerUnavailable, FlowFailed, MainstemError, Unavailable
 
 __all__ = ["flow_failed", "root_cause"]
 
@@ -14,6 +14,11 @@ _RAISED = re.compile(r"^(?:\w+\.)*(?P<kind>[A-Z]\w+)(?:: (?P<message>.*))?$")
 _JAVA = re.compile(r"(?:Caused by: |: )[\w.$]+(?:: .*)?$")
 # The work is sound; only the process that was to do it is gone.
 _WORKER = re.compile(r"Python worker failed to connect back|Python worker exited unexpectedly \(crashed\)")
+# What the Java client of Kafka, in Spark's own connector, says of brokers that are away.
+_BROKER = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.(?:Timeout|Disconnect|Network|LeaderNotAvailable|NotLeaderOrFollower|NotEnoughReplicas"
+    r"|NotEnoughReplicasAfterAppend|CoordinatorNotAvailable|BrokerNotAvailable)Exception(?:: (?P<said>[^\n]*))?"
+)
 _SPARK = re.compile(r"\[(?P<kind>[A-Z_.]+)\] (?P<message>.*)")
 
 
@@ -25,6 +30,12 @@ def root_cause(text: str) -> MainstemError | str:
             "a Python worker of Spark did not start, or died",
             detail=f"Spark says: {found[0]}.",
             hint="The machine may be too busy, or short of memory. It is tried again.",
+        )
+    if found := _BROKER.search(text):
+        return BrokerUnavailable(
+            "no Kafka broker answers Spark's connector",
+            detail=f"The client says: {(found['said'] or 'nothing').rstrip('.')}.",
+            hint="Start the broker, or correct the address. It is tried again.",
         )
     for index in range(len(lines) - 1, -1, -1):
         found = _RAISED.match(lines[index].strip())

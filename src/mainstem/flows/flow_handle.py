@@ -55,6 +55,8 @@ class FlowHandle:
         # What was written by the batches of this run, for the progress that Spark reports after each.
         self.written: dict[int, Any] = {}
         self.batches = 0
+        # Of a flow in real time: its batches with those that had no rows.
+        self._rounds = 0
         self._clock = clock
         self._changed = threading.Condition()
         self.stopping = threading.Event()
@@ -103,6 +105,12 @@ class FlowHandle:
                     detail=f"It is at batch {self.progress.batch}, {self.progress.lag_records:,} records behind.",
                     hint="Wait longer, or look at its progress.",
                 )
+            if self.planned.flow.pace == "real-time" and self.state == "running":
+                # Its query is never idle: whoever waits looks again when the batch is over.
+                self._next_batch()
+                if self.state == "running":
+                    return
+                continue
             if query is not None and self.state == "running":
                 try:
                     query.processAllAvailable()
@@ -111,6 +119,18 @@ class FlowHandle:
                     self._ended()
                     continue
                 return
+
+    def batch_over(self, rows: int) -> None:
+        """Note that a batch of a flow in real time is over, and wake who waits for it. One without rows did nothing."""
+        with self._changed:
+            self.batches += 1 if rows else 0
+            self._rounds += 1
+            self._changed.notify_all()
+
+    def _next_batch(self) -> None:
+        with self._changed:
+            before = self._rounds
+            self._changed.wait_for(lambda: self._rounds > before or self.state != "running")
 
     def _ended(self) -> None:
         with self._changed:

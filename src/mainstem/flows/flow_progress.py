@@ -15,11 +15,12 @@ from mainstem.clock import as_datetime
 from mainstem.errors import MainstemError
 from mainstem.flows.batch_listener import BatchListener
 from mainstem.flows.flow_handle import FlowHandle, FlowProgress
+from mainstem.flows.real_time_watch import note_unreadable, unreadable_in
 from mainstem.log.lag import Lag
 from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log_on_spark.checkpoint_offsets import source_offsets
-from mainstem.log_on_spark.flow_run import FlowRun
+from mainstem.log_on_spark.flow_run import FlowRun, Written
 from mainstem.log_on_spark.flow_store import FlowStore
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class ProgressReports:
         if handle is None:
             return
         try:
+            self._see_to_real_time(handle, said)
             progress = self._progress(handle, said)
             handle.progress = progress
             if said.get("numInputRows") or handle.written.get(said["batchId"]) is not None:
@@ -78,6 +80,20 @@ class ProgressReports:
         except MainstemError:
             # Reports are about the work; they never stop it. A disk that is full stops the sinks, and says so.
             return
+        finally:
+            if handle.planned.flow.pace == "real-time":
+                # Nobody else hears of it; who waits for it finds everything noted.
+                handle.batch_over(said.get("numInputRows") or 0)
+
+    def _see_to_real_time(self, handle: FlowHandle, said: dict[str, Any]) -> None:
+        """What a batch of a flow in real time gave, and what of it could not be read: only Spark knows."""
+        if handle.planned.flow.pace == "batches" or handle.run is None:
+            return
+        if said.get("numInputRows"):
+            handle.written[said["batchId"]] = Written(max(0, (said.get("sink") or {}).get("numOutputRows") or 0))
+        if unreadable_in(said):
+            checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version)
+            note_unreadable(self._stem.log, checkpoint, said["batchId"])
 
     def _progress(self, handle: FlowHandle, said: dict[str, Any]) -> FlowProgress:
         written = handle.written.get(said["batchId"])
@@ -114,8 +130,8 @@ class ProgressReports:
             end = json.loads(end) if isinstance(end, str) else end
             if not isinstance(end, dict):
                 continue
-            if "logOffset" in end and handle.run is not None:
-                # A batch of sealed files: the checkpoint knows what it is in the log.
+            if handle.run is not None and ("logOffset" in end or handle.planned.flow.pace == "real-time"):
+                # A batch of sealed files, or of Spark's own source: the checkpoint knows what it is in the log.
                 checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version)
                 end = next(source_offsets(checkpoint, said["batchId"]), {})
             by_topic = {end["topic"]: end["offsets"]} if "topic" in end else end.get("topics", {})

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mainstem.errors import Conflict, Invalid
-from mainstem.log_on_spark.flow_plan import Operator, leaves_in, operators_in, stages_in
+from mainstem.log_on_spark.flow_plan import Operator, leaves_in, operators_in, stage_uses, stages_in
 from mainstem.names import check_own_name
-from mainstem.operators.stage.stage import Stage
+from mainstem.operators.stage.stage import Stage, prepared_together
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["query_rows", "root_rows", "roots_of", "stage_operators", "stages_of"]
+__all__ = ["Root", "lags_of", "query_rows", "root_rows", "roots_of", "shared_stages", "stage_operators", "stages_of"]
 
 # Where several streams go into stages, this column says which one a row is of.
 ROOT = "root"
@@ -29,10 +29,11 @@ def stages_of(rows: DataFrame, known: Mapping[int, Stage], flow: str) -> tuple[S
     while waiting:
         number = waiting.pop()
         numbers.add(number)
-        before = stages_in(known[number].rows)
-        if before:
-            _check_after(known[number].rows, flow)
-        waiting |= before - numbers
+        for given in known[number].inputs:
+            before = stages_in(given)
+            if before:
+                _check_after(given, flow)
+            waiting |= before - numbers
     stages: list[Stage] = []
     for place, number in enumerate(sorted(numbers)):
         stage = known[number]
@@ -64,9 +65,43 @@ def _check_after(rows: DataFrame, flow: str) -> None:
         )
 
 
-def roots_of(stages: Sequence[Stage]) -> list[Stage]:
-    """The stages whose rows come from the streaming query."""
-    return [stage for stage in stages if not stages_in(stage.rows)]
+@dataclass(frozen=True)
+class Root:
+    """What the streaming query gives to a stage: its rows, or of several inputs those that are from there, prepared, since
+    they lie in one frame."""
+
+    number: int
+    rows: DataFrame
+
+
+def roots_of(stages: Sequence[Stage]) -> list[Root]:
+    """What the streaming query gives to the stages that take rows of it."""
+    found = []
+    for stage in stages:
+        places = [place for place, rows in enumerate(stage.inputs) if not stages_in(rows)]
+        if places:
+            rows = stage.inputs[0] if len(stage.inputs) == 1 else prepared_together(stage, places)
+            found.append(Root(stage.number, rows))
+    return found
+
+
+def lags_of(stages: Sequence[Stage]) -> dict[int, int]:
+    """By how many microseconds the clock of each stage is behind the flow's, by the stage's number."""
+    found: dict[int, int] = {}
+    for stage in sorted(stages, key=lambda stage: stage.number):
+        before = set().union(*(stages_in(rows) for rows in stage.inputs))
+        behind = {other.number: other.spec.behind for other in stages}
+        found[stage.number] = max((found[number] + behind[number] for number in before), default=0)
+    return found
+
+
+def shared_stages(rows: DataFrame, stages: Sequence[Stage]) -> set[int]:
+    """The numbers of the stages whose rows go to several places of a flow with these rows: further stages, and the sink."""
+    uses = stage_uses(rows)
+    for stage in stages:
+        for given in stage.inputs:
+            uses += stage_uses(given)
+    return {number for number, count in uses.items() if count > 1}
 
 
 def query_rows(stages: Sequence[Stage]) -> DataFrame:
@@ -77,30 +112,29 @@ def query_rows(stages: Sequence[Stage]) -> DataFrame:
     roots = roots_of(stages)
     if len(roots) == 1:
         return roots[0].rows
-    names = [f"input_{stage.number}" for stage in roots]
     united = None
-    for stage, mine in zip(roots, names, strict=True):
-        columns: list[Any] = [F.lit(stage.number).alias(ROOT)]
-        for other, name in zip(roots, names, strict=True):
-            whole = F.struct(*[other.rows[column] for column in other.rows.columns]) if name == mine else None
-            columns.append((F.lit(None).cast(other.rows.schema) if whole is None else whole).alias(name))
-        rows = stage.rows.select(*columns)
+    for root in roots:
+        columns: list[Any] = [F.lit(root.number).alias(ROOT)]
+        for other in roots:
+            whole = F.struct(*[other.rows[name] for name in other.rows.columns]) if other is root else None
+            nothing = F.lit(None).cast(other.rows.schema)
+            columns.append((nothing if whole is None else whole).alias(f"input_{other.number}"))
+        rows = root.rows.select(*columns)
         united = rows if united is None else united.unionByName(rows)
     assert united is not None
     return united
 
 
-def root_rows(batch: DataFrame, roots: Sequence[Stage], number: int) -> DataFrame:
+def root_rows(batch: DataFrame, roots: Sequence[Root], number: int) -> DataFrame:
     """Of a batch of that query, the rows that go into one of the stages behind it."""
     from pyspark.sql import functions as F
 
     if len(roots) == 1:
         return batch
-    [stage] = [stage for stage in roots if stage.number == number]
+    [root] = [root for root in roots if root.number == number]
     given = batch.where(F.col(ROOT) == number)
-    return given.select(
-        *[F.col(f"input_{number}")[at.name].alias(at.name, metadata=at.metadata) for at in stage.rows.schema.fields]
-    )
+    fields = root.rows.schema.fields
+    return given.select(*[F.col(f"input_{number}")[at.name].alias(at.name, metadata=at.metadata) for at in fields])
 
 
 def stage_operators(stages: Sequence[Stage]) -> list[Operator]:

@@ -52,6 +52,7 @@ def could_catch_up(planned: PlannedFlow) -> bool:
     return (
         request is not None
         and request.start == "earliest"
+        and request.cuts is None
         and not planned.stages
         and all(operator.name in ORDERLESS for operator in planned.operators)
         and not (planned.operators and has_watermark(planned.flow.rows))

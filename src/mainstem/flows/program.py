@@ -9,16 +9,18 @@ one sink, an operator that Spark cannot run as a stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from mainstem.errors import Conflict, FlowNotFound, Invalid, did_you_mean
+from mainstem.errors import Conflict, DatabaseUnavailable, FlowNotFound, Invalid, Unavailable, did_you_mean
 from mainstem.flows.flow import Flow
 from mainstem.flows.flow_stages import query_rows, stage_operators, stages_of
+from mainstem.flows.real_time import check_cores, check_real_time
 from mainstem.flows.spark_errors import spark_errors
+from mainstem.log.waiting import patiently
 from mainstem.log_on_spark.build import Build, Leaf
 from mainstem.log_on_spark.flow_plan import (
     Operator,
@@ -94,15 +96,19 @@ class PlannedFlow:
 class Program:
     """The flows of one program on one mainstem."""
 
-    def __init__(self, stem: Mainstem, flows: Flows) -> None:
+    def __init__(self, stem: Mainstem, flows: Flows, *, cuts: Mapping[str, Any] | None = None) -> None:
         self._stem = stem
         self._flows = flows
+        # Where the batches of a replay end; see `Build.cuts`.
+        self._cuts = cuts or {}
         self._build = Build()
-        self.flows = self._planned()
+        # Views may be in a database, and that may be about to start.
+        self.flows = patiently(self._planned, worth_it=_may_pass, clock=stem.log.clock)
 
     def only(self, names: Sequence[str] | None) -> list[PlannedFlow]:
-        """The flows of these names, or all."""
+        """The flows of these names, or all: as they can run beside each other."""
         if names is None:
+            check_cores(self.flows, self._stem.log)
             return self.flows
         known = {flow.name: flow for flow in self.flows}
         for name in names:
@@ -112,10 +118,13 @@ class Program:
                     detail=f"Its flows are: {', '.join(known) or 'none'}.",
                     hint=did_you_mean(name, known) or "Name some of these.",
                 )
-        return [known[name] for name in names]
+        chosen = [known[name] for name in names]
+        check_cores(chosen, self._stem.log)
+        return chosen
 
     def _planned(self) -> list[PlannedFlow]:
         planned: list[PlannedFlow] = []
+        self._build = Build(cuts=self._cuts)
         with self._build.entered():
             for flow in _yielded(self._flows, self._stem):
                 _check_apart(flow, planned)
@@ -149,6 +158,8 @@ class Program:
             # A count needs no column, but its rows must be counted.
             columns = tuple(wanted) or (leaf.schema.names[-1],)
             leaves[number] = Leaf(number, leaf.source, leaf.schema, columns, conditions.get(number))
+        if flow.pace == "real-time":
+            check_real_time(flow, leaves, stages, self._stem.log)
         names = {number: leaf.source for number, leaf in leaves.items()}
         plan = fingerprint(rows, names)
         plan["operators"] += [
@@ -174,9 +185,8 @@ class Program:
                     f'flow "{flow}" aggregates the changes of {source} as if each were a row',
                     detail="An update comes as a delete of the old row and an insert of the new one, and what is deleted "
                     "comes once more, as a delete: all of them would be counted.",
-                    hint="Count by record.change: F.sum(F.expr(\"if(record.change = 'delete', -amount, amount)\")); to count "
-                    'the changes themselves, group by "record.change" too. What cannot be taken back, as a max, is made from '
-                    "the topics that the view is made from.",
+                    hint="Use aggregate(changes, by=..., aggregates=...) of mainstem.operators, which takes off what is taken "
+                    'away; to count the changes themselves, group by "record.change" too.',
                 )
 
     def built_for(
@@ -202,7 +212,7 @@ class Program:
             build = Build(
                 run=run, leaves=leaves, frames=self._build.frames, wait_ms=100 if len(leaves) == 1 else 10,
                 rows_max=planned.rows_max, schemas=self._build.schemas, files=files, after=after,
-                memory=self._build.memory, clock=clock,
+                memory=self._build.memory, clock=clock, pace=planned.flow.pace, cuts=self._cuts,
             )  # fmt: skip
             try:
                 with build.entered():
@@ -226,6 +236,14 @@ class Program:
         )
         with build.entered():
             return next(flow for flow in _yielded(self._flows, self._stem) if flow.name == planned.name).rows
+
+
+def _may_pass(error: Unavailable) -> bool:
+    if not isinstance(error, DatabaseUnavailable):
+        return False
+    from mainstem.views.postgres_errors import may_pass  # its client library is there, since it said so
+
+    return may_pass(error)
 
 
 def _yielded(flows: Flows, stem: Mainstem) -> Iterable[Flow]:

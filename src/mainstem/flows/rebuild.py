@@ -28,7 +28,7 @@ from mainstem.views.version_pair import Difference
 if TYPE_CHECKING:
     from mainstem.stem import Mainstem
 
-__all__ = ["Rebuild"]
+__all__ = ["Rebuild", "flow_into"]
 
 # How often progress is told while it runs.
 TELL_SECONDS = 0.5
@@ -42,7 +42,7 @@ class Rebuild:
         self.view = stem.view(name)
         self.before = self.view.version
         program = Program(stem, flows)
-        planned = _flow_into(program, name)
+        planned = flow_into(program, name)
         self.version = self.view.new_version(planned.schema)
         self._kept = False
         sink = SparkView(
@@ -134,7 +134,8 @@ class Rebuild:
             shutil.rmtree(store.checkpoint(self.version), ignore_errors=True)
 
 
-def _flow_into(program: Program, view: str) -> PlannedFlow:
+def flow_into(program: Program, view: str) -> PlannedFlow:
+    """The flow of a program that keeps a view."""
     by_view = {flow.flow.into.name: flow for flow in program.flows if flow.flow.into.kind == "view"}
     others = {flow.flow.into.name: flow.flow.into.kind for flow in program.flows if flow.flow.into.kind != "view"}
     if view not in by_view and view in others:

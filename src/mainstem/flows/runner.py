@@ -14,14 +14,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from mainstem.crash_points import reach
-from mainstem.errors import FlowFailed, FlowNotFound, MainstemError, Unavailable, did_you_mean
+from mainstem.errors import Fenced, FlowFailed, FlowNotFound, MainstemError, Unavailable, did_you_mean
 from mainstem.flows.checkpoint_fit import check_code, check_held, check_sink_topic, check_sources
 from mainstem.flows.flow_failure import flow_failed, root_cause
 from mainstem.flows.flow_handle import FlowHandle
 from mainstem.flows.flow_progress import ProgressReports, query_name
+from mainstem.flows.flow_stages import shared_stages
 from mainstem.flows.idleness import caught_up
 from mainstem.flows.native_catch_up import NativeCatchUp
 from mainstem.flows.program import Flows, PlannedFlow, Program
+from mainstem.flows.real_time import check_pace, start_real_time
+from mainstem.flows.real_time_watch import look_through_last_batch
 from mainstem.flows.staged_batches import StagedBatches
 from mainstem.log.backoff import Backoff
 from mainstem.log_on_spark.checkpoint_check import check_checkpoint
@@ -183,13 +186,18 @@ class RunningFlows:
         version = planned.flow.into.version
         checkpoint = store.checkpoint(version)
         known = store.of_version(version)
+        check_pace(planned, known, checkpoint)
         check_code(planned, known, checkpoint, self._stem.log)
         check_sources(planned, checkpoint, self._stem.log)
         sink_id = check_sink_topic(planned, known, checkpoint, self._stem.log)
         sink = planned.flow.into
         run = store.begin(
-            version, plan=planned.plan, sink=f"{sink.kind} {sink.name}", sink_id=sink_id, sources=planned.sources
-        )
+            version, plan=planned.plan, sink=f"{sink.kind} {sink.name}", sink_id=sink_id, sources=planned.sources,
+            pace=planned.flow.pace,
+        )  # fmt: skip
+        if planned.flow.pace == "real-time":
+            self._run_in_real_time(handle, run, checkpoint)
+            return
         writer = sink.writer(run, planned.schema)
         try:
             if not sink_id and sink.kind == "topic":
@@ -209,7 +217,8 @@ class RunningFlows:
                 reach("history_over")
             staged = None
             if planned.stages:
-                staged = StagedBatches(self._stem.log, self._stem.home, run, planned.stages, checkpoint)
+                shared = shared_stages(planned.flow.rows, planned.stages)
+                staged = StagedBatches(self._stem.log, self._stem.home, run, planned.stages, checkpoint, shared)
             flow = self._program.built_for(
                 planned, run, after=None if catch_up is None else catch_up.history,
                 clock="" if staged is None else staged.folder,
@@ -217,6 +226,17 @@ class RunningFlows:
             self._follow(handle, self._start_query(handle, flow.rows, writer, run, checkpoint, catch_up, staged), run)
         finally:
             writer.close()
+
+    def _run_in_real_time(self, handle: FlowHandle, run: FlowRun, checkpoint: str) -> None:
+        """The query is Spark's own from end to end."""
+        handle.run = run
+        planned, log = handle.planned, self._stem.log
+        check_checkpoint(checkpoint, held=-1)
+        look_through_last_batch(log, checkpoint)
+        flow = self._program.built_for(planned, run)
+        query = start_real_time(flow, planned, run, checkpoint, log, query_name(run))
+        FlowStore(self._stem.home, run.flow).note(run, sink_id=log.open_topic(planned.flow.into.name).id)
+        self._follow(handle, query, run)
 
     def _follow(
         self, handle: FlowHandle, query: StreamingQuery, run: FlowRun, catch_up: NativeCatchUp | None = None
@@ -228,11 +248,21 @@ class RunningFlows:
         handle.become("running" if catch_up is None else "catching up")
         seconds: Any = LOOK_SECONDS if catch_up is None else SWITCH_SECONDS  # PySpark takes parts of a second too
         while not query.awaitTermination(seconds):
-            if self._heed_wish(handle) or (catch_up is not None and catch_up.over):
+            if self._heed_wish(handle) or (catch_up is not None and catch_up.over) or self._replaced(handle, run):
                 query.stop()
         if not handle.stopping.is_set():
             # In one session Spark itself stops a query when another one takes its checkpoint.
             check_epoch(self._stem.home, run)
+
+    def _replaced(self, handle: FlowHandle, run: FlowRun) -> bool:
+        """Whether a later run has begun. In batches that is found out by every step of a batch."""
+        if handle.planned.flow.pace == "batches":
+            return False
+        try:
+            check_epoch(self._stem.home, run)
+        except Fenced:
+            return True
+        return False
 
     def _start_query(
         self, handle: FlowHandle, rows: DataFrame, writer: BatchWriter, run: FlowRun, checkpoint: str,

@@ -14,12 +14,12 @@ import json
 import os
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mainstem.crash_points import reach
 from mainstem.errors import Conflict
-from mainstem.flows.flow_stages import root_rows, roots_of
+from mainstem.flows.flow_stages import Root, lags_of, root_rows, roots_of
 from mainstem.flows.late_topic import LateTopic
 from mainstem.log_on_spark.batch_clock import clocks_of, leave_due
 from mainstem.log_on_spark.checkpoint_offsets import source_offsets
@@ -27,7 +27,7 @@ from mainstem.log_on_spark.flow_run import FlowRun, StageFigures
 from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.log_on_spark.spark_types import spark_schema
 from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock
-from mainstem.operators.stage.stage import Stage, stage_schema
+from mainstem.operators.stage.stage import Stage, prepared_batch, stage_schema
 from mainstem.operators.stage.stage_manifest import StageManifests
 from mainstem.operators.stage.stage_task import BucketState, StageBatch, through_stage
 
@@ -50,10 +50,21 @@ def clock_of(checkpoint: str, number: int, time: str = "event") -> BatchClock:
 class StagedBatches:
     """For one run of a flow, and one thread."""
 
-    def __init__(self, log: Log, home: str, run: FlowRun, stages: Sequence[Stage], checkpoint: str) -> None:
+    def __init__(
+        self,
+        log: Log,
+        home: str,
+        run: FlowRun,
+        stages: Sequence[Stage],
+        checkpoint: str,
+        shared: Collection[int] = (),
+    ) -> None:
+        """`shared`: the numbers of stages whose rows go to several places; they are kept while a batch is on its way."""
         self._run = run
         self._stages = tuple(stages)
+        self._shared = frozenset(shared)
         self._roots = tuple(roots_of(stages))
+        self._lags = lags_of(stages)
         self._checkpoint = checkpoint
         self._store = FlowStore(home, run.flow)
         self._manifests = StageManifests(checkpoint)
@@ -74,9 +85,8 @@ class StagedBatches:
         if len(self._roots) > 1:
             # Several stages take rows of the batch: it is read once.
             rows = rows.persist()
-        return BatchOnItsWay(
-            rows, self._stages, self._roots, clock, self._batches(number, before, buckets, attempt, clock)
-        )
+        batches = self._batches(number, before, buckets, attempt, clock)
+        return BatchOnItsWay(rows, self._stages, self._roots, clock, batches, self._shared)
 
     def _before(self, number: int) -> dict[str, Any]:
         if number == 0:
@@ -99,8 +109,10 @@ class StagedBatches:
             state = before.get(stage.name, {}).get("state", {})
             found[stage.name] = StageBatch(
                 stage.spec.engine, f"{self.folder}/{stage.name}", f"{attempt}/{stage.name}", number,
-                clock if stage.spec.time == "event" else clock_of(self._checkpoint, number, stage.spec.time),
+                clock.earlier(self._lags[stage.number]) if stage.spec.time == "event"
+                else clock_of(self._checkpoint, number, stage.spec.time),
                 buckets[stage.name], {int(at): BucketState.from_json(content) for at, content in state.items()},
+                stage.spec.behind,
             )  # fmt: skip
         return found
 
@@ -117,7 +129,7 @@ class StagedBatches:
                 counts.update(receipt["counts"])
             tables = self._late.read([receipt["late"] for receipt in receipts.values()], stage)
             late += tables
-            due += [_due(receipt, stage) for receipt in receipts.values()]
+            due += [_due(receipt, stage, self._lags[stage.number]) for receipt in receipts.values()]
             content[stage.name] = {
                 "operator": stage.spec.operator,
                 "described": stage.spec.engine.described(),
@@ -136,7 +148,7 @@ class StagedBatches:
         reach("stage_manifest_written")
         self._last = (number, content)
         event, processing = (min(times) for times in zip(*due, strict=True)) if due else (NEVER, NEVER)
-        leave_due(self.folder, event, processing)
+        leave_due(self.folder, event, processing, way.clock.watermark)
         states = [bucket for stage in content.values() for bucket in stage["state"].values()]
         return StageFigures(
             state_rows=sum(state["live"] for state in states),
@@ -153,11 +165,14 @@ class BatchOnItsWay:
         self,
         rows: DataFrame,
         stages: Sequence[Stage],
-        roots: Sequence[Stage],
+        roots: Sequence[Root],
         clock: BatchClock,
         batches: dict[str, StageBatch],
+        shared: Collection[int] = (),
     ) -> None:
         self._rows = rows
+        self._shared = shared
+        self._kept: list[DataFrame] = []
         self._names = {stage.number: stage.name for stage in stages}
         self._roots = roots
         self.clock = clock
@@ -167,21 +182,29 @@ class BatchOnItsWay:
         """The batch is through."""
         if self._rows.is_cached:
             self._rows.unpersist()
+        for rows in self._kept:
+            rows.unpersist()
 
     def root(self, number: int) -> DataFrame:
-        # A stage of another flow of the program gets rows too, and nobody asks for what comes of them.
-        return root_rows(self._rows, self._roots, number) if number in self._names else self._rows
+        return root_rows(self._rows, self._roots, number)
 
     def passed(self, stage: Stage) -> DataFrame:
         name = self._names.get(stage.number)
         if name is None:
-            return stage.rows.sparkSession.createDataFrame([], spark_schema(stage_schema(stage.spec.engine)))
-        return through_stage(stage.rows, stage.spec, self.batches[name])
+            # A stage of another flow of the program: nobody asks for what comes of its rows.
+            return stage.inputs[0].sparkSession.createDataFrame([], spark_schema(stage_schema(stage.spec.engine)))
+        rows = through_stage(prepared_batch(self, stage), stage.spec, self.batches[name])
+        if stage.number in self._shared:
+            # An engine does its work once, however many want to have what comes of it.
+            rows = rows.persist()
+            self._kept.append(rows)
+        return rows
 
 
-def _due(receipt: dict[str, Any], stage: Stage) -> tuple[int, int]:
-    """When a bucket wakes: by the watermark, by the clock. Append times are times of the clock."""
+def _due(receipt: dict[str, Any], stage: Stage, lag: int) -> tuple[int, int]:
+    """When a bucket wakes: by the flow's watermark, by the clock. Append times are times of the clock."""
     event, processing = receipt["event_due"], receipt["processing_due"]
+    event = event + lag if event < NEVER - lag else event
     return (event, processing) if stage.spec.time == "event" else (NEVER, min(event, processing))
 
 

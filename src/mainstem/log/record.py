@@ -23,6 +23,7 @@ import pyarrow as pa
 __all__ = [
     "CHANGE",
     "CHANGES",
+    "CHANGING_MARK",
     "EVENT_TIME_MARK",
     "HEADERS",
     "RECORD",
@@ -45,6 +46,8 @@ _RECORD_FIELDS = list(RECORD)
 # Field metadata, which survives select and rename in Spark: by it an operator finds these columns again.
 RECORD_MARK = {b"mainstem.record": b"1"}
 EVENT_TIME_MARK = {b"mainstem.event_time": b"1"}
+# On a `record` beside its own mark: the rows are those of a table that changes, put in and taken away again.
+CHANGING_MARK = {b"mainstem.changing": b"1"}
 
 # A block rarely has more rows; for more the arrays are made anew, in powers of two.
 _CACHED_ROWS_MIN = 65_536

@@ -10,7 +10,8 @@ in microseconds; a watermark of null is not known, with a delay of null nobody a
 No row of a later batch has a watermark of its own below the batch's. Where no rows come, a batch comes all the same when
 something is due: the stages leave a note of it beside the checkpoint.
 
-    stages/due.json         {"event": ..., "processing": ...}       when the next row of state wakes
+    stages/due.json         {"event": ..., "processing": ..., "watermark": ...}
+                            when the next row of state wakes, and the watermark of the batch that says so
     stages/now              for tests: the time, instead of the machine's clock
 """
 
@@ -20,12 +21,15 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mainstem.clock import Clock
 from mainstem.log.log import Log
 from mainstem.log.watermark import NO_TIME
-from mainstem.log_on_spark.observed_times import observed_watermark
+from mainstem.log_on_spark.observed_times import observed_over_topics, observed_watermark
+
+if TYPE_CHECKING:
+    from mainstem.log.kafka.kafka_topic import KafkaTopic
 
 __all__ = ["Clocks", "clocked", "clocks_of", "is_due", "leave_due", "now_of", "set_now", "watermark_of"]
 
@@ -50,16 +54,17 @@ def clocked(
     # They never go back.
     reached, now, appended = (max(mine, earlier) for mine, earlier in zip(clocks, before, strict=True))
     plain = {name: value for name, value in start.items() if name not in _OWN}
-    if plain == offset and not is_due(folder, reached, now):
+    if plain == offset and not is_due(folder, reached, now, before=before.watermark):
         return dict(start)
     watermark = None if reached == NO_TIME else reached
     return {**offset, "watermark": watermark, "now": now, "appended": appended, "delay": delay}
 
 
 def clocks_of(offsets: Iterable[Mapping[str, Any]]) -> Clocks:
-    """The clocks of a batch with these offsets: the lowest watermark of its sources."""
+    """The clocks of a batch with these offsets: the lowest watermark of its sources, of those that were asked for one."""
     known = [offset for offset in offsets if "now" in offset]
-    watermarks = [NO_TIME if offset["watermark"] is None else offset["watermark"] for offset in known]
+    asked = [offset for offset in known if offset["delay"] is not None]
+    watermarks = [NO_TIME if offset["watermark"] is None else offset["watermark"] for offset in asked]
     return Clocks(
         min(watermarks, default=NO_TIME),
         max((offset["now"] for offset in known), default=NO_TIME),
@@ -72,30 +77,43 @@ def watermark_of(log: Log, offsets: Iterable[Mapping[str, Any]], checkpoint: str
     found = []
     for offset in offsets:
         by_topic = {offset["topic"]: offset["offsets"]} if "topic" in offset else offset.get("topics", {})
+        if "times" in offset and "topics" in offset:
+            there = set(log.topic_names())
+            topics = {name: cast("KafkaTopic", log.open_topic(name)) for name in by_topic if name in there}
+            found.append(observed_over_topics(topics, offset, checkpoint))
+            continue
         for topic, ends in by_topic.items():
             positions = {int(number): end for number, end in ends.items()}
             if "times" in offset:
-                found.append(observed_watermark(log.open_topic(topic), offset, checkpoint))
+                # Only a log on Kafka writes times into its offsets.
+                backend = cast("KafkaTopic", log.open_topic(topic))
+                found.append(observed_watermark(backend, offset, checkpoint))
             elif offset["delay"] is not None and ("topic" in offset or any(positions.values())):
                 found.append(log.open_topic(topic).watermark_from(positions, offset["delay"]))
     return min(found, default=NO_TIME)
 
 
-def is_due(folder: str, watermark: int, now: int) -> bool:
-    """Whether a row of state wakes at this watermark or time."""
+def is_due(folder: str, watermark: int, now: int, *, before: int = NO_TIME) -> bool:
+    """Whether a row of state wakes at this watermark or time.
+
+    A source of several does not know the others' watermarks, of which the lowest counts: where its own was the same
+    `before`, a batch that comes for it would find nothing due, over and over.
+    """
     try:
         with open(f"{folder}/due.json", encoding="utf-8") as file:
             due = json.load(file)
     except (FileNotFoundError, ValueError):
         return False
-    return bool(watermark >= due["event"] or now >= due["processing"])
+    # What was due already when the note was left wakes in the next batch, whatever brings it.
+    moved = watermark > before or due["event"] <= due.get("watermark", due["event"])
+    return bool((moved and watermark >= due["event"]) or now >= due["processing"])
 
 
-def leave_due(folder: str, event: int, processing: int) -> None:
-    """Note when the next row of state wakes. It is a hint: nothing is lost with it but time."""
+def leave_due(folder: str, event: int, processing: int, watermark: int) -> None:
+    """Note when the next row of state wakes, and the watermark of the batch. It is a hint: nothing is lost with it but time."""
     path = f"{folder}/due.json"
     with open(f"{path}.part", "w", encoding="utf-8") as file:
-        json.dump({"event": event, "processing": processing}, file)
+        json.dump({"event": event, "processing": processing, "watermark": watermark}, file)
     os.rename(f"{path}.part", path)
 
 

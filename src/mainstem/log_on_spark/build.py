@@ -7,11 +7,11 @@ order in which they are made, so that a leaf is found again in the next run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -49,6 +49,8 @@ class Build:
     frames: dict[int, DataFrame] = field(default_factory=dict)
     # The flow's sources are asked in turn: where there are several, none may hold up the others.
     wait_ms: int = 100
+    # Whether topics are read by our source, or by Spark's own of Kafka.
+    pace: Literal["batches", "real-time"] = "batches"
     # How many rows a batch may have while a flow catches up.
     rows_max: int = ROWS_MAX
     # What the sinks that were yielded so far will hold: a later flow may read them before they exist.
@@ -63,6 +65,8 @@ class Build:
     batch: Any = None
     # Beside which checkpoint the clock of staged batches is kept; see `batch_clock`.
     clock: str = ""
+    # Of a replay: where its batches end, by topic; see `TopicRequest.cuts`.
+    cuts: Mapping[str, Any] = field(default_factory=dict)
     next_stage: int = 0
     _next: int = 0
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from mainstem.log_on_spark.flow_run import Offsets
 from mainstem.log_on_spark.native_history import noted_history
+from mainstem.log_on_spark.real_time_note import noted_topics, own_offset
 
 __all__ = ["applied_offsets", "batch_offsets", "file_offset", "furthest", "last_batch", "source_offsets"]
 
@@ -34,8 +35,13 @@ def _entries(checkpoint: str, number: int) -> Iterator[dict[str, Any]]:
 
 def source_offsets(checkpoint: str, number: int) -> Iterator[dict[str, Any]]:
     """The offset of each source at the end of a batch."""
+    known = noted_topics(checkpoint)
     for content in _entries(checkpoint, number):
-        if "logOffset" in content and (history := noted_history(checkpoint)) is not None:
+        if known:
+            # Of Spark's own Kafka source, whose entries have the names of topics where ours have words.
+            if (own := own_offset(content, known)) is not None:
+                yield own
+        elif "logOffset" in content and (history := noted_history(checkpoint)) is not None:
             # A batch of sealed files: what it is in the log stands in a note.
             yield history.offset_at(content["logOffset"])
         elif any(kind in content for kind in ("topic", "topics", "view")):

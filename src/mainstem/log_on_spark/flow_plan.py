@@ -6,6 +6,7 @@ Spark has no public door to this; everything here goes through its logical plans
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ __all__ = [
     "operators_in",
     "output_mode",
     "row_conditions",
+    "stage_uses",
     "stages_in",
 ]
 
@@ -86,11 +88,17 @@ def _leaf_of(node: Any) -> int | None:
 
 def stages_in(rows: DataFrame) -> set[int]:
     """The stages of the build whose rows a frame has."""
-    found = set()
+    return set(stage_uses(rows))
+
+
+def stage_uses(rows: DataFrame) -> Counter[int]:
+    """The stages of the build whose rows a frame has, and in how many places."""
+    found: Counter[int] = Counter()
     for node in _nodes(rows._jdf.queryExecution().analyzed()):
         if node.nodeName() == "StreamingRelationV2":
             option = node.extraOptions().get(STAGE_OPTION)
-            found |= set() if option is None else {int(option)}
+            if option is not None:
+                found[int(option)] += 1
     return found
 
 

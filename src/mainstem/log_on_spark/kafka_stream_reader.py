@@ -7,6 +7,7 @@ a record's watermark is what the flow's own batches have seen (`observed_times`)
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -19,6 +20,7 @@ from mainstem.errors import Conflict
 from mainstem.log.kafka.kafka_log import KafkaLog
 from mainstem.log.kafka.kafka_topic import MICROSECOND, KafkaTopic
 from mainstem.log.watermark import NO_TIME, TIME, times_of, with_watermark
+from mainstem.log_on_spark.append_time_cut import appended_from, cut_by_append_time
 from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
 from mainstem.log_on_spark.flow_store import FlowStore, check_epoch
 from mainstem.log_on_spark.observed_times import (
@@ -34,7 +36,7 @@ from mainstem.log_on_spark.topic_identity import check_same_topic
 from mainstem.log_on_spark.topic_request import TopicRequest
 from mainstem.log_on_spark.topic_stream_reader import TopicSlice, TopicStreamReader, planned_batches
 
-__all__ = ["KafkaSlice", "KafkaStreamReader", "open_kafka", "read_kafka"]
+__all__ = ["KafkaSlice", "KafkaStreamReader", "check_home", "open_kafka", "read_kafka"]
 
 
 # A worker serves many batches: it connects once.
@@ -55,8 +57,10 @@ class KafkaSlice(TopicSlice):
         self.watermark = watermark
 
 
-def read_kafka(request: TopicRequest, schema: pa.Schema, part: KafkaSlice) -> Iterator[pa.RecordBatch]:
-    """The rows of a slice that are wanted; their latest times are noted for the next batch."""
+def read_kafka(
+    request: TopicRequest, schema: pa.Schema, part: KafkaSlice, notes: ObservedTimes | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a slice that are wanted; their latest times are noted for the next batch, in a flow."""
     backend = open_topic(request)
     settings = backend.settings
     condition = request.condition
@@ -86,8 +90,24 @@ def read_kafka(request: TopicRequest, schema: pa.Schema, part: KafkaSlice) -> It
         yield from planned_batches(request, schema, watermarked())
     finally:
         # Also of a slice that nobody wanted to the end: less is known then, and nothing wrong.
-        if watched is not None and request.run is not None:
-            observed(request).note(part.partition, part.start, part.end, event, appended)
+        if watched is not None and notes is not None:
+            notes.note(part.partition, part.start, part.end, event, appended)
+
+
+def check_home(request: TopicRequest) -> None:
+    """Raise `Conflict` where a task does not see the home of its flow, `Fenced` if a later run of the flow has begun.
+
+    Tasks note there what they saw of time: where the driver does not find it, no window would ever close.
+    """
+    if request.run is None:
+        return
+    if not FlowStore(request.home, request.flow).exists():
+        raise Conflict(
+            f'nothing of flow "{request.flow}" lies in the home "{request.home}"',
+            detail=f"That is what machine {socket.gethostname()} sees, where a task of the flow runs.",
+            hint="The home must be a path that the driver and all executors see.",
+        )
+    check_epoch(request.home, request.run)
 
 
 def observed(request: TopicRequest) -> ObservedTimes:
@@ -101,8 +121,7 @@ class KafkaStreamReader(TopicStreamReader):
     _noted: dict[int, int] | None = None
 
     def _check(self) -> Any:
-        if self._request.run is not None:
-            check_epoch(self._request.home, self._request.run)
+        check_home(self._request)
         return open_topic(self._request)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -116,7 +135,7 @@ class KafkaStreamReader(TopicStreamReader):
             if not self._waking.wait(self._request.wait_ms / 1000):
                 backend.settle()
             ends = self._ends(backend)
-        planned = cut_by_append_time(backend, starts, ends, self._request.rows_max)
+        planned = cut_by_append_time(backend, starts, self._replayed(starts, ends), self._request.rows_max)
         for number, end in planned.items():
             if end > starts.get(number, 0) and backend.earliest(number) > starts.get(number, 0):
                 # Dropped before it was read. Said now, and not by a batch that could never end.
@@ -138,7 +157,7 @@ class KafkaStreamReader(TopicStreamReader):
             times = self._seen(starts, times_in(start))
             known = known_watermark(times, backend.settings, delay)
             before = start.get("known")
-            reached = max(known, NO_TIME if before is None else before)
+            reached = max(known, NO_TIME if before is None else before, backend.stated_watermark(starts))
             more = {
                 "leaf": self._request.leaf,
                 "times": as_offset(times),
@@ -155,13 +174,6 @@ class KafkaStreamReader(TopicStreamReader):
         """The latest times of all that was read before some offsets."""
         notes, last = observed(self._request), self._noted
         if last is not None and last != starts:
-            if missing := notes.missing(last, starts):
-                raise Conflict(
-                    f'what tasks noted of topic "{self._request.topic}" is not where the driver looks',
-                    detail=f"They have read partition {missing[0]} up to offset {starts[missing[0]]}, and no note of it lies in "
-                    f'"{self._request.home}".',
-                    hint="The home must be a path that the driver and all executors see.",
-                )
             # Spark has written down an offset that knows of them.
             notes.forget(last)
         self._noted = starts
@@ -177,7 +189,8 @@ class KafkaStreamReader(TopicStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, KafkaSlice)
         self._check()
-        return read_kafka(self._request, self._schema, partition)
+        notes = observed(self._request) if self._request.run is not None else None
+        return read_kafka(self._request, self._schema, partition, notes)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         backend = open_topic(self._request)
@@ -190,37 +203,6 @@ class KafkaStreamReader(TopicStreamReader):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._limit = self._ends(open_topic(self._request))
-
-
-def cut_by_append_time(
-    backend: KafkaTopic, starts: Mapping[int, int], ends: dict[int, int], rows_max: int
-) -> dict[int, int]:
-    """Ends for a batch of about so many rows: all partitions up to one append time, so that none runs ahead of another."""
-    rest = {number: end - starts.get(number, 0) for number, end in ends.items() if end > starts.get(number, 0)}
-    most = backend.offsets_of_rows(rows_max)
-    if sum(rest.values()) <= most:
-        return ends
-    share = max(1, most // len(rest))
-    behind = [number for number, count in rest.items() if count > share]
-    until = min(_appended_at(backend, number, starts.get(number, 0) + share) for number in behind)
-    cut = dict(ends)
-    for number in rest:
-        first = starts.get(number, 0)
-        reached = backend.at_time(number, until + 1)
-        # Where very many were appended at one time, they are divided all the same.
-        cut[number] = min(ends[number], max(reached, first), first + 2 * share)
-    return cut
-
-
-def appended_from(backend: KafkaTopic, planned: Mapping[int, int], ends: Mapping[int, int], now: int) -> int:
-    """The earliest append time of what a batch leaves for later ones; now, if it leaves nothing."""
-    left = [number for number, end in ends.items() if end > planned[number]]
-    return min([now, *(_appended_at(backend, number, planned[number]) for number in left)])
-
-
-def _appended_at(backend: KafkaTopic, partition: int, offset: int) -> int:
-    record = backend.read(partition, offset, 1, [])
-    return backend.clock.now() if record is None else int(times_of(record.column("record").field("appended_at"))[0])
 
 
 def _beyond(starts: Mapping[int, int], ends: Mapping[int, int]) -> bool:

@@ -7,6 +7,7 @@ flow's checkpoint, and the next batch's offset carries what all batches before i
 
     offset      {..., "leaf": 0, "times": {"0": [event, appended], ...}, "known": watermark or null}
 
+What producers have stated of time (`producer.state_watermark`) counts from the batch on that begins behind the statement.
 A record's watermark is what was known when its batch was planned, so it stands in the batch's offset: a batch that is done
 again finds the same records late. Another cut into batches may not; that is what such a log can promise.
 """
@@ -17,18 +18,23 @@ import json
 import os
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mainstem.log.log import TopicBackend
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import NO_TIME
 
+if TYPE_CHECKING:
+    from mainstem.log.kafka.kafka_topic import KafkaTopic
+
 __all__ = [
+    "LaneTimes",
     "ObservedTimes",
     "Times",
     "as_offset",
     "known_watermark",
+    "lanes_watermark",
     "observed_folder",
+    "observed_over_topics",
     "observed_watermark",
     "times_in",
 ]
@@ -37,6 +43,8 @@ MICROSECOND = timedelta(microseconds=1)
 
 # Of each partition that has had a record: its latest event time, NO_TIME if none had one, and its latest append time.
 Times = dict[int, tuple[int, int]]
+# The same for the partitions of several topics.
+LaneTimes = dict[tuple[str, int], tuple[int, int]]
 
 
 class ObservedTimes:
@@ -64,13 +72,6 @@ class ObservedTimes:
                 event, appended = found.get(partition, (NO_TIME, NO_TIME))
                 found[partition] = (max(event, seen["event"]), max(appended, seen["appended"]))
         return found
-
-    def missing(self, before: Mapping[int, int], positions: Mapping[int, int]) -> list[int]:
-        """The partitions of which a batch between two positions was read, and nothing was noted."""
-        noted = {partition for partition, (_, end), _ in self._notes() if end == positions.get(partition)}
-        return [
-            number for number, at in sorted(positions.items()) if at > before.get(number, 0) and number not in noted
-        ]
 
     def forget(self, positions: Mapping[int, int]) -> None:
         """Remove the notes of records before some offsets; an offset that Spark has written down knows of them."""
@@ -102,20 +103,53 @@ def known_watermark(times: Times, settings: TopicSettings, delay: int) -> int:
     return NO_TIME if lowest == NO_TIME else lowest - delay
 
 
+def lanes_watermark(times: LaneTimes, settings: Mapping[str, TopicSettings], delay: int) -> int:
+    """The same over the partitions of several topics, each idle by its own topic's rule."""
+    latest = max((appended for _, appended in times.values()), default=NO_TIME)
+    lowest = min(
+        (
+            event
+            for (topic, _), (event, appended) in times.items()
+            if topic in settings and latest - appended <= settings[topic].idle_after // MICROSECOND
+        ),
+        default=NO_TIME,
+    )
+    return NO_TIME if lowest == NO_TIME else lowest - delay
+
+
 def observed_folder(checkpoint: str, leaf: int) -> str:
     return f"{checkpoint}/observed/{leaf}"
 
 
-def observed_watermark(topic: TopicBackend, offset: Mapping[str, Any], checkpoint: str) -> int:
+def observed_watermark(topic: KafkaTopic, offset: Mapping[str, Any], checkpoint: str) -> int:
     """The watermark of a batch that came now and read nothing more than this offset."""
     positions = {int(number): end for number, end in offset["offsets"].items()}
     times = ObservedTimes(observed_folder(checkpoint, offset["leaf"])).until(positions, times_in(offset))
     known = known_watermark(times, topic.settings, offset["delay"])
-    return max(known, NO_TIME if offset["known"] is None else offset["known"])
+    before = NO_TIME if offset["known"] is None else offset["known"]
+    return max(known, before, topic.stated_watermark(positions))
 
 
-def times_in(offset: Mapping[str, Any]) -> Times:
-    return {int(number): (event, appended) for number, (event, appended) in offset.get("times", {}).items()}
+def observed_over_topics(topics: Mapping[str, KafkaTopic], offset: Mapping[str, Any], checkpoint: str) -> int:
+    """The same for an offset of several topics, those of them that are still there."""
+    folder = observed_folder(checkpoint, offset["leaf"])
+    times: LaneTimes = {}
+    stated = []
+    for name, topic in topics.items():
+        positions = {int(number): end for number, end in offset["topics"].get(name, {}).items()}
+        seen = ObservedTimes(f"{folder}/{name}").until(positions, times_in(offset, name))
+        times |= {(name, number): pair for number, pair in seen.items()}
+        stated.append(topic.stated_watermark(positions))
+    known = lanes_watermark(times, {name: topic.settings for name, topic in topics.items()}, offset["delay"])
+    before = NO_TIME if offset["known"] is None else offset["known"]
+    return max(known, before, min(stated, default=NO_TIME))
+
+
+def times_in(offset: Mapping[str, Any], topic: str = "") -> Times:
+    """The times in an offset; of one `topic`, where it is of several."""
+    known = offset.get("times", {})
+    pairs = known.get(topic, {}) if topic and "glob" in offset else known
+    return {int(number): (event, appended) for number, (event, appended) in pairs.items()}
 
 
 def as_offset(times: Times) -> dict[str, list[int]]:

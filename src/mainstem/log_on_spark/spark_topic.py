@@ -111,6 +111,17 @@ class SparkTopic(Topic):
             from mainstem.log_on_spark.native_rows import history_rows
 
             return history_rows(spark, build.files, leaf.schema, delay)
+        if build is not None and build.pace == "real-time":
+            from mainstem.log_on_spark.real_time_rows import real_time_rows
+
+            return real_time_rows(spark, self._log, self.name, leaf, start)
+        cuts = None if build is None else build.cuts.get(self.name)
+        if cuts is not None and start == "latest":
+            raise Invalid(
+                f'what was made of topic "{self.name}" cannot be made again',
+                detail='It is read from "latest" on: where that was when the flow began is not written down.',
+                hint='Read it from "earliest", from a time or from offsets.',
+            )
         columns = tuple(leaf.schema.names) if leaf.columns is None else leaf.columns
         run = None if build is None else build.run
         request = TopicRequest(
@@ -129,6 +140,7 @@ class SparkTopic(Topic):
             condition=leaf.condition,
             history=None if build is None or build.after is None else build.after.end,
             clock="" if build is None else build.clock,
+            cuts=cuts,
         )
         if build is not None and build.rows_max != ROWS_MAX:
             request = replace(request, rows_max=build.rows_max)

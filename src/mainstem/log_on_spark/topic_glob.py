@@ -30,12 +30,12 @@ __all__ = ["TOPIC", "TopicGlob", "fitting", "why_not"]
 TOPIC = "topic"
 
 # Ends of the names that Mainstem gives to topics of its own, and the beginning of the others.
-_OWN_ENDS = (".late", ".rejected")
+_OWN_ENDS = (".late", ".rejected", ".unreadable")
 _OWN_BEGINNING = "mainstem."
 
 
 def fitting(glob: str, names: Iterable[str]) -> list[str]:
-    """The names that fit, without those of Mainstem's own topics (`mainstem.*`, `*.late`, `*.rejected`).
+    """The names that fit, without those of Mainstem's own topics (`mainstem.*`, `*.late`, `*.rejected`, ...).
 
     >>> fitting("orders*", ["orders", "orders.eu", "orders.late", "orders.emails.rejected", "clicks"])
     ['orders', 'orders.eu']
@@ -53,6 +53,9 @@ def why_not(settings: TopicSettings, wanted: pa.Schema, event_time: str | None) 
     both = [field.with_nullable(True).remove_metadata() for field in wanted if field.name in stored.names]
     if event_time is not None and settings.event_time != event_time:
         return f'its event time is {settings.event_time or "none"}, not "{event_time}"'
+    if not both:
+        # Its rows are counted, with nulls in all columns.
+        return ""
     try:
         evolve(
             pa.schema([stored.field(field.name).with_nullable(True).remove_metadata() for field in both]),
@@ -134,6 +137,7 @@ class TopicGlob:
         run = None if build is None else build.run
         request = TopicRequest(
             home=self._home,
+            log=self._log.address,
             topic=self._glob,
             columns=columns,
             delay=delay,

@@ -56,6 +56,8 @@ class TopicRequest:
     stop: Any = None
     # Beside which checkpoint the clock of its batches is kept; empty where they need none. See `batch_clock`.
     clock: str = ""
+    # Where the batches of a replay end, one after the other, and behind the last one nothing comes: [{"0": 17}, ...].
+    cuts: Any = None
 
     @property
     def run(self) -> FlowRun | None:

@@ -36,6 +36,7 @@ from mainstem.log_on_spark.passed_tokens import PassedTokens
 from mainstem.log_on_spark.row_condition import columns_in, condition_mask
 from mainstem.log_on_spark.topic_identity import check_same_topic
 from mainstem.log_on_spark.topic_request import TopicRequest
+from mainstem.log_on_spark.worker_memory import spare_collections
 
 __all__ = ["TopicSlice", "TopicStreamReader", "open_log", "planned_batches", "read_slice", "slices_between"]
 
@@ -58,10 +59,14 @@ def open_backend(request: TopicRequest) -> EmbeddedTopic:
     return open_log(request.home).open_topic(request.topic)
 
 
+# A task costs more than to read so many rows.
+SLICE_ROWS_MIN = 10_000
+
+
 def slices_between(starts: Mapping[int, int], ends: Mapping[int, int], wanted: int) -> list[TopicSlice]:
-    """About `wanted` slices, none of more than one partition; a partition's lie in order."""
+    """About `wanted` slices, none of more than one partition; a partition's lie in order. Small ones are not cut."""
     sizes = {partition: ends[partition] - starts.get(partition, 0) for partition in sorted(ends)}
-    share = max(1, sum(sizes.values()) / max(1, wanted))
+    share = max(SLICE_ROWS_MIN, sum(sizes.values()) / max(1, wanted))
     slices = []
     for partition, size in sizes.items():
         count = max(1, round(size / share))
@@ -85,6 +90,7 @@ def planned_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The rows that are wanted, with the asked columns in their order."""
     condition = request.condition
+    spare_collections()
     for batch in batches:
         wanted = batch if condition is None else batch.filter(condition_mask(condition, batch))
         if wanted.num_rows:
@@ -178,7 +184,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if not self._waking.wait(self._request.wait_ms / 1000):
                     backend.settle()
                 ends = self._ends(backend)
-        planned = self._planned(backend, starts, self._cut(backend, starts, ends))
+        planned = self._planned(backend, starts, self._cut(backend, starts, self._replayed(starts, ends)))
         applied = passed.applied if passed.applied and passed.reached(planned) else start.get("applied", {})
         offset = self._offset(backend, planned) | ({"applied": applied} if applied else {})
         if not self._request.clock:
@@ -203,6 +209,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 # Dropped before it was held. Said now, and not by a batch that could never end.
                 backend.read(number, first, 1, [])
         return ends
+
+    def _replayed(self, starts: Mapping[int, int], ends: dict[int, int]) -> dict[int, int]:
+        """Of what there is, what the next batch of a replay may have."""
+        for cut in self._request.cuts or ():
+            within = {number: min(end, cut.get(str(number), 0)) for number, end in ends.items()}
+            if _beyond(starts, within):
+                return within
+        return ends if self._request.cuts is None else {number: starts.get(number, 0) for number in ends}
 
     def _ends(self, backend: TopicBackend) -> dict[int, int]:
         return _ends(backend) if self._limit is None else self._limit

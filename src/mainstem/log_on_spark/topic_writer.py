@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mainstem.crash_points import reach
 from mainstem.errors import InvalidRows
@@ -25,7 +27,7 @@ from mainstem.log_on_spark.rejected_rows import Rejection, reject
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["TopicWriter", "flow_producer"]
+__all__ = ["TopicWriter", "flow_producer", "taken_away_first"]
 
 APPENDS_MAX = 1000
 # An append is read and checked as a whole: this many rows are enough to be fast.
@@ -37,6 +39,16 @@ TIMEOUT = "10 minutes"
 def flow_producer(log: Log, run: FlowRun) -> Producer:
     """The producer under whose name a flow appends. A rebuilt version begins with its own sequences."""
     return Producer(log, log.open_producer(f"mainstem.flow.{run.flow}.v{run.version}"))
+
+
+def taken_away_first(rows: pa.Table) -> pa.Table:
+    """Rows of a changing table with those first that are taken away, whose `partition` is below 0: the old and the new row
+    of a key may be from two tasks, and who reads the topic goes by its order. Others stay as they are."""
+    if "record" not in rows.column_names or not rows.num_rows:
+        return rows
+    partition = pc.struct_field(rows.column("record"), ["partition"])
+    put_in = np.asarray(pc.fill_null(pc.greater_equal(partition, 0), True))
+    return rows if put_in.all() else rows.take(pa.array(np.argsort(put_in, kind="stable")))
 
 
 class TopicWriter:
@@ -52,7 +64,7 @@ class TopicWriter:
         return self._producer.kept_sequence(self._topic) // APPENDS_MAX
 
     def write(self, rows: DataFrame, batch: Batch) -> Written:
-        table = rows.toArrow()
+        table = taken_away_first(rows.toArrow())
         reach("sink_rows_computed")
         return self.append(table, batch)
 

@@ -26,4 +26,9 @@ class TopicsSource(DataSource):
     def streamReader(self, schema: StructType) -> TopicsStreamReader:  # noqa: N802 - Spark's name
         from mainstem.log_on_spark.topics_stream_reader import TopicsStreamReader
 
-        return TopicsStreamReader(TopicRequest.from_options(self.options), arrow_schema(schema))
+        request = TopicRequest.from_options(self.options)
+        if request.log:
+            from mainstem.log_on_spark.kafka_topics_reader import KafkaTopicsReader
+
+            return KafkaTopicsReader(request, arrow_schema(schema))
+        return TopicsStreamReader(request, arrow_schema(schema))

@@ -19,9 +19,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
+from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.embedded.waking import Watch
 from mainstem.log.partition_reads import offsets_at
+from mainstem.log.record import RECORD
 from mainstem.log.topic import Topic
 from mainstem.log.topic_reads import LiveReads
 from mainstem.log.topic_settings import TopicSettings
@@ -35,7 +37,7 @@ from mainstem.log_on_spark.topic_identity import check_same_topic
 from mainstem.log_on_spark.topic_request import TopicRequest
 from mainstem.log_on_spark.topic_stream_reader import TopicSlice, open_log, read_slice, slices_between
 
-__all__ = ["TopicsStreamReader"]
+__all__ = ["Positions", "TopicsSlice", "TopicsStreamReader", "by_topic"]
 
 REFUSED_TOPICS = "mainstem.refused_topics"
 REFUSED_SCHEMA = "flow STRING, topics STRING, topic STRING, reason STRING"
@@ -74,9 +76,12 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._request.run is not None:
             check_epoch(self._request.home, self._request.run)
 
+    def _log(self) -> EmbeddedLog:
+        return open_log(self._request.home)
+
     def _topics(self, refused: dict[str, str]) -> dict[str, EmbeddedTopic]:
         """The topics that fit; of the others the reason is added to `refused`, and noted."""
-        log = open_log(self._request.home)
+        log = self._log()
         plain = pa.schema([field for field in self._schema if field.name not in (TOPIC, "record")])
         event_time = None if self._request.delay is None else self._event_time()
         found = {}
@@ -96,7 +101,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return marked[0] if marked else None
 
     def _note(self, topic: str, reason: str) -> None:
-        log = open_log(self._request.home)
+        log = self._log()
         notes = Topic(log, log.create_topic(TopicSettings.of(REFUSED_TOPICS, schema=REFUSED_SCHEMA)))
         row = {"flow": self._request.flow, "topics": self._request.topic, "topic": topic, "reason": reason}
         notes.append([row])
@@ -139,11 +144,18 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._hold(topics, at, cut)
         # Of a topic that is gone the id is kept: one that is made again must not be taken for it.
         offset = self._offset(at | cut, began, refused, start.get("ids", {}) | _ids(topics))
+        return self._timed(topics, start, offset, at, cut, ends)
+
+    def _timed(
+        self, topics: Mapping[str, EmbeddedTopic], start: dict[str, Any], offset: dict[str, Any], at: Positions,
+        cut: Positions, ends: Positions,
+    ) -> dict[str, Any]:  # fmt: skip
+        """The offset with the clock of its batch, where that needs one."""
         if not self._request.clock:
             return offset
-        now = now_of(self._request.clock, open_log(self._request.home).clock)
+        now = now_of(self._request.clock, self._log().clock)
         appended = min(
-            (topics[name].appended_from(ends, now) for name, ends in _by_topic(at | cut, topics)), default=now
+            (topics[name].appended_from(reached, now) for name, reached in by_topic(at | cut, topics)), default=now
         )
         clocks = Clocks(self._watermark(topics, at | cut), now, appended)
         return clocked(offset, start, clocks, self._request.delay, self._request.clock)
@@ -153,7 +165,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         delay = self._request.delay
         if delay is None:
             return NO_TIME
-        found = [topics[name].watermark_from(ends, delay) for name, ends in _by_topic(at, topics) if any(ends.values())]
+        found = [topics[name].watermark_from(ends, delay) for name, ends in by_topic(at, topics) if any(ends.values())]
         return min(found, default=NO_TIME)
 
     def _cut(self, topics: Mapping[str, EmbeddedTopic], at: Positions, ends: Positions) -> Positions:
@@ -227,14 +239,22 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TopicsSlice)
         self._check()
-        condition = self._request.condition
-        known = {*open_log(self._request.home).open_topic(partition.topic).settings.stored_schema.names, "record"}
+        request, schema = self._of_topic(partition.topic)
+        yield from self._wanted(read_slice(request, schema, partition.part), partition.topic)
+
+    def _of_topic(self, topic: str) -> tuple[TopicRequest, pa.Schema]:
+        """What is wanted of one of the topics: the columns that it has."""
+        known = {*self._log().open_topic(topic).settings.stored_schema.names, "record"}
         # Something must be read for its rows to be counted.
         columns = tuple(name for name in self._request.columns if name in known) or ("record",)
-        request = replace(self._request, topic=partition.topic, columns=columns, condition=None)
-        fields = [field for field in self._schema if field.name in known]
-        for batch in read_slice(request, pa.schema(fields), partition.part):
-            whole = self._whole(batch, partition.topic)
+        there = self._schema.names
+        fields = [self._schema.field(name) if name in there else pa.field(name, RECORD) for name in columns]
+        return replace(self._request, topic=topic, columns=columns, condition=None), pa.schema(fields)
+
+    def _wanted(self, batches: Iterable[pa.RecordBatch], topic: str) -> Iterator[pa.RecordBatch]:
+        condition = self._request.condition
+        for batch in batches:
+            whole = self._whole(batch, topic)
             wanted = whole if condition is None else whole.filter(condition_mask(condition, whole))
             if wanted.num_rows:
                 yield wanted
@@ -257,7 +277,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._watch = None
 
 
-def _by_topic(at: Positions, topics: Iterable[str]) -> Iterator[tuple[str, dict[int, int]]]:
+def by_topic(at: Positions, topics: Iterable[str]) -> Iterator[tuple[str, dict[int, int]]]:
     for name in topics:
         yield name, {number: end for (topic, number), end in at.items() if topic == name}
 

@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     # For type checkers and editors only; a test holds that it names the same things as `_DEFINED_IN`.
+    from mainstem.operators.aggregate import aggregate
     from mainstem.operators.clock_correction import clock_corrected
     from mainstem.operators.comparison import compare_with
     from mainstem.operators.dedupe import dedupe
+    from mainstem.operators.distinct import distinct
+    from mainstem.operators.enrich import enrich, latest
+    from mainstem.operators.join import join
     from mainstem.operators.late_rows import late_rows, on_time_rows
     from mainstem.operators.process import process
     from mainstem.operators.processes.process_class import Process
     from mainstem.operators.processes.timers import Timers
+    from mainstem.operators.table import table
+    from mainstem.operators.top import top
     from mainstem.operators.windowed import windowed
     from mainstem.operators.windows.triggers import after_rows, each_row, every, first_of
     from mainstem.operators.windows.window_kinds import (
@@ -36,21 +42,28 @@ __all__ = [
     "Process",
     "Timers",
     "after_rows",
+    "aggregate",
     "calendar",
     "clock_corrected",
     "compare_with",
     "cumulating",
     "dedupe",
+    "distinct",
     "each_row",
+    "enrich",
     "every",
     "everything",
     "first_of",
     "hopping",
+    "join",
     "late_rows",
+    "latest",
     "on_time_rows",
     "process",
     "sessions",
     "sliding",
+    "table",
+    "top",
     "tumbling",
     "validity",
     "windowed",
@@ -60,21 +73,28 @@ _DEFINED_IN = {
     "Process": "processes.process_class",
     "Timers": "processes.timers",
     "after_rows": "windows.triggers",
+    "aggregate": "aggregate",
     "calendar": "windows.window_kinds",
     "clock_corrected": "clock_correction",
     "compare_with": "comparison",
     "cumulating": "windows.window_kinds",
     "dedupe": "dedupe",
+    "distinct": "distinct",
     "each_row": "windows.triggers",
+    "enrich": "enrich",
     "every": "windows.triggers",
     "everything": "windows.window_kinds",
     "first_of": "windows.triggers",
     "hopping": "windows.window_kinds",
+    "join": "join",
     "late_rows": "late_rows",
+    "latest": "enrich",
     "on_time_rows": "late_rows",
     "process": "process",
     "sessions": "windows.window_kinds",
     "sliding": "windows.window_kinds",
+    "table": "table",
+    "top": "top",
     "tumbling": "windows.window_kinds",
     "validity": "windows.window_kinds",
     "windowed": "windowed",

@@ -15,6 +15,7 @@ from mainstem.errors import Invalid
 from mainstem.log.record import RECORD_MARK
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.operators.comparison_engine import WINDOW, ComparisonEngine, comparable
+from mainstem.operators.stage.arrow_columns import microseconds, whole
 from mainstem.operators.stage.frame_columns import (
     Shown,
     by_names,
@@ -25,7 +26,7 @@ from mainstem.operators.stage.frame_columns import (
     shaped,
 )
 from mainstem.operators.stage.hashes import key_hashes
-from mainstem.operators.stage.keyed_rows import microseconds, native_hashes, native_tie, whole
+from mainstem.operators.stage.keyed_rows import native_hashes, native_tie
 from mainstem.operators.stage.stage import StageSpec, remembered, staged
 from mainstem.operators.windows.window_time import WINDOW_MARK
 

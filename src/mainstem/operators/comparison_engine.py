@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mainstem.operators.stage.arrow_columns import in_log_order, numbers
 from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mixed
-from mainstem.operators.stage.keyed_rows import in_log_order, numbers
 
 __all__ = ["ComparisonEngine", "comparable"]
 

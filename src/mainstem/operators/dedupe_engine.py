@@ -22,9 +22,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mainstem.operators.stage.arrow_columns import in_log_order, numbers
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mixed
-from mainstem.operators.stage.keyed_rows import in_log_order, numbers
 
 __all__ = ["DedupeEngine"]
 

@@ -10,6 +10,7 @@ results = (
 
 from mainstem.testing.results import TestResults
 from mainstem.testing.scripted_rows import ScriptedRows
+from mainstem.testing.several_streams import TestStreams
 from mainstem.testing.stream_script import TestStream
 
-__all__ = ["ScriptedRows", "TestResults", "TestStream"]
+__all__ = ["ScriptedRows", "TestResults", "TestStream", "TestStreams"]

@@ -1,4 +1,4 @@
-"""A scripted stream in a home of its own: a topic, a flow that reads it, and a clock that the script moves.
+"""Scripted streams in a home of their own: topics, a flow that reads them, and a clock that the script moves.
 
 Each step is waited for before the next one. A batch that is killed dies when its rows were made and not yet taken; the flow is
 then started again, as after a crash.
@@ -7,7 +7,7 @@ then started again, as after a crash.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mainstem.clock import ManualClock, as_datetime
@@ -21,47 +21,59 @@ from mainstem.operators.stage.stage_manifest import StageManifests
 from mainstem.stem import Mainstem
 from mainstem.testing.collecting_sink import CollectingSink
 from mainstem.testing.results import TestResults
-from mainstem.testing.scripted_log import Append, LogStep
+from mainstem.testing.scripted_log import Append, LogStep, ScriptedTopic
 from mainstem.testing.scripted_rows import told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from mainstem.flows.runner import RunningFlows
-    from mainstem.testing.stream_script import TestStream
 
 __all__ = ["run_in_home"]
 
-TOPIC, FLOW = "test", "results"
+FLOW = "results"
 # Without a delay only what is stated moves the watermark: what is observed is so far behind that it never does.
 NEVER_BY_ITSELF = "36500 days"
 # Columns of <flow>.late that say where a row was found, not what it was.
 OF_THE_FLOW = ("record", "stage", "version", "batch")
 
 
-def run_in_home(script: TestStream, operator: Callable[[Any], Any], spark: SparkSession | str) -> TestResults:
-    """Run a script from its first step to its last."""
+def run_in_home(
+    topics: Mapping[str, ScriptedTopic],
+    steps: Sequence[LogStep],
+    operator: Callable[..., Any],
+    spark: SparkSession | str,
+) -> TestResults:
+    """Run a script from its first step to its last; the operator takes the streams by their names."""
     clock = ManualClock()
     with tempfile.TemporaryDirectory(prefix="mainstem-test-") as home:
         stem = Mainstem(EmbeddedLog(home, upkeep="manual", clock=clock), home=home, spark=spark)
         with stem:
-            return _ScriptedHome(stem, clock, script, operator).run()
+            return _ScriptedHome(stem, clock, topics, steps, operator).run()
 
 
 class _ScriptedHome:
     """One run. For one thread."""
 
-    def __init__(self, stem: Mainstem, clock: ManualClock, script: TestStream, operator: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        stem: Mainstem,
+        clock: ManualClock,
+        topics: Mapping[str, ScriptedTopic],
+        steps: Sequence[LogStep],
+        operator: Callable[..., Any],
+    ) -> None:
         self._stem = stem
         self._clock = clock
-        self._script = script
+        self._topics = topics
+        self._steps = steps
         self._operator = operator
         self._sink = CollectingSink(FLOW)
-        partitions = 1 + max((step.partition for step in script.steps if isinstance(step, Append)), default=0)
-        settings = {} if script.event_time is None else {"idle_after": NEVER_BY_ITSELF, "ahead_max": NEVER_BY_ITSELF}
-        self._topic = stem.create_topic(
-            TOPIC, schema=script.schema, event_time=script.event_time, partitions=partitions, **settings
-        )
+        for name, topic in topics.items():
+            appends = [step for step in steps if isinstance(step, Append) and step.stream == name]
+            timed = {} if topic.event_time is None else {"idle_after": NEVER_BY_ITSELF, "ahead_max": NEVER_BY_ITSELF}
+            partitions = 1 + max((step.partition for step in appends), default=0)
+            stem.create_topic(name, schema=topic.schema, event_time=topic.event_time, partitions=partitions, **timed)
         self._producer = stem.producer("test")
         self._manifests = StageManifests(FlowStore(stem.home, FLOW).checkpoint(1))
 
@@ -69,7 +81,7 @@ class _ScriptedHome:
         set_now(self._manifests.folder, self._clock.now())
         running = self._stem.start(self._flows)
         try:
-            for step in self._script.steps:
+            for step in self._steps:
                 self._sink.killing = step.killed
                 self._do(step)
                 running = self._until_idle(running)
@@ -80,14 +92,17 @@ class _ScriptedHome:
         return self._results()
 
     def _flows(self, stem: Mainstem) -> Iterator[Flow]:
-        delay = None if self._script.event_time is None else self._script.delay or NEVER_BY_ITSELF
-        yield Flow(self._operator(stem.topic(TOPIC).stream(watermark=delay)), into=self._sink)
+        streams = {}
+        for name, topic in self._topics.items():
+            delay = None if topic.event_time is None else topic.delay or NEVER_BY_ITSELF
+            streams[name] = stem.topic(name).stream(watermark=delay)
+        yield Flow(self._operator(**streams), into=self._sink)
 
     def _do(self, step: LogStep) -> None:
         if isinstance(step, Append):
-            self._topic.append(step.rows, partition=step.partition)
+            self._stem.topic(step.stream).append(step.rows, partition=step.partition)
         elif step.kind == "watermark":
-            self._producer.state_watermark(TOPIC, as_datetime(step.at))
+            self._producer.state_watermark(step.stream, as_datetime(step.at))
         else:
             self._clock.set(as_datetime(step.at))
             set_now(self._manifests.folder, step.at)

@@ -131,13 +131,14 @@ class ScriptedRows:
             hint="Use run_on_spark in place of run, or test the operator by itself.",
         )
 
-    def through(self, spec: StageSpec, name: str | None = None) -> ScriptedRows:
+    def through(self, spec: StageSpec, name: str | None = None, others: Sequence[ScriptedRows] = ()) -> ScriptedRows:
         """What an operator's engine makes of the batches, one by one, with its state in memory."""
         called = name or self.run.named(spec.operator)
         state = MemoryState(spec.engine.state_schema)
         given, offset = [], 0
-        for batch in self.batches:
-            prepared = spec.prepare_rows(batch.rows)
+        for parts in zip(self.batches, *(other.batches for other in others), strict=True):
+            prepared = _prepared(spec, [part.rows for part in parts])
+            batch = replace(parts[0], clock=_earliest([part.clock for part in parts]))
             clock = _clock(batch.clock, spec)
             step = spec.engine.step(state, prepared, clock)
             if batch.killed:
@@ -145,7 +146,8 @@ class ScriptedRows:
                 _check_same(step, spec.engine.step(state, prepared, clock), called)
             self._note(step, spec)
             state.apply(step)
-            given.append(ScriptedBatch(shown(step.output, 0, offset, batch.clock), batch.clock, batch.killed))
+            after = batch.clock.earlier(spec.behind)
+            given.append(ScriptedBatch(shown(step.output, 0, offset, after), after, batch.killed))
             offset += step.output.num_rows
         self.run.state_rows[called] = state.rows.num_rows
         return ScriptedRows(stage_schema(spec.engine), given, self.run)
@@ -199,6 +201,17 @@ def _check_same(first: Step, second: Step, stage: str) -> None:
                 f"{one.to_pylist() if isinstance(one, pa.Table) else one}, then "
                 f"{other.to_pylist() if isinstance(other, pa.Table) else other}"
             )
+
+
+def _prepared(spec: StageSpec, inputs: Sequence[pa.Table]) -> pa.Table:
+    """The rows of all inputs as the engine takes them."""
+    parts = [by.arrow(rows) for by, rows in zip(spec.preparations, inputs, strict=True)]
+    return parts[0] if len(parts) == 1 else pa.concat_tables([part.select(parts[0].schema.names) for part in parts])
+
+
+def _earliest(clocks: Sequence[BatchClock]) -> BatchClock:
+    """Of inputs that are behind the watermark by different spans, the one that is furthest behind."""
+    return min(clocks, key=lambda clock: clock.watermark)
 
 
 def _clock(clock: BatchClock, spec: StageSpec) -> BatchClock:

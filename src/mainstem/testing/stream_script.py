@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from mainstem.clock import as_us
-from mainstem.durations import Duration, duration_us
+from mainstem.durations import Duration
 from mainstem.errors import Invalid
 from mainstem.log.normal_schema import nullable_schema
 from mainstem.log.python_rows import arrays_of, dicts_of
 from mainstem.log.schema_ddl import schema_from_ddl
 from mainstem.testing.results import TestResults
-from mainstem.testing.scripted_log import Append, LogStep, Moment, batches_of
+from mainstem.testing.scripted_log import ONLY, Append, LogStep, Moment, ScriptedTopic, batches_of
 from mainstem.testing.scripted_rows import ScriptedRows, ScriptedRun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["TestStream"]
+__all__ = ["Batches", "TestStream", "run_scripted"]
 
 Batches = Literal["scripted", "single rows", "one"]
 
@@ -102,24 +102,18 @@ class TestStream:
         `operator`: a function of rows that calls operators of Mainstem. `batches`: as scripted, a batch for each "single
         row", or all in "one": on-time and final results are the same for all three, and a test may hold that.
         """
-        run = ScriptedRun()
-        delay = None if self.delay is None else duration_us(self.delay, setting="delay")
-        schema, scripted = batches_of(self.schema, self.event_time, delay, self.steps, batches)
-        given = operator(ScriptedRows(schema, scripted, run))
-        if not isinstance(given, ScriptedRows):
-            raise Invalid(
-                f"the operator gave a {type(given).__name__}",
-                detail="It is to give what the last operator in it gave.",
-                hint="Return the rows: .run(lambda rows: dedupe(rows, ...)).",
-            )
-        plain = [_changes(batch.rows) for batch in given.batches]
-        return TestResults(plain, run.late, run.counts, run.state_rows, sum(batch.killed for batch in scripted))
+        return run_scripted({ONLY: self.topic}, self.steps, _alone(operator), batches)
 
     def run_on_spark(self, operator: Callable[[Any], Any], spark: SparkSession | str = "local[2]") -> TestResults:
         """The same in a home of its own, in a temporary folder: a topic, a flow that reads it, a Spark session."""
         from mainstem.testing.scripted_home import run_in_home
 
-        return run_in_home(self, operator, spark)
+        return run_in_home({ONLY: self.topic}, self.steps, _alone(operator), spark)
+
+    @property
+    def topic(self) -> ScriptedTopic:
+        """What the stream is of."""
+        return ScriptedTopic(self.schema, self.event_time, self.delay)
 
     def _with(self, step: LogStep) -> TestStream:
         return self._replaced((*self.steps, step))
@@ -133,6 +127,29 @@ class TestStream:
         """Times may be written as text."""
         zoned = {field.name for field in self.schema if pa.types.is_timestamp(field.type) and field.type.tz is not None}
         return {name: _read(value) if name in zoned else value for name, value in row.items()}
+
+
+def run_scripted(
+    topics: Mapping[str, ScriptedTopic], steps: Sequence[LogStep], operator: Callable[..., Any], batches: Batches
+) -> TestResults:
+    """What an operator makes of scripted streams, which it takes by their names."""
+    run = ScriptedRun()
+    scripted = batches_of(topics, steps, batches)
+    given = operator(**{name: ScriptedRows(topics[name].shown, of, run) for name, of in scripted.items()})
+    if not isinstance(given, ScriptedRows):
+        raise Invalid(
+            f"the operator gave a {type(given).__name__}",
+            detail="It is to give what the last operator in it gave.",
+            hint="Return the rows: .run(lambda rows: dedupe(rows, ...)).",
+        )
+    plain = [_changes(batch.rows) for batch in given.batches]
+    killed = sum(batch.killed for batch in next(iter(scripted.values())))
+    return TestResults(plain, run.late, run.counts, run.state_rows, killed)
+
+
+def _alone(operator: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A function of one stream, whatever it calls it, as one of streams by their names."""
+    return lambda **streams: operator(*streams.values())
 
 
 def _read(value: Any) -> Any:

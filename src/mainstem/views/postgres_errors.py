@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,7 +11,7 @@ from psycopg import Error, InterfaceError, OperationalError, errors
 from mainstem.errors import Conflict, DatabaseUnavailable, DiskFull, Invalid, LockHeld, Unavailable, ViewNotFound
 from mainstem.views.postgres_address import PostgresAddress
 
-__all__ = ["is_lost", "rolled_back_by_server", "translated", "unreachable"]
+__all__ = ["is_lost", "may_pass", "rolled_back_by_server", "translated", "unreachable"]
 
 # Rolled back whole, through no fault of the one who asked: the same again may well succeed.
 _AGAIN = (errors.DeadlockDetected, errors.SerializationFailure)
@@ -29,6 +30,15 @@ def is_lost(error: BaseException) -> bool:
     """Whether the connection ended, and with it all knowledge of what became of a COMMIT on its way."""
     gone = (errors.AdminShutdown, errors.CrashShutdown, errors.IdleInTransactionSessionTimeout, InterfaceError)
     return isinstance(error, gone) or (isinstance(error, OperationalError) and error.sqlstate is None)
+
+
+# A server that says no has its reasons; one that comes up or goes down says that.
+_SAID_NO = re.compile(r"FATAL:\s+(?!.*(?:starting up|shutting down|recovery mode|too many))")
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether a database that could not be had may be there a little later."""
+    return isinstance(error, DatabaseUnavailable) and not _SAID_NO.search(error.detail)
 
 
 def unreachable(address: PostgresAddress, error: BaseException) -> DatabaseUnavailable:

@@ -185,18 +185,13 @@ class PostgresStore:
         connection.execute(update, (self.view, facts.encode().decode()))
         connection.execute("SELECT pg_notify($1, '')", (channel_of(facts.id),))
 
-    def keep_changes(self, changes_max: int | None, changes_age_us: int | None) -> None:
-        def changed(facts: Facts) -> Facts:
-            return replace(
-                facts,
-                changes_max=facts.changes_max if changes_max is None else changes_max,
-                changes_age_us=facts.changes_age_us if changes_age_us is None else changes_age_us,
-            )
-
-        facts = self.facts()
-        if changed(facts) != facts:
+    def keep_changes(
+        self, changes_max: int | None, changes_age_us: int | None, history_age_us: int | None = None
+    ) -> None:
+        settings = changes_max, changes_age_us, history_age_us
+        if (facts := self.facts()).keeping(*settings) != facts:
             with self.writing() as connection:
-                self.write_facts(connection, changed(self.facts_in(connection, "FOR UPDATE")))
+                self.write_facts(connection, self.facts_in(connection, "FOR UPDATE").keeping(*settings))
 
     def remove(self) -> None:
         with self.writing() as connection:

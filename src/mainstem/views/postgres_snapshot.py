@@ -16,12 +16,13 @@ from psycopg import RawServerCursor, errors
 
 from mainstem.views.change_rows import change_rows
 from mainstem.views.postgres_columns import encoded, unfit, wire_type
+from mainstem.views.postgres_history import PostgresHistory
 from mainstem.views.postgres_pool import Encoded, Session
 from mainstem.views.postgres_tables import PostgresTables
 from mainstem.views.stored_columns import arrow_column, python_value
 from mainstem.views.view_facts import Facts, no_such_version
 from mainstem.views.view_key import key_columns
-from mainstem.views.view_store import Progress
+from mainstem.views.view_store import KeptSince, Progress
 
 if TYPE_CHECKING:
     from mainstem.views.postgres_place import PostgresStore
@@ -59,7 +60,7 @@ class PostgresSnapshot:
     def _one(self, sql: str, parameters: list[Any] | None = None) -> Any:
         return self._connection.execute(sql, parameters, binary=True).fetchone()
 
-    def get(self, key: Any) -> dict[str, Any] | None:
+    def get(self, key: Any, position: int | None = None) -> dict[str, Any] | None:
         tables = self._tables
         columns = key_columns(key, tables.key, self.schema, view=tables.view)
         given = []
@@ -68,7 +69,11 @@ class PostgresSnapshot:
             if column.null_count or unfit(column, field, tables.key):
                 return None
             given.append(Encoded(encoded(column)[0].as_py(), wire_type(field.type)[1]))
-        values = self._one(tables.select_row, given)
+        changed = None if position is None else self._one(tables.select_row_before, [*given, position])
+        if changed is not None:
+            values = None if changed[0] == "insert" else changed[1:]
+        else:
+            values = self._one(tables.select_row, given)
         if values is None:
             return None
         return {field.name: python_value(value, field.type) for field, value in zip(self.schema, values, strict=True)}
@@ -81,16 +86,19 @@ class PostgresSnapshot:
         sizes = "SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class AS c WHERE c.relnamespace = $1::regnamespace"
         return int(self._one(f"{sizes} AND c.relkind = 'r'", [f'"{self._tables.name}"'])[0])
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, sorted by key."""
+    def batches(self, position: int | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows, sorted by key; as they were right after a position."""
         with RawServerCursor(self._connection, "mainstem_rows") as cursor:
-            cursor.execute(self._tables.select_rows, binary=True)
+            if position is None:
+                cursor.execute(self._tables.select_rows, binary=True)
+            else:
+                cursor.execute(self._tables.select_rows_before, (position,), binary=True)
             while rows := cursor.fetchmany(BATCH_ROWS):
                 yield self._batch(rows)
 
-    def to_arrow(self) -> pa.Table:
-        """All rows, sorted by key."""
-        return pa.Table.from_batches(self.batches(), schema=self.schema)
+    def to_arrow(self, position: int | None = None) -> pa.Table:
+        """All rows, sorted by key; as they were right after a position."""
+        return pa.Table.from_batches(self.batches(position), schema=self.schema)
 
     def _batch(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
         columns = zip(*rows, strict=True) if rows else iter([()] * len(self.schema))
@@ -122,6 +130,22 @@ class PostgresSnapshot:
         commits = self._connection.execute(f"{ends} WHERE end_position > $1 ORDER BY 1", (after,)).fetchall()
         old, new = (self._side(side, change, after, until) for side, change in (("old", "delete"), ("new", "insert")))
         return change_rows(self.schema, old, new, [(end, at) for end, at in commits])
+
+    def commits(self) -> list[tuple[int, int]]:
+        select = f"SELECT end_position, batch FROM {self._tables.table('commits')} ORDER BY end_position"
+        return [(end, batch) for end, batch in self._connection.execute(select)]
+
+    def kept_since(self) -> KeptSince | None:
+        return PostgresHistory(self._connection, self._tables).since()
+
+    def position_at(self, at: int) -> int | None:
+        return PostgresHistory(self._connection, self._tables).position_at(at)
+
+    def position_reached(self, topic: str, partition: int, end: int) -> int | None:
+        return PostgresHistory(self._connection, self._tables).position_reached(topic, partition, end)
+
+    def reached(self) -> list[tuple[int, str, int, int]]:
+        return PostgresHistory(self._connection, self._tables).reached()
 
     def _side(self, side: str, change: str, after: int, until: int) -> tuple[list[int], pa.RecordBatch]:
         select = self._tables.select_changes(side)

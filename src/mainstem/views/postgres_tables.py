@@ -9,6 +9,8 @@
                    trimmed (changes up to this position are gone)
         about      what this schema is: format, view, version, key, schema
 
+and, where the view keeps its history, the two tables of `postgres_history.py`.
+
 The id in its name is that of the view: one that was dropped and made again has other schemas, so whoever still writes
 into the old ones notices. Times of commits are microseconds since 1970.
 """
@@ -118,6 +120,38 @@ class PostgresTables:
         return (
             f"SELECT c.position, {self.selected(f'(c.{side})')} FROM {self.table('changes')} AS c "
             "WHERE c.position > $1 AND c.position <= $2 AND c.change IN ('update', $3) ORDER BY c.position"
+        )
+
+    def changed_key(self, alias: str, key: Sequence[str]) -> list[str]:
+        """SQL for the key of a change, whichever of its rows is there."""
+        prefix = f"{alias}." if alias else ""
+        return [f"COALESCE(({prefix}new).{quoted(name)}, ({prefix}old).{quoted(name)})" for name in key]
+
+    @cached_property
+    def select_row_before(self) -> str:
+        """What the first change of a row behind a position was, and the row before it."""
+        given = (staged(f"${place}", self.schema.field(name).type) for place, name in enumerate(self.key, start=1))
+        found = " AND ".join(
+            f"{found} = {value}" for found, value in zip(self.changed_key("c", self.key), given, strict=True)
+        )
+        return (
+            f"SELECT c.change, {self.selected('(c.old)')} FROM {self.table('changes')} AS c "
+            f"WHERE {found} AND c.position > ${len(self.key) + 1} ORDER BY c.position LIMIT 1"
+        )
+
+    @cached_property
+    def select_rows_before(self) -> str:
+        """All rows as they were right after position $1: of each that changed since, the one before its first change."""
+        changed = self.changed_key("c", self.key)
+        keys = ", ".join(f"{found} AS key_{number}" for number, found in enumerate(changed))
+        same = " AND ".join(f"u.key_{number} = r.{quoted(name)}" for number, name in enumerate(self.key))
+        return (
+            f"WITH undone AS MATERIALIZED (SELECT DISTINCT ON ({', '.join(changed)}) c.change, c.old, {keys} "
+            f"FROM {self.table('changes')} AS c WHERE c.position > $1 AND c.change <> 'none' "
+            f"ORDER BY {', '.join(changed)}, c.position), "
+            f"before AS (SELECT r FROM {self.rows} AS r WHERE NOT EXISTS (SELECT 1 FROM undone AS u WHERE {same}) "
+            "UNION ALL SELECT u.old FROM undone AS u WHERE u.change <> 'insert') "
+            f"SELECT {self.selected('(b.r)')} FROM before AS b ORDER BY {_listed(self.key, '(b.r)')}"
         )
 
     # Writing

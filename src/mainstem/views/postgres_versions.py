@@ -16,11 +16,13 @@ from mainstem.clock import Clock
 from mainstem.crash_points import reach
 from mainstem.errors import Conflict
 from mainstem.views.postgres_columns import comparable, selected
+from mainstem.views.postgres_history import PostgresHistory
 from mainstem.views.postgres_pool import Session
 from mainstem.views.postgres_tables import PostgresTables, plain_view
 from mainstem.views.stored_columns import quoted
 from mainstem.views.version_pair import Difference, Kind, VersionPair, difference_of
 from mainstem.views.view_facts import Facts, Segment, no_such_version
+from mainstem.views.view_store import KeptSince
 
 if TYPE_CHECKING:
     from mainstem.views.postgres_place import PostgresStore
@@ -93,15 +95,23 @@ class PostgresVersions:
         connection.execute(f"UPDATE {new.table('progress')} SET recording = 1")
         connection.execute(f"DELETE FROM {changes} WHERE position > $1", (kept,))
         connection.execute(f"DELETE FROM {commits} WHERE end_position > $1", (kept,))
+        pair, history = _pair(new, old), PostgresHistory(connection, new)
+        if pair.compatible and facts.history_age_us:
+            history.carry(old, position)
+        else:
+            history.end()
         none = f"INSERT INTO {changes} (position, change) VALUES ($1, 'none') ON CONFLICT (position) DO NOTHING"
         connection.execute(none, (position,))
-        pair = _pair(new, old)
         if pair.compatible:
             for statement in _changes(pair, new, old):
                 connection.execute(statement, (_last_position(connection, new),))
-        last = _last_position(connection, new)
+        last, now = _last_position(connection, new), self._clock.now()
         if last > position:
-            connection.execute(f"INSERT INTO {commits} VALUES ($1, $2, 0, -1)", (last, self._clock.now()))
+            connection.execute(f"INSERT INTO {commits} VALUES ($1, $2, 0, -1)", (last, now))
+        if facts.history_age_us:
+            # Of other columns, or of a time when there was none yet, nothing can be told: then it begins here.
+            history.keep(KeptSince(last, now))
+            history.put_to_use(last)
         return pair.compatible
 
     def difference(self, before: int, after: int) -> Difference:

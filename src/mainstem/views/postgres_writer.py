@@ -33,11 +33,12 @@ from mainstem.log_on_spark.flow_run import Batch, FlowRun, Offsets
 from mainstem.views.merge_batch import MergedColumns, merge_columns
 from mainstem.views.postgres_columns import copy_rows, unfit
 from mainstem.views.postgres_errors import is_lost, rolled_back_by_server, translated
+from mainstem.views.postgres_history import PostgresHistory
 from mainstem.views.postgres_pool import LOCK_MS_MAX, Session
 from mainstem.views.postgres_tables import DELETES, UPSERTS
 from mainstem.views.postgres_watch import channel_of
-from mainstem.views.view_facts import no_such_version
-from mainstem.views.view_store import WrittenRows
+from mainstem.views.view_facts import Facts, no_such_version
+from mainstem.views.view_store import KeptSince, WrittenRows
 
 if TYPE_CHECKING:
     from mainstem.views.postgres_place import PostgresStore
@@ -71,6 +72,7 @@ class PostgresWriter:
         self._held = -1
         self._connection: Session | None = None
         self._sent_changes: int | None = None
+        self._without_history = False
         with self._translated():
             self._begin_run()
 
@@ -115,7 +117,7 @@ class PostgresWriter:
                 connection.execute("SELECT pg_terminate_backend($1)", (pid,))
 
     def _claim(self, connection: Session) -> int:
-        flow, epoch, held, _ = self._locked_progress(connection)
+        flow, epoch, held, recording = self._locked_progress(connection)
         if flow is not None and flow != self.run.flow:
             raise Conflict(
                 f'view "{self._store.view}" is written by flow "{flow}"',
@@ -126,6 +128,8 @@ class PostgresWriter:
         self._check_epoch(epoch)
         update = f"UPDATE {self._tables.table('progress')} SET flow = $1, epoch = $2"
         connection.execute(update, (self.run.flow, self.run.epoch))
+        if recording:
+            self._keep_history(connection, self._store.facts_in(connection), held, self._last_position(connection))
         return held
 
     def _locked_progress(self, connection: Session) -> tuple[str | None, int, int, int]:
@@ -204,7 +208,7 @@ class PostgresWriter:
             last = self._last_position(connection)
             changes = self._write_rows(connection, payloads, last if recording else None)
             reach("view_rows_written")
-            self._write_progress(connection, batch, last)
+            self._write_progress(connection, batch, last, recording)
             reach("view_batch_written")
             self._sent_changes = changes
         self._held = batch.number
@@ -235,13 +239,16 @@ class PostgresWriter:
                 changed += cursor.rowcount
         return changed
 
-    def _write_progress(self, connection: Session, batch: Batch, before: int) -> None:
+    def _write_progress(self, connection: Session, batch: Batch, before: int, recording: int) -> None:
         now, table = self._clock.now(), self._tables.table
         after = self._last_position(connection)
+        facts = self._store.facts_in(connection)
+        if recording and self._keep_history(connection, facts, self._held, before):
+            PostgresHistory(connection, self._tables).reach(batch.offsets, after)
         if after > before:
             insert = f"INSERT INTO {table('commits')} VALUES ($1, $2, $3, $4)"
             connection.execute(insert, (after, now, self.run.epoch, batch.number))
-            self._trim(connection, after, now)
+            self._trim(connection, facts, after, now)
         self._write_offsets(connection, batch.offsets)
         connection.execute(f"UPDATE {table('progress')} SET batch = $1, applied_at = $2", (batch.number, now))
         connection.execute("SELECT pg_notify($1, '')", (channel_of(self._tables.id),))
@@ -256,24 +263,43 @@ class PostgresWriter:
         with connection.cursor() as cursor:
             cursor.executemany(upsert, ends)
 
-    def _trim(self, connection: Session, last: int, now: int) -> None:
+    def _trim(self, connection: Session, facts: Facts, last: int, now: int) -> None:
         """Drop changes that need not be kept any longer; the last one stays in any case.
 
         What was dropped lies in the index until the server cleans up: so each time it is begun where the last one ended.
         """
-        facts, table = self._store.facts_in(connection), self._tables.table
+        table = self._tables.table
         (trimmed,) = _row(connection.execute(f"SELECT trimmed FROM {table('progress')}"))
         first = (
             f"SELECT * FROM {table('commits')} WHERE end_position > $1 ORDER BY end_position LIMIT {TRIM_COMMITS_MAX}"
         )
-        oldest = f"SELECT max(end_position) FROM ({first}) AS first WHERE committed_at < $2"
-        (too_old,) = _row(connection.execute(oldest, (trimmed, now - facts.changes_age_us)))
-        gone = min(max(last - facts.changes_max, too_old or 0), last - 1)
+        oldest = f"SELECT max(end_position) FROM ({first}) AS first WHERE committed_at < $2 AND end_position < $3"
+        too_late = now - max(facts.changes_age_us, facts.history_age_us)
+        (too_old,) = _row(connection.execute(oldest, (trimmed, too_late, last)))
+        # A history has no gaps: it is kept for its time, however many changes there are.
+        too_many = 0 if facts.history_age_us else last - facts.changes_max
+        gone = min(max(too_many, too_old or 0), last - 1)
         if gone > trimmed:
+            if facts.history_age_us and gone > 0:
+                PostgresHistory(connection, self._tables).begin_at(gone)
             for name, column in (("changes", "position"), ("commits", "end_position")):
                 delete = f"DELETE FROM {table(name)} WHERE {column} > $1 AND {column} <= $2"
                 connection.execute(delete, (trimmed, gone))
             connection.execute(f"UPDATE {table('progress')} SET trimmed = $1", (gone,))
+
+    def _keep_history(self, connection: Session, facts: Facts, held: int, position: int) -> bool:
+        """Begin the history, or end it, as the view's settings say; whether there is one, at `position` at least."""
+        history = PostgresHistory(connection, self._tables)
+        if not facts.history_age_us:
+            # Nobody gives it one while the view is to have none: looked for once.
+            if not self._without_history:
+                history.end()
+            self._without_history = True
+            return False
+        self._without_history = False
+        untouched = held < 0 and position == 0
+        history.keep(KeptSince(-1 if untouched else position, self._clock.now()))
+        return True
 
     def _last_position(self, connection: Session) -> int:
         return int(_row(connection.execute(f"SELECT max(position) FROM {self._tables.table('changes')}"))[0])

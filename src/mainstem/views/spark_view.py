@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from mainstem.crash_points import reach
-from mainstem.log.record import RECORD, record_schema
+from mainstem.log.record import CHANGING_MARK, RECORD, RECORD_MARK, record_schema
 from mainstem.log_on_spark.build import Leaf, current_build
 from mainstem.log_on_spark.flow_run import Batch, FlowRun, Written
 from mainstem.log_on_spark.rejected_rows import reject
@@ -19,6 +19,7 @@ from mainstem.log_on_spark.spark_types import spark_schema
 from mainstem.log_on_spark.topic_request import OPTION
 from mainstem.views.home_views import ADDRESS
 from mainstem.views.view import View
+from mainstem.views.view_past import AsOf
 from mainstem.views.view_store import VersionWriter
 
 if TYPE_CHECKING:
@@ -70,11 +71,11 @@ class SparkView(View):
 
     # Into Spark
 
-    def read(self) -> DataFrame:
-        """What is there, as of one moment, as a DataFrame."""
+    def read(self, *, as_of: AsOf | None = None) -> DataFrame:
+        """What is there, as of one moment, as a DataFrame: now, or, where the view keeps its history, a time or a token."""
         spark = self._session()
         folder = tempfile.mkdtemp(prefix="read-", dir=_made(f"{self.home}/views/.reads"))
-        return spark.read.schema(spark_schema(self.schema)).parquet(self.export(folder))
+        return spark.read.schema(spark_schema(self.schema)).parquet(self.export(folder, as_of=as_of))
 
     def stream(self) -> DataFrame:
         """Its changes as they are committed, as a streaming DataFrame with `record` as its last column.
@@ -115,7 +116,9 @@ class SparkView(View):
         planned = None if build is None else build.schemas.get(f"view:{self.name}")
         # What an earlier flow of the program will write, whatever is there now.
         columns = self.schema if planned is None else self._checked(planned)
-        return record_schema(columns, record=RECORD)
+        shown = record_schema(columns, record=RECORD)
+        marked = shown.field("record").with_metadata({**RECORD_MARK, **CHANGING_MARK})
+        return shown.set(len(shown) - 1, marked)
 
     # As a sink
 

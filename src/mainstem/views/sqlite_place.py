@@ -61,8 +61,10 @@ class SqliteStore:
     def create(self, facts: Facts, schema: pa.Schema) -> None:
         self.folder.create(facts, schema)
 
-    def keep_changes(self, changes_max: int | None, changes_age_us: int | None) -> None:
-        self.folder.keep_changes(changes_max, changes_age_us)
+    def keep_changes(
+        self, changes_max: int | None, changes_age_us: int | None, history_age_us: int | None = None
+    ) -> None:
+        self.folder.keep_changes(changes_max, changes_age_us, history_age_us)
 
     def live(self) -> AbstractContextManager[ViewSnapshot]:
         return live_snapshot(self.folder, self.connections)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -25,6 +25,7 @@ from mainstem.views.view_description import ViewDescription, ViewVersion, descri
 from mainstem.views.view_facts import Facts, Segment, VersionFacts
 from mainstem.views.view_history import Changes, ViewHistory
 from mainstem.views.view_offsets import missing_of, not_yet
+from mainstem.views.view_past import AsOf, position_as_of
 from mainstem.views.view_query import query_table
 from mainstem.views.view_store import CommitWatch, VersionSnapshot, VersionWriter, ViewPlace
 from mainstem.views.view_subscription import Update, subscription, wait_for_commit
@@ -41,7 +42,8 @@ class View:
     """A view of a home; made by `stem.view(name, key=...)`. Thread-safe.
 
     It may be named before it is there: the flow that writes into it makes it. `changes_max` and `changes_age` say how
-    many changes it keeps, and for how long (a million, and 7 days), from the next run of that flow on.
+    many changes it keeps, and for how long (a million, and 7 days), from the next run of that flow on. With `history` ("30
+    days") it keeps all changes of that time, and can be asked what it was at any moment of it (`as_of`).
 
     >>> import tempfile
     >>> from mainstem.log_on_spark.flow_run import Batch, FlowRun
@@ -65,6 +67,7 @@ class View:
         key: str | Sequence[str] | None = None,
         changes_max: int | None = None,
         changes_age: Duration | None = None,
+        history: Duration | None = None,
         clock: Clock | None = None,
         place: ViewPlace | None = None,
     ) -> None:
@@ -75,6 +78,13 @@ class View:
         self._clock = clock or SystemClock()
         self._changes_max = changes_max
         self._changes_age_us = None if changes_age is None else duration_us(changes_age, setting="changes_age")
+        self._history_age_us = None if history is None else duration_us(history, setting="history")
+        if self._history_age_us and changes_max is not None:
+            raise Invalid(
+                f'view "{name}" cannot keep its history and {changes_max:,} changes at most',
+                detail="What it was is what it is with all later changes undone: none of them may be missing.",
+                hint="Leave changes_max out. How far back it goes is said by history alone.",
+            )
         self._given_key = None if key is None else (key,) if isinstance(key, str) else tuple(key)
         if self._given_key is not None and self._store.exists():
             self._check_key(self._store.facts().key)
@@ -114,11 +124,16 @@ class View:
 
     # Asking
 
-    def get(self, key: Any, *, after: str | None = None, wait: Duration = "5 seconds") -> dict[str, Any] | None:
+    def get(
+        self, key: Any, *, after: str | None = None, wait: Duration = "5 seconds", as_of: AsOf | None = None
+    ) -> dict[str, Any] | None:
         """The row with this key (a value, a tuple or a dict), or None.
 
         `after`: the token of an append; then it is waited until the view has applied that append, `wait` at most. If it
         has not by then, `NotYet` says what is missing.
+
+        `as_of`: a time, or the token of an append; then the row as it was at that time, or right after the batch that holds
+        the append. Only where the view keeps its `history`; beyond what is kept it is `FellOff`, ahead of it `NotYet`.
         """
         wanted = None if after is None else parse_token(after)
         wait_us = duration_us(wait, setting="wait")
@@ -126,11 +141,12 @@ class View:
         since = self._clock.monotonic()
         try:
             while True:
+                now = self._clock.now()
                 with self._store.live() as snapshot:
                     applied = snapshot.offsets() if wanted else {}
                     missing = missing_of(wanted, applied) if wanted else {}
                     if not missing:
-                        return snapshot.get(key)
+                        return snapshot.get(key, self._position(snapshot, as_of, now))
                 if watch is None:
                     # Made before the next look: what is committed after that look ends the wait.
                     watch = self._store.watch()
@@ -140,29 +156,42 @@ class View:
             if watch is not None:
                 watch.close()
 
-    def to_arrow(self) -> pa.Table:
-        """All rows, sorted by key, as of one moment."""
+    def _position(self, snapshot: VersionSnapshot, as_of: AsOf | None, now: int) -> int | None:
+        """Behind which position changes are to be undone; `now` was before the snapshot was taken."""
+        return None if as_of is None else position_as_of(snapshot, as_of, view=self.name, now=now)
+
+    def to_arrow(self, *, as_of: AsOf | None = None) -> pa.Table:
+        """All rows, sorted by key, as of one moment: now, or, where the view keeps its history, a time or a token."""
+        now = self._clock.now()
         with self._store.live() as snapshot:
-            return snapshot.to_arrow()
+            return snapshot.to_arrow(self._position(snapshot, as_of, now))
+
+    def batches(self, *, as_of: AsOf | None = None) -> Generator[pa.RecordBatch, None, None]:
+        """The same in batches; memory does not grow with the view. Until the last one the moment is held."""
+        now = self._clock.now()
+        with self._store.live() as snapshot:
+            yield from snapshot.batches(self._position(snapshot, as_of, now))
 
     def snapshot(self, version: int | None = None) -> AbstractContextManager[VersionSnapshot]:
         """A version, the live one unless another is named, as of one moment: rows in batches, and how far it was."""
         return self._store.live() if version is None else self._store.at(version)
 
-    def query(self, sql: str, parameters: Sequence[object] = ()) -> pa.Table:
+    def query(self, sql: str, parameters: Sequence[object] = (), *, as_of: AsOf | None = None) -> pa.Table:
         """Ask in SQL (DuckDB), as of one moment; the view is a table of its name, `?` stands for a parameter."""
-        return query_table(self.name, self.to_arrow(), sql, parameters)
+        return query_table(self.name, self.to_arrow(as_of=as_of), sql, parameters)
 
-    def export(self, folder: str | os.PathLike[str]) -> str:
+    def export(self, folder: str | os.PathLike[str], *, as_of: AsOf | None = None) -> str:
         """Write all rows, as of one moment, to a Parquet file in `folder`; its path. Memory does not grow with it."""
         from pyarrow import parquet
 
+        now = self._clock.now()
         with self._store.live() as snapshot:
-            version, position = snapshot.version, snapshot.positions()[1]
+            past = self._position(snapshot, as_of, now)
+            version, position = snapshot.version, snapshot.positions()[1] if past is None else max(past, 0)
             path = f"{os.fspath(folder)}/{self.name}-v{version}-{position}-{uuid.uuid4().hex[:8]}.parquet"
             os.makedirs(folder, exist_ok=True)
             with parquet.ParquetWriter(f"{path}.new", snapshot.schema) as writer:
-                for batch in snapshot.batches():
+                for batch in snapshot.batches(past):
                     writer.write_batch(batch)
         os.rename(f"{path}.new", path)
         return path
@@ -268,7 +297,7 @@ class View:
         self._check_key(facts.key)
         if run.version not in facts.numbers():
             self._store.versions(self._clock).new(columns, run.version)
-        self._store.keep_changes(self._changes_max, self._changes_age_us)
+        self._store.keep_changes(self._changes_max, self._changes_age_us, self._history_age_us)
         return self._store.writer(run, self._clock)
 
     def _first_facts(self, schema: pa.Schema, version: int) -> Facts:
@@ -281,6 +310,7 @@ class View:
             history=(Segment(version, 0),),
             changes_max=CHANGES_MAX,
             changes_age_us=duration_us(CHANGES_AGE),
+            history_age_us=self._history_age_us or 0,
         )
 
     def _checked(self, schema: pa.Schema) -> pa.Schema:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from mainstem.clock import as_datetime
 from mainstem.views.view_store import VersionSnapshot, ViewStore
@@ -37,8 +37,9 @@ class ViewVersion:
 class ViewDescription:
     """A view as `describe()` gives it; `live` is the version that readers see.
 
-    Changes behind `first_position`, up to `last_position`, can be read from the live version. `path` is the directory
-    that it is kept in, or the address of the database.
+    Changes behind `first_position`, up to `last_position`, can be read from the live version. `history` is how long it keeps
+    what it was, None if it does not, and `history_since` from when on it can be asked. `path` is the directory that it is
+    kept in, or the address of the database.
     """
 
     name: str
@@ -48,6 +49,8 @@ class ViewDescription:
     first_position: int
     last_position: int
     path: str
+    history: timedelta | None = None
+    history_since: datetime | None = None
 
 
 def describe(store: ViewStore) -> ViewDescription:
@@ -55,9 +58,18 @@ def describe(store: ViewStore) -> ViewDescription:
     with store.live() as snapshot:
         facts = snapshot.facts
         first, last = snapshot.positions()
-        live = _version(snapshot)
-    kept = max(first - 1, facts.history[-1].after)
-    return ViewDescription(store.view, facts.key, live, tuple(facts.numbers()), kept, last, store.title)
+        live, since = _version(snapshot), snapshot.kept_since()
+    return ViewDescription(
+        store.view,
+        facts.key,
+        live,
+        tuple(facts.numbers()),
+        first_position=max(first - 1, facts.history[-1].after),
+        last_position=last,
+        path=store.title,
+        history=timedelta(microseconds=facts.history_age_us) if facts.history_age_us else None,
+        history_since=None if since is None else as_datetime(since.at),
+    )
 
 
 def list_versions(store: ViewStore) -> list[ViewVersion]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from mainstem.errors import CorruptView, NewerFormat, ViewNotFound, did_you_mean
 
-__all__ = ["FORMAT", "Facts", "Segment", "VersionFacts", "no_such_version", "no_such_view"]
+__all__ = ["FORMAT", "HISTORY_FORMAT", "Facts", "Segment", "VersionFacts", "no_such_version", "no_such_view"]
 
 FORMAT = 1
+# Of a view that keeps its history: who does not know of that would trim it as if it had none.
+HISTORY_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -41,23 +43,29 @@ class Facts:
     history: tuple[Segment, ...]
     changes_max: int
     changes_age_us: int
+    # How long it keeps what it was; 0: it does not.
+    history_age_us: int = 0
 
     def encode(self) -> bytes:
         """As it is written down."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2).encode() + b"\n"
+        content = asdict(self)
+        if not self.history_age_us:
+            del content["history_age_us"]
+        number = HISTORY_FORMAT if self.history_age_us else FORMAT
+        return json.dumps({"format": number, **content}, indent=2).encode() + b"\n"
 
     @classmethod
     def decode(cls, data: bytes, path: str, view: str) -> Facts:
         """What is written there; `CorruptView` if it cannot be read."""
         try:
             content = json.loads(data)
-            if (version := content.pop("format")) > FORMAT:
+            if (version := content.pop("format")) > HISTORY_FORMAT:
                 raise NewerFormat(
                     f'view "{view}" was written by a newer Mainstem',
-                    detail=f"{path} has format {version}; this Mainstem knows up to {FORMAT}.",
+                    detail=f"{path} has format {version}; this Mainstem knows up to {HISTORY_FORMAT}.",
                     hint="Install the newer Mainstem.",
                     found_version=version,
-                    known_version=FORMAT,
+                    known_version=HISTORY_FORMAT,
                 )
             content["key"] = tuple(content["key"])
             content["versions"] = tuple(VersionFacts(**version) for version in content["versions"])
@@ -73,6 +81,15 @@ class Facts:
                 path=path,
                 view=view,
             ) from error
+
+    def keeping(self, changes_max: int | None, changes_age_us: int | None, history_age_us: int | None) -> Facts:
+        """The same view with these settings; None: as it is."""
+        return replace(
+            self,
+            changes_max=self.changes_max if changes_max is None else changes_max,
+            changes_age_us=self.changes_age_us if changes_age_us is None else changes_age_us,
+            history_age_us=self.history_age_us if history_age_us is None else history_age_us,
+        )
 
     def numbers(self) -> list[int]:
         """The versions that are there."""

@@ -7,7 +7,7 @@
     progress   one row: flow, epoch, batch (the last one that is in), applied_at, recording
     about      what this file is: format, view, version, key, schema
 
-and a SQL view with the name of the view that shows the rows with times as text. Everything that a batch changes is
+where the view keeps its history, also the two tables of `sqlite_history.py`; and a SQL view with the name of the view that shows the rows with times as text. Everything that a batch changes is
 changed in one transaction. Rows are kept by their key alone (WITHOUT ROWID: a third less work than with one). A change
 is written by a trigger of the writer's connection, so there is none without its row.
 
@@ -40,7 +40,7 @@ _PROGRESS = (
     "applied_at INTEGER",
     "recording INTEGER",
 )
-_TABLES = ("rows", "changes", "commits", "offsets", "progress", "about")
+_TABLES = ("rows", "changes", "commits", "offsets", "progress", "about", "kept_since", "reached")
 
 
 @dataclass(frozen=True)
@@ -140,14 +140,39 @@ class ViewFile:
     def key_is_given(self) -> str:
         return " AND ".join(f"{quoted(name)} = ?" for name in self.key)
 
+    def _side(self, side: str) -> str:
+        """The columns of a change as the row was ("old") or became ("new")."""
+        return ", ".join(quoted(f"key.{name}" if name in self.key else f"{side}.{name}") for name in self.schema.names)
+
     def select_changes(self, side: str) -> str:
         """The rows of changes as they were ("old") or became ("new"), in the order of the schema."""
-        columns = ", ".join(
-            quoted(f"key.{name}" if name in self.key else f"{side}.{name}") for name in self.schema.names
-        )
         return (
-            f"SELECT position, {columns} FROM changes WHERE position > ? AND position <= ? AND change IN ('update', ?) "
+            f"SELECT position, {self._side(side)} FROM changes WHERE position > ? AND position <= ? AND change IN ('update', ?) "
             "ORDER BY position"
+        )
+
+    @cached_property
+    def select_row_before(self) -> str:
+        """What the first change of a row behind a position was, and the row before it."""
+        given = " AND ".join(f"{quoted(f'key.{name}')} = ?" for name in self.key)
+        return (
+            f"SELECT change, {self._side('old')} FROM changes WHERE {given} AND position > ? ORDER BY position LIMIT 1"
+        )
+
+    @cached_property
+    def select_rows_before(self) -> str:
+        """All rows as they were right after a position: of each that changed since, the one before its first change."""
+        keys = ", ".join(f"{quoted(f'key.{name}')} AS key_{number}" for number, name in enumerate(self.key))
+        grouped = ", ".join(quoted(f"key.{name}") for name in self.key)
+        same = " AND ".join(f"rows.{quoted(name)} = undone.key_{number}" for number, name in enumerate(self.key))
+        order = ", ".join(str(self.schema.names.index(name) + 1) for name in self.key)
+        return (
+            f"WITH undone AS MATERIALIZED (SELECT min(position) AS first, {keys} FROM changes "
+            f"WHERE position > ? AND change <> 'none' GROUP BY {grouped}) "
+            f"SELECT {', '.join(f'rows.{quoted(name)}' for name in self.schema.names)} FROM rows "
+            f"LEFT JOIN undone ON {same} WHERE undone.first IS NULL "
+            f"UNION ALL SELECT {self._side('old')} FROM undone JOIN changes ON changes.position = undone.first "
+            f"WHERE changes.change <> 'insert' ORDER BY {order}"
         )
 
     # Writing

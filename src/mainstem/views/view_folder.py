@@ -115,18 +115,11 @@ class ViewFolder:
             finally:
                 shutil.rmtree(beside, ignore_errors=True)
 
-    def keep_changes(self, changes_max: int | None, changes_age_us: int | None) -> None:
-        """Keep so many changes, for so long, from now on; None: as it is."""
-        facts = self.facts()
-        wanted = replace(
-            facts,
-            changes_max=facts.changes_max if changes_max is None else changes_max,
-            changes_age_us=facts.changes_age_us if changes_age_us is None else changes_age_us,
-        )
-        if wanted != facts:
+    def keep_changes(self, changes_max: int | None, changes_age_us: int | None, history_age_us: int | None) -> None:
+        """Keep so many changes, for so long, and the history for so long, from now on; None: as it is."""
+        if self.facts().keeping(changes_max, changes_age_us, history_age_us) != self.facts():
             with self.locked():
-                now = self.facts()
-                self.write_facts(replace(now, changes_max=wanted.changes_max, changes_age_us=wanted.changes_age_us))
+                self.write_facts(self.facts().keeping(changes_max, changes_age_us, history_age_us))
 
     def add_version(self, schema: pa.Schema, number: int, created_at: int) -> None:
         """Make a version beside the others; only with the lock held."""

@@ -12,12 +12,14 @@ import pyarrow as pa
 
 from mainstem.errors import Unavailable, ViewNotFound
 from mainstem.views.change_rows import change_rows
+from mainstem.views.sqlite_history import SqliteHistory
 from mainstem.views.stored_columns import arrow_column, python_value
 from mainstem.views.view_connection import Connections, translated
 from mainstem.views.view_facts import Facts, no_such_version
 from mainstem.views.view_file import ViewFile
 from mainstem.views.view_folder import ViewFolder
 from mainstem.views.view_key import stored_key
+from mainstem.views.view_store import KeptSince
 
 __all__ = ["ViewSnapshot", "live_snapshot", "version_snapshot"]
 
@@ -52,9 +54,10 @@ class ViewSnapshot:
     def place(self) -> str:
         return self.file.path
 
-    def get(self, key: Any) -> dict[str, Any] | None:
-        """The row with this key, given as a user gives it."""
-        values = self.row(stored_key(key, self.file.key, self.schema, view=self.file.view))
+    def get(self, key: Any, position: int | None = None) -> dict[str, Any] | None:
+        """The row with this key, given as a user gives it; as it was right after a position."""
+        stored = stored_key(key, self.file.key, self.schema, view=self.file.view)
+        values = self.row(stored) if position is None else self._row_before(stored, position)
         if values is None:
             return None
         return {field.name: python_value(value, field.type) for field, value in zip(self.schema, values, strict=True)}
@@ -63,6 +66,12 @@ class ViewSnapshot:
         """The stored values of one row, or None."""
         found: tuple[Any, ...] | None = self._connection.execute(self.file.select_row, key).fetchone()
         return found
+
+    def _row_before(self, key: list[Any], position: int) -> tuple[Any, ...] | None:
+        changed = self._connection.execute(self.file.select_row_before, (*key, position)).fetchone()
+        if changed is None:
+            return self.row(key)
+        return None if changed[0] == "insert" else changed[1:]
 
     def count(self) -> int:
         return int(self._connection.execute("SELECT count(*) FROM rows").fetchone()[0])
@@ -75,15 +84,18 @@ class ViewSnapshot:
                 total += os.path.getsize(self.file.path + suffix)
         return total
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, sorted by key."""
-        cursor = self._connection.execute(self.file.select_rows)
+    def batches(self, position: int | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows, sorted by key; as they were right after a position."""
+        if position is None:
+            cursor = self._connection.execute(self.file.select_rows)
+        else:
+            cursor = self._connection.execute(self.file.select_rows_before, (position,))
         while rows := cursor.fetchmany(BATCH_ROWS):
             yield self._batch(rows)
 
-    def to_arrow(self) -> pa.Table:
-        """All rows, sorted by key."""
-        return pa.Table.from_batches(self.batches(), schema=self.schema)
+    def to_arrow(self, position: int | None = None) -> pa.Table:
+        """All rows, sorted by key; as they were right after a position."""
+        return pa.Table.from_batches(self.batches(position), schema=self.schema)
 
     def _batch(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
         columns = zip(*rows, strict=True) if rows else iter([()] * len(self.schema))
@@ -118,6 +130,21 @@ class ViewSnapshot:
         ).fetchall()
         old, new = (self._side(side, change, after, until) for side, change in (("old", "delete"), ("new", "insert")))
         return change_rows(self.schema, old, new, commits)
+
+    def commits(self) -> list[tuple[int, int]]:
+        return self._connection.execute("SELECT end_position, batch FROM commits ORDER BY end_position").fetchall()
+
+    def kept_since(self) -> KeptSince | None:
+        return SqliteHistory(self._connection, self.file).since()
+
+    def position_at(self, at: int) -> int | None:
+        return SqliteHistory(self._connection, self.file).position_at(at)
+
+    def position_reached(self, topic: str, partition: int, end: int) -> int | None:
+        return SqliteHistory(self._connection, self.file).position_reached(topic, partition, end)
+
+    def reached(self) -> list[tuple[int, str, int, int]]:
+        return SqliteHistory(self._connection, self.file).reached()
 
     def _side(self, side: str, change: str, after: int, until: int) -> tuple[list[int], pa.RecordBatch]:
         rows = self._connection.execute(self.file.select_changes(side), (after, until, change)).fetchall()

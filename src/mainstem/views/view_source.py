@@ -32,6 +32,7 @@ from mainstem.log.record import record_array
 from mainstem.log_on_spark.flow_run import FlowRun
 from mainstem.log_on_spark.flow_store import check_epoch
 from mainstem.log_on_spark.topic_request import OPTION
+from mainstem.log_on_spark.worker_memory import spare_collections
 from mainstem.views.home_views import ADDRESS, place_at
 from mainstem.views.view import View
 from mainstem.views.view_store import CommitWatch
@@ -162,6 +163,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ViewRange)
+        spare_collections()
         view = self._check()
         columns = self._request["columns"]
         if "snapshot" in partition.start:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ from mainstem.views.view_facts import Facts
 
 __all__ = [
     "CommitWatch",
+    "KeptSince",
     "PreparedRows",
     "Progress",
     "VersionControl",
@@ -39,6 +40,16 @@ __all__ = [
 
 # Flow, epoch, last batch, and when it was applied.
 Progress = tuple[str | None, int, int, int | None]
+
+
+class KeptSince(NamedTuple):
+    """How far back the history of a view goes: what it was right after this position, which it was at from `at` on.
+
+    The position is -1 where nothing is missing: before its first change, and before the first batch.
+    """
+
+    position: int
+    at: int
 
 
 class VersionSnapshot(Protocol):
@@ -54,15 +65,15 @@ class VersionSnapshot(Protocol):
     def place(self) -> str:
         """Where this version is kept, as a person finds it."""
 
-    def get(self, key: Any) -> dict[str, Any] | None:
-        """The row with this key, given as a user gives it."""
+    def get(self, key: Any, position: int | None = None) -> dict[str, Any] | None:
+        """The row with this key, given as a user gives it; as it was right after a position."""
 
     def count(self) -> int: ...
     def bytes(self) -> int: ...
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, sorted by key."""
+    def batches(self, position: int | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows, sorted by key; as they were right after a position."""
 
-    def to_arrow(self) -> pa.Table: ...
+    def to_arrow(self, position: int | None = None) -> pa.Table: ...
     def offsets(self) -> dict[str, dict[int, int]]:
         """How far each source is in, by topic and partition."""
 
@@ -72,6 +83,23 @@ class VersionSnapshot(Protocol):
 
     def changes(self, after: int, until: int) -> pa.Table:
         """Changes as rows with `record`: an update is a delete of the old row followed by an insert of the new one."""
+
+    def commits(self) -> list[tuple[int, int]]:
+        """The last position and the batch of each commit that is kept, in order; of a flip the batch is -1."""
+
+    # What it was: only where it keeps its history
+
+    def kept_since(self) -> KeptSince | None:
+        """How far back its history goes; None if it keeps none."""
+
+    def position_at(self, at: int) -> int | None:
+        """The last position of the last commit that is not later than `at`; None if none is kept."""
+
+    def position_reached(self, topic: str, partition: int, end: int) -> int | None:
+        """The first position at which a source was applied up to `end`; None if it never was."""
+
+    def reached(self) -> list[tuple[int, str, int, int]]:
+        """Position, topic, partition, and up to where that was applied from this position on; in the order of positions."""
 
 
 class PreparedRows(Protocol):
@@ -150,8 +178,10 @@ class ViewStore(Protocol):
     def create(self, facts: Facts, schema: pa.Schema) -> None:
         """Make the view with its first version; done if another process was first."""
 
-    def keep_changes(self, changes_max: int | None, changes_age_us: int | None) -> None:
-        """Keep so many changes, for so long, from now on; None: as it is."""
+    def keep_changes(
+        self, changes_max: int | None, changes_age_us: int | None, history_age_us: int | None = None
+    ) -> None:
+        """Keep so many changes, for so long, and the history for so long, from now on; None: as it is."""
 
     def live(self) -> AbstractContextManager[VersionSnapshot]:
         """The live version, now."""

@@ -12,12 +12,14 @@ import pyarrow as pa
 from mainstem.clock import Clock
 from mainstem.crash_points import reach
 from mainstem.errors import Conflict
+from mainstem.views.sqlite_history import SqliteHistory
 from mainstem.views.stored_columns import quoted
 from mainstem.views.version_pair import Difference, Kind, VersionPair, difference_of
 from mainstem.views.view_connection import connect, translated
 from mainstem.views.view_facts import Facts, Segment, no_such_version
 from mainstem.views.view_file import ViewFile
 from mainstem.views.view_folder import ViewFolder
+from mainstem.views.view_store import KeptSince
 
 __all__ = ["ViewVersions"]
 
@@ -89,13 +91,23 @@ class ViewVersions:
             connection.execute("UPDATE progress SET recording = 1")
             connection.execute("DELETE FROM main.changes WHERE position > ?", (max(served, default=-1),))
             connection.execute("DELETE FROM main.commits WHERE end_position > ?", (max(served, default=-1),))
+            history = SqliteHistory(connection, file)
+            if pair.compatible and facts.history_age_us:
+                history.carry(position)
+            else:
+                history.end()
             connection.execute("INSERT OR IGNORE INTO main.changes (position, change) VALUES (?, 'none')", (position,))
             if pair.compatible:
                 for statement in _changes(pair):
                     connection.execute(statement)
             last = self._last_position(connection)
+            now = self._clock.now()
             if last > position:
-                connection.execute("INSERT INTO main.commits VALUES (?, ?, 0, -1)", (last, self._clock.now()))
+                connection.execute("INSERT INTO main.commits VALUES (?, ?, 0, -1)", (last, now))
+            if facts.history_age_us:
+                # Of other columns, or of a time when there was none yet, nothing can be told: then it begins here.
+                history.keep(KeptSince(last, now))
+                history.put_to_use(last)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:

@@ -27,10 +27,11 @@ from mainstem.crash_points import reach
 from mainstem.errors import Conflict, Fenced, ViewNotFound
 from mainstem.log_on_spark.flow_run import Batch, FlowRun, Offsets
 from mainstem.views.merge_batch import MergedBatch, merge_batch
+from mainstem.views.sqlite_history import SqliteHistory
 from mainstem.views.view_connection import connect, translated
 from mainstem.views.view_file import ViewFile
 from mainstem.views.view_folder import ViewFolder
-from mainstem.views.view_store import WrittenRows
+from mainstem.views.view_store import KeptSince, WrittenRows
 
 __all__ = ["ViewWriter"]
 
@@ -58,6 +59,7 @@ class ViewWriter:
             with self._translated():
                 self.file = ViewFile.read(self._connection, self._path)
                 self._inode = os.stat(self._path).st_ino
+                self._history = SqliteHistory(self._connection, self.file)
                 self._begin_run()
         except BaseException:
             self._connection.close()
@@ -65,7 +67,9 @@ class ViewWriter:
 
     def _begin_run(self) -> None:
         with self._transaction():
-            flow, epoch, held = self._connection.execute("SELECT flow, epoch, batch FROM progress").fetchone()
+            flow, epoch, held, recording = self._connection.execute(
+                "SELECT flow, epoch, batch, recording FROM progress"
+            ).fetchone()
             if flow is not None and flow != self.run.flow:
                 raise Conflict(
                     f'view "{self._folder.view}" is written by flow "{flow}"',
@@ -76,7 +80,9 @@ class ViewWriter:
             if epoch > self.run.epoch:
                 raise self._fenced(epoch)
             self._connection.execute("UPDATE progress SET flow = ?, epoch = ?", (self.run.flow, self.run.epoch))
-        self._held = int(held)
+            self._held = int(held)
+            if recording:
+                self._keep_history(self._last_position())
 
     @property
     def held(self) -> int:
@@ -136,6 +142,8 @@ class ViewWriter:
         now = self._clock.now()
         execute = self._connection.execute
         after = self._last_position()
+        if self._recording and self._keep_history(before):
+            self._history.reach(batch.offsets, after)
         if after > before:
             execute("INSERT INTO commits VALUES (?, ?, ?, ?)", (after, now, self.run.epoch, batch.number))
             self._trim(after, now)
@@ -153,14 +161,24 @@ class ViewWriter:
     def _trim(self, last: int, now: int) -> None:
         """Drop changes that need not be kept any longer; the last one stays in any case."""
         facts = self._folder.facts()
-        too_many = last - facts.changes_max
-        (too_old,) = self._connection.execute(
-            "SELECT max(end_position) FROM commits WHERE committed_at < ?", (now - facts.changes_age_us,)
-        ).fetchone()
-        gone = min(max(too_many, too_old or 0), last - 1)
+        too_old = self._history.too_old(now - max(facts.changes_age_us, facts.history_age_us), last)
+        # A history has no gaps: it is kept for its time, however many changes there are.
+        too_many = 0 if facts.history_age_us else last - facts.changes_max
+        gone = min(max(too_many, too_old), last - 1)
         if gone > 0:
+            if facts.history_age_us:
+                self._history.begin_at(gone)
             self._connection.execute("DELETE FROM changes WHERE position <= ?", (gone,))
             self._connection.execute("DELETE FROM commits WHERE end_position <= ?", (gone,))
+
+    def _keep_history(self, position: int) -> bool:
+        """Begin the history, or end it, as the view's settings say; whether there is one, at `position` at least."""
+        if not self._folder.facts().history_age_us:
+            self._history.end()
+            return False
+        untouched = self._held < 0 and position == 0
+        self._history.keep(KeptSince(-1 if untouched else position, self._clock.now()))
+        return True
 
     def _last_position(self) -> int:
         return int(self._connection.execute("SELECT max(position) FROM changes").fetchone()[0])

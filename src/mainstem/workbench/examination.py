@@ -52,7 +52,7 @@ class Examination:
         """Everything, in the order in which it is best mended."""
         looks: list[Callable[[], Finding | None]] = [self._python, self._java, self._spark]
         if self._home is not None:
-            looks += [self._permissions, self._disk, self._time, self._log, self._views]
+            looks += [self._permissions, self._disk, self._time, self._log, self._connector, self._views]
         for look in looks:
             try:
                 found = look()
@@ -155,6 +155,24 @@ class Examination:
             return Finding("log", "well", f"{log.title}, {topics} {'topic' if topics == 1 else 'topics'}")
         finally:
             log.close()
+
+    def _connector(self) -> Finding | None:
+        """Spark's own connector of Kafka, which flows in real time need: of a home whose log is there."""
+        from mainstem.log.kafka.kafka_settings import names_brokers
+        from mainstem.log_on_spark.kafka_connector import PACKAGE, connector_jars
+
+        assert self._home is not None
+        if not names_brokers(self._home):
+            return None
+        version = _version("pyspark")
+        name = PACKAGE.partition(":")[2]
+        found = [os.path.basename(jar) for jar in connector_jars() if name in jar]
+        advice = f"Only flows in real time need it: spark.jars.packages {PACKAGE}:{version} in spark-defaults.conf"
+        if not found:
+            return Finding("connector", "doubtful", "Spark's Kafka connector is not in this environment", advice)
+        if found != [f"{name}-{version}.jar"]:
+            return Finding("connector", "doubtful", f"{', '.join(found)}, for PySpark {version}", advice)
+        return Finding("connector", "well", f"{found[0]}, for flows in real time")
 
     def _views(self) -> Finding:
         from mainstem.views.home_views import place_of_home

@@ -1,6 +1,5 @@
 """A broker that dies and comes back loses nothing acknowledged, repeats nothing, and shows nothing that was aborted."""
 
-import os
 import threading
 import uuid
 from collections import Counter
@@ -20,8 +19,8 @@ from tests.contracts.shown_rows import dicts, numbers
 from tests.kafka_broker import KafkaBroker
 from tests.log.kafka.broker_watch import KEYS, Appender, Follower, row_of, violations
 
-# 50 before a release.
-KILLS = int(os.environ.get("MAINSTEM_BROKER_KILLS", "5"))
+# How often it is killed; before a release more often.
+EVERY_RUN, LONG = 5, 50
 STOPS = 3
 
 
@@ -49,23 +48,25 @@ def counted(stem: Mainstem) -> Topic:
     return stem.create_topic("counted", schema="k string, n bigint", key="k", partitions=4)
 
 
+@pytest.mark.parametrize("kills", [EVERY_RUN, pytest.param(LONG, marks=pytest.mark.long)])
 def test_a_broker_killed_over_and_over_loses_repeats_and_invents_nothing(
     kafka_broker: KafkaBroker,
     settings: KafkaSettings,
     stem: Mainstem,
     counted: Topic,
+    kills: int,
     fault_report: Callable[..., None],
 ) -> None:
     with Mainstem(KafkaLog(settings)) as other:
         appender, follower = Appender(stem, counted), Follower(other.topic("counted"))
-        for kill in range(KILLS):
-            appender.wait_for(len(appender.acknowledged) + 10 + 7 * kill)
+        for kill in range(kills):
+            appender.wait_for(len(appender.acknowledged) + 10 + 7 * (kill % EVERY_RUN))
             kafka_broker.restart()
         appender.wait_for(len(appender.acknowledged) + 10)
         appender.stop()
         follower.read_all(appender.acknowledged)
     found = violations(appender.acknowledged, follower.seen)
-    fault_report("S8", points=KILLS, compared=len(appender.acknowledged) * len(KEYS), violations=found)
+    fault_report("S8", points=kills, compared=len(appender.acknowledged) * len(KEYS), violations=found)
 
 
 def test_a_commit_delayed_past_its_transaction_is_there_whole_or_not_at_all(

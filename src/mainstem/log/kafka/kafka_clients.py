@@ -11,7 +11,8 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from mainstem.clock import Clock
-from mainstem.log.kafka.kafka_errors import LOGGER, MISSING, code_of, translated, unavailable
+from mainstem.log import waiting
+from mainstem.log.kafka.kafka_errors import LOGGER, MISSING, code_of, refused_settings, translated, unavailable
 from mainstem.log.kafka.kafka_settings import KafkaSettings
 
 __all__ = ["KafkaClients"]
@@ -56,7 +57,11 @@ class KafkaClients:
         self._clock = clock
         self._guard = threading.RLock()
         self._asking: Consumer | None = None
-        self.admin = AdminClient(self._shared(), logger=LOGGER)
+        try:
+            self.admin = AdminClient(self._shared(), logger=LOGGER)
+        except KafkaException as error:
+            # Without it: it may quote what it was given.
+            raise refused_settings(str(error), settings.client) from None
 
     def _shared(self) -> dict[str, Any]:
         return {
@@ -80,7 +85,7 @@ class KafkaClients:
             except KafkaException as error:
                 if self._clock.monotonic() >= deadline or code_of(error) == KafkaError._AUTHENTICATION:
                     raise translated(error, self.settings.servers) from error
-                LOGGER.warning("no Kafka broker answers at %s yet; trying again", self.settings.servers)
+                waiting.LOGGER.warning("no Kafka broker answers at %s yet; trying again", self.settings.servers)
                 seconds = min(2 * seconds, ATTEMPT_SECONDS_MAX)
             else:
                 return

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from confluent_kafka import KafkaError, KafkaException
 
 from mainstem.errors import BrokerUnavailable, Fenced, Invalid, MainstemError, TopicNotFound, Unavailable
 
-__all__ = ["LOGGER", "MISSING", "code_of", "is_fenced", "kafka_errors", "translated", "unavailable"]
+__all__ = ["LOGGER", "MISSING", "code_of", "is_fenced", "kafka_errors", "refused_settings", "translated", "unavailable"]
 
 # The client library would write to the terminal otherwise.
 LOGGER = logging.getLogger("mainstem.kafka")
@@ -61,6 +61,18 @@ def unavailable(servers: str, said: str) -> BrokerUnavailable:
         detail=f"The client says: {said}.",
         hint="Start the broker, or correct the address; what was not acknowledged may be tried again.",
         address=servers,
+    )
+
+
+def refused_settings(said: str, client: Iterable[str]) -> Invalid:
+    """The client library does not take its settings. Of what it says only names are shown: values may be secrets."""
+    names = sorted({*client, "sasl.username", "sasl.password"}, key=len, reverse=True)
+    concerned = [name for name in names if name in said]
+    return Invalid(
+        "the client library of Kafka refuses its settings",
+        detail=f"It speaks of: {', '.join(concerned)}." if concerned else "It does not say which of them.",
+        hint="Look at [client] in kafka.toml and at MAINSTEM_KAFKA_... in the environment: a name may be wrong or missing, or "
+        "its value not be one that it takes.",
     )
 
 

@@ -251,6 +251,7 @@ class KafkaLog:
             topic.delete_group(group)
         for queue in topic.queues():
             topic.delete_queue(queue)
+        topic.forget_statements()
 
         def decision(state: TopicsState, now: int) -> tuple[list[Entry], None]:
             there = name in state.topics and state.topics[name].id == topic.id

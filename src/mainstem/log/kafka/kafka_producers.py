@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from mainstem.errors import Fenced
 from mainstem.log.kafka.kafka_ledger import KafkaLedger
-from mainstem.log.kafka.kafka_processes import this_process
-from mainstem.log.kafka.kafka_refusals import not_on_kafka
+from mainstem.log.kafka.kafka_processes import known_dead, this_process
 from mainstem.log.kafka.kafka_writer import TransactionalWriter
 from mainstem.log.kafka.named_writer import NamedWriter
 from mainstem.log.producer_run import ProducerRun
@@ -65,17 +64,37 @@ class KafkaProducers:
         return self._ledger().decide(decision)
 
     def _run(self, name: str, epoch: int) -> ProducerRun:
-        def sequence(topic: str) -> int:
+        def kept(topic: str) -> int:
             known = self._writers[name, epoch].known(self._log.open_topic(topic).id)
             return int(known["sequence"])
 
+        def last(topic: str) -> int:
+            writer, topic_id = self._writers[name, epoch], self._log.open_topic(topic).id
+            return max(kept(topic), self._log.transactions.open_sequence(writer, topic_id))
+
         def state(topic: str, at: int) -> None:
-            raise not_on_kafka("state a watermark", "Kafka keeps nothing of time with its records but their append.")
+            self._state_watermark(name, epoch, topic, at)
 
         return ProducerRun(
-            name, 0, epoch, check=lambda: self.check(name, epoch), state=state, last_sequence=sequence,
-            kept_sequence=sequence,
+            name, 0, epoch, check=lambda: self.check(name, epoch), state=state, last_sequence=last,
+            kept_sequence=kept,
         )  # fmt: skip
+
+    def _state_watermark(self, name: str, epoch: int, topic: str, at: int) -> None:
+        """Note what a producer stated, and what follows for the topic: the lowest of all that are not known to be dead."""
+        backend = self._log.open_topic(topic)
+
+        def decision(state: ProducersState, now: int) -> tuple[list[Entry], None]:
+            return [{"kind": "stated", "name": name, "topic": backend.id, "at": at}], None
+
+        self.check(name, epoch)
+        self._ledger().decide(decision)
+        stated = [
+            producer.stated[backend.id]
+            for producer in self._ledger().current().producers.values()
+            if backend.id in producer.stated and not known_dead(producer.process)
+        ]
+        backend.state_watermark(min(stated))
 
     def _writer(self, name: str, run: ProducerRun, *, shared: bool) -> NamedWriter:
         transactional_id = f"{self._log.kafka_settings.prefix}mainstem.producer.{name}"

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from confluent_kafka import Message
+from confluent_kafka import IsolationLevel, Message
 
 from mainstem.errors import FellOff
 from mainstem.log.kafka.kafka_codec import KafkaCodec, codec_of
@@ -73,6 +73,12 @@ class KafkaReads:
     def ends(self) -> dict[int, int]:
         partitions = range(self._topic.settings_seen.partitions)
         ends = self._log.clients.ends(self._topic.kafka_name, partitions)
+        return {number: self.codec.first_row(end) for number, end in ends.items()}
+
+    def written_ends(self) -> dict[int, int]:
+        """The ends of all that is written, decided or not."""
+        partitions = range(self._topic.settings_seen.partitions)
+        ends = self._log.clients.ends(self._topic.kafka_name, partitions, IsolationLevel.READ_UNCOMMITTED)
         return {number: self.codec.first_row(end) for number, end in ends.items()}
 
     def moment(self) -> KafkaMoment:

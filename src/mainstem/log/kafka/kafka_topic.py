@@ -22,6 +22,7 @@ from mainstem.log.kafka.kafka_refusals import not_on_kafka
 from mainstem.log.kafka.kafka_waking import KafkaWaking
 from mainstem.log.kafka.named_writer import Known
 from mainstem.log.kafka.state_topic import LEDGERS
+from mainstem.log.kafka.stated_watermarks import StatedWatermarks
 from mainstem.log.lag import Lag
 from mainstem.log.placed import Placed, token_of
 from mainstem.log.producer_run import ProducerRun
@@ -184,6 +185,22 @@ class KafkaTopic:
 
     def watermark_holders(self, positions: Mapping[int, int], delay: int) -> dict[int, int]:
         raise not_on_kafka("tell a record's watermark", "Kafka does not know the event times of its records.")
+
+    def state_watermark(self, at: int) -> None:
+        """Note that nothing earlier comes behind what is written now."""
+        ends = {str(number): end for number, end in self._reads.written_ends().items()}
+        self._stated().decide(lambda state, now: ([{"kind": "stated", "at": at, "ends": ends}], None))
+
+    def stated_watermark(self, positions: Mapping[int, int]) -> int:
+        """Before which time nothing comes behind these offsets, as producers have stated; NO_TIME if none has."""
+        return self._stated().current().reached(positions)
+
+    def forget_statements(self) -> None:
+        """What was stated goes with the topic."""
+        self._stated().drop()
+
+    def _stated(self) -> KafkaLedger[StatedWatermarks]:
+        return self._log.ledger(f"stated/{self.id}", StatedWatermarks, StatedWatermarks.restore)
 
     def archived(self, archive: str, partition: int) -> Any:
         raise not_on_kafka("copy what it drops to an archive", "Kafka drops records by itself.")

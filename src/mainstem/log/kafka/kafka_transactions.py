@@ -115,6 +115,12 @@ class KafkaTransactions:
         found.check(self._clock.monotonic())
         return found
 
+    def open_sequence(self, named: NamedWriter, topic_id: str) -> int:
+        """The highest sequence of a producer in a transaction that is under way; -1 if there is none."""
+        with self._guard:
+            known = [found.sequences.get(topic_id) for found in self._open.values() if found.named is named]
+        return max((one["sequence"] for one in known if one is not None), default=-1)
+
     # Its end
 
     def end(self, number: int, outcome: str) -> list[tuple[str, str]]:

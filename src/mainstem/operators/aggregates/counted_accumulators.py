@@ -110,8 +110,10 @@ class Counted:
         if function == "count_distinct":
             return pa.array(np.diff(starts)).cast(output)
         if function == "mode":
+            if not len(ids):
+                return pa.nulls(count, output)
             # Of several equally frequent ones the least.
-            best = np.lexsort((np.arange(len(ids)), -counts, ids))[starts[:-1].clip(max=max(len(ids) - 1, 0))]
+            best = np.lexsort((np.arange(len(ids)), -counts, ids))[starts[:-1].clip(max=len(ids) - 1)]
             return values.take(pa.array(best, mask=np.diff(starts) == 0)).cast(output)
         spans = [slice(first, end) for first, end in itertools.pairwise(starts)]
         if function == "approx_top_k":

@@ -21,9 +21,9 @@ from mainstem.log.python_rows import array_of
 from mainstem.operators.processes.process_failure import process_failed
 from mainstem.operators.processes.process_state import StateText
 from mainstem.operators.processes.timers import Timer, Timers
+from mainstem.operators.stage.arrow_columns import in_log_order, numbers
 from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock, StateTable, Step
 from mainstem.operators.stage.hashes import mixed, text_hash
-from mainstem.operators.stage.keyed_rows import in_log_order, numbers
 from mainstem.operators.stage.stage_task import END_OF_TIME
 
 if TYPE_CHECKING:

@@ -64,14 +64,14 @@ def check_record(schema: pa.Schema, operator: str) -> None:
         )
 
 
-def event_time_of(schema: pa.Schema, operator: str) -> str:
-    """The name of the marked event-time column."""
+def event_time_of(schema: pa.Schema, operator: str, *, named: str = "on") -> str:
+    """The name of the marked event-time column; `named`: by which parameter the operator is told of another one."""
     marked = [field.name for field in schema if _marked(field, EVENT_TIME_MARK)]
     if len(marked) != 1:
         raise Invalid(
             f"{operator} needs the event time, and {len(marked) or 'no'} columns are marked as it",
             detail=f"The columns are: {', '.join(schema.names)}. A topic marks the one that it was created with.",
-            hint='Create the topic with event_time="...", or name the column: on="...".',
+            hint=f'Create the topic with event_time="...", or name the column: {named}="...".',
         )
     return str(marked[0])
 

@@ -21,17 +21,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from mainstem.log.watermark import NO_TIME
-from mainstem.operators.stage.engine import Int64Array
+from mainstem.operators.stage.arrow_columns import microseconds, whole
 from mainstem.operators.stage.frame_columns import record_field
 from mainstem.operators.stage.hashes import key_hashes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["KeyedRows", "in_log_order", "microseconds", "native_hashes", "native_tie", "numbers", "whole"]
+__all__ = ["KeyedRows", "native_hashes", "native_tie"]
 
 
 @dataclass(frozen=True)
@@ -152,35 +151,6 @@ def native_tie(schema: pa.Schema) -> Column:
     # Spark does not hash maps; a row that differs in nothing else may stand in either order.
     names = [field.name for field in schema if "map<" not in str(field.type)]
     return F.xxhash64(*(F.col(f"`{name.replace('`', '``')}`") for name in names)) if names else F.lit(0).cast("bigint")
-
-
-def in_log_order(rows: pa.Table) -> pa.Table:
-    """The rows by partition and offset; those of several topics always in the same order."""
-    order = np.lexsort([numbers(rows, name) for name in ("tie", "offset", "partition")])
-    return rows if (order[1:] > order[:-1]).all() else rows.take(pa.array(order))
-
-
-def numbers(rows: pa.Table, name: str) -> Int64Array:
-    """A column of numbers without nulls."""
-    return np.asarray(whole(rows.column(name))).astype(np.int64, copy=False)
-
-
-def microseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Times as numbers, NO_TIME where there is none."""
-    found = whole(column)
-    if pa.types.is_timestamp(found.type):
-        found = found.cast(pa.timestamp("us", found.type.tz)).cast(pa.int64())
-    return pc.fill_null(found, NO_TIME)
-
-
-def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One array: a column may be in many chunks, and one without rows in none."""
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    combined = column.combine_chunks()
-    if isinstance(combined, pa.ChunkedArray):
-        return pa.array([], column.type) if combined.num_chunks == 0 else combined.chunk(0)
-    return combined
 
 
 def _array(column: object) -> pa.Array:

@@ -19,6 +19,11 @@ class MemoryState:
     def find(self, groups: Int64Array) -> pa.Table:
         return self.rows.filter(pa.array(np.isin(_column(self.rows, "group"), groups)))
 
+    def find_items(self, groups: Int64Array, items: Int64Array) -> pa.Table:
+        wanted = np.empty(len(groups), dtype=[("group", np.int64), ("item", np.int64)])
+        wanted["group"], wanted["item"] = groups, items
+        return self.rows.filter(pa.array(np.isin(_ids(self.rows), wanted)))
+
     def due(self, clock: BatchClock) -> pa.Table:
         event = _column(self.rows, "event_due") <= clock.watermark
         return self.rows.filter(pa.array(event | (_column(self.rows, "processing_due") <= clock.now)))

@@ -14,12 +14,13 @@ number. For each batch the program is run once more, and then a stage gives the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
+from mainstem.errors import Invalid
 from mainstem.log.record import RECORD_MARK
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.log_on_spark.build import Build, current_build
@@ -30,7 +31,26 @@ from mainstem.operators.stage.engine import Engine
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["BatchStages", "Stage", "StageSpec", "remembered", "stage_schema", "staged"]
+__all__ = [
+    "BatchStages",
+    "Preparation",
+    "Stage",
+    "StageSpec",
+    "prepared_batch",
+    "prepared_together",
+    "remembered",
+    "stage_schema",
+    "staged",
+    "staged_together",
+]
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How the rows of one input become what the engine takes: with Spark, and over Arrow where there is none."""
+
+    native: Callable[[DataFrame], DataFrame]
+    arrow: Callable[[pa.Table], pa.Table]
 
 
 @dataclass(frozen=True)
@@ -41,6 +61,7 @@ class StageSpec:
     operator: str
     engine: Engine
     # From the rows of a batch, a frame that is not a stream, to exactly what the engine takes; "group" is a column of it.
+    # Where a stage has several inputs this is done with a stream: row by row, as in a projection.
     prepare: Callable[[DataFrame], DataFrame]
     # The same over Arrow, with no Spark.
     prepare_rows: Callable[[pa.Table], pa.Table]
@@ -54,32 +75,42 @@ class StageSpec:
     definition: Mapping[str, Any] = field(default_factory=dict)
     # What the watermark of its batches is about: event times, or append times.
     time: Literal["event", "append"] = "event"
+    # How the further inputs are prepared, where a stage has several; all come to the same columns, and a column of their
+    # own (`side`) tells the engine which input a row is of.
+    others: tuple[Preparation, ...] = ()
+    # So many microseconds the event times of its rows may be behind the watermark: time is as much earlier for what follows.
+    behind: int = 0
+
+    @property
+    def preparations(self) -> tuple[Preparation, ...]:
+        """One for each input."""
+        return (Preparation(self.prepare, self.prepare_rows), *self.others)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of a program: its number there, its name in its flow, and the rows that go in."""
+    """A stage of a program: its number there, its name in its flow, and the rows that go in, by input."""
 
     number: int
     spec: StageSpec
     name: str
-    rows: DataFrame
+    inputs: tuple[DataFrame, ...]
 
 
 class ScriptedRows(Protocol):
     """Rows without Spark; see `mainstem.testing`."""
 
-    def through(self, spec: StageSpec, name: str | None) -> Any: ...
+    def through(self, spec: StageSpec, name: str | None, others: Sequence[Any]) -> Any: ...
 
 
 class BatchStages(Protocol):
     """One batch of a flow on its way through its stages."""
 
     def root(self, number: int) -> DataFrame:
-        """The rows of the streaming query that go into a stage."""
+        """The rows of the streaming query that go into a stage; where it has several inputs: prepared, and all of them."""
 
     def passed(self, stage: Stage) -> DataFrame:
-        """What a stage gives for its rows, which are not a stream."""
+        """What a stage gives for its rows."""
 
 
 def staged(rows: DataFrame, spec: StageSpec, *, name: str | None = None) -> DataFrame:
@@ -87,24 +118,60 @@ def staged(rows: DataFrame, spec: StageSpec, *, name: str | None = None) -> Data
 
     Of rows that are not a stream: what it makes of all of them at once.
     """
-    through: Any = getattr(type(rows), "through", None)
+    return staged_together([rows], spec, name=name)
+
+
+def staged_together(inputs: Sequence[DataFrame], spec: StageSpec, *, name: str | None = None) -> DataFrame:
+    """The same for several inputs, each prepared in its own way (`spec.preparations`)."""
+    through: Any = getattr(type(inputs[0]), "through", None)
     if through is not None:
-        scripted: DataFrame = through(rows, spec, name)
+        scripted: DataFrame = through(inputs[0], spec, name, inputs[1:])
         return scripted
     build = current_build()
     number = -1 if build is None else build.stage_number()
-    stage = Stage(number, spec, name or "", rows)
+    stage = Stage(number, spec, name or "", tuple(inputs))
     batch: BatchStages | None = None if build is None else build.batch
     if batch is not None:
-        given = batch.root(number) if rows.isStreaming else rows
-        return batch.passed(Stage(number, spec, stage.name, given))
-    if not rows.isStreaming:
+        return batch.passed(stage)
+    if not any(rows.isStreaming for rows in inputs):
         from mainstem.operators.stage.stage_task import at_once
 
-        return at_once(rows, spec)
+        return at_once(prepared_together(stage), spec)
+    _check_streams(stage)
     if build is not None:
         build.stages[number] = stage
-    return _placeholder(rows, stage)
+    return _placeholder(inputs[0], stage)
+
+
+def prepared_together(stage: Stage, which: Sequence[int] | None = None) -> DataFrame:
+    """The rows of a stage's inputs, or of some of them, as its engine takes them."""
+    places = range(len(stage.inputs)) if which is None else which
+    parts = [stage.spec.preparations[place].native(stage.inputs[place]) for place in places]
+    united = parts[0]
+    for part in parts[1:]:
+        united = united.unionByName(part)
+    return united
+
+
+def prepared_batch(batch: BatchStages, stage: Stage) -> DataFrame:
+    """The rows of a batch as the stage's engine takes them: what the streaming query has, and what earlier stages gave."""
+    given = [place for place, rows in enumerate(stage.inputs) if not rows.isStreaming]
+    if len(given) == len(stage.inputs):
+        return prepared_together(stage)
+    root = batch.root(stage.number)
+    if len(stage.inputs) == 1:
+        return stage.spec.prepare(root)
+    return root.unionByName(prepared_together(stage, given)) if given else root
+
+
+def _check_streams(stage: Stage) -> None:
+    if not all(rows.isStreaming for rows in stage.inputs):
+        raise Invalid(
+            f"{stage.spec.operator} is given a stream and rows that are none",
+            detail="What is not a stream never changes, and would have no batches.",
+            hint="Give it streams alone, .stream(), or rows that are there alone, .read(); to look rows up in a table that "
+            "stays as it is, use Spark's own join.",
+        )
 
 
 def stage_schema(engine: Engine) -> pa.Schema:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from mainstem.crash_points import reach
 from mainstem.log.watermark import NO_TIME, WATERMARKED_RECORD
+from mainstem.log_on_spark.worker_memory import spare_collections
 from mainstem.operators.stage.engine import NEVER, BatchClock, Engine, Step
 from mainstem.operators.stage.memory_state import MemoryState
 from mainstem.operators.stage.stage import StageSpec, stage_schema
@@ -62,6 +63,8 @@ class StageBatch:
     clock: BatchClock
     buckets: int
     state: Mapping[int, BucketState] = field(default_factory=dict)
+    # As in `StageSpec`.
+    behind: int = 0
 
     def step(self, bucket: int, rows: pa.Table) -> pa.Table:
         """Take a bucket's rows, leave its state and receipt, and give what goes on."""
@@ -73,7 +76,7 @@ class StageBatch:
         after = BucketState(tuple(runs), state.live, before.given + done.output.num_rows)
         late = self._leave_late(bucket, done)
         self._leave_receipt(bucket, after, done, late)
-        return shown(done.output, bucket, before.given, self.clock)
+        return shown(done.output, bucket, before.given, self.clock.earlier(self.behind))
 
     def _leave_late(self, bucket: int, done: Step) -> str:
         if done.late is None or not done.late.num_rows:
@@ -123,23 +126,23 @@ def _planned(rows: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     yield from rows.select(plain.names).cast(plain).to_batches()
 
 
-def through_stage(rows: DataFrame, spec: StageSpec, batch: StageBatch) -> DataFrame:
-    """The rows that a stage gives for those of a batch."""
+def through_stage(prepared: DataFrame, spec: StageSpec, batch: StageBatch) -> DataFrame:
+    """The rows that a stage gives for those of a batch, which are prepared."""
 
     def one_bucket(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
+        spare_collections()
         yield from _planned(batch.step(context.partitionId(), _collected(batches, empty)), schema)
 
-    prepared = spec.prepare(rows)
     schema, empty = stage_schema(spec.engine), _empty(prepared)
     return _mapped(prepared.repartition(batch.buckets, "group"), one_bucket, spec.engine)
 
 
-def at_once(rows: DataFrame, spec: StageSpec) -> DataFrame:
-    """The rows that a stage gives when everything has come: the answer for a batch."""
+def at_once(prepared: DataFrame, spec: StageSpec) -> DataFrame:
+    """The rows that a stage gives for prepared ones when everything has come: the answer for a batch."""
     engine = spec.engine
     clock = BatchClock(watermark=END_OF_TIME, now=END_OF_TIME)
     schema = stage_schema(engine)
@@ -152,9 +155,8 @@ def at_once(rows: DataFrame, spec: StageSpec) -> DataFrame:
         done = engine.step(MemoryState(engine.state_schema), _collected(batches, empty), clock)
         yield from _planned(shown(done.output, context.partitionId(), 0, clock), schema)
 
-    prepared = spec.prepare(rows)
     empty = _empty(prepared)
-    count = int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
+    count = int(prepared.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
     return _mapped(prepared.repartition(count, "group"), one_bucket, engine)
 
 
@@ -173,7 +175,4 @@ def _collected(batches: Iterator[pa.RecordBatch], empty: pa.Table) -> pa.Table:
 def _mapped(rows: DataFrame, function: Callable[[Any], Any], engine: Engine) -> DataFrame:
     from mainstem.log_on_spark.spark_types import spark_schema
 
-    given = rows.mapInArrow(function, spark_schema(stage_schema(engine)))
-    columns = spark_schema(stage_schema(engine)).fields
-    # Marks on columns do not pass through Python.
-    return given.select(*[given[at.name].alias(at.name, metadata=at.metadata) for at in columns])
+    return rows.mapInArrow(function, spark_schema(stage_schema(engine)))

@@ -52,6 +52,10 @@ class StateRuns:
         wanted = np.unique(np.asarray(groups, np.int64))
         return self._gathered(*self._newest([_rows_of(run, wanted) for run in self._runs]))
 
+    def find_items(self, groups: Int64Array, items: Int64Array) -> pa.Table:
+        found = [_places(run, np.asarray(groups, np.int64), np.asarray(items, np.int64)) for run in self._runs]
+        return self._gathered(*self._newest([np.unique(at[at >= 0]) for at in found]))
+
     def due(self, clock: BatchClock) -> pa.Table:
         """As in `StateTable`. Of a run that was there before the last batch, only what became due since."""
         newest = max((run.batch for run in self._runs), default=-1)
@@ -160,20 +164,20 @@ def _rows_of(run: RunFile, groups: Int64Array) -> Int64Array:
 
 
 def _places(run: RunFile, groups: Int64Array, items: Int64Array) -> Int64Array:
-    """Where a run has these rows; -1 where it has not."""
-    rows = _rows_of(run, np.unique(groups))
-    theirs = _pairs(run.group[rows], run.item[rows])
-    wanted = _pairs(groups, items)
-    at = np.searchsorted(theirs, wanted)
-    found = at < len(theirs)
-    found[found] = theirs[at[found]] == wanted[found]
-    return np.where(found, rows[np.minimum(at, max(0, len(rows) - 1))] if len(rows) else -1, -1)
-
-
-def _pairs(groups: Int64Array, items: Int64Array) -> Any:
-    pairs = np.empty(len(groups), dtype=[("group", np.int64), ("item", np.int64)])
-    pairs["group"], pairs["item"] = groups, items
-    return pairs
+    """Where a run has these rows; -1 where it has not. By bisection, all at once: a group may be large."""
+    low = np.searchsorted(run.group, groups, side="left")
+    end = np.searchsorted(run.group, groups, side="right")
+    high = end.copy()
+    while (between := np.flatnonzero(low < high)).size:
+        middle = (low[between] + high[between]) // 2
+        less = run.item[middle] < items[between]
+        low[between] = np.where(less, middle + 1, low[between])
+        high[between] = np.where(less, high[between], middle)
+    found = np.full(len(groups), -1, np.int64)
+    inside = np.flatnonzero(low < end)
+    same = inside[run.item[low[inside]] == items[inside]]
+    found[same] = low[same]
+    return found
 
 
 def _newest_of(runs: Sequence[RunFile], found: Sequence[Int64Array]) -> tuple[Any, Any, Any]:

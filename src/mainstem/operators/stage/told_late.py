@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.log.watermark import NO_TIME
+from mainstem.operators.stage.arrow_columns import whole
 from mainstem.operators.stage.engine import NEVER
-from mainstem.operators.stage.keyed_rows import whole
 from mainstem.operators.stage.stage import StageSpec
 
 __all__ = ["told_late"]

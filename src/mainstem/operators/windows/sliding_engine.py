@@ -139,6 +139,9 @@ class _CellsAlone:
     def find(self, groups: Int64Array) -> pa.Table:
         return _cells(self.state.find(groups))
 
+    def find_items(self, groups: Int64Array, items: Int64Array) -> pa.Table:
+        return _cells(self.state.find_items(groups, items))
+
     def due(self, clock: BatchClock) -> pa.Table:
         return _cells(self.state.due(clock))
 

@@ -38,7 +38,7 @@ def check(
         with show_progress("start Spark"):
             _ = stem.spark
         with file.building():
-            flows = Program(stem, file.flows).flows
+            flows = Program(stem, file.flows).only(None)
         warnings = [warning for flow in flows for warning in flow.warnings()]
         if as_json:
             shown = [_to_json(flow, _files(stem, flow)) for flow in flows]
@@ -72,6 +72,8 @@ def _facts(flow: PlannedFlow, files: HistoryStanding | None) -> list[tuple[str, 
         facts.append(("  keeps", f"{operator.name}: {bound}"))
     if not flow.operators:
         facts.append(("  keeps", "nothing from one batch to the next"))
+    if flow.flow.pace == "real-time":
+        facts.append(("  pace", "real-time: each row as it comes, at least once"))
     mode = "rows as they change" if flow.mode == "update" and flow.operators else "each row once"
     facts.append(("  into", f"{flow.flow.into.kind} {flow.flow.into.name}, {mode} (output mode {flow.mode})"))
     return facts
@@ -104,6 +106,7 @@ def _to_json(flow: PlannedFlow, files: HistoryStanding | None) -> dict[str, Any]
         "sealed_files_first": None if files is None else {"rows": files.rows, "rows_in": files.rows_in},
         "operators": [{"operator": it.name, "bounded_by": it.bounded_by or None} for it in flow.operators],
         "sink": {"kind": sink.kind, "name": sink.name},
+        "pace": flow.flow.pace,
         "output_mode": flow.mode,
         "schema": schema_to_ddl(flow.schema),
         "warnings": flow.warnings(),

@@ -14,7 +14,7 @@ from datetime import datetime
 
 from mainstem.errors import Invalid, did_you_mean
 
-__all__ = ["POSITION_HELP", "parse_moment", "parse_position"]
+__all__ = ["POSITION_HELP", "parse_as_of", "parse_moment", "parse_position"]
 
 POSITION_HELP = "earliest, latest, a time with a zone, offsets (0:12,1:7) or an append's token"
 _OFFSETS = re.compile(r"\d{1,10}:\d{1,19}(,\d{1,10}:\d{1,19})*")
@@ -45,6 +45,17 @@ def parse_position(text: str, option: str = "--start") -> str | datetime | Mappi
     if "@" in word:
         return word
     return parse_moment(word, option)
+
+
+def parse_as_of(text: str | None) -> str | datetime | None:
+    """As of what a view is asked: a time with a zone, or the token of an append.
+
+    >>> parse_as_of("orders@0:42"), parse_as_of(None)
+    ('orders@0:42', None)
+    """
+    if text is None or "@" in text:
+        return text
+    return parse_moment(text, "--as-of")
 
 
 def parse_moment(text: str, option: str) -> datetime:

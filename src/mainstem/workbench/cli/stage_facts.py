@@ -68,7 +68,7 @@ def watermark_holders(stem: Mainstem, checkpoint: str) -> list[HolderFacts]:
         for topic, ends in by_topic.items():
             positions = {int(number): end for number, end in ends.items()}
             if "times" in offset:
-                held = {number: event - offset["delay"] for number, (event, _) in times_in(offset).items()}
+                held = {number: event - offset["delay"] for number, (event, _) in times_in(offset, topic).items()}
             else:
                 held = stem.log.open_topic(topic).watermark_holders(positions, offset["delay"])
             found += [(at, topic, number) for number, at in held.items()]

@@ -12,9 +12,18 @@ if TYPE_CHECKING:
     from mainstem.stem import Mainstem
     from mainstem.views.view import View
 
-__all__ = ["ViewArgument", "opened_view"]
+__all__ = ["AsOfOption", "ViewArgument", "opened_view"]
 
 ViewArgument = Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.", show_default=False)]
+AsOfOption = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        metavar="TIME|TOKEN",
+        help="What it was: at a time with a zone, or right after an append.",
+        show_default=False,
+    ),
+]
 
 
 @contextmanager

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mainstem.errors import Invalid, NotFound
-from mainstem.workbench.cli.amounts import about_size, counted, moment
+from mainstem.workbench.cli.amounts import about_duration, about_size, counted, moment
 from mainstem.workbench.cli.home_option import HomeOption, open_home
 from mainstem.workbench.cli.json_output import JsonOption, lag_json, print_json
 from mainstem.workbench.cli.lag_columns import LAG_COLUMNS, lag_cells
+from mainstem.workbench.cli.position_text import parse_as_of
 from mainstem.workbench.cli.rebuild_command import rebuild
 from mainstem.workbench.cli.terminal_table import Column, show_facts, show_table
 from mainstem.workbench.cli.topic_argument import YesOption, confirm
-from mainstem.workbench.cli.view_argument import ViewArgument, opened_view
+from mainstem.workbench.cli.view_argument import AsOfOption, ViewArgument, opened_view
+from mainstem.workbench.cli.view_check_command import check
 from mainstem.workbench.cli.view_read_command import read
 
 if TYPE_CHECKING:
@@ -84,6 +86,8 @@ def _described(facts: ViewDescription, lag: Lag) -> dict[str, Any]:
         **_version_json(facts.live),
         "first_position": facts.first_position,
         "last_position": facts.last_position,
+        "history_seconds": None if facts.history is None else facts.history.total_seconds(),
+        "history_since": facts.history_since,
         "lag": lag_json(lag),
         "path": facts.path,
     }
@@ -126,6 +130,7 @@ def describe(view: ViewArgument, *, as_json: JsonOption = False, home: HomeOptio
                 ("flow", live.flow or "none"),
                 ("last batch", "none" if live.batch < 0 else f"{live.batch}, {moment(live.applied_at)}"),
                 ("changes kept", f"{counted(facts.last_position - facts.first_position)}"),
+                ("history", _history(facts)),
                 ("kept in", live.place),
             ]
         )
@@ -135,6 +140,13 @@ def describe(view: ViewArgument, *, as_json: JsonOption = False, home: HomeOptio
             _applied(stem, live),
             empty="nothing is applied yet",
         )
+
+
+def _history(facts: ViewDescription) -> str:
+    """For how long it is kept, and how far back it goes."""
+    if facts.history is None or facts.history_since is None:
+        return "not kept"
+    return f"{about_duration(facts.history)}, since {moment(facts.history_since)}"
 
 
 def _applied(stem: Mainstem, version: ViewVersion) -> list[list[str]]:
@@ -163,12 +175,14 @@ def get(
         str | None, typer.Option(metavar="TOKEN", help="Wait until this append is applied.", show_default=False)
     ] = None,
     wait: Annotated[str, typer.Option(help="How long to wait for it.")] = "5 seconds",
+    as_of: AsOfOption = None,
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
     """Get the row with a key; the exit status is 1 if there is none.
 
-    Values are written as in a CSV file, structs (such as a window) as JSON.
+    Values are written as in a CSV file, structs (such as a window) as JSON. With --as-of, of a view that keeps its history,
+    the row as it was at a time, or right after the batch that holds an append.
 
     Example: mainstem view get revenue Berlin
     """
@@ -176,7 +190,7 @@ def get(
 
     with open_home(home) as stem, opened_view(stem, view) as opened:
         schema = opened.schema
-        row = opened.get(_key_values(opened, key), after=after, wait=wait)
+        row = opened.get(_key_values(opened, key), after=after, wait=wait, as_of=parse_as_of(as_of))
         if row is None:
             raise NotFound(
                 f'view "{view}" has no row with the key {", ".join(key)}',
@@ -251,6 +265,7 @@ def versions(
 
 
 app.command("rebuild")(rebuild)
+app.command("check")(check)
 
 
 @app.command()

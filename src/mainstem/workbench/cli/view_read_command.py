@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import closing
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mainstem.errors import Invalid, did_you_mean
 from mainstem.workbench.cli.home_option import HomeOption, open_home
+from mainstem.workbench.cli.position_text import parse_as_of
 from mainstem.workbench.cli.row_format import RowFormat
 from mainstem.workbench.cli.topic_argument import split_words
-from mainstem.workbench.cli.view_argument import ViewArgument, opened_view
+from mainstem.workbench.cli.view_argument import AsOfOption, ViewArgument, opened_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from mainstem.views.view import View
+    from mainstem.views.view_past import AsOf
 
 __all__ = ["read"]
 
@@ -29,6 +32,7 @@ def read(
     version: Annotated[
         int | None, typer.Option(metavar="N", help="Another version than the live one.", show_default=False)
     ] = None,
+    as_of: AsOfOption = None,
     limit: Annotated[int | None, typer.Option(min=1, help="End after so many rows.", show_default=False)] = None,
     columns: Annotated[
         str | None, typer.Option(metavar="COLUMN,...", help="Only these columns.", show_default=False)
@@ -41,14 +45,19 @@ def read(
     With --follow each row says in its first column, `change`, whether it is an insert or a delete; an update is the old
     row deleted and the new one inserted.
 
+    With --as-of, of a view that keeps its history, the rows as they were: at a time, or right after the batch that holds an
+    append.
+
     Example: mainstem view read revenue --limit 10 --format json
     """
+    if as_of is not None and (follow or version is not None):
+        raise typer.BadParameter("shows what the live version was, once", param_hint="--as-of")
     if follow and version is not None:
         raise typer.BadParameter("follows the live version, so it has no --version", param_hint="--follow")
     from mainstem.workbench.cli.row_output import row_writer
 
     with open_home(home) as stem, opened_view(stem, view) as opened:
-        batches = _changes(opened) if follow else _rows(opened, version)
+        batches = _changes(opened) if follow else _rows(opened, version, parse_as_of(as_of))
         # Closed also when the limit is reached: it holds a transaction of the file open.
         with closing(batches):
             schema = next(batches).schema
@@ -65,10 +74,17 @@ def read(
             writer.close()
 
 
-def _rows(view: View, version: int | None) -> Generator[pa.Table, None, None]:
+def _rows(view: View, version: int | None, as_of: AsOf | None) -> Generator[pa.Table, None, None]:
     """First a table without rows, for its columns, then the rows; memory does not grow with the view."""
     import pyarrow as pa
 
+    if as_of is not None:
+        with closing(view.batches(as_of=as_of)) as past:
+            first = next(past, None)
+            yield view.schema.empty_table() if first is None else first.schema.empty_table()
+            for batch in past if first is None else chain([first], past):
+                yield pa.Table.from_batches([batch])
+        return
     with view.snapshot(version) as snapshot:
         yield snapshot.schema.empty_table()
         for batch in snapshot.batches():

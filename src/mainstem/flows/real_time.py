@@ -1,0 +1,197 @@
+"""Flows in real time: which can be, how one is started, and what is seen to while it runs.
+
+    Flow(rows, into=stem.topic("alerts"), pace="real-time")
+
+Spark's real-time mode does not gather rows into batches: a task reads on for as long as a batch lasts, and passes each row to
+the sink when it comes. Spark's own Kafka source and sink run there, and operators that look at one row at a time; nothing of
+ours that is in Python. So source and sink are the connector's, with rows decoded and encoded by Spark (`real_time_rows`,
+`real_time_messages`).
+
+The sink has no transactions. What was sent since the last batch ended is sent again after a crash: at least once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mainstem.errors import Conflict, Invalid
+from mainstem.log_on_spark.checkpoint_offsets import batch_offsets, last_batch
+from mainstem.log_on_spark.flow_plan import has_watermark, operators_in
+from mainstem.log_on_spark.flow_run import FlowRun
+from mainstem.log_on_spark.kafka_connector import have_connector, java_options
+from mainstem.log_on_spark.new_topic import NewTopic, made_from
+from mainstem.log_on_spark.real_time_note import note_real_time
+from mainstem.log_on_spark.real_time_plan import unfit_operator
+from mainstem.log_on_spark.spark_topic import SparkTopic
+from mainstem.log_on_spark.spark_types import arrow_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from mainstem.flows.flow import Flow
+    from mainstem.flows.program import PlannedFlow
+    from mainstem.log.log import Log
+    from mainstem.log.topic_settings import TopicSettings
+    from mainstem.log_on_spark.build import Leaf
+
+__all__ = ["check_cores", "check_pace", "check_real_time", "start_real_time"]
+
+# How long a batch lasts. At its end Spark notes down how far it has come, and nothing is passed on for a moment; what was
+# sent since its beginning comes again after a crash.
+BATCH = "30 seconds"
+
+
+def _refuse(flow: str, part: str, detail: str, hint: str = "") -> NoReturn:
+    raise Invalid(
+        f'flow "{flow}" cannot run in real time: {part}',
+        detail=detail,
+        hint=hint or "Take it out of the flow, or leave pace out: in batches it runs as it is.",
+    )
+
+
+def check_real_time(flow: Flow, leaves: dict[int, Leaf], stages: Sequence[Any], log: Log) -> None:
+    """Raise `Invalid` with the part of a flow that real time does not have."""
+    name = flow.name
+    if not log.address:
+        _refuse(
+            name, "its log is in the home", "Spark has a source for real time of Kafka alone.",
+            'Open the home with log="kafka://...", or leave pace out: a batch takes a few tenths of a second.',
+        )  # fmt: skip
+    if stages:
+        _refuse(name, f'it has the operator "{stages[0].name}"', "What it keeps is kept in Python, batch by batch.")
+    if kept := operators_in(flow.rows):
+        _refuse(name, f'it has Spark\'s "{kept[0].name}"', "It keeps something from one row to the next.")
+    if has_watermark(flow.rows):
+        _refuse(
+            name, "its stream has a watermark",
+            "Nothing of a flow in real time waits for one, and what batches have seen is not known.",
+            "Leave watermark= out of the stream.",
+        )  # fmt: skip
+    for leaf in leaves.values():
+        _check_source(name, leaf, log)
+    sources = [leaf.source for leaf in leaves.values()]
+    if twice := [source for source in sources if sources.count(source) > 1]:
+        _refuse(name, f'it streams topic "{twice[0]}" twice', "Spark cannot tell two equal sources of real time apart.")
+    if part := unfit_operator(flow.rows):
+        _refuse(name, f"it has {part}", "Real time has operators that look at one row at a time, in Java alone.")
+    _check_sink(flow)
+    have_connector(flow.rows.sparkSession)
+
+
+def _check_source(flow: str, leaf: Leaf, log: Log) -> None:
+    # It imports the client library of Kafka, which may be missing where no log is on Kafka.
+    from mainstem.log_on_spark.real_time_rows import read_natively
+
+    if leaf.source.startswith(("view ", "topics ")):
+        _refuse(flow, f"it streams {leaf.source}", "Real time reads single topics of Kafka.")
+    if leaf.source not in log.topic_names():
+        _refuse(
+            flow, f'its topic "{leaf.source}" is not there yet', "Another flow is about to make it.", "Make it first."
+        )
+    settings = log.open_topic(leaf.source).settings
+    if settings.codec == "arrow":
+        _refuse(
+            flow, f'the codec of topic "{leaf.source}" is "arrow"',
+            "Python takes its messages apart; Spark alone cannot.",
+            'Copy it into a topic of codec "json", or leave pace out.',
+        )  # fmt: skip
+    wanted = set(leaf.columns or ()) - {"record"}
+    for field in settings.stored_schema if settings.codec != "raw" else ():
+        if field.name in wanted and not read_natively(field.type):
+            _refuse(
+                flow, f'it uses the column "{field.name}" of topic "{leaf.source}"',
+                f"Spark does not read {field.type} out of JSON as the log writes it.",
+            )  # fmt: skip
+
+
+def _check_sink(flow: Flow) -> None:
+    from mainstem.log_on_spark.real_time_messages import unfit_sink
+
+    sink = flow.into
+    if not isinstance(sink, SparkTopic):
+        _refuse(
+            flow.name, f'it goes into {sink.kind} "{sink.name}"',
+            "That takes whole batches, each once. Rows that come one by one go into a topic.",
+            "Go into a topic, and from there, by another flow in batches, further on.",
+        )  # fmt: skip
+    if reason := unfit_sink(_settings_of(sink, flow)):
+        _refuse(
+            flow.name,
+            f'it goes into topic "{sink.name}", and {reason}',
+            "Spark alone writes the messages in real time.",
+        )
+
+
+def _settings_of(sink: SparkTopic, flow: Flow) -> TopicSettings:
+    if isinstance(sink, NewTopic):
+        return made_from(sink.name, arrow_schema(flow.rows.schema))
+    return sink.settings
+
+
+def check_cores(flows: Sequence[PlannedFlow], log: Log) -> None:
+    """Raise `Invalid` if flows in real time would leave no core for what is to run beside them.
+
+    A task of real time reads one partition, and goes on for as long as its batch: it never makes room for another.
+    """
+    timed = [flow for flow in flows if flow.flow.pace == "real-time"]
+    if not timed:
+        return
+    context = timed[0].flow.rows.sparkSession.sparkContext
+    if not str(context.master).startswith("local"):
+        # How many there will be on a cluster is not known before its executors have come.
+        return
+    cores = context.defaultParallelism
+    needed = sum(log.open_topic(topic).settings.partitions for flow in timed for topic in flow.topics)
+    others = len(flows) > len(timed)
+    if needed + others <= cores:
+        return
+    names = ", ".join(flow.name for flow in timed)
+    raise Invalid(
+        f"the flows in real time need {needed} cores for themselves"
+        + (", and the others one at least" if others else ""),
+        detail=f"Spark has {cores}. A task for each partition of their topics runs for as long as the flow does: {names}.",
+        hint=f'Open the home with spark="local[{needed + others}]" or more, or on a cluster.',
+    )
+
+
+def check_pace(planned: PlannedFlow, known: dict[str, Any], checkpoint: str) -> None:
+    """Raise `Conflict` if a checkpoint was made at another pace: its offsets are those of another source."""
+    last = last_batch(checkpoint, "offsets")
+    before = known.get("pace", "batches")
+    if last is None or before == planned.flow.pace:
+        return
+    done = last_batch(checkpoint)
+    ends = {} if done is None else batch_offsets(checkpoint, done)
+    starts = [f"{topic}: start={dict(reached)}" for topic, reached in ends.items()] or ["at the beginning"]
+    raise Conflict(
+        f'flow "{planned.name}" has run at pace "{before}" so far, and now is to run at pace "{planned.flow.pace}"',
+        detail="Each has a source of its own, which cannot go on from the other's checkpoint.",
+        hint=f'Give the flow another name, Flow(..., name="{planned.name}_2"), and have its streams begin where it stands: '
+        f"{'; '.join(starts)}.",
+    )
+
+
+def start_real_time(
+    flow: Flow, planned: PlannedFlow, run: FlowRun, checkpoint: str, log: Log, query_name: str
+) -> StreamingQuery:
+    """Start the query of a flow that was built with the connector's sources."""
+    from mainstem.log.kafka.kafka_log import KafkaLog
+    from mainstem.log_on_spark.real_time_messages import messages_of
+
+    sink = flow.into
+    assert isinstance(log, KafkaLog)
+    assert isinstance(sink, SparkTopic)
+    # Made now if it is not there; and an older run that still wrote in batches is fenced.
+    sink.writer(run, planned.schema).close()
+    target = log.open_topic(sink.name)
+    os.makedirs(checkpoint, exist_ok=True)
+    note_real_time(checkpoint, [log.open_topic(topic) for topic in planned.topics])
+    rows = messages_of(flow.rows, target.settings, source=planned.topics[0] if len(planned.leaves) == 1 else "")
+    # PySpark takes this trigger, and its types do not say so.
+    writer: Any = rows.writeStream.format("kafka").queryName(query_name).outputMode("update")
+    options = {**java_options(log.kafka_settings), "kafka.acks": "all", "topic": target.kafka_name}
+    writer = writer.options(**options).option("includeHeaders", "true").option("checkpointLocation", checkpoint)
+    query: StreamingQuery = writer.trigger(realTime=BATCH).start()
+    return query

@@ -1,0 +1,76 @@
+"""Which rows of a view are looked at when not all are: the same keys wherever they are looked up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import pyarrow as pa
+
+__all__ = ["Row", "RowSample", "Rows", "names_of", "same_rows"]
+
+# A row, or None where there is none; and several, each by the text of its key.
+Row = dict[str, Any] | None
+Rows = dict[str, Row]
+
+# Sums of doubles differ in their last digits with the order in which they were added.
+TOLERANCE = 1e-9
+
+
+class RowSample:
+    """A share of all keys, chosen by a hash of the key: two views with the same keys give the same ones.
+
+    >>> rows = pa.table({"id": list(range(1000)), "n": [0] * 1000})
+    >>> some = RowSample(["id"], share=0.1, seed=1).of(rows.to_batches())
+    >>> 60 < len(some) < 140, some == RowSample(["id"], share=0.1, seed=1).of(rows.to_batches())
+    (True, True)
+    """
+
+    def __init__(self, key: Sequence[str], *, share: float, seed: int) -> None:
+        self._key = key
+        self._whole = share >= 1
+        self._below = int(share * (1 << 64))
+        self._salt = seed.to_bytes(16, "big", signed=True)
+
+    def of(self, batches: Iterable[pa.RecordBatch]) -> Rows:
+        """Those of the rows that are in it, each by its key as text."""
+        found: Rows = {}
+        for batch in batches:
+            names = names_of(batch, self._key)
+            places = [place for place, name in enumerate(names) if self._whole or self._chosen(name)]
+            rows = batch.take(pa.array(places, pa.int64())).to_pylist()
+            found.update(zip((names[place] for place in places), rows, strict=True))
+        return found
+
+    def _chosen(self, name: str) -> bool:
+        digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8, salt=self._salt).digest()
+        return int.from_bytes(digest, "big") < self._below
+
+
+def names_of(rows: pa.RecordBatch | pa.Table, key: Sequence[str]) -> list[str]:
+    """The key of each row as text: also of keys that are structs, which Python cannot look up."""
+    columns = [rows.column(rows.schema.get_field_index(name)).to_pylist() for name in key]
+    return [repr(values) for values in zip(*columns, strict=True)]
+
+
+def same_rows(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> bool:
+    """Whether two rows are the same, but for what summing up in another order does to doubles.
+
+    >>> same_rows({"n": 0.1 + 0.2}, {"n": 0.3}), same_rows({"n": 1}, None)
+    (True, False)
+    """
+    if one is None or other is None:
+        return one is other
+    return one.keys() == other.keys() and all(_same(value, other[name]) for name, value in one.items())
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=TOLERANCE) or (math.isnan(one) and math.isnan(other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return same_rows(one, other)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)

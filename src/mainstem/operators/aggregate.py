@@ -1,0 +1,50 @@
+"""aggregate: aggregates of the groups of a changing table, right after every change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mainstem.errors import Invalid
+from mainstem.operators.stage.stage import remembered, staged
+from mainstem.operators.tables.aggregate_plan import AggregatePlan, planned_aggregate
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["aggregate"]
+
+
+def aggregate(
+    changes: DataFrame,
+    *,
+    by: str | Sequence[str] = (),
+    aggregates: Column | str | Sequence[Column | str],
+    name: str | None = None,
+) -> DataFrame:
+    """Aggregates of each group of a changing table, kept right when rows change or are taken away.
+
+    `by`: the group; without it all rows are one. `aggregates`: as for Spark's `agg`, or as SQL ("sum(price) AS total"). A
+    group without rows is not in the result, also where there is no `by`.
+
+    For count, and for sum and avg of whole numbers and decimals, one row is kept for each group. For all others, as min,
+    max, count(DISTINCT ...), stddev and sums of doubles, every value of the group is kept, and read when the group changes.
+    Lists (collect_list) are ordered by their values. first and last are not to be had: rows of a table have no order.
+
+    >>> from mainstem.testing import TestStream
+    >>> from mainstem.operators import table
+    >>> bids = TestStream("bid INT, auction STRING, price INT").rows([{"bid": 1, "auction": "a", "price": 30}])
+    >>> bids = bids.rows([{"bid": 2, "auction": "a", "price": 50}]).rows([{"bid": 2, "auction": "a", "price": 20}])
+    >>> best = bids.run(lambda rows: aggregate(table(rows, key="bid"), by="auction", aggregates="max(price) AS price"))
+    >>> best.changes[-2:]
+    [('delete', {'auction': 'a', 'price': 50}), ('insert', {'auction': 'a', 'price': 30})]
+    """
+    written: list[Any] = list(aggregates) if isinstance(aggregates, (list, tuple)) else [aggregates]
+    if not written:
+        raise Invalid(
+            "aggregate is given no aggregates",
+            detail="It shows aggregates of groups.",
+            hint='For example: aggregates=[F.max("price").alias("price")]; for the groups alone: distinct(rows).',
+        )
+    plan: AggregatePlan = remembered("aggregate", lambda: planned_aggregate(changes, by, written))
+    return plan.shown(staged(plan.narrowed(changes), plan.spec, name=name))

@@ -1,0 +1,47 @@
+"""distinct: each row of a changing table once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainstem.operators.stage.frame_columns import Shown, check_record, columns_of
+from mainstem.operators.stage.stage import StageSpec, remembered, staged
+from mainstem.operators.tables.changed_rows import ChangedRows
+from mainstem.operators.tables.changing import check_hashable, row_columns, shown_changes
+from mainstem.operators.tables.distinct_engine import DistinctEngine
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["distinct"]
+
+
+def distinct(changes: DataFrame, *, name: str | None = None) -> DataFrame:
+    """The different rows of a changing table, each once for as long as it is there at least once.
+
+    Two rows are the same if all columns are, `record` apart; null is the same as null. What is kept is a number for each
+    different row.
+
+    >>> from mainstem.testing import TestStream
+    >>> visits = TestStream("page STRING").rows([{"page": "/"}, {"page": "/about"}]).rows([{"page": "/"}])
+    >>> visits.run(distinct).changes
+    [('insert', {'page': '/'}), ('insert', {'page': '/about'})]
+    """
+    spec, columns = remembered("distinct", lambda: _planned(changes))
+    return shown_changes(staged(changes, spec, name=name), columns)
+
+
+def _planned(changes: DataFrame) -> tuple[StageSpec, list[Shown]]:
+    schema = columns_of(changes)
+    check_record(schema, "distinct")
+    fields = row_columns(schema)
+    check_hashable(fields, "distinct")
+    names = tuple(field.name for field in fields)
+    rows = ChangedRows(schema, names, row=names)
+    # The key is in the row already.
+    engine = DistinctEngine(rows.row_type)
+    spec = StageSpec(
+        "distinct", engine, rows.native, rows.arrow, bounded_by="one number for each different row of the table",
+        definition={"by": list(names)},
+    )  # fmt: skip
+    return spec, [Shown(f"row.{field.name}", field) for field in fields]

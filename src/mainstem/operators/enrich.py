@@ -1,0 +1,232 @@
+"""enrich: rows of a stream, each with what a table says of it: as it was at the row's time, or as it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from mainstem.durations import Duration, duration_us, show_duration
+from mainstem.errors import Invalid
+from mainstem.log.record import RECORD_MARK
+from mainstem.log.watermark import WATERMARKED_RECORD
+from mainstem.operators.joins.enrich_engine import EnrichEngine
+from mainstem.operators.joins.enrich_results import VERSION, EnrichResults
+from mainstem.operators.joins.join_columns import check_clashes, check_keys, key_names, time_of
+from mainstem.operators.joins.join_results import JoinLate
+from mainstem.operators.joins.join_rows import JoinSide
+from mainstem.operators.joins.join_terms import LEFT, RIGHT
+from mainstem.operators.joins.latest_engine import LatestEngine
+from mainstem.operators.stage.frame_columns import Shown, by_names, check_record, columns_of, record_field, shaped
+from mainstem.operators.stage.stage import Preparation, StageSpec, remembered, staged_together
+from mainstem.operators.tables.changing import TableSource, is_changing, table_source
+from mainstem.operators.windows.window_time import RowTime
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Latest", "enrich", "latest"]
+
+_RECORD = pa.field("record", WATERMARKED_RECORD, metadata=RECORD_MARK)
+
+
+@dataclass(frozen=True)
+class Latest:
+    """Made by `latest`."""
+
+
+def latest() -> Latest:
+    """For `enrich`: a row is looked up when it comes, in what is known then.
+
+    >>> latest()
+    Latest()
+    """
+    return Latest()
+
+
+def enrich(
+    rows: DataFrame,
+    table: Any,
+    *,
+    on: str | Sequence[str] | Mapping[str, str],
+    at: str | Latest | None = None,
+    wait: Duration | None = None,
+    corrections: Literal["ignore", "re-emit"] = "ignore",
+    lateness: Duration = "1 day",
+    how: Literal["left", "inner"] = "left",
+    name: str | None = None,
+) -> DataFrame:
+    """Each row with the row of a table that has the same `on`, and `version`: from when on it is valid, and its place in the log.
+
+    `table`: a view, or a table that changes (`table(rows, key=...)`). `at`: the time at which it is looked up, a column; the
+    event time unless said. What was valid then is known when the watermark of both is past it: so long a row waits, `wait` at most.
+    The version of a table made with `order_by` is valid from that time on, else from its event time, or its append. With
+    at=latest() a row does not wait: it gets what is known when it comes, which differs when it is done again.
+
+    A version that comes when rows were put out without it is ignored, or (`corrections="re-emit"`) exactly those rows are taken
+    back and put out anew that it is valid for. Old versions, and rows that may be corrected, are kept until the watermark is
+    `lateness` past them; a row that comes later goes to `<flow>.late`. `how`: "left" (a row that finds nothing has nulls) or
+    "inner" (it is left out).
+
+    >>> from mainstem.operators import table
+    >>> from mainstem.testing import TestStream, TestStreams
+    >>> streams = TestStreams(
+    ...     homes=TestStream("user INT, zip STRING, moved_at TIMESTAMP", event_time="moved_at"),
+    ...     visits=TestStream("user INT, seen_at TIMESTAMP", event_time="seen_at"),
+    ... )
+    >>> for zip, day in (("53111", 1), ("10115", 3)):
+    ...     streams = streams.rows("homes", [{"user": 1, "zip": zip, "moved_at": f"2026-01-0{day}"}])
+    >>> streams = streams.rows("visits", [{"user": 1, "seen_at": "2026-01-02"}])
+    >>> streams = streams.watermark("homes", "2026-01-05").watermark("visits", "2026-01-05")
+    >>> results = streams.run(lambda homes, visits: enrich(visits, table(homes, key="user"), on="user"))
+    >>> [(row["zip"], row["version"]["valid_from"].day) for row in results.rows]
+    [('53111', 1)]
+    """
+    frame, source = _versions(rows, table, key_names(on), at)
+    spec, columns = remembered(
+        "enrich", lambda: _planned(rows, frame, source, key_names(on), at, wait, corrections, lateness, how)
+    )
+    return shaped(staged_together([rows, frame], spec, name=name), columns)
+
+
+def _versions(
+    rows: DataFrame, table: Any, on: Mapping[str, str], at: str | Latest | None
+) -> tuple[DataFrame, TableSource | None]:
+    """The frame of the table's versions: of one made by `table` all that it was given, unless the newest are wanted."""
+    if not hasattr(table, "isStreaming"):
+        # A view; one that an earlier flow of the program makes may not be there yet.
+        if table.exists:
+            _check_key(table.key, on)
+        table = table.stream() if rows.isStreaming else table.read()
+    source = table_source(table)
+    if source is not None and not isinstance(at, Latest):
+        return source.rows, source
+    return table, source
+
+
+def _planned(
+    rows: DataFrame,
+    frame: DataFrame,
+    source: TableSource | None,
+    on: Mapping[str, str],
+    at: str | Latest | None,
+    wait: Duration | None,
+    corrections: str,
+    lateness: Duration,
+    how: Literal["left", "inner"],
+) -> tuple[StageSpec, list[Shown]]:
+    schemas = columns_of(rows), columns_of(frame)
+    _check_choices(how, corrections, at, wait)
+    _check_table(schemas[RIGHT], source, on, frame)
+    keys = by_names(list(on), schemas[LEFT], "enrich"), by_names(list(on.values()), schemas[RIGHT], "enrich")
+    for schema in schemas:
+        check_record(schema, "enrich")
+    times = _fact_time(schemas[LEFT], at), _version_time(schemas[RIGHT], source, at)
+    plain = [JoinSide(schemas[side], keys[side], times[side], side) for side in (LEFT, RIGHT)]
+    facts, versions = (
+        JoinSide(schemas[side], keys[side], times[side], side, plain[1 - side].row_type) for side in (LEFT, RIGHT)
+    )
+    check_keys((facts, versions))
+    shared = tuple(mine for mine, other in on.items() if mine == other)
+    check_clashes(
+        (facts, versions), shared, "version", "from when on the row of the table is valid, and where it stands"
+    )
+    results = EnrichResults(facts.row_type, versions.row_type, how)
+    late = JoinLate(facts.on, versions.on, tuple(schemas[LEFT].field(key).type for key in facts.on))
+    engine: LatestEngine | EnrichEngine
+    if isinstance(at, Latest):
+        engine, bound = LatestEngine(results, late), f"one row for each {', '.join(versions.on)}"
+    else:
+        _check_watermark(rows, facts)
+        span = duration_us(lateness, setting="lateness")
+        limit = None if wait is None else duration_us(wait, setting="wait")
+        # Where nobody says up to when a table is known, there is nothing to wait for but the clock.
+        limit = 0 if limit is None and rows.isStreaming and not versions.watermarked else limit
+        engine = EnrichEngine(results, late, span, limit, corrections == "re-emit")
+        past = show_duration(timedelta(microseconds=span))
+        bound = f"the last version of each {', '.join(versions.on)}, and what is less than {past} behind the watermark"
+    spec = StageSpec(
+        "enrich",
+        engine,
+        facts.native,
+        facts.arrow,
+        bounded_by=bound,
+        late_names={f"by_{place}": key for place, key in enumerate(facts.on)},
+        definition={"on": dict(on), "how": how},
+        others=(Preparation(versions.native, versions.arrow),),
+    )
+    columns = [Shown(f"left.{field.name}", field) for field in facts.fields]
+    columns += [Shown(f"right.{field.name}", _plain(field)) for field in versions.fields if field.name not in shared]
+    return spec, [*columns, Shown("version", pa.field("version", VERSION)), Shown("record", _RECORD)]
+
+
+def _fact_time(schema: pa.Schema, at: str | Latest | None) -> RowTime | None:
+    return None if isinstance(at, Latest) else time_of(schema, at, "enrich")
+
+
+def _version_time(schema: pa.Schema, source: TableSource | None, at: str | Latest | None) -> RowTime | None:
+    record = record_field(schema)
+    appended = None if record is None else RowTime((record.name, "appended_at"))
+    if source is None or isinstance(at, Latest):
+        return appended
+    named = source.order_by
+    if named is not None and not pa.types.is_timestamp(schema.field(named).type):
+        raise Invalid(
+            f'enrich cannot look rows up by time in a table that is ordered by "{named}"',
+            detail=f"It is {schema.field(named).type}, and a row is valid from a time on.",
+            hint="Order the table by a TIMESTAMP, or look up what is known: at=latest().",
+        )
+    timed = named is not None or any(b"mainstem.event_time" in (field.metadata or {}) for field in schema)
+    return time_of(schema, named, "enrich") if timed else appended
+
+
+def _check_choices(how: str, corrections: str, at: str | Latest | None, wait: Duration | None) -> None:
+    for given, known, what in ((how, ("left", "inner"), "how"), (corrections, ("ignore", "re-emit"), "corrections")):
+        if given not in known:
+            raise Invalid(
+                f'enrich cannot be done {what}="{given}"',
+                detail=f"It is one of: {', '.join(known)}.",
+                hint=f'For example: {what}="{known[0]}".',
+            )
+    if isinstance(at, Latest) and (wait is not None or corrections != "ignore"):
+        raise Invalid(
+            "enrich with at=latest() neither waits nor corrects",
+            detail="A row gets what is known when it comes.",
+            hint='Look up what was valid at a time, at="...", or leave wait= and corrections= out.',
+        )
+
+
+def _check_table(schema: pa.Schema, source: TableSource | None, on: Mapping[str, str], frame: DataFrame) -> None:
+    if source is None and not is_changing(schema) and frame.isStreaming:
+        raise Invalid(
+            "enrich is given a stream in the place of a table",
+            detail="Which of its rows replaces which is not said.",
+            hint='Make it a table: enrich(rows, table(..., key="..."), on=...); or join the two streams: join(..., within=...).',
+        )
+    if source is not None:
+        _check_key(source.key, on)
+
+
+def _check_key(key: Sequence[str], on: Mapping[str, str]) -> None:
+    if set(key) != set(on.values()):
+        raise Invalid(
+            f"enrich looks rows up by {', '.join(on.values())}, and the table's key is {', '.join(key)}",
+            detail="A row finds one row of the table.",
+            hint=f"Name the key: on={{...: {key[0]!r}}}; or make tables of both and join them.",
+        )
+
+
+def _check_watermark(rows: DataFrame, facts: JoinSide) -> None:
+    if rows.isStreaming and not facts.watermarked:
+        raise Invalid(
+            "enrich by time needs a watermark, and the stream has none",
+            detail="Without one nobody knows when everything that was valid at a row's time has come.",
+            hint='Read the topic with stream(watermark="10 minutes"), keep `record` in what you select; or at=latest().',
+        )
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, field.type)

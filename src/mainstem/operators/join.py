@@ -1,0 +1,191 @@
+"""join: rows of two streams that belong together, within a span of time; or two tables that change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from mainstem.durations import Duration, duration_us, show_duration
+from mainstem.errors import Invalid, did_you_mean
+from mainstem.operators.joins.join_columns import check_keys, join_columns, key_names, sides_of
+from mainstem.operators.joins.join_engine import JoinEngine
+from mainstem.operators.joins.join_results import JoinLate, JoinResults
+from mainstem.operators.joins.join_rows import JoinSide
+from mainstem.operators.joins.join_terms import HOW, LEFT, RIGHT, How, JoinTerms
+from mainstem.operators.stage.frame_columns import Shown, columns_of, shaped
+from mainstem.operators.stage.stage import Preparation, StageSpec, remembered, staged_together
+from mainstem.operators.tables.changing import is_changing
+from mainstem.operators.tables.table_join import table_join
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["join"]
+
+Within: TypeAlias = Duration | tuple[Duration, Duration]
+# So many others a row may meet when it comes, unless more are allowed.
+LIMIT = 10_000
+
+
+def join(
+    left: DataFrame,
+    right: DataFrame,
+    *,
+    on: str | Sequence[str] | Mapping[str, str],
+    within: Within | None = None,
+    how: How = "inner",
+    lateness: Duration = "0 seconds",
+    state: Literal["bounded", "unbounded"] = "bounded",
+    limit: int | None = None,
+    at: str | tuple[str, str] | None = None,
+    name: str | None = None,
+) -> DataFrame:
+    """The rows of two streams that have the same `on` and are at most `within` apart in event time, put out at once.
+
+    `on`: a column of both, several, or what is called differently: {"left": "right"}. Null is equal to nothing. `within`: how
+    far apart, or two: how long before the left row, and how long after it. `how`: "inner", "left", "right", "full", "semi"
+    (left rows that meet somebody, once) or "anti" (those that do not). A row that met nobody is shown when its time is up:
+    when the watermark is past what it could meet. One that comes later than that, but not later than `lateness`, takes it
+    back and makes the pair; later than that it goes to `<flow>.late`, with the row that it would have met.
+
+    The result has the columns of both and `event_time`, the later of the two; a column that both have must be named otherwise
+    on one side. `at`: the event times, where they are not the marked columns. A row meets at most `limit` others (10,000)
+    when it comes; the rest is counted. Without `within` all rows are kept for ever: say state="unbounded".
+
+    Of two tables that change (`table`, a view's stream) the join is one too, for inner, left and full, without `within`.
+
+    >>> from mainstem.testing import TestStream, TestStreams
+    >>> streams = TestStreams(
+    ...     shown=TestStream("ad STRING, shown_at TIMESTAMP", event_time="shown_at"),
+    ...     clicks=TestStream("ad STRING, clicked_at TIMESTAMP", event_time="clicked_at"),
+    ... )
+    >>> streams = streams.rows("shown", [{"ad": name, "shown_at": "2026-01-01 12:00"} for name in ("a", "b")])
+    >>> streams = streams.rows("clicks", [{"ad": "a", "clicked_at": "2026-01-01 12:03"}])
+    >>> streams = streams.watermark("shown", "2026-01-01 12:10").watermark("clicks", "2026-01-01 12:10")
+    >>> results = streams.run(lambda shown, clicks: join(shown, clicks, on="ad", within="10 minutes", how="left"))
+    >>> [(row["ad"], row["clicked_at"] and row["clicked_at"].minute) for row in results.rows]
+    [('a', 3), ('b', None)]
+    """
+    schemas = columns_of(left), columns_of(right)
+    changing = [is_changing(schema) for schema in schemas]
+    if any(changing):
+        _check_tables(changing, within)
+        return table_join(left, right, on=key_names(on), how=how, limit=limit, name=name)
+    spec, columns = remembered(
+        "join", lambda: _planned(left, right, key_names(on), _terms(within, how, lateness, state, limit), at)
+    )
+    return shaped(staged_together([left, right], spec, name=name), columns)
+
+
+def _planned(
+    left: DataFrame, right: DataFrame, on: Mapping[str, str], terms: JoinTerms, at: str | tuple[str, str] | None
+) -> tuple[StageSpec, list[Shown]]:
+    sides = sides_of((columns_of(left), columns_of(right)), on, at, terms)
+    check_keys(sides)
+    for rows, side in zip((left, right), sides, strict=True):
+        if rows.isStreaming:
+            _check_stream(side, terms)
+    columns, shared = join_columns(sides, terms)
+    both = terms.how not in ("semi", "anti")
+    types = tuple(sides[LEFT].schema.field(key).type for key in sides[LEFT].on)
+    engine = JoinEngine(
+        terms,
+        JoinResults(sides[LEFT].row_type, sides[RIGHT].row_type, shared, both),
+        JoinLate(sides[LEFT].on, sides[RIGHT].on, types),
+    )
+    spec = StageSpec(
+        "join",
+        engine,
+        sides[LEFT].native,
+        sides[LEFT].arrow,
+        bounded_by=_bound(terms),
+        late_names={f"by_{place}": key for place, key in enumerate(sides[LEFT].on)},
+        definition={"on": dict(on), "how": terms.how},
+        others=(Preparation(sides[RIGHT].native, sides[RIGHT].arrow),),
+        behind=terms.behind,
+    )
+    return spec, columns
+
+
+def _terms(
+    within: Within | None, how: How, lateness: Duration, state: Literal["bounded", "unbounded"], limit: int | None
+) -> JoinTerms:
+    if how not in HOW:
+        raise Invalid(
+            f'join cannot be done how="{how}"',
+            detail=f"It is one of: {', '.join(HOW)}.",
+            hint=did_you_mean(how, HOW) or 'For example: how="left".',
+        )
+    if limit is not None and limit < 1:
+        raise Invalid(
+            f"join is given a limit of {limit}",
+            detail="It is how many others a row may meet when it comes.",
+            hint="For example: limit=1000.",
+        )
+    if within is None:
+        _check_unbounded(how, state)
+        return JoinTerms(how, None, None, 0, limit or LIMIT)
+    before, after = within if isinstance(within, tuple) else (within, within)
+    spans = [duration_us(span, setting="within") for span in (before, after)]
+    late = duration_us(lateness, setting="lateness")
+    return JoinTerms(how, spans[0], spans[1], late, limit or LIMIT)
+
+
+def _check_unbounded(how: How, state: str) -> None:
+    if state != "unbounded":
+        raise Invalid(
+            "the join of two streams has no bound in time",
+            detail="Every row would be kept for ever: one that it meets may still come.",
+            hint='Say how far apart they may be: within="1 hour"; or, if the streams stay small, state="unbounded". Of tables '
+            'whose rows replace each other: join(table(..., key="..."), table(..., key="..."), on=...).',
+        )
+    if how not in ("inner", "semi"):
+        raise Invalid(
+            f'a join without a bound in time cannot be done how="{how}"',
+            detail="A row that meets nobody would never be shown: it may still meet somebody.",
+            hint='Say how far apart they may be: within="1 hour".',
+        )
+
+
+def _check_stream(side: JoinSide, terms: JoinTerms) -> None:
+    which = "left" if side.side == LEFT else "right"
+    if terms.bounded and not side.watermarked:
+        raise Invalid(
+            f"join needs a watermark, and the {which} stream has none",
+            detail="Without one nobody knows when a row has met all that it can meet, and all would be kept for ever.",
+            hint='Read the topic with stream(watermark="10 minutes"), and keep `record` in what you select.',
+        )
+    if not side.placed:
+        raise Invalid(
+            f"join needs to know where in the log the rows of the {which} stream are from",
+            detail=f"The columns are: {', '.join(side.schema.names)}. It is told by `record`.",
+            hint="Keep `record` in what you select.",
+        )
+
+
+def _check_tables(changing: list[bool], within: Within | None) -> None:
+    if not all(changing):
+        which = "right" if changing[RIGHT] else "left"
+        raise Invalid(
+            f"join is given a stream and, on its {which}, a table that changes",
+            detail="A row of the stream has one moment, and the table one state at that moment.",
+            hint='Look the rows up: enrich(rows, table, on="...", at=...); or make a table of the stream too: '
+            'table(rows, key="...").',
+        )
+    if within is not None:
+        raise Invalid(
+            "a join of tables has no `within`",
+            detail="Rows of a table are there until they are replaced or deleted.",
+            hint="Leave it out, or join the streams that the tables are made from.",
+        )
+
+
+def _bound(terms: JoinTerms) -> str:
+    if terms.before is None or terms.after is None:
+        return ""
+    kept = [terms.after + terms.lateness + terms.span, terms.before + terms.lateness + terms.span]
+    left, right = (show_duration(timedelta(microseconds=span)) for span in kept)
+    if left == right:
+        return f"rows are forgotten when the watermark is {left} past them"
+    return f"rows are forgotten when the watermark is past them by {left} on the left, {right} on the right"

@@ -1,0 +1,225 @@
+"""EnrichEngine: each row with the row of a table that was valid at the row's time.
+
+Facts come on the left side, versions of the table's rows on the right; what comes in is as in `join_engine`, where `taken_back`
+marks a version that says that its key is gone. A fact waits until the watermark is past its time: all versions up to then
+are there; or for as long as it may wait by the clock. A version that came late, by its own watermark, counts only for facts
+from then on: which one a fact gets depends on nothing but the log. A version is kept until the next one has held for
+`lateness`: a fact that comes later than that could no longer be told what was valid, and is told apart. The last version
+of a key stays.
+
+With corrections facts are kept for `lateness` too: where a version comes that changes what was valid at a fact's time, what
+was put out is taken back, and put out as it is now.
+
+State rows: as in `join_engine`, and
+    shown      int8      of a fact: whether it was put out
+    version    int64     of a fact that was put out: which version with, by its item; 0 for none
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mainstem.operators.joins.enrich_results import EnrichResults
+from mainstem.operators.joins.join_engine import INPUT_COLUMNS
+from mainstem.operators.joins.join_results import JoinLate, in_order
+from mainstem.operators.joins.join_terms import LEFT, RIGHT
+from mainstem.operators.joins.pairing import dense_keys, shifted
+from mainstem.operators.joins.versions import Versions
+from mainstem.operators.stage.arrow_columns import in_log_order, numbers, whole
+from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
+from mainstem.operators.stage.hashes import mixed
+
+__all__ = ["EnrichEngine"]
+
+BoolArray = npt.NDArray[np.bool_]
+WAITING, SHOWN = 0, 1
+
+
+@dataclass(frozen=True)
+class EnrichEngine:
+    """`wait`: how long a fact waits at most, by the clock; None for as long as it takes. In microseconds."""
+
+    results: EnrichResults
+    late: JoinLate
+    lateness: int
+    wait: int | None = None
+    corrected: bool = False
+
+    @property
+    def input_schema(self) -> pa.Schema:
+        """What facts and versions are prepared to."""
+        return pa.schema([*INPUT_COLUMNS, ("left", self.results.left), ("right", self.results.right)])
+
+    @property
+    def state_schema(self) -> pa.Schema:
+        own = [at for at in self.input_schema if at.name not in ("group", "tie")]
+        return pa.schema([*STATE_COLUMNS, *own, ("shown", pa.int8()), ("version", pa.int64())])
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return self.results.schema
+
+    @property
+    def late_schema(self) -> pa.Schema:
+        return self.late.schema
+
+    def described(self) -> dict[str, Any]:
+        return {
+            "enrich": "by time", "lateness": self.lateness, "corrected": self.corrected,
+            "left": str(self.results.left), "right": str(self.results.right),
+        }  # fmt: skip
+
+    def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
+        rows = in_log_order(rows.combine_chunks())
+        rows = _dated(rows, clock)
+        reasons = self._refused(rows)
+        told = [
+            self.late.rows(rows.filter(pa.array(reasons == reason)), str(reason))
+            for reason in np.unique(reasons)
+            if reason
+        ]
+        late = pa.concat_tables([self.late_schema.empty_table(), *told])
+        batch = _Batch(self, state, rows.filter(pa.array(reasons == "")), clock)
+        return Step(
+            batch.output(), batch.put(), batch.gone(), late, {"too_late": late.num_rows} if late.num_rows else {}
+        )
+
+    def _refused(self, rows: pa.Table) -> npt.NDArray[Any]:
+        found = np.full(rows.num_rows, "", dtype="U64")
+        times, facts = numbers(rows, "time"), numbers(rows, "side") == LEFT
+        found[facts & (numbers(rows, "watermark") > shifted(times, self.lateness))] = (
+            "too late: what was valid is forgotten"
+        )
+        found[times == NO_TIME] = "no time"
+        found[~facts & ~flags(rows, "keyed")] = "no key"
+        found[facts & flags(rows, "taken_back")] = "takes a row back, and what it was put out with stays"
+        return found
+
+
+class _Batch:
+    """One batch in one bucket."""
+
+    def __init__(self, engine: EnrichEngine, state: StateTable, rows: pa.Table, clock: BatchClock) -> None:
+        self._engine = engine
+        self._clock = clock
+        groups = np.concatenate([numbers(rows, "group"), numbers(state.due(clock), "group")])
+        kept = state.find(groups)
+        self.rows = pa.concat_tables([kept, self._new(rows)]).combine_chunks()
+        self._fresh = np.arange(self.rows.num_rows) >= kept.num_rows
+        self.time, self.item, self.before, self.event_due, self.processing_due, was_shown = (
+            numbers(self.rows, name) for name in ("time", "item", "version", "event_due", "processing_due", "shown")
+        )
+        side = numbers(self.rows, "side")
+        self.facts, self.table = np.flatnonzero(side == LEFT), np.flatnonzero(side == RIGHT)
+        [self._keys] = dense_keys((numbers(self.rows, "group"), numbers(self.rows, "check")))
+        self._keys[~flags(self.rows, "keyed")] = -1
+        places = [numbers(self.rows, name)[self.table] for name in ("partition", "offset")]
+        # With corrections a version that came late counts for facts from before it came.
+        slack = engine.lateness if engine.corrected else 0
+        known = shifted(numbers(self.rows, "watermark")[self.table], -slack)
+        valid_from = self.time[self.table]
+        versions = Versions(self._keys[self.table], valid_from, np.maximum(valid_from, known), places)
+        self._ends = versions.ends()
+        # For every fact the version that is valid at its time, as a number of a row; -1 for none.
+        self.valid = np.full(self.rows.num_rows, -1)
+        found = versions.at(self._keys[self.facts], self.time[self.facts])
+        valid = np.where(found >= 0, self.table[np.maximum(found, 0)], -1) if len(self.table) else found
+        gone = flags(self.rows, "taken_back")
+        self.valid[self.facts] = np.where((valid >= 0) & ~gone[np.maximum(valid, 0)], valid, -1)
+        self._was_shown = was_shown == SHOWN
+        ready = (self.time < clock.watermark) | (self.processing_due <= clock.now)
+        self.now_shown = (side == LEFT) & ~self._was_shown & ready
+        chosen = np.where(self.valid >= 0, self.item[np.maximum(self.valid, 0)], 0)
+        self.changed = (side == LEFT) & self._was_shown & (chosen != self.before)
+        self._chosen = chosen
+
+    def _new(self, rows: pa.Table) -> pa.Table:
+        engine, count = self._engine, rows.num_rows
+        items = mixed(*(numbers(rows, name) for name in ("side", "partition", "offset", "tie")))
+        facts = numbers(rows, "side") == LEFT
+        wakes = NEVER if engine.wait is None else min(self._clock.now + engine.wait, NEVER)
+        known = {
+            "item": items,
+            "event_due": np.where(facts, shifted(numbers(rows, "time"), 1), NEVER),
+            "processing_due": np.where(facts, wakes, NEVER),
+            "shown": np.zeros(count, np.int8),
+            "version": np.zeros(count, np.int64),
+        }
+        schema = engine.state_schema
+        columns = [pa.array(known[at.name]) if at.name in known else rows.column(at.name) for at in schema]
+        arrays = [whole(column).cast(at.type) for column, at in zip(columns, schema, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+    def output(self) -> pa.Table:
+        """What is taken back, what is there in its place, and what is new, each in the order of the log."""
+        changed, shown = (in_order(self.rows, np.flatnonzero(which)) for which in (self.changed, self.now_shown))
+        parts = [
+            (changed, self._before(changed), "delete"),
+            (changed, self.valid[changed], "insert"),
+            (shown, self.valid[shown], "insert"),
+        ]
+        return self._engine.results.table(self.rows, parts)
+
+    def _before(self, facts: Int64Array) -> Int64Array:
+        """The versions that facts were put out with."""
+        order = self.table[np.argsort(self.item[self.table])]
+        items = self.item[order]
+        place = np.minimum(np.searchsorted(items, self.before[facts]), max(0, len(items) - 1))
+        if not len(items):
+            return np.full(len(facts), -1)
+        return np.where((self.before[facts] != 0) & (items[place] == self.before[facts]), order[place], -1)
+
+    def _dues(self) -> Int64Array:
+        """At which watermark each row is needed no more, or a fact that waits is ready."""
+        engine = self._engine
+        found = self.event_due.copy()
+        found[self.table] = np.where(self._ends == NO_TIME, NO_TIME, shifted(self._ends, engine.lateness + 1))
+        shown = self._was_shown | self.now_shown
+        kept_until = shifted(self.time, engine.lateness + 1) if engine.corrected else np.full(len(self.time), NO_TIME)
+        return np.where(shown, kept_until, found)
+
+    def put(self) -> pa.Table:
+        """Rows that are new, or of which something else is known now."""
+        dues = self._dues()
+        shown = self._was_shown | self.now_shown
+        changed = self._fresh | self.now_shown | self.changed | (dues != self.event_due)
+        rows = np.flatnonzero(changed & ~self._done(dues))
+        taken = self.rows.take(pa.array(rows))
+        for name, values in (
+            ("event_due", dues[rows]),
+            ("processing_due", np.where(shown, NEVER, self.processing_due)[rows]),
+            ("shown", shown[rows].astype(np.int8)),
+            ("version", np.where(shown, self._chosen, 0)[rows]),
+        ):
+            place = taken.schema.get_field_index(name)
+            taken = taken.set_column(place, taken.schema.field(place), pa.array(values))
+        return taken
+
+    def gone(self) -> pa.Table:
+        return self.rows.filter(pa.array(~self._fresh & self._done(self._dues()))).select(["group", "item"])
+
+    def _done(self, dues: Int64Array) -> BoolArray:
+        waits = np.zeros(self.rows.num_rows, np.bool_)
+        waits[self.facts] = ~(self._was_shown | self.now_shown)[self.facts]
+        found: BoolArray = ~waits & (dues <= self._clock.watermark)
+        return found
+
+
+def flags(rows: pa.Table, name: str) -> BoolArray:
+    """A column of yes and no."""
+    return np.asarray(whole(rows.column(name)).cast(pa.int8())).view(np.bool_)
+
+
+def _dated(rows: pa.Table, clock: BatchClock) -> pa.Table:
+    """A delete that says nothing of time takes its key away when it comes."""
+    times = numbers(rows, "time")
+    undated = (times == NO_TIME) & flags(rows, "taken_back") & (numbers(rows, "side") == RIGHT)
+    if not undated.any():
+        return rows
+    place = rows.schema.get_field_index("time")
+    return rows.set_column(place, "time", pa.array(np.where(undated, clock.now, times)))

@@ -1,0 +1,261 @@
+"""JoinEngine: rows of two streams that meet, put out at once; those that met nobody when their time is up; see `join_terms`.
+
+What comes in (see `join_rows`), and what is kept of it, is one table for both sides:
+
+    check      int64     the second hash of the key, whose first is `group`
+    keyed      bool      false if a part of the key is null: such a row meets nobody
+    side       int8      0 left, 1 right
+    partition, offset, tie, time, watermark      as in `keyed_rows`
+    taken_back bool      whether this says that an earlier row is no more
+    left, right          the row, in the column of its side
+    met        int8      kept alone: whether it has met somebody, or was shown alone
+
+In a batch rows that are new are paired with all that are kept and with each other. A kept row is written again only when
+what is known of it changes: it met its first, or its time was up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mainstem.errors import Invalid
+from mainstem.operators.joins.join_results import JoinLate, JoinResults, Part, in_order
+from mainstem.operators.joins.join_terms import LEFT, RIGHT, JoinTerms
+from mainstem.operators.joins.pairing import dense_keys, found_pairs
+from mainstem.operators.stage.arrow_columns import in_log_order, numbers, whole
+from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
+from mainstem.operators.stage.hashes import mixed
+
+__all__ = ["INPUT_COLUMNS", "JoinEngine"]
+
+BoolArray = npt.NDArray[np.bool_]
+
+INPUT_COLUMNS = (
+    pa.field("group", pa.int64()),
+    pa.field("check", pa.int64()),
+    pa.field("keyed", pa.bool_()),
+    pa.field("side", pa.int8()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("tie", pa.int64()),
+    pa.field("time", pa.int64()),
+    pa.field("watermark", pa.int64()),
+    pa.field("taken_back", pa.bool_()),
+)
+# What is known of a kept row: it waits, has met somebody, or was shown alone.
+WAITING, MET, ALONE = 0, 1, 2
+# More pairs of one bucket in one batch would not fit into memory with their columns.
+PAIRS_MAX = 20_000_000
+
+
+@dataclass(frozen=True)
+class JoinEngine:
+    """Joins by the terms; what is shown and what is told of late rows is made by `results` and `late`."""
+
+    terms: JoinTerms
+    results: JoinResults
+    late: JoinLate
+
+    @property
+    def input_schema(self) -> pa.Schema:
+        """What the rows of both sides are prepared to."""
+        return pa.schema([*INPUT_COLUMNS, ("left", self.results.left), ("right", self.results.right)])
+
+    @property
+    def state_schema(self) -> pa.Schema:
+        own = [at for at in self.input_schema if at.name not in ("group", "tie", "taken_back")]
+        return pa.schema([*STATE_COLUMNS, *own, ("met", pa.int8())])
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return self.results.schema
+
+    @property
+    def late_schema(self) -> pa.Schema:
+        return self.late.schema
+
+    def described(self) -> dict[str, Any]:
+        terms = self.terms
+        return {
+            "join": terms.how, "before": terms.before, "after": terms.after, "lateness": terms.lateness,
+            "left": str(self.results.left), "right": str(self.results.right),
+        }  # fmt: skip
+
+    def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
+        rows = in_log_order(rows.combine_chunks())
+        reasons = self._refused(rows)
+        told = [self.late.rows(rows.filter(pa.array(reasons == reason)), reason) for reason in _reasons(reasons)]
+        rows = rows.filter(pa.array(reasons == ""))
+        batch = _Batch(self, state, rows, clock)
+        late = pa.concat_tables([self.late_schema.empty_table(), *told, *batch.too_late()])
+        counts = {
+            "too_late": late.num_rows,
+            "null_keys": int((~_flags(rows, "keyed")).sum()),
+            "pairs_cut": int(batch.cut.sum()),
+        }
+        return Step(
+            output=batch.output(),
+            put=batch.put(),
+            gone=batch.gone(),
+            late=late,
+            counts={what: count for what, count in counts.items() if count},
+        )
+
+    def _refused(self, rows: pa.Table) -> npt.NDArray[Any]:
+        """Why a row takes no part; empty if it does."""
+        found = np.full(rows.num_rows, "", dtype="U64")
+        if self.terms.bounded:
+            times = numbers(rows, "time")
+            found[self.terms.hopeless(times, numbers(rows, "watermark"))] = "too late to meet anybody"
+            found[times == NO_TIME] = "no event time"
+        found[_flags(rows, "taken_back")] = "takes a row back, and pairs of streams stay"
+        return found
+
+
+class _Batch:
+    """One batch in one bucket: which of the kept and new rows meet, and what becomes of them."""
+
+    def __init__(self, engine: JoinEngine, state: StateTable, rows: pa.Table, clock: BatchClock) -> None:
+        self._engine = engine
+        self._terms = engine.terms
+        self._clock = clock
+        groups = np.unique(numbers(rows, "group"))
+        due = state.due(clock)
+        others = due.filter(pa.array(~np.isin(numbers(due, "group"), groups)))
+        kept = pa.concat_tables([state.find(groups), others])
+        self._old = kept.num_rows
+        self.rows = pa.concat_tables([kept, self._new(rows)]).combine_chunks()
+        self.side, self.met, self.time, self.own = (
+            numbers(self.rows, name) for name in ("side", "met", "time", "watermark")
+        )
+        self._fresh = np.arange(self.rows.num_rows) >= self._old
+        self.cut = np.zeros(self.rows.num_rows, np.int64)
+        self.up, self.closed, self.forgotten = (
+            np.where(self.side == LEFT, of(LEFT, self.time), of(RIGHT, self.time))
+            for of in (self._terms.up, self._terms.closed, self._terms.forgotten)
+        )
+        left, right = self._meetings()
+        late_right, late_left = self.own[right] > self.closed[left], self.own[left] > self.closed[right]
+        paired = ~(late_right | late_left)
+        self.left, self.right = left[paired], right[paired]
+        # Who came too late, and for whom.
+        missed = np.flatnonzero(~paired)
+        self._missed = (
+            np.where(late_right[missed], right[missed], left[missed]),
+            np.where(late_right[missed], left[missed], right[missed]),
+        )
+        self._follow()
+
+    def _new(self, rows: pa.Table) -> pa.Table:
+        items = mixed(*(numbers(rows, name) for name in ("side", "partition", "offset", "tie")))
+        never = np.full(rows.num_rows, NEVER)
+        known = {"item": items, "event_due": never, "processing_due": never, "met": np.zeros(rows.num_rows, np.int8)}
+        schema = self._engine.state_schema
+        columns = [pa.array(known[at.name]) if at.name in known else rows.column(at.name) for at in schema]
+        return pa.Table.from_arrays([whole(column).cast(at.type) for column, at in zip(columns, schema, strict=True)],
+                                    schema=schema)  # fmt: skip
+
+    def _meetings(self) -> tuple[Int64Array, Int64Array]:
+        """All left and right rows that meet and of which one is new, as numbers of rows."""
+        [keys] = dense_keys((numbers(self.rows, "group"), numbers(self.rows, "check")))
+        keys[~_flags(self.rows, "keyed")] = -1
+        left, right = (np.flatnonzero(self.side == side) for side in (LEFT, RIGHT))
+        # New ones of the left with all of the right, then new ones of the right with those of the left that are kept.
+        new_left, old_left = left[self._fresh[left]], left[~self._fresh[left]]
+        one = self._pairs(LEFT, keys, new_left, right)
+        other = self._pairs(RIGHT, keys, right[self._fresh[right]], old_left)
+        if len(one[0]) + len(other[0]) > PAIRS_MAX:
+            raise _too_many(len(one[0]) + len(other[0]))
+        return np.concatenate([one[0], other[1]]), np.concatenate([one[1], other[0]])
+
+    def _pairs(
+        self, side: int, keys: Int64Array, asking: Int64Array, others: Int64Array
+    ) -> tuple[Int64Array, Int64Array]:
+        lowest, highest = self._terms.range_of(side, self.time[asking])
+        found = found_pairs(keys[asking], lowest, highest, keys[others], self.time[others], self._terms.limit)
+        self.cut[asking] += found.cut
+        return asking[found.asking], others[found.met]
+
+    def _follow(self) -> None:
+        """Find out who met somebody for the first time, and whose time is up."""
+        terms = self._terms
+        met = np.zeros(self.rows.num_rows, np.bool_)
+        met[self.left] = terms.follows(LEFT)
+        met[self.right] |= terms.follows(RIGHT)
+        self.first_met = met & (self.met != MET)
+        self.taken_back = met & (self.met == ALONE)
+        shows = np.where(self.side == LEFT, terms.shows_alone(LEFT), terms.shows_alone(RIGHT))
+        waits = shows & (self.met == WAITING) & ~met
+        self.alone = waits & (self.up <= self._clock.watermark)
+        self._waits = waits & ~self.alone
+        self.after = np.where(met, MET, np.where(self.alone, ALONE, self.met))
+
+    def output(self) -> pa.Table:
+        """What was shown and is not so any more; then the pairs; then those whose time is up."""
+        results, how = self._engine.results, self._terms.how
+        back, alone, first = (
+            in_order(self.rows, np.flatnonzero(which)) for which in (self.taken_back, self.alone, self.first_met)
+        )
+        parts: list[Part]
+        if how == "semi":
+            parts = [(first, None, "insert")]
+        elif how == "anti":
+            parts = [(back, None, "delete"), (alone, None, "insert")]
+        else:
+            parts = [(*self._sides(back), "delete"), (self.left, self.right, "insert"), (*self._sides(alone), "insert")]
+        return results.table(self.rows, self.time, parts)
+
+    def _sides(self, alone: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Rows without a partner: -1 in its place."""
+        left = self.side[alone] == LEFT
+        return np.where(left, alone, -1), np.where(left, -1, alone)
+
+    def _done(self) -> BoolArray:
+        """Rows that need not be kept any longer."""
+        found: BoolArray = self.forgotten <= self._clock.watermark
+        return found
+
+    def put(self) -> pa.Table:
+        """Rows that are new, or of which something else is known now."""
+        changed = np.flatnonzero((self._fresh | (self.after != self.met)) & ~self._done())
+        due = np.where(self._waits, np.minimum(self.up, self.forgotten), self.forgotten)[changed]
+        rows = self.rows.take(pa.array(changed))
+        for name, values in (("event_due", due), ("met", self.after[changed].astype(np.int8))):
+            place = rows.schema.get_field_index(name)
+            rows = rows.set_column(place, rows.schema.field(place), pa.array(values))
+        return rows
+
+    def gone(self) -> pa.Table:
+        return self.rows.filter(pa.array(~self._fresh & self._done())).select(["group", "item"])
+
+    def too_late(self) -> list[pa.Table]:
+        """Rows that came too late for another one, each with that one; and those that met more than they may."""
+        late = self._engine.late
+        told = [late.rows(self.rows.take(pa.array(self._missed[0])), "too late to meet this row",
+                          self.rows.take(pa.array(self._missed[1])))]  # fmt: skip
+        many = np.flatnonzero(self.cut)
+        if len(many):
+            rows = self.rows.take(pa.array(many))
+            told.append(late.rows(rows, f"met more than {self._terms.limit:,} rows: the others were left out"))
+        return told
+
+
+def _reasons(found: npt.NDArray[Any]) -> list[str]:
+    return [str(reason) for reason in np.unique(found) if reason]
+
+
+def _flags(rows: pa.Table, name: str) -> BoolArray:
+    return np.asarray(whole(rows.column(name)).cast(pa.int8())).view(np.bool_)
+
+
+def _too_many(pairs: int) -> Invalid:
+    return Invalid(
+        f"a join would give {pairs:,} pairs in one batch, from one part of the keys",
+        detail=f"More than {PAIRS_MAX:,} would not fit into memory: a few keys have very many rows on both sides.",
+        hint="Lower its limit= so that a row meets fewer others, join by more columns, or within= a shorter time.",
+    )

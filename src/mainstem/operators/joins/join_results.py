@@ -1,0 +1,116 @@
+"""What a join gives: the columns of both sides, and of rows that came too late who they are and whom they would have met."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainstem.operators.stage.arrow_columns import numbers, whole
+from mainstem.operators.stage.engine import NO_TIME, Int64Array
+
+__all__ = ["JoinLate", "JoinResults", "Part", "in_order"]
+
+TIME = pa.timestamp("us", "UTC")
+# Numbers of left rows, of right rows (-1 where there is none; None where that side is not shown), and the change.
+Part: TypeAlias = tuple[Int64Array, Int64Array | None, str]
+
+
+@dataclass(frozen=True)
+class JoinResults:
+    """`left` and `right` are the types of the sides' rows; `shared` the columns of the key that both call the same."""
+
+    left: pa.DataType
+    right: pa.DataType
+    shared: tuple[str, ...]
+    # Whether the right side's columns are shown.
+    both: bool = True
+
+    @property
+    def schema(self) -> pa.Schema:
+        """left, right, the shared columns of the key, the later of the two times, change."""
+        shown = [("left", self.left)]
+        if self.both:
+            keys = [(f"key_{place}", self.left.field(name).type) for place, name in enumerate(self.shared)]
+            shown += [("right", self.right), *keys, ("time", TIME)]
+        return pa.schema([*shown, ("change", pa.string())])
+
+    def table(self, rows: pa.Table, times: Int64Array, parts: Sequence[Part]) -> pa.Table:
+        """The rows of these numbers, in this order."""
+        changes = pa.concat_arrays([pa.repeat(pa.scalar(change), len(left)) for left, _, change in parts])
+        left = _numbered([left for left, _, _ in parts])
+        columns = [_taken(rows.column("left"), left)]
+        if self.both:
+            right = _numbered([other for _, other, _ in parts if other is not None])
+            columns.append(_taken(rows.column("right"), right))
+            for name in self.shared:
+                of_left, of_right = (pc.struct_field(column, [name]) for column in columns[:2])
+                columns.append(pc.coalesce(of_left, of_right))
+            later = np.maximum(_times(times, left), _times(times, right))
+            columns.append(pa.array(later, mask=later == NO_TIME).view(TIME))
+        return pa.Table.from_arrays([*columns, changes], schema=self.schema)
+
+
+@dataclass(frozen=True)
+class JoinLate:
+    """How the key is called on each side, and of what types it is."""
+
+    left_on: tuple[str, ...]
+    right_on: tuple[str, ...]
+    types: tuple[pa.DataType, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        keys = [(f"by_{place}", kind) for place, kind in enumerate(self.types)]
+        times = [("time", TIME), ("watermark", TIME), ("reason", pa.string())]
+        met = [("missed_time", TIME), ("missed_partition", pa.int32()), ("missed_offset", pa.int64())]
+        places = [("partition", pa.int32()), ("offset", pa.int64())]
+        return pa.schema([("side", pa.string()), *keys, *times, *places, *met])
+
+    def rows(self, rows: pa.Table, reason: str, missed: pa.Table | None = None) -> pa.Table:
+        """Late rows with the reason; `missed`: for each of them the row that it would have met."""
+        count = rows.num_rows
+        right = numbers(rows, "side") == 1
+        columns = [pa.array(np.where(right, "right", "left"), pa.string())]
+        for left_name, right_name in zip(self.left_on, self.right_on, strict=True):
+            of_left = pc.struct_field(whole(rows.column("left")), [left_name])
+            of_right = pc.struct_field(whole(rows.column("right")), [right_name])
+            columns.append(pc.if_else(pa.array(right), of_right, of_left))
+        columns += [_shown_times(numbers(rows, name)) for name in ("time", "watermark")]
+        columns += [pa.repeat(pa.scalar(reason), count), rows.column("partition"), rows.column("offset")]
+        if missed is None:
+            columns += [
+                pa.nulls(count, self.schema.field(f"missed_{name}").type) for name in ("time", "partition", "offset")
+            ]
+        else:
+            columns += [_shown_times(numbers(missed, "time")), missed.column("partition"), missed.column("offset")]
+        return pa.Table.from_arrays([whole(column) for column in columns], schema=self.schema)
+
+
+def in_order(rows: pa.Table, which: Int64Array) -> Int64Array:
+    """Some rows, as numbers, in the order of the log."""
+    places = [numbers(rows, name)[which] for name in ("offset", "partition", "side")]
+    return which[np.lexsort(places)]
+
+
+def _numbered(parts: Sequence[Int64Array]) -> Int64Array:
+    return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
+
+
+def _taken(column: pa.ChunkedArray, rows: Int64Array) -> pa.Array:
+    """Null where there is no row."""
+    return whole(column).take(pa.array(rows, mask=rows < 0))
+
+
+def _times(times: Int64Array, rows: Int64Array) -> Int64Array:
+    found = np.full(len(rows), NO_TIME)
+    found[rows >= 0] = times[rows[rows >= 0]]
+    return found
+
+
+def _shown_times(microseconds: Int64Array) -> pa.Array:
+    return pa.array(microseconds, mask=microseconds == NO_TIME).view(TIME)

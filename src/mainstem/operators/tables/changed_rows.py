@@ -1,0 +1,123 @@
+"""ChangedRows: rows of a changing table on their way to an engine, each with its weight: 1 put in, -1 taken away.
+
+    group      int64      hash of the key
+    check      int64      another one: both together tell keys apart
+    weight     int64      1 or -1; null for an update, which does not say what it replaces
+    h_0 ...    int64      hashes of some columns together, as the engine wants them
+    by_0 ...              the key's columns
+    ...                   columns that go through as they are
+    row        struct     the row, where the engine gives rows back
+
+An engine over them does not depend on their order. Made by Spark, or over Arrow where there is no Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainstem.operators.stage.arrow_columns import whole
+from mainstem.operators.stage.engine import Int64Array
+from mainstem.operators.stage.frame_columns import record_field
+from mainstem.operators.stage.hashes import key_hashes, mixed
+from mainstem.operators.stage.keyed_rows import native_hashes
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["ChangedRows"]
+
+
+@dataclass(frozen=True)
+class ChangedRows:
+    """What is to be made of a frame with this schema; the same with Spark and over Arrow."""
+
+    schema: pa.Schema
+    by: tuple[str, ...]
+    # Which columns go into h_0, h_1, ...
+    hashed: tuple[tuple[str, ...], ...] = ()
+    # Columns that go through.
+    kept: tuple[str, ...] = ()
+    # The columns of a row; none if the engine gives none back.
+    row: tuple[str, ...] = ()
+
+    @property
+    def by_fields(self) -> tuple[pa.Field, ...]:
+        """The key's columns as an engine has them."""
+        return tuple(pa.field(f"by_{place}", self.schema.field(name).type) for place, name in enumerate(self.by))
+
+    @property
+    def row_type(self) -> pa.DataType:
+        """All columns of a row."""
+        return pa.struct([pa.field(name, self.schema.field(name).type) for name in self.row])
+
+    @property
+    def input_schema(self) -> pa.Schema:
+        """What comes of it."""
+        numbers = ["group", "check", "weight", *(f"h_{place}" for place in range(len(self.hashed)))]
+        kept = [pa.field(name, self.schema.field(name).type) for name in self.kept]
+        row = [pa.field("row", self.row_type)] if self.row else []
+        return pa.schema([*((name, pa.int64()) for name in numbers), *self.by_fields, *kept, *row])
+
+    def native(self, frame: DataFrame) -> DataFrame:
+        """With Spark."""
+        from pyspark.sql import functions as F
+
+        columns = {name: F.col(_quoted(name)) for name in self.schema.names}
+        hashes = [F.xxhash64(*native_hashes(self.schema, names)) for names in self.hashed]
+        row = [F.struct(*(columns[name].alias(name) for name in self.row)).alias("row")] if self.row else []
+        return frame.select(
+            *native_hashes(self.schema, self.by),
+            self._native_weight(columns).alias("weight"),
+            *(found.alias(f"h_{place}") for place, found in enumerate(hashes)),
+            *(columns[name].alias(f"by_{place}") for place, name in enumerate(self.by)),
+            *(columns[name] for name in self.kept),
+            *row,
+        )
+
+    def _native_weight(self, columns: dict[str, Column]) -> Column:
+        from pyspark.sql import functions as F
+
+        found = record_field(self.schema)
+        if found is None:
+            return F.lit(1).cast("bigint")
+        change = columns[found.name]["change"]
+        put = F.when(change.isNull() | (change == "insert"), F.lit(1))
+        return put.when(change == "delete", F.lit(-1)).cast("bigint")
+
+    def arrow(self, table: pa.Table) -> pa.Table:
+        """Without Spark."""
+        count = table.num_rows
+        keys = [table.column(name) for name in self.by]
+        row = [whole(table.column(name)) for name in self.row]
+        columns = [
+            pa.array(key_hashes(keys, count, "group")),
+            pa.array(key_hashes(keys, count, "check")),
+            self._arrow_weight(table),
+            *(pa.array(self._arrow_hash(table, names)) for names in self.hashed),
+            *keys,
+            *(table.column(name) for name in self.kept),
+            *([pa.StructArray.from_arrays(row, fields=list(self.row_type))] if self.row else []),
+        ]
+        schema = self.input_schema
+        return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
+
+    def _arrow_hash(self, table: pa.Table, names: tuple[str, ...]) -> Int64Array:
+        columns = [table.column(name) for name in names]
+        return mixed(*(key_hashes(columns, table.num_rows, salt) for salt in ("group", "check")))
+
+    def _arrow_weight(self, table: pa.Table) -> pa.Array:
+        record = record_field(self.schema)
+        if record is None or not table.num_rows:
+            return pa.array(np.ones(table.num_rows, np.int64))
+        change = pc.fill_null(whole(table.column(record.name)).field("change"), "insert")
+        taken = pc.if_else(pc.equal(change, "delete"), -1, pa.scalar(None, pa.int64()))
+        return pc.if_else(pc.equal(change, "insert"), 1, taken).cast(pa.int64())
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

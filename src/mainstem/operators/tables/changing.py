@@ -1,0 +1,104 @@
+"""A changing table: a frame whose rows are put in (`record.change` = "insert") and taken away again ("delete").
+
+It is told by a mark on its `record`, which survives select, where and rename. A row that changes is taken away as it was
+and put in as it is now: so filters, projections and unions of Spark stand between operators as between tables. A row may
+be in it several times; a delete takes one of them away.
+
+In a batch everything that is taken away comes before what is put in, also where the old and the new row of a key come from
+two buckets of a stage: the `partition` of a delete is -1 - bucket, and sinks go by partition and offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainstem.errors import Invalid
+from mainstem.log.record import CHANGING_MARK, RECORD_MARK
+from mainstem.log.watermark import WATERMARKED_RECORD
+from mainstem.operators.stage.arrow_columns import whole
+from mainstem.operators.stage.frame_columns import Shown, record_field, scripted, shaped
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "CHANGING_MARK",
+    "TableSource",
+    "check_hashable",
+    "is_changing",
+    "row_columns",
+    "shown_changes",
+    "table_source",
+]
+
+_RECORD = pa.field("record", WATERMARKED_RECORD, metadata={**RECORD_MARK, **CHANGING_MARK})
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """The rows that `table` was given: every version of each key, where its result has the newest alone."""
+
+    rows: Any
+    key: tuple[str, ...]
+    order_by: str | None
+
+
+def is_changing(schema: pa.Schema) -> bool:
+    """Whether rows of this schema are those of a changing table."""
+    record = record_field(schema)
+    return record is not None and any(name in (record.metadata or {}) for name in CHANGING_MARK)
+
+
+def table_source(rows: DataFrame) -> TableSource | None:
+    """What `table` was given to make exactly this frame; None for any other."""
+    found = getattr(rows, "__dict__", {}).get("_mainstem_table")
+    return found if isinstance(found, TableSource) else None
+
+
+def row_columns(schema: pa.Schema) -> list[pa.Field]:
+    """The columns of a row, without what the log says of it."""
+    record = record_field(schema)
+    return [field for field in schema if record is None or field.name != record.name]
+
+
+def check_hashable(fields: Sequence[pa.Field], operator: str) -> None:
+    """Raise if rows cannot be told apart by these columns."""
+    for field in fields:
+        if "map<" in str(field.type):
+            raise Invalid(
+                f'{operator} cannot tell rows apart by the map "{field.name}"',
+                detail="Two maps with the same pairs in another order would be two rows.",
+                hint=f'Leave it out, or make a sorted list of it: F.array_sort(F.map_entries("{field.name}")).',
+            )
+
+
+def shown_changes(rows: DataFrame, columns: Sequence[Shown]) -> DataFrame:
+    """What a stage gave as a changing table, with these columns."""
+    return shaped(_taken_away_first(rows), [*columns, Shown("record", _RECORD)])
+
+
+def _taken_away_first(rows: DataFrame) -> DataFrame:
+    if scripted(rows):
+        return rows.mapped(_with_partitions, rows.schema)  # type: ignore[no-any-return, operator]
+    from pyspark.sql import functions as F
+
+    record = F.col("record")
+    partition = F.when(record["change"] == "delete", -1 - record["partition"]).otherwise(record["partition"])
+    return rows.withColumn("record", record.withField("partition", partition.cast("int")))
+
+
+def _with_partitions(rows: pa.Table) -> pa.Table:
+    if not rows.num_rows:
+        return rows
+    record = whole(rows.column("record"))
+    partition = record.field("partition")
+    deleted = pc.equal(record.field("change"), "delete")
+    moved = pc.if_else(deleted, pc.subtract(pa.scalar(-1, pa.int32()), partition), partition)
+    fields = [moved if field.name == "partition" else record.field(field.name) for field in record.type]
+    place = rows.schema.get_field_index("record")
+    return rows.set_column(place, "record", pa.StructArray.from_arrays(fields, fields=list(record.type)))

@@ -1,0 +1,153 @@
+"""TableEngine: of the rows of each key the newest, as a table that changes.
+
+The newest is the last in the log, or the one with the highest `order` and of those the last in the log. A row that came
+out of order, and one that says what is known, change nothing.
+
+What comes in (`input_schema`), one row for each:
+
+    group, check             int64       hashes of the key
+    identity                 int64       hash of the whole row
+    deleted                  bool        the row takes its key away
+    order                                what decides which is newer; left out where the log's order does
+    partition, offset, tie               the place in the log
+    row                      struct      the row as it came
+
+State rows: the newest row of each key. A key that was taken away stays known where `order` decides, without its row:
+an older row may still come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainstem.operators.stage.engine import STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
+from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.tables.value_ranks import value_ranks
+from mainstem.operators.tables.weights import changes_shown, found_in, left_out, places_of, state_rows, whole
+from mainstem.operators.windows.numbering import numbered, numbers, running_max
+
+__all__ = ["TableEngine", "table_input"]
+
+Mask = npt.NDArray[np.bool_]
+
+
+def table_input(row_type: pa.DataType, order: pa.DataType | None) -> pa.Schema:
+    """What `step` takes; see above."""
+    ordered = [] if order is None else [("order", order)]
+    hashes = [(name, pa.int64()) for name in ("group", "check", "identity")]
+    places = [("partition", pa.int32()), ("offset", pa.int64()), ("tie", pa.int64())]
+    return pa.schema([*hashes, ("deleted", pa.bool_()), *ordered, *places, ("row", row_type)])
+
+
+@dataclass(frozen=True)
+class TableEngine:
+    """Keeps the newest. A value: it is sent to Spark's workers."""
+
+    row_type: pa.DataType
+    order: pa.DataType | None = None
+
+    late_schema: ClassVar[pa.Schema | None] = None
+
+    @property
+    def state_schema(self) -> pa.Schema:
+        ordered = [] if self.order is None else [("order", self.order)]
+        own = [("identity", pa.int64()), ("deleted", pa.bool_()), *ordered, ("row", self.row_type)]
+        return pa.schema([*STATE_COLUMNS, *own])
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return pa.schema([("row", self.row_type), ("change", pa.string())])
+
+    def described(self) -> dict[str, Any]:
+        return {"table": str(self.row_type), "order": str(self.order)}
+
+    def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
+        rows = rows.take(pa.array(np.lexsort([numbers(rows, name) for name in ("tie", "offset", "partition")])))
+        group = numbers(rows, "group")
+        item = mixed(numbers(rows, "check"), np.zeros(len(group), np.int64))
+        ids, firsts = numbered(group, item)
+        group, item = group[firsts], item[firsts]
+        known = found_in(state, group)
+        places = places_of(known, group, item)
+        newest, orders = self._newest(rows, ids, known, places)
+        # Keys of which the newest is in this batch.
+        keys = np.flatnonzero(newest >= 0)
+        chosen = rows.take(pa.array(newest[keys]))
+        old = places[keys]
+        was = (old >= 0) & ~np.r_[_flags(known), True][old]
+        is_now = ~_flags(chosen)
+        same = was & is_now & (np.r_[numbers(known, "identity"), 0][old] == numbers(chosen, "identity"))
+        output = self._output(known, old[was & ~same], chosen, is_now & ~same, group[keys], was & ~same)
+        # Only `order` needs to know of what is no more.
+        kept = is_now if self.order is None else np.ones(len(keys), np.bool_)
+        lost = np.flatnonzero(~kept & (old >= 0))
+        orders = None if orders is None else orders.take(pa.array(keys))
+        put = self._state(chosen, group[keys], item[keys], orders, np.flatnonzero(kept))
+        return Step(output, put, left_out(group[keys][lost], item[keys][lost]))
+
+    def _newest(
+        self, rows: pa.Table, ids: Int64Array, known: pa.Table, places: Int64Array
+    ) -> tuple[Int64Array, pa.Array | None]:
+        """For each key the row of this batch that is its newest, -1 where what is known is; and the highest order."""
+        count = len(places)
+        if self.order is None:
+            newest = np.full(count, -1, np.int64)
+            newest[ids] = np.arange(len(ids))
+            return newest, None
+        kept = np.flatnonzero(places >= 0)
+        # What is known stands before everything else of its key.
+        both = np.r_[kept, ids]
+        orders = [whole(known.column("order")).take(pa.array(places[kept])), whole(rows.column("order"))]
+        order = pa.concat_arrays([part.cast(self.order) for part in orders])
+        ranks = value_ranks(order)
+        by_key = np.argsort(both, kind="stable")
+        # A delete that says nothing of its order takes away what came before it.
+        silent = np.r_[np.zeros(len(kept), np.bool_), _flags(rows)] & (ranks == 0)
+        before = np.empty(len(both), np.int64)
+        before[by_key] = running_max(both[by_key], ranks[by_key])
+        highest = np.empty(count, np.int64)
+        by_order = np.lexsort((ranks, both))
+        highest[both[by_order]] = by_order
+        ranks = np.where(silent, before, ranks)
+        best = np.lexsort((np.arange(len(both)), ranks, both))
+        newest = np.full(count, -1, np.int64)
+        newest[both[best]] = best - len(kept)
+        return np.maximum(newest, -1), order.take(pa.array(highest))
+
+    def _output(
+        self, known: pa.Table, old: Int64Array, chosen: pa.Table, put: Mask, group: Int64Array, taken: Mask
+    ) -> pa.Table:
+        rows = pa.concat_tables([
+            known.select(["row"]).take(pa.array(old)).cast(pa.schema([("row", self.row_type)])),
+            chosen.select(["row"]).filter(pa.array(put)).cast(pa.schema([("row", self.row_type)])),
+        ])  # fmt: skip
+        weights = np.r_[np.full(len(old), -1), np.ones(int(put.sum()), np.int64)]
+        order = np.r_[np.flatnonzero(taken), np.flatnonzero(put)]
+        shown = changes_shown(rows, weights, (group[order], order))
+        return pa.Table.from_arrays([whole(column) for column in shown.columns], schema=self.output_schema)
+
+    def _state(
+        self, chosen: pa.Table, group: Int64Array, item: Int64Array, orders: pa.Array | None, kept: Int64Array
+    ) -> pa.Table:
+        taken = chosen.take(pa.array(kept))
+        row, deleted = whole(taken.column("row")), _flags(taken)
+        columns: dict[str, object] = {
+            "group": group[kept],
+            "item": item[kept],
+            "identity": numbers(taken, "identity"),
+            "deleted": deleted,
+            "row": pc.if_else(pa.array(deleted), pa.scalar(None, row.type), row) if len(kept) else row,
+        }
+        if orders is not None:
+            columns["order"] = orders.take(pa.array(kept))
+        return state_rows(self.state_schema, columns)
+
+
+def _flags(rows: pa.Table) -> Mask:
+    return np.asarray(whole(rows.column("deleted"))).astype(np.bool_)

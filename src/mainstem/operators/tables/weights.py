@@ -1,0 +1,92 @@
+"""Weights: how often a row is in a table, how that changes in a batch, and what is to be shown of it.
+
+All over numpy and Arrow, without a loop over rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from mainstem.errors import Invalid
+from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, Int64Array, StateTable
+from mainstem.operators.windows.numbering import numbered, numbers
+
+__all__ = ["changes_shown", "found_in", "left_out", "places_of", "state_rows", "summed", "weights_of", "whole"]
+
+
+def weights_of(rows: pa.Table, operator: str) -> Int64Array:
+    """The weights of rows. Raises if one is an update."""
+    column = whole(rows.column("weight"))
+    if column.null_count:
+        raise Invalid(
+            f"{operator} is given an update, which does not say what it replaces",
+            detail='It takes rows that are put in ("insert") and taken away ("delete") again.',
+            hint="Make a changing table of the rows first: table(rows, key=...).",
+        )
+    return np.asarray(column).astype(np.int64, copy=False)
+
+
+def summed(weights: Int64Array, *keys: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """For rows told apart by keys: the first row of each, and its weight in all; those whose weights cancel are left out.
+
+    >>> summed(np.array([1, 1, -1, 1]), np.array([7, 5, 7, 5]))
+    (array([1]), array([2]))
+    """
+    ids, firsts = numbered(*keys)
+    total = np.bincount(ids, weights, len(firsts)).astype(np.int64)
+    moved = np.flatnonzero(total)
+    return firsts[moved], total[moved]
+
+
+def places_of(known: pa.Table, groups: Int64Array, items: Int64Array) -> Int64Array:
+    """Where a table that is ordered by (group, item) has these rows; -1 where it has not."""
+    if not known.num_rows:
+        return np.full(len(groups), -1, np.int64)
+    theirs, wanted = _pairs(numbers(known, "group"), numbers(known, "item")), _pairs(groups, items)
+    at = np.minimum(np.searchsorted(theirs, wanted), len(theirs) - 1)
+    return np.where(theirs[at] == wanted, at, -1)
+
+
+def _pairs(groups: Int64Array, items: Int64Array) -> np.ndarray:
+    pairs = np.empty(len(groups), dtype=[("group", np.int64), ("item", np.int64)])
+    pairs["group"], pairs["item"] = groups, items
+    return pairs
+
+
+def changes_shown(output: pa.Table, weights: Int64Array, order: Sequence[Int64Array]) -> pa.Table:
+    """A row for every unit of weight, with its change: what is taken away first, then in a fixed order."""
+    rows = np.lexsort((*reversed(order), weights > 0))
+    rows = np.repeat(rows, np.abs(weights[rows]))
+    change = np.where(weights[rows] > 0, "insert", "delete")
+    taken = output.take(pa.array(rows))
+    return taken.append_column("change", pa.array(change, pa.string()))
+
+
+def state_rows(schema: pa.Schema, columns: dict[str, object]) -> pa.Table:
+    """Rows of state that wait for no time."""
+    count = len(columns["group"])  # type: ignore[arg-type]
+    never = np.full(count, NEVER, np.int64)
+    columns = {"event_due": never, "processing_due": never, **columns}
+    arrays = [columns[at.name] for at in schema]
+    plain = [pa.array(one) if isinstance(one, np.ndarray) else one for one in arrays]
+    return pa.Table.from_arrays(plain, names=schema.names).cast(schema)
+
+
+def left_out(groups: Int64Array, items: Int64Array) -> pa.Table:
+    """Rows of state that are gone."""
+    return pa.Table.from_arrays([pa.array(groups), pa.array(items)], schema=pa.schema(STATE_COLUMNS[:2]))
+
+
+def found_in(state: StateTable, groups: Int64Array) -> pa.Table:
+    """The rows of some groups, in one piece."""
+    return state.find(np.unique(groups)).combine_chunks()
+
+
+def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """One array: a column may be in many chunks, and one without rows in none."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])

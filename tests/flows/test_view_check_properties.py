@@ -1,0 +1,62 @@
+"""The parts of a check that need no Spark: the search for the first place, the line of records, and the sample."""
+
+import math
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem.flows.first_place import first_place
+from mainstem.flows.row_sample import RowSample, same_rows
+from mainstem.flows.view_moments import offsets_between
+
+
+@given(st.integers(-1, 50), st.integers(1, 5000), st.integers(1, 12), st.data())
+def test_the_first_place_is_found_in_few_looks(before, size, ways, data):
+    known = before + size
+    first = data.draw(st.integers(before + 1, known))
+    looks = []
+
+    def look(places):
+        assert before < places[0] <= places[-1] < known
+        assert len(places) <= ways
+        looks.append(len(places))
+        return [place >= first for place in places]
+
+    assert first_place(before, known, ways, look) == first
+    # A look leaves at most one part in (ways + 1), rounded up.
+    assert len(looks) <= math.log(size, ways + 1) + 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=4))
+def test_records_between_two_positions_lie_in_a_row(ends):
+    start = {"t": {number: low for number, (low, _) in enumerate(ends)}}
+    end = {"t": {number: low + more for number, (low, more) in enumerate(ends)}}
+    line = offsets_between(start, end)
+    assert len(line) == sum(more for _, more in ends)
+    assert (line.applied(0), line.applied(len(line))) == (start, end)
+    seen = set()
+    for count in range(1, len(line) + 1):
+        topic, partition, offset = line.record(count)
+        assert line.applied(count)[topic][partition] == offset + 1
+        assert line.applied(count - 1)[topic][partition] == offset
+        seen.add((partition, offset))
+    assert len(seen) == len(line)
+
+
+@given(st.sets(st.text(max_size=3), max_size=40), st.floats(0, 1), st.integers())
+def test_a_sample_is_of_keys_not_of_views(keys, share, seed):
+    seed %= 2**63
+    names = sorted(keys)
+    batch = pa.record_batch({"id": pa.array(names, pa.string()), "n": list(range(len(names)))})
+    other = pa.record_batch({"n": [0] * len(names), "id": pa.array(reversed(names), pa.string())})
+    sample = RowSample(["id"], share=share, seed=seed)
+    assert sample.of([batch]).keys() == sample.of([other.slice(0, 7), other.slice(7)]).keys()
+    assert len(RowSample(["id"], share=1, seed=seed).of([batch])) == len(names)
+
+
+def test_rows_are_the_same_but_for_the_order_of_sums():
+    row = {"a": 0.1 + 0.2, "b": [float("nan"), {"c": 1}], "d": None}
+    assert same_rows(row, {"a": 0.3, "b": [float("nan"), {"c": 1}], "d": None})
+    for other in ({**row, "a": 0.31}, {**row, "d": 0}, {**row, "b": [float("nan"), {"c": 2}]}, {"a": 0.3}, None):
+        assert not same_rows(row, other)

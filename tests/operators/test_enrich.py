@@ -1,0 +1,142 @@
+"""enrich: when a row is looked up, what corrections do, what is refused; told by small scripts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mainstem.errors import Invalid
+from mainstem.operators import enrich, latest, table
+from mainstem.testing import TestStream, TestStreams
+
+HOMES = TestStream("user INT, zip STRING, moved_at TIMESTAMP", event_time="moved_at")
+VISITS = TestStream("user INT, page STRING, seen_at TIMESTAMP", event_time="seen_at")
+STREAMS = TestStreams(homes=HOMES, visits=VISITS)
+
+
+def day(number: int) -> str:
+    return f"2026-01-{number:02d}"
+
+
+def home(zip: str, moved: int, user: int = 1) -> dict[str, Any]:
+    return {"user": user, "zip": zip, "moved_at": day(moved)}
+
+
+def visit(seen: int, user: int | None = 1) -> dict[str, Any]:
+    return {"user": user, "page": "/", "seen_at": day(seen)}
+
+
+def up_to(streams: TestStreams, number: int) -> TestStreams:
+    return streams.watermark("homes", day(number)).watermark("visits", day(number))
+
+
+def looked_up(**asked: Any) -> Any:
+    return lambda homes, visits: enrich(visits, table(homes, key="user"), on="user", **asked)
+
+
+def told(changes: list[tuple[str, dict[str, Any]]]) -> list[tuple[Any, ...]]:
+    return [(change, row["seen_at"].day, row["zip"]) for change, row in changes]
+
+
+def test_a_row_waits_until_what_was_valid_is_known() -> None:
+    script = STREAMS.rows("homes", [home("53111", 1)]).rows("visits", [visit(5)])
+    # It moved before, and the record of it comes after the visit.
+    script = script.rows("homes", [home("10115", 4)])
+    assert script.run(looked_up()).rows == []
+    results = up_to(script, 6).run(looked_up())
+    assert told(results.changes) == [("insert", 5, "10115")]
+    assert results.rows[0]["version"]["valid_from"].day == 4
+    assert (results.rows[0]["version"]["partition"], results.rows[0]["version"]["offset"]) == (0, 1)
+    # The version that was replaced, and the visit, are not needed any more.
+    assert up_to(script, 8).run(looked_up()).state_rows["enrich-1"] == 1
+
+
+def test_a_row_waits_no_longer_than_it_may() -> None:
+    script = STREAMS.now("2026-01-05 12:00").rows("homes", [home("53111", 1)]).rows("visits", [visit(5)])
+    script = script.now("2026-01-05 12:09").now("2026-01-05 12:10").rows("homes", [home("10115", 4)])
+    results = up_to(script, 6).run(looked_up(wait="10 minutes"))
+    assert told(results.changes) == [("insert", 5, "53111")]
+    corrected = up_to(script, 6).run(looked_up(wait="10 minutes", corrections="re-emit"))
+    assert told(corrected.changes) == [("insert", 5, "53111"), ("delete", 5, "53111"), ("insert", 5, "10115")]
+
+
+def test_a_correction_of_the_past_touches_exactly_the_rows_it_is_valid_for() -> None:
+    script = STREAMS.rows("homes", [home("53111", 1), home("20095", 9)])
+    script = up_to(script.rows("visits", [visit(seen) for seen in (3, 5, 7, 10)]), 11)
+    script = script.rows("homes", [home("10115", 4)])
+    again = script.run(looked_up(corrections="re-emit", lateness="10 days"))
+    assert told(again.batches[-1]) == [
+        ("delete", 5, "53111"), ("delete", 7, "53111"), ("insert", 5, "10115"), ("insert", 7, "10115")
+    ]  # fmt: skip
+    ignored = script.run(looked_up(lateness="10 days"))
+    assert told(ignored.batches[-1]) == []
+    # Too late for that: rows of four days ago are as they are.
+    closed = script.run(looked_up(corrections="re-emit", lateness="5 days"))
+    assert told(closed.batches[-1]) == [("delete", 7, "53111"), ("insert", 7, "10115")]
+
+
+def test_the_latest_is_what_is_known_when_a_row_comes() -> None:
+    script = STREAMS.rows("visits", [visit(9)]).rows("homes", [home("53111", 1)]).rows("visits", [visit(2)])
+    script = script.rows("homes", [home("10115", 5)]).rows("visits", [visit(3), visit(3, None)])
+    results = script.run(looked_up(at=latest()))
+    assert told(results.changes) == [
+        ("insert", 9, None),
+        ("insert", 2, "53111"),
+        ("insert", 3, "10115"),
+        ("insert", 3, None),
+    ]
+    assert results.rows[0]["version"] is None
+    assert results.state_rows["enrich-1"] == 1
+    assert len(script.run(looked_up(at=latest(), how="inner")).rows) == 2
+
+
+def test_a_table_is_ordered_by_what_it_says() -> None:
+    changes = TestStream("user INT, zip STRING, since TIMESTAMP, moved_at TIMESTAMP", event_time="moved_at")
+    script = TestStreams(homes=changes, visits=VISITS).rows(
+        "homes", [{"user": 1, "zip": "53111", "since": day(7), "moved_at": day(1)}]
+    )
+    script = up_to(script.rows("visits", [visit(5), visit(8)]), 9)
+    results = script.run(lambda homes, visits: enrich(visits, table(homes, key="user", order_by="since"), on="user"))
+    assert told(results.changes) == [("insert", 5, None), ("insert", 8, "53111")]
+
+
+def test_a_row_that_comes_when_versions_are_forgotten_is_told_apart() -> None:
+    script = up_to(STREAMS.rows("homes", [home("53111", 1)]), 9).rows("visits", [visit(5), visit(8)])
+    results = up_to(script, 10).run(looked_up(lateness="2 days"))
+    assert told(results.changes) == [("insert", 8, "53111")]
+    [late] = results.late
+    assert (late["user"], late["time"].day, late["reason"]) == (1, 5, "too late: what was valid is forgotten")
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"how": "right"}, 'cannot be done how="right"'),
+        ({"corrections": "always"}, 'cannot be done corrections="always"'),
+        ({"at": latest(), "wait": "1 minute"}, "neither waits nor corrects"),
+        ({"at": latest(), "corrections": "re-emit"}, "neither waits nor corrects"),
+        ({"at": "sen_at"}, 'told of a column "sen_at" that the rows lack'),
+        ({"on": {"user": "zip"}}, "looks rows up by zip, and the table's key is user"),
+    ],
+)
+def test_what_cannot_be_looked_up_is_refused_while_building(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        STREAMS.run(lambda homes, visits: enrich(visits, table(homes, key="user"), **{"on": "user", **asked}))
+
+
+def test_what_is_no_table_or_has_no_time_is_refused() -> None:
+    with pytest.raises(Invalid, match="given a stream in the place of a table"):
+        STREAMS.run(lambda homes, visits: enrich(visits, homes, on="user"))
+    numbered = TestStreams(homes=TestStream("user INT, zip STRING, edition INT"), visits=VISITS)
+    with pytest.raises(Invalid, match='a table that is ordered by "edition"'):
+        numbered.run(lambda homes, visits: enrich(visits, table(homes, key="user", order_by="edition"), on="user"))
+    numbered.run(
+        lambda homes, visits: enrich(visits, table(homes, key="user", order_by="edition"), on="user", at=latest())
+    )
+    timeless = TestStreams(homes=HOMES, visits=TestStream("user INT, seen_at TIMESTAMP"))
+    with pytest.raises(Invalid, match="enrich by time needs a watermark"):
+        timeless.run(lambda homes, visits: enrich(visits, table(homes, key="user"), on="user", at="seen_at"))
+    clashing = TestStreams(homes=TestStream("user INT, page STRING"), visits=VISITS)
+    with pytest.raises(Invalid, match='both sides of the join have a column "page"'):
+        clashing.run(lambda homes, visits: enrich(visits, table(homes, key="user"), on="user", at=latest()))

@@ -1,0 +1,135 @@
+"""Look-ups in tables against the naive ones: any rows, any terms, any division into batches; and wrong ones, which are found."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mainstem.operators.joins import enrich_engine
+from mainstem.operators.joins.versions import Versions
+from mainstem.testing import TestResults
+from tests.operators.naive_enrich import LATENESS, Asked, naive_lookups, written
+
+SEEDS = st.integers(0, 2**32)
+ASKED = st.builds(
+    Asked, st.sampled_from(LATENESS), st.sampled_from(["ignore", "re-emit"]), st.sampled_from(["left", "inner"])
+)
+
+
+def looked_up(seed: int, asked: Asked, batches: str, keys: int) -> TestResults:
+    script = written(Random(seed), keys=keys, rows=2 * keys)
+    return script.run(asked.looked_up, batches=batches)  # type: ignore[arg-type]
+
+
+def check_every_batch(asked: Asked, seed: int, batches: str = "scripted", keys: int = 3) -> None:
+    results = looked_up(seed, asked, batches, keys)
+    expected, late = naive_lookups(written(Random(seed), keys=keys, rows=2 * keys), asked, batches)
+    shown: dict[int, int | None] = {}
+    for number, (changes, wanted) in enumerate(zip(results.batches, expected, strict=True)):
+        back = {row["fact"]: row["row"] for change, row in changes if change == "delete"}
+        for fact, row in back.items():
+            assert shown.pop(fact) == row, f"batch {number} takes back what was not there"
+        for change, row in changes:
+            if change == "insert":
+                assert row["fact"] not in shown, f"batch {number} shows {row['fact']} again"
+                assert back.get(row["fact"], -1) != row["row"], f"batch {number} takes back what it puts out"
+                shown[row["fact"]] = row["row"]
+                assert (row["version"] is None) == (row["row"] is None)
+        assert shown == wanted, f"batch {number}"
+    assert len([row for row in results.late if row["side"] == "left"]) == len(late)
+    if asked.corrections == "ignore":
+        assert all(change == "insert" for change, _ in results.changes)
+
+
+@pytest.mark.parametrize(
+    ("batches", "keys", "scripts"), [("scripted", 15, 30), ("one", 15, 30), ("single rows", 3, 12)]
+)
+def test_every_batch_shows_what_the_naive_one_shows(batches: str, keys: int, scripts: int) -> None:
+    @settings(max_examples=scripts, deadline=None)
+    @given(ASKED, SEEDS)
+    def check(asked: Asked, seed: int) -> None:
+        check_every_batch(asked, seed, batches, keys)
+
+    check()
+
+
+def test_versions_and_facts_that_are_over_are_forgotten() -> None:
+    script = written(Random(3), keys=5, steps=40, rows=10)
+    for stream in ("facts", "versions"):
+        script = script.watermark(stream, "2027-01-01")
+    kept = script.run(Asked(15, "re-emit").looked_up).state_rows["enrich-1"]
+    # The last version of each key.
+    assert kept == 5
+
+
+# Mutants
+
+
+def late_versions_count_at_once(patch: pytest.MonkeyPatch) -> None:
+    right = Versions.__init__
+
+    def wrong(self: Any, keys: Any, valid: Any, counts: Any, places: Any) -> None:
+        right(self, keys, valid, valid, places)
+
+    patch.setattr(Versions, "__init__", wrong)
+
+
+def the_last_in_the_log_holds(patch: pytest.MonkeyPatch) -> None:
+    right = Versions.__init__
+
+    def wrong(self: Any, keys: Any, valid: Any, counts: Any, places: Any) -> None:
+        right(self, keys, np.zeros(len(valid), np.int64), counts, places)
+
+    patch.setattr(Versions, "__init__", wrong)
+
+
+def deleted_rows_are_found(patch: pytest.MonkeyPatch) -> None:
+    right = enrich_engine.flags
+    patch.setattr(enrich_engine, "flags", lambda rows, name: right(rows, name) & (name != "taken_back"))
+
+
+def versions_are_forgotten_at_once(patch: pytest.MonkeyPatch) -> None:
+    right = enrich_engine._Batch._dues
+
+    def wrong(self: Any) -> Any:
+        found = right(self)
+        found[self.table] = np.where(self._ends == enrich_engine.NEVER, enrich_engine.NEVER, enrich_engine.NO_TIME)
+        return found
+
+    patch.setattr(enrich_engine._Batch, "_dues", wrong)
+
+
+def nobody_waits(patch: pytest.MonkeyPatch) -> None:
+    right = enrich_engine._Batch.__init__
+
+    def wrong(self: Any, engine: Any, state: Any, rows: Any, clock: Any) -> None:
+        right(self, engine, state, rows, clock)
+        self.now_shown[self.facts] = ~self._was_shown[self.facts]
+
+    patch.setattr(enrich_engine._Batch, "__init__", wrong)
+
+
+MUTATIONS = [
+    (late_versions_count_at_once, Asked(4, "ignore")),
+    (the_last_in_the_log_holds, Asked(4, "ignore")),
+    (deleted_rows_are_found, Asked(4, "ignore")),
+    (versions_are_forgotten_at_once, Asked(15, "ignore")),
+    (versions_are_forgotten_at_once, Asked(15, "re-emit")),
+    (nobody_waits, Asked(4, "ignore")),
+]
+
+
+@pytest.mark.parametrize(("mutate", "asked"), MUTATIONS)
+def test_a_wrong_look_up_is_found(mutate: Any, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    for seed in range(20):
+        try:
+            check_every_batch(asked, seed)
+        except (AssertionError, KeyError):
+            return
+    pytest.fail(f"{mutate.__name__} was not found")

@@ -1,0 +1,114 @@
+"""The programs of examples/ in two worlds: an embedded home, and Kafka with a Spark cluster and PostgreSQL. The same rows.
+
+Not a line of a program is changed: the home says where topics and views are (kafka.toml, views.toml), and Spark's own
+settings where it runs. What a program prints, and with that what it found equal to its recomputation, must be what the page
+of the tour says, which an embedded home printed. Beyond that all views and topics are compared row by row. Left out are where
+and when a record was appended, which is another log's; in which batch a late row was found, since batches are cut otherwise;
+and the topic in which flows report how fast they are. Two programs that die on purpose, Spark and all, are compared by what
+they print alone.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import mainstem
+from examples import tour
+from mainstem.stem import Mainstem
+from tests.kafka_broker import KafkaBroker
+from tests.postgres_server import PostgresServer
+from tests.programs.production_examples import SHOP, run
+from tests.programs.test_examples import ON_SPARK, on_the_page
+from tests.spark_cluster import SparkCluster
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAMS = [*ON_SPARK, SHOP]
+# Each starts Spark again and again; once is enough, in the world where it is harder.
+DYING = ("crash_anywhere", "zombie_is_fenced")
+SECONDS_MAX = 1500
+# A program that starts another one leaves it a core.
+SPARK = """
+spark.master {address}
+spark.cores.max 1
+spark.sql.shuffle.partitions 2
+"""
+
+
+def prepare(folder: Path, broker: KafkaBroker, postgres: PostgresServer) -> None:
+    """A home for each program, with what it says of the world."""
+    for name in PROGRAMS:
+        home = folder / name
+        home.mkdir(parents=True)
+        prefix = f"e{uuid.uuid4().hex[:8]}."
+        (home / "kafka.toml").write_text(f'brokers = ["{broker.address}"]\nprefix = "{prefix}"\n')
+        (home / "views.toml").write_text(f"url = {json.dumps(postgres.new_address())}\n")
+
+
+def run_in_production(folder: Path, cluster: SparkCluster) -> None:
+    settings = folder / "conf"
+    settings.mkdir()
+    (settings / "spark-defaults.conf").write_text(SPARK.format(address=cluster.address))
+    environment = {**os.environ, "SPARK_CONF_DIR": str(settings), "PYTHONPATH": str(ROOT)}
+    # How this process's own Spark starts its workers is no concern of that one.
+    environment.pop("PYSPARK_PYTHON", None)
+    command = [sys.executable, "-m", "tests.programs.production_examples", str(folder), *PROGRAMS]
+    ended = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+
+
+def kept(home: Path) -> dict[str, list[str]]:
+    """Every row of every view and topic of a home, in one order."""
+    with mainstem.open(home) as stem:
+        assert isinstance(stem, Mainstem)
+        topics = [name for name in stem.topics() if not name.startswith("mainstem.")]
+        found = {f"view {name}": shown(stem.view(name).to_arrow()) for name in stem.views()}
+        return found | {
+            f"topic {name}": shown(stem.topic(name).to_arrow(), late=name.endswith(".late")) for name in topics
+        }
+
+
+def shown(table: pa.Table, *, late: bool = False) -> list[str]:
+    rows = table.drop_columns(["batch"] if late else []).to_pylist()
+    for row in rows:
+        if "record" in row:
+            row["record"] = row["record"]["change"]
+    return sorted(map(str, rows))
+
+
+@pytest.mark.timeout(SECONDS_MAX + 1200)
+def test_the_examples_give_the_same_views_on_kafka_a_cluster_and_postgresql(
+    spark: SparkSession,
+    kafka_broker: KafkaBroker,
+    spark_cluster: SparkCluster,
+    postgres: PostgresServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    production, embedded = tmp_path / "production", tmp_path / "embedded"
+    prepare(production, kafka_broker, postgres)
+    run_in_production(production, spark_cluster)
+    opened = mainstem.open
+    with monkeypatch.context() as patch:
+        patch.setattr(mainstem, "open", partial(opened, spark=spark))
+        for name in PROGRAMS:
+            if name not in DYING:
+                (embedded / name).mkdir(parents=True)
+                run(name, str(embedded / name))
+
+    printed = {name: (production / f"{name}.printed").read_text() for name in PROGRAMS}
+    expected = {name: tour.without_measures(on_the_page(name)) for name in ON_SPARK}
+    assert {name: tour.without_measures(printed[name]) for name in ON_SPARK} == expected
+    assert printed[SHOP] == ""
+    same = {name: kept(production / name) for name in PROGRAMS if name not in DYING}
+    assert same == {name: kept(embedded / name) for name in same}
+    assert sum(len(rows) for found in same.values() for title, rows in found.items() if title.startswith("view")) > 500
