@@ -18,72 +18,55 @@ import mainstem
 from mainstem import Flow
 from mainstem.operators import aggregate, join, table, top
 
-PEOPLE = ["ada", "bob", "cyd", "dan"]
-NEWEST = 20
+PEOPLE, NEWEST = ["ada", "bob", "cyd", "dan"], 20
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def timelines(stem: mainstem.Mainstem):
     tweets = table(stem.topic("tweets").stream(), key="tweet")
     follows = table(stem.topic("follows").stream(), key=["follower", "followee"])
-    inbox = join(tweets, follows, on={"author": "followee"})
-    newest = top(inbox, NEWEST, by="follower", order=F.desc("posted_at"))
+    newest = top(join(tweets, follows, on={"author": "followee"}), NEWEST, by="follower", order=F.desc("posted_at"))
     lists = F.reverse(F.collect_list(F.struct("posted_at", "author", "text")))
-    yield Flow(
-        aggregate(newest, by="follower", aggregates=lists.alias("tweets")), into=stem.view("timelines", key="follower")
-    )
+    rows = aggregate(newest, by="follower", aggregates=lists.alias("tweets"))
+    yield Flow(rows, into=stem.view("timelines", key="follower"))
 
 
-def tweet(number: int, author: str) -> dict:
-    return {"tweet": number, "author": author, "text": f"no. {number}", "posted_at": NOON + timedelta(minutes=number)}
-
-
-def recomputed(tweets: dict[int, dict], follows: set[tuple[str, str]]) -> dict[str, list[str]]:
-    """Every timeline that is not empty, from scratch."""
+def recomputed(tweets: dict[int, dict], follows: set[tuple[str, str]]) -> dict[str, list[dict]]:
     found = {}
-    for follower in PEOPLE:
-        mine = [one for one in tweets.values() if (follower, one["author"]) in follows]
-        mine.sort(key=lambda one: one["posted_at"], reverse=True)
-        if mine:
-            found[follower] = [f"{one['author']}: {one['text']}" for one in mine[:NEWEST]]
-    return found
+    for follower, (_, one) in itertools.product(PEOPLE, sorted(tweets.items(), reverse=True)):
+        if (follower, one["author"]) in follows:
+            found.setdefault(follower, []).append({name: one[name] for name in ("posted_at", "author", "text")})
+    return {follower: mine[:NEWEST] for follower, mine in found.items()}
+
+
+def changed(event: str, stem: mainstem.Mainstem, tweets: dict[int, dict], follows: set, chance: random.Random) -> None:
+    if event == "tweet":
+        for number in range(len(tweets), len(tweets) + 30):
+            posted_at, author = NOON + timedelta(minutes=number), chance.choice(PEOPLE)
+            tweets[number] = {"tweet": number, "author": author, "text": f"no. {number}", "posted_at": posted_at}
+        stem.topic("tweets").append(list(tweets.values())[-30:])
+    elif event == "delete":
+        stem.topic("tweets").delete(gone := chance.sample(sorted(tweets), 10))
+        tweets |= {number: {"author": "nobody"} for number in gone}
+    elif event == "follow":
+        pairs = {(one, other) for one in PEOPLE for other in PEOPLE if one != other and chance.random() < 0.6}
+        stem.topic("follows").append([{"follower": one, "followee": other} for one, other in sorted(pairs)])
+        follows |= pairs
+    else:
+        stem.topic("follows").delete(left := chance.sample(sorted(follows), 2))
+        follows -= set(left)
 
 
 def main(home: str) -> None:
-    chance = random.Random(20)
-    numbers = itertools.count()
-    tweets: dict[int, dict] = {}
-    follows: set[tuple[str, str]] = set()
+    chance, tweets, follows = random.Random(20), {}, set()
     with mainstem.open(home) as stem:
-        posted = stem.create_topic(
-            "tweets", schema="tweet BIGINT, author STRING, text STRING, posted_at TIMESTAMP", key="tweet"
-        )
-        following = stem.create_topic(
-            "follows", schema="follower STRING, followee STRING", key=["follower", "followee"]
-        )
+        stem.create_topic("tweets", schema="tweet BIGINT, author STRING, text STRING, posted_at TIMESTAMP", key="tweet")
+        stem.create_topic("follows", schema="follower STRING, followee STRING", key=["follower", "followee"])
         with stem.start(timelines) as running:
             for event in ("follow", "tweet", "unfollow", "delete", "tweet", "follow"):
-                if event == "tweet":
-                    new = [tweet(next(numbers), chance.choice(PEOPLE)) for _ in range(30)]
-                    posted.append(new)
-                    tweets |= {one["tweet"]: one for one in new}
-                elif event == "delete":
-                    gone = chance.sample(sorted(tweets), 10)
-                    posted.delete(gone)
-                    tweets = {number: one for number, one in tweets.items() if number not in gone}
-                elif event == "follow":
-                    pairs = {
-                        (one, other) for one in PEOPLE for other in PEOPLE if one != other and chance.random() < 0.6
-                    }
-                    following.append([{"follower": one, "followee": other} for one, other in sorted(pairs)])
-                    follows |= pairs
-                else:
-                    left = chance.sample(sorted(follows), 2)
-                    following.delete(left)
-                    follows -= set(left)
+                changed(event, stem, tweets, follows, chance)
                 running.wait_until_idle()
-                rows = stem.view("timelines").to_arrow().to_pylist()
-                found = {row["follower"]: [f"{of['author']}: {of['text']}" for of in row["tweets"]] for row in rows}
+                found = {row["follower"]: row["tweets"] for row in stem.view("timelines").to_arrow().to_pylist()}
                 print(f"after {event:8}", {follower: len(of) for follower, of in sorted(found.items())})
                 if found != recomputed(tweets, follows):
                     sys.exit(f"different: {found}, expected {recomputed(tweets, follows)}")

@@ -163,3 +163,14 @@ def test_rows_that_do_not_fit_are_refused_when_they_are_scripted():
         STREAM.rows([{"n": "one"}])
     with pytest.raises(Invalid, match="m"):
         STREAM.rows([{"m": 1}])
+
+
+def test_a_key_may_have_a_name_that_late_rows_have_too():
+    script = TestStream("offset STRING, at TIMESTAMP", event_time="at").watermark("2026-01-01 13:00")
+    script = script.rows([{"offset": "news", "at": "2026-01-01 12:00"}])
+    for operator in (
+        lambda rows: windowed(rows, tumbling("1 minute"), by="offset", aggregates="count(*) AS c"),
+        lambda rows: dedupe(rows, by="offset", within="1 minute"),
+    ):
+        [late] = script.run(operator).late
+        assert (late["offset_"], late["offset"]) == ("news", 0)

@@ -18,11 +18,18 @@ _TIMES = ("time", "watermark", "window_start", "window_end")
 
 
 def told_late(rows: pa.Table, spec: StageSpec) -> pa.Table:
-    """What an engine gave as late."""
+    """What an engine gave as late. The engine's own columns stay as they are: a user's "offset" becomes "offset_"."""
     for place, column in enumerate(rows.schema):
         if column.name in _TIMES and column.type == pa.int64():
             rows = rows.set_column(place, column.name, _times(whole(rows.column(place))))
-    return rows.rename_columns([spec.late_names.get(name, name) for name in rows.schema.names])
+    taken = {name for name in rows.schema.names if name not in spec.late_names}
+    names = []
+    for name in rows.schema.names:
+        shown = spec.late_names.get(name, name)
+        while name in spec.late_names and shown in taken:
+            shown += "_"
+        names.append(shown)
+    return rows.rename_columns(names)
 
 
 def _times(microseconds: pa.Array) -> pa.Array:
