@@ -180,7 +180,10 @@ def _is_open(path: Path) -> bool:
 def _wait_until_gone(pid: int) -> None:
     handle = os.pidfd_open(pid)
     try:
-        ready, _, _ = select.select([handle], [], [], SECONDS_MAX)
+        # Not select(): a process with more than 1,024 open files cannot use it.
+        waiting = select.poll()
+        waiting.register(handle, select.POLLIN)
+        ready = waiting.poll(SECONDS_MAX * 1000)
         assert ready, f"process {pid} of PostgreSQL does not end"
     finally:
         os.close(handle)

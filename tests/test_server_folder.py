@@ -28,7 +28,9 @@ def test_a_killed_process_leaves_no_server_and_the_next_one_removes_its_folder()
         server = os.pidfd_open(int(pid))
         process.send_signal(signal.SIGKILL)
     try:
-        gone, _, _ = select.select([server], [], [], 60)
+        waiting = select.poll()
+        waiting.register(server, select.POLLIN)
+        gone = waiting.poll(60_000)
     finally:
         os.close(server)
     mine = server_folder("probe")
