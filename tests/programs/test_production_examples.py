@@ -119,4 +119,4 @@ def test_the_examples_give_the_same_views_on_kafka_a_cluster_and_postgresql(
     assert printed[SHOP] == ""
     same = {name: kept(production / name) for name in programs if name not in DYING}
     assert same == {name: kept(embedded / name) for name in same}
-    assert all(any(found.values()) for found in same.values())
+    assert sum(len(rows) for found in same.values() for title, rows in found.items() if title.startswith("view")) > 0
