@@ -21,6 +21,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import re
 from collections.abc import Callable
 from datetime import date, datetime, time
@@ -145,6 +146,15 @@ def _map_reader(data_type: pa.DataType, path: str) -> Reader:
     return read_map
 
 
+def _nearest(number: Any) -> float | None:
+    """The floating number nearest to one that was written in digits; None if it is beyond all of them."""
+    try:
+        found = float(number)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
+
+
 def _plain_reader(data_type: pa.DataType, path: str) -> Reader:
     from_text = text_reader(data_type, path)
     if kinds.is_boolean(data_type):
@@ -168,9 +178,13 @@ def _plain_reader(data_type: pa.DataType, path: str) -> Reader:
             if str in accepted or (floating and value in _NOT_FINITE):
                 return from_text(value)
         elif isinstance(value, accepted) and (bool in accepted or not isinstance(value, bool)):
-            if isinstance(value, Decimal) and (floating or integer):
-                return float(value) if floating or value % 1 else int(value)
-            return value
+            if floating:
+                if (nearest := _nearest(value)) is not None:
+                    return nearest
+            elif isinstance(value, Decimal) and integer:
+                return float(value) if value % 1 else int(value)
+            else:
+                return value
         raise NotAValue(path, data_type, value, hint)
 
     return read

@@ -33,6 +33,7 @@ scalars = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-(2**65), 2**65),
+    st.sampled_from([2**53 + 1, -(2**53) - 1, 10**400, 12345678901234567000]),
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(max_size=5),
     st.sampled_from(
@@ -56,7 +57,20 @@ odd = st.dictionaries(st.sampled_from("nixsbt"), scalars, max_size=6)
 texts = st.one_of(
     st.one_of(ordinary, odd).map(json.dumps),
     st.sampled_from(
-        ['{"n":1}{"n":2}', "", " ", "{", '{"n":1,"n":2}', '{"n":01}', '[{"n":1}]', '{\n"n":1}', "null", "7"]
+        [
+            '{"n":1}{"n":2}',
+            "",
+            " ",
+            "{",
+            '{"n":1,"n":2}',
+            '{"n":01}',
+            '{"x":1e400}',
+            '{"x":-1e400}',
+            '[{"n":1}]',
+            '{\n"n":1}',
+            "null",
+            "7",
+        ]
     ),
 )
 
@@ -85,3 +99,11 @@ def test_ordinary_values_are_read_at_once(values: list[str]) -> None:
 
 def test_what_stands_for_something_else_is_read_one_by_one() -> None:
     assert lines_read([b'{"d":"1.50"}'], pa.schema([("d", pa.decimal128(9, 2))])) is None
+
+
+def test_digits_become_the_nearest_number_and_none_beyond_all() -> None:
+    rows, unreadable = JsonCodec().decode(
+        [Written('{"x":9007199254740993}'), Written('{"x":12345678901234567000}'), Written('{"x":1e400}')], TOPIC
+    )
+    assert rows.column("x").to_pylist() == [9007199254740992.0, 12345678901234567000.0, None]
+    assert [number for number, _ in unreadable] == [2]

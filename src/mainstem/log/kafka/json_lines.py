@@ -40,6 +40,9 @@ def lines_read(values: Sequence[bytes | None], schema: pa.Schema) -> pa.RecordBa
                 if not pc.all(pc.ends_with(columns[place], "Z"), min_count=0).as_py():
                     return None
                 columns[place] = columns[place].cast(kind)
+            elif kinds.is_floating(kind) and pc.any(pc.is_inf(columns[place])).as_py():
+                # Digits beyond all numbers.
+                return None
     except pa.ArrowInvalid:
         return None
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -179,18 +179,19 @@ class KafkaClients:
 
         return self.patiently(topic, self.admin, ask)
 
-    def at_time(self, topic: str, partition: int, milliseconds: int) -> int | None:
-        """The first offset whose message is of that time or later; None if there is none."""
+    def at_time(self, topic: str, partition: int, milliseconds: int, asking: Consumer | None = None) -> int | None:
+        """The first offset whose message is of that time or later, of those that `asking` may read; None if there is none."""
+        consumer = asking or self._for_asking()
 
         def ask() -> TopicPartition:
-            [found] = self._for_asking().offsets_for_times(
+            [found] = consumer.offsets_for_times(
                 [TopicPartition(topic, partition, milliseconds)], timeout=self.patience
             )
             if found.error is not None:
                 raise KafkaException(found.error)
             return found
 
-        found = self.patiently(topic, self._for_asking(), ask)
+        found = self.patiently(topic, consumer, ask)
         return None if found.offset < 0 else int(found.offset)
 
     def close(self) -> None:

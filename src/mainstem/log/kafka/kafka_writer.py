@@ -13,6 +13,7 @@ from mainstem.errors import Fenced, IncompleteAppend, MainstemError
 from mainstem.log.kafka.kafka_clients import KafkaClients
 from mainstem.log.kafka.kafka_errors import is_fenced, kafka_errors, translated, unavailable
 from mainstem.log.kafka.kafka_messages import Outgoing
+from mainstem.log.kafka.unplaced_messages import place_of
 
 __all__ = ["KafkaWriter", "TransactionalWriter"]
 
@@ -42,11 +43,14 @@ class KafkaWriter:
         producer = self._opened()
         offsets: Ranges = {}
         failures: dict[int, KafkaError] = {}
+        unplaced: set[int] = set()
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             number = message.partition()
             if error is not None:
                 failures.setdefault(number, error)
+            elif message.offset() < 0:
+                unplaced.add(number)
             else:
                 first, end = offsets.get(number, (message.offset(), 0))
                 offsets[number] = first, max(end, message.offset() + 1)
@@ -59,8 +63,10 @@ class KafkaWriter:
         if failures or left:
             # What the client may still hold is not to come after what its owner does next.
             self.close()
-            raise self._failed(topic, sorted(set(offsets) - set(failures)), sorted(messages), failures)
-        return offsets
+            written = (set(offsets) | unplaced) - set(failures)
+            raise self._failed(topic, sorted(written), sorted(messages), failures)
+        found = {number: place_of(self._clients, topic, number, messages[number], milliseconds) for number in unplaced}
+        return offsets | found
 
     def _produce(
         self, producer: Producer, topic: str, number: int, part: Outgoing, milliseconds: int, delivered: Any
