@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt scripts/make_environment scripts/system
 	@touch $(STAMP)
 
 test: lint ## lint, then every test
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 40 --durations-min 10
 
 test-long: $(STAMP) ## the faults of a release: fifty killed brokers, a hundred killed executors
 	$(BIN)/pytest -m long --timeout 7200

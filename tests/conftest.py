@@ -31,6 +31,9 @@ hypothesis.settings.load_profile("mainstem")
 # What a test process holds of Spark, SQLite and Arrow is not a forked child's to take apart: its threads are not there.
 os.register_at_fork(after_in_child=gc.freeze)
 
+# A test's Java lives for seconds: its second compiler, for what runs for hours, takes a third of a run's processor time.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
 # Tools for file systems lie where the path of an ordinary user does not look.
 _SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 

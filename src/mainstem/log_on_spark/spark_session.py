@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from mainstem.errors import Unavailable
 from mainstem.log_on_spark.java_runtime import java_home
+from mainstem.log_on_spark.local_files import set_modes_in_java
 from mainstem.log_on_spark.own_script import own_script
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ def spark_session(address: str, settings: Mapping[str, str] | None = None) -> Sp
         if value:
             builder = builder.config(name, value)
     with _quiet_java(), _own_interrupts():
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
+    set_modes_in_java(session)
+    return session
 
 
 @contextmanager
