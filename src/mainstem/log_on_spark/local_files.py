@@ -44,7 +44,8 @@ def set_modes_in_java(spark: SparkSession) -> None:
     configuration = context._jsc.hadoopConfiguration()
     place = java.java.net.URI("file:///")
     files = java.org.apache.hadoop.fs
-    if files.FileSystem.get(place, configuration).getClass().getName() not in _USUAL:
+    there = files.FileSystem.get(place, configuration)
+    if there.getClass().getName() not in _USUAL or there.getRaw().getClass().getName() == _CLASS:
         # Somebody's own, or this one already.
         return
     compiler = java.org.codehaus.janino.SimpleCompiler()
