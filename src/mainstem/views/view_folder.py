@@ -87,7 +87,7 @@ class ViewFolder:
             with lock.held(WRITE):
                 yield
         finally:
-            release_lock(_FILES, lock)
+            release_lock(lock)
 
     # Making and dropping
 

@@ -69,6 +69,12 @@ class GroupCommit(Generic[P]):
         self._company = 1
         self._wanted = 0
         self._gathered: threading.Lock | None = None
+        self._refusal: Callable[[], Exception] | None = None
+
+    def close(self, refusal: Callable[[], Exception]) -> None:
+        """Wait for what is under way, and refuse all else from now on."""
+        with self._turn:
+            self._refusal = refusal
 
     def submit(self, pending: P) -> None:
         """Returns when `pending` is committed; raises when it could not be."""
@@ -86,6 +92,8 @@ class GroupCommit(Generic[P]):
             if not pending.settled:
                 # Held by `with` and never handed on, so that an interrupted thread cannot take it along.
                 with self._turn:
+                    if self._refusal is not None and not pending.settled:
+                        raise self._refusal()
                     if not pending.settled:
                         self._lead(pending)
         except BaseException:

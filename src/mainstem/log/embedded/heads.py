@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
+from mainstem.log.embedded.file_errors import closed
 from mainstem.log.embedded.files import Files
 from mainstem.log.watermark import NO_TIME
 
@@ -114,7 +115,7 @@ class Slots:
     def read(self, slot: int) -> End | None:
         """What stands in a slot; None when it is not there or damaged."""
         for number in range(TRIES):
-            data = self._files.pread(self._handle, SLOT_BYTES, slot * SLOT_BYTES)
+            data = self._files.pread(self._opened(), SLOT_BYTES, slot * SLOT_BYTES)
             end = self._decoded(slot, data)
             if end is not None:
                 return end
@@ -125,7 +126,7 @@ class Slots:
         return None
 
     def read_all(self, count: int) -> list[End | None]:
-        data = self._files.pread(self._handle, SLOT_BYTES * count, 0)
+        data = self._files.pread(self._opened(), SLOT_BYTES * count, 0)
         ends = [self._decoded(slot, data[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]) for slot in range(count)]
         return [self.read(slot) if end is None else end for slot, end in enumerate(ends)]
 
@@ -140,11 +141,17 @@ class Slots:
 
     def write(self, slot: int, end: End) -> None:
         data = encode_end(end)
-        self._files.pwrite(self._handle, data, slot * SLOT_BYTES)
+        self._files.pwrite(self._opened(), data, slot * SLOT_BYTES)
         self._seen[slot] = (data, end)
 
     def close(self) -> None:
-        self._files.close(self._handle)
+        handle, self._handle = self._handle, -1
+        self._files.close(handle)
+
+    def _opened(self) -> int:
+        if self._handle < 0:
+            raise closed(f'"{self.path}"')
+        return self._handle
 
 
 def create_slots(files: Files, path: str, ends: list[End]) -> None:

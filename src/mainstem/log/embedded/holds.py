@@ -178,7 +178,7 @@ class Holds:
             with lock.held(WRITE):
                 yield
         finally:
-            release_lock(self._files, lock)
+            release_lock(lock)
 
 
 def _meet(one: Range, other: Range) -> bool:

@@ -61,7 +61,7 @@ class Home:
                     # The home's own name must survive a power cut as well as what is in it.
                     files.sync_directory(os.path.dirname(os.path.abspath(path)))
         finally:
-            release_lock(files, lock)
+            release_lock(lock)
 
     def _read(self) -> str:
         path = f"{self.path}/mainstem.json"
@@ -94,7 +94,7 @@ class Home:
                         self._files.remove_tree(f"{folder}/{name}")
 
     def close(self) -> None:
-        release_lock(self._files, self._lock)
+        release_lock(self._lock)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -28,7 +28,7 @@ from mainstem.errors import Fenced, LockHeld, Unavailable
 from mainstem.log.embedded.active_segment import ActiveSegment, SegmentName, all_segments_in, segments_in
 from mainstem.log.embedded.admission import admit
 from mainstem.log.embedded.crash_recovery import cut_behind, make_missing_indexes, recover, sweep
-from mainstem.log.embedded.file_errors import as_ours, translated
+from mainstem.log.embedded.file_errors import as_ours, closed, translated
 from mainstem.log.embedded.files import Files, sync_file
 from mainstem.log.embedded.group_commit import GroupCommit
 from mainstem.log.embedded.heads import DELETED, HAS_STATE, MENDING, SYNCING, WRITTEN, End, Slots
@@ -83,6 +83,7 @@ class Partition:
         self._writer: SegmentWriter | None = None
         self._scan: StateScan | None = None
         self._checked = False
+        self._closed = False
         _all.add(self)
         try:
             self._open_check()
@@ -135,9 +136,15 @@ class Partition:
                 raise
 
     def close(self) -> None:
-        self._forget()
-        self._publisher.close()
-        release_lock(self.files, self.lock)
+        """Once what other threads have under way is done: a handle is a number, and means another file once it is closed."""
+        if self._closed:
+            return
+        self._closed = True
+        self.group.close(lambda: closed(self.title))
+        with self.lock.quiet():
+            self._forget()
+            self._publisher.close()
+        release_lock(self.lock)
 
     def _forget(self) -> None:
         """Let go of what was opened and scanned: it is found again when it is needed."""

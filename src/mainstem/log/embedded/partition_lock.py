@@ -13,11 +13,12 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 
 from mainstem.errors import LockHeld
+from mainstem.log.embedded.file_errors import closed
 from mainstem.log.embedded.files import Files
 from mainstem.log.processes import end_process, identity_of, process_name, stopped
 
@@ -63,6 +64,8 @@ class PartitionLock:
         turn = self._turns[byte]
         turn.acquire()
         try:
+            if self.handle < 0:
+                raise closed(f'the lock of "{os.path.dirname(self.path)}"')
             if not self._files.try_lock(self.handle, byte):
                 wait(byte)
         except BaseException:
@@ -72,6 +75,8 @@ class PartitionLock:
 
     def release(self, byte: int, turn: threading.Lock) -> None:
         try:
+            if self.handle < 0:
+                return  # closed, and so let go
             try:
                 self._files.unlock(self.handle, byte)
             except OSError:
@@ -79,6 +84,17 @@ class PartitionLock:
                 self._files.unlock(self.handle, byte)
         finally:
             turn.release()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Inside, no other thread of this process writes or syncs."""
+        with self._turns[WRITE], self._turns[SYNC]:
+            yield
+
+    def close(self) -> None:
+        with self.quiet():
+            handle, self.handle = self.handle, -1
+            self._files.close(handle)
 
     def _wait(self, byte: int) -> None:
         started = time.monotonic()
@@ -164,13 +180,13 @@ def share_lock(files: Files, path: str) -> PartitionLock:
         return lock
 
 
-def release_lock(files: Files, lock: PartitionLock) -> None:
+def release_lock(lock: PartitionLock) -> None:
     """Close the handle when its last user in this process has gone."""
     with _shared_guard:
         lock.users -= 1
         if lock.users == 0:
             _shared.pop(lock.key, None)
-            files.close(lock.handle)
+            lock.close()
 
 
 def _renew_in_child() -> None:

@@ -72,13 +72,14 @@ class TopicStore:
         self.refresh()
 
     def close(self) -> None:
+        if self._closed:
+            return
         self._closed = True
         for reader in self.readers:
             reader.close()
         for partition in self.partitions:
             partition.close()
         self.heads.close()
-        self.partitions, self.readers = [], []
 
     # Settings
 

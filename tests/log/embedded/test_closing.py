@@ -1,0 +1,92 @@
+"""A home that is closed while others append: they are told so, and nothing is written to files that are not its own."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import mainstem
+from mainstem.errors import MainstemError
+from mainstem.log.embedded.group_commit import GroupCommit
+from mainstem.log.embedded.partition_lock import PartitionLock
+
+THREADS, ROUNDS, FILES = 4, 12, 40
+# A broken build is caught within a few; so many that it always is.
+ROUNDS_MAX = 300
+
+
+def closed_under_way(folder: Path, partitions: int) -> tuple[set[int], set[int], set[str], int]:
+    """What was acknowledged, what is there, what the threads were told, and the bytes in files that were opened then."""
+    acknowledged: set[int] = set()
+    told: set[str] = set()
+    stem = mainstem.open(folder / "home", upkeep="manual")
+    topic = stem.create_topic("t", schema="n bigint", partitions=partitions)
+    begun = threading.Barrier(THREADS + 1)
+
+    def append(first: int) -> None:
+        for number in range(first, 1 << 30, THREADS):
+            if number == first + 5 * THREADS:
+                begun.wait()
+            try:
+                topic.append([{"n": number}])
+            except MainstemError as error:
+                told.add(str(error).splitlines()[0])
+                return
+            acknowledged.add(number)
+
+    threads = [threading.Thread(target=append, args=(first,)) for first in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    stem.close()
+    others = [os.open(folder / f"other-{number}", os.O_CREAT | os.O_RDWR) for number in range(FILES)]
+    for thread in threads:
+        thread.join()
+    strayed = sum(os.fstat(handle).st_size for handle in others)
+    for handle in others:
+        os.close(handle)
+    with mainstem.open(folder / "home", upkeep="manual") as again:
+        there = {row["n"] for row in again.topic("t").to_arrow(columns=["n"]).to_pylist()}
+    return acknowledged, there, told, strayed
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_who_appends_while_it_closes_is_told(tmp_path: Path, partitions: int) -> None:
+    for number in range(ROUNDS):
+        (tmp_path / str(number)).mkdir()
+        acknowledged, there, told, strayed = closed_under_way(tmp_path / str(number), partitions)
+        assert strayed == 0
+        assert acknowledged <= there
+        assert len(there - acknowledged) <= THREADS
+        assert told
+        assert all("closed" in words for words in told), told
+
+
+def broken(folder: str) -> None:
+    """A build whose close waits for nobody: ends well once somebody was told anything but the truth, or wrote astray."""
+    GroupCommit.close = lambda self, refusal: None  # type: ignore[method-assign]
+    PartitionLock.close = lambda self: self._files.close(self.handle)  # type: ignore[method-assign]
+    wrong: list[object] = []
+    threading.excepthook = wrong.append
+    for number in range(ROUNDS_MAX):
+        place = Path(folder) / str(number)
+        place.mkdir()
+        try:
+            acknowledged, there, told, strayed = closed_under_way(place, 1)
+        except BaseException as error:  # noqa: BLE001 - damage of any kind
+            wrong.append(error)
+            return
+        if wrong or strayed or not acknowledged <= there or not all("closed" in words for words in told):
+            return
+    sys.exit("it was not noticed")
+
+
+def test_a_close_that_waits_for_nobody_would_be_caught(tmp_path: Path, repository: Path) -> None:
+    # Not in this process: it closes and writes files that may be somebody else's by then.
+    asked = f"from {__name__} import broken; broken({str(tmp_path)!r})"
+    known = {**os.environ, "PYTHONPATH": f"{repository}/src:{repository}"}
+    done = subprocess.run([sys.executable, "-c", asked], env=known, cwd=repository, capture_output=True, timeout=600)
+    assert b"it was not noticed" not in done.stderr
