@@ -51,7 +51,7 @@ ANY_KEY = {"window": {"start": BEGIN, "end": BEGIN + timedelta(seconds=10)}, "au
 def latency(run: FlowsRun) -> list[Figure]:
     """Append to visible in a view at a thousand rows a second, against an empty micro-batch of plain Spark."""
     say("latency: empty micro-batches of plain Spark")
-    plain = _empty_batches(run)
+    plain = empty_batches(run)
     say("latency: append to visible")
     ours = _append_to_visible(run)
     batch, seen = median(plain), median(ours)
@@ -149,7 +149,8 @@ def _cold_plain(run: FlowsRun) -> float:
             return _seconds_until(lambda: os.path.exists(f"{folder}/out/batch=0/_SUCCESS"), process, begun)
 
 
-def _empty_batches(run: FlowsRun) -> list[float]:
+def empty_batches(run: FlowsRun) -> list[float]:
+    """The seconds of micro-batches of plain Spark in which there is nothing: the aggregate of the view, into nowhere."""
     with tempfile.TemporaryDirectory(dir=run.folder) as folder:
         script = str(Path(spark_bids_per_auction.__file__))
         count = str(WARM_UP_BATCHES + run.latency_samples)
