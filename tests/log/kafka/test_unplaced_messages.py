@@ -1,4 +1,4 @@
-"""A broker that acknowledges messages without their place, as one that was killed does of those it knows already.
+"""A broker that answers without a place: for messages that it knows from before it was killed, or for an end just after.
 
 The messages are real, and so is the broker; only the place is taken out of its answers.
 """
@@ -100,3 +100,39 @@ def test_what_is_not_there_is_not_found(stem: Mainstem, settings: KafkaSettings)
     clients = stem.log.clients  # type: ignore[attr-defined]
     with pytest.raises(Unavailable, match="where is not known"):
         place_of(clients, settings.prefix + "t", 0, [Outgoing(None, b"other", None)], 0)
+
+
+class NotYet:
+    """What a broker says of an end before it knows it."""
+
+    offset = int(OFFSET_INVALID)
+
+    def result(self) -> "NotYet":
+        return self
+
+
+class Hesitant:
+    """Brokers that do not know the ends of topics when they are asked for the first times."""
+
+    def __init__(self, admin: Any, times: int) -> None:
+        self._admin = admin
+        self.left = times
+
+    def list_offsets(self, wanted: dict[Any, Any], **more: Any) -> Any:
+        self.left -= 1
+        return self._admin.list_offsets(wanted, **more) if self.left < 0 else dict.fromkeys(wanted, NotYet())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._admin, name)
+
+
+def test_an_end_that_is_not_known_yet_is_asked_for_again(settings: KafkaSettings) -> None:
+    with opened(settings) as stem:
+        topic = stem.create_topic("t", schema="n bigint", partitions=2)
+        topic.append([{"n": number} for number in range(9)])
+        clients = stem.log.clients  # type: ignore[attr-defined]
+        clients.admin = hesitant = Hesitant(clients.admin, times=3)
+        token = topic.append([{"n": 9}]).token
+        assert hesitant.left < 0
+        assert topic.to_arrow(start=token).num_rows == 0
+        assert topic.to_arrow(stop=token).num_rows == 10

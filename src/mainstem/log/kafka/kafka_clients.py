@@ -175,7 +175,11 @@ class KafkaClients:
 
         def ask() -> dict[int, int]:
             answers = self.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self.patience)
-            return {place.partition: int(answer.result().offset) for place, answer in answers.items()}
+            found = {place.partition: int(answer.result().offset) for place, answer in answers.items()}
+            if any(end < 0 for end in found.values()):
+                # A broker that has just come back may answer without a number, and without an error.
+                raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE))
+            return found
 
         return self.patiently(topic, self.admin, ask)
 
