@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import google_crc32c
@@ -58,12 +58,12 @@ class SegmentName(NamedTuple):
         return f"{folder}/{self.base:020d}-{self.epoch:06d}.index"
 
 
-def all_segments_in(names: list[str]) -> list[SegmentName]:
+def all_segments_in(names: Iterable[str]) -> list[SegmentName]:
     """The segments of blocks among the names of a directory, in order, also those that count no more."""
     return sorted(SegmentName(int(match[1]), int(match[2])) for match in map(NAME.fullmatch, names) if match)
 
 
-def segments_in(names: list[str]) -> list[SegmentName]:
+def segments_in(names: Iterable[str]) -> list[SegmentName]:
     """The segments of blocks among the names of a directory that count, in order."""
     counted: list[SegmentName] = []
     for name in all_segments_in(names):

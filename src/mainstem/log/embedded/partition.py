@@ -83,7 +83,6 @@ class Partition:
         self._writer: SegmentWriter | None = None
         self._scan: StateScan | None = None
         self._checked = False
-        self._closed = False
         _all.add(self)
         try:
             self._open_check()
@@ -103,9 +102,8 @@ class Partition:
     def _open_check(self) -> None:
         """After a crash what was acknowledged may lie behind a `heads` that is older: publish it before anyone reads."""
         head = self.heads.read(self.slot)
-        listed = self.files.list(self.folder)
-        names = segments_in(listed)
-        there = set(listed)
+        there = set(self.files.list(self.folder))
+        names = segments_in(there)
         whole = all(os.path.basename(name.index_path(self.folder)) in there for name in names)
         if whole and head is not None and names and names[-1] == (head.segment, head.epoch):
             with suppress(FileNotFoundError):  # left and sealed just now
@@ -137,9 +135,6 @@ class Partition:
 
     def close(self) -> None:
         """Once what other threads have under way is done: a handle is a number, and means another file once it is closed."""
-        if self._closed:
-            return
-        self._closed = True
         self.group.close(lambda: closed(self.title))
         with self.lock.quiet():
             self._forget()
