@@ -3,11 +3,12 @@
 import math
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.flows.first_place import first_place
-from mainstem.flows.row_sample import RowSample, same_rows
+from mainstem.flows.row_sample import RowSample, same_rows, sampled
 from mainstem.flows.view_moments import offsets_between
 
 
@@ -53,6 +54,26 @@ def test_a_sample_is_of_keys_not_of_views(keys, share, seed):
     sample = RowSample(["id"], share=share, seed=seed)
     assert sample.of([batch]).keys() == sample.of([other.slice(0, 7), other.slice(7)]).keys()
     assert len(RowSample(["id"], share=1, seed=seed).of([batch])) == len(names)
+
+
+@given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 2**32))
+def test_a_sample_of_a_view_with_rows_has_some(count, wanted, seed):
+    batch = pa.record_batch({"id": list(range(count))})
+    sample, rows = sampled(lambda: [batch], ["id"], rows=count, wanted=wanted, seed=seed)
+    assert 0 < len(rows) <= count
+    assert sample.of([batch]) == rows
+    if count <= wanted:
+        assert len(rows) == count
+
+
+def test_a_sample_that_may_have_none_is_found(monkeypatch):
+    def by_chance_alone(batches, key, *, rows, wanted, seed):
+        sample = RowSample(key, share=wanted / rows if rows > wanted else 1.0, seed=seed)
+        return sample, sample.of(batches())
+
+    monkeypatch.setitem(globals(), "sampled", by_chance_alone)
+    with pytest.raises(AssertionError):
+        test_a_sample_of_a_view_with_rows_has_some()
 
 
 def test_rows_are_the_same_but_for_the_order_of_sums():

@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from mainstem.clock import as_datetime, as_us
 from mainstem.log.watermark import NO_TIME
-from mainstem.testing import TestStream, TestStreams
-from mainstem.testing.scripted_log import batches_of
+from mainstem.testing import TestStreams
+from tests.operators.two_streams import Columns, Place, Row, batches_so_far, two_streams
 
-ORIGIN = 1_767_268_800_000_000
+SIDES = {"left": Columns("number", "at"), "right": Columns("other", "other_at")}
 # What is in a result: the numbers of the left and the right row, None where there is none.
 Shown = tuple[int | None, int | None]
-# Partition and offset.
-Place = tuple[int, int]
 # The side and place of a row that came too late, and the place of the one that it would have met; None if it took no part.
 Late = tuple[str, Place, Place | None]
 
@@ -34,42 +31,9 @@ class Terms:
         return {"on": "key", "how": self.how, "within": spans, "lateness": f"{self.lateness} microseconds"}
 
 
-@dataclass(frozen=True)
-class Row:
-    side: str
-    number: int
-    key: int | None
-    time: int
-    own: int
-    place: Place
-
-
 def written(random: Random, *, keys: int = 3, steps: int = 10, rows: int = 6) -> TestStreams:
-    """A script of two streams, `left` and `right`, whose rows are out of order, late, without key or without time."""
-    delays = [f"{random.choice([0, 2, 6])} microseconds" for _ in range(2)]
-    script = TestStreams(
-        left=TestStream("number INT, key INT, at TIMESTAMP", event_time="at", delay=delays[0]),
-        right=TestStream("other INT, key INT, other_at TIMESTAMP", event_time="other_at", delay=delays[1]),
-    )
-    time, number = 0, 0
-    for _ in range(steps):
-        side = random.choice(["left", "right"])
-        time += random.choice([0, 1, 3, 8])
-        if random.random() < 0.15:
-            script = script.watermark(side, as_datetime(ORIGIN + time - random.randint(0, 10)))
-            continue
-        given = []
-        for _ in range(random.randint(0, rows)):
-            number += 1
-            behind = random.choice([0, 0, 1, 2, 5, 12, 25])
-            at = None if random.random() < 0.03 else as_datetime(ORIGIN + time - behind)
-            key = None if random.random() < 0.05 else random.randrange(keys)
-            names = ("number", "key", "at") if side == "left" else ("other", "key", "other_at")
-            given.append(dict(zip(names, (number, key, at), strict=True)))
-        script = script.rows(side, given, partition=random.choice([0, 0, 1]))
-        if random.random() < 0.2:
-            script = script.kill()
-    return script
+    """A script of two streams, `left` and `right`."""
+    return two_streams(random, SIDES, keys=keys, steps=steps, rows=rows)
 
 
 @dataclass
@@ -83,13 +47,9 @@ class Naive:
 
 def naive_join(script: TestStreams, terms: Terms, batches: str = "scripted") -> Naive:
     """What a join with these terms gives."""
-    topics = {name: stream.topic for name, stream in script.streams.items()}
-    given = batches_of(topics, script.steps, batches)
-    rows: list[Row] = []
     found = Naive([], Counter(), set())
-    for left, right in zip(given["left"], given["right"], strict=True):
-        rows += [*read("left", left.rows), *read("right", right.rows)]
-        shown, found.late, found.took_no_part = judged(rows, terms, left.clock.watermark)
+    for rows, watermark in batches_so_far(script, SIDES, batches):
+        shown, found.late, found.took_no_part = judged(rows, terms, watermark)
         found.shown.append(shown)
     return found
 
@@ -101,16 +61,6 @@ def judged(rows: list[Row], terms: Terms, watermark: int) -> tuple[Counter[Shown
     late: Counter[Late] = Counter((row.side, row.place, None) for row in rows if row.number in took_no_part)
     late.update(late for _, late in _meetings(took_part, terms) if late is not None)
     return _visible(took_part, terms, watermark), late, took_no_part
-
-
-def read(side: str, rows: Any) -> list[Row]:
-    """Rows of a side as the log gives them."""
-    names = ("number", "key", "at") if side == "left" else ("other", "key", "other_at")
-    return [
-        Row(side, row[names[0]], row[names[1]], *(NO_TIME if at is None else as_us(at) for at in
-            (row[names[2]], row["record"]["watermark"])), (row["record"]["partition"], row["record"]["offset"]))
-        for row in rows.to_pylist()
-    ]  # fmt: skip
 
 
 def _hopeless(row: Row, terms: Terms) -> bool:

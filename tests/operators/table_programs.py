@@ -1,11 +1,12 @@
-"""Programs over tables that change, generated: the same chain of operators on engines without Spark, and as SQL.
+"""Programs over tables that change, generated: the same chain of operators on engines without Spark, on Spark, and as SQL.
 
 Every node of a chain has the columns case_id, a, b, c, so that any operator may follow any other. Many cases go through
-one chain at once, told apart by `case_id`; each has a history of its own.
+one chain at once, told apart by `case_id`; each has a history of its own. What stands between the operators (filters,
+projections, unions) is Spark's own where there is Spark, and done over Arrow where there is none.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,8 +104,10 @@ def _sometimes_null(chance: np.random.Generator, values: pa.Array) -> pa.Array:
 # What stands between operators: done by Spark in a flow
 
 
-def mapped(rows: Any, function: Callable[[pa.Table], dict[str, Any]]) -> Any:
-    """A projection onto the four columns."""
+def mapped(rows: Any, function: Callable[[pa.Table], dict[str, Any]], **native: str) -> Any:
+    """A projection onto the four columns; `native`: what Spark makes of some of them."""
+    if not isinstance(rows, ScriptedRows):
+        return rows.selectExpr(*(f"{native.get(name, name)} AS {name}" for name in NAMES.split(", ")), "record")
     schema = pa.schema([*COLUMNS, rows.schema.field("record")])
 
     def selected(batch: pa.Table) -> pa.Table:
@@ -122,7 +125,10 @@ def filtered(node: Node, chance: random.Random) -> Node:
         ("b = 'x' OR a > 1", lambda rows: pc.or_kleene(pc.equal(rows.column("b"), "x"), pc.greater(rows.column("a"), 1))),
     ]  # fmt: skip
     sql, condition = chance.choice(conditions)
-    rows = node.rows.mapped(lambda batch: batch.filter(condition(batch)), node.rows.schema)
+    if isinstance(node.rows, ScriptedRows):
+        rows = node.rows.mapped(lambda batch: batch.filter(condition(batch)), node.rows.schema)
+    else:
+        rows = node.rows.where(sql)
     return Node(rows, f"SELECT {NAMES} FROM ({node.sql}) WHERE {sql}", node.given)
 
 
@@ -131,8 +137,8 @@ def _thresholds(rows: pa.Table) -> pa.Array:
 
 
 def projected(node: Node, chance: random.Random) -> Node:
-    sql, function = chance.choice(PROJECTIONS)
-    return Node(mapped(node.rows, function), f"SELECT {sql} FROM ({node.sql})", node.given)
+    sql, function, native = chance.choice(PROJECTIONS)
+    return Node(mapped(node.rows, function, **native), f"SELECT {sql} FROM ({node.sql})", node.given)
 
 
 def _half(rows: pa.Table) -> dict[str, Any]:
@@ -143,18 +149,21 @@ def _plainer(rows: pa.Table) -> dict[str, Any]:
     return {"b": pa.array(["x"] * rows.num_rows, pa.string()), "c": pc.abs(rows.column("c"))}
 
 
-PROJECTIONS: list[tuple[str, Callable[[pa.Table], dict[str, Any]]]] = [
-    ("case_id, a // 2 AS a, b, c", _half),
-    ("case_id, a, 'x' AS b, abs(c) AS c", _plainer),
+PROJECTIONS: list[tuple[str, Callable[[pa.Table], dict[str, Any]], dict[str, str]]] = [
+    ("case_id, a // 2 AS a, b, c", _half, {"a": "CAST(a div 2 AS INT)"}),
+    ("case_id, a, 'x' AS b, abs(c) AS c", _plainer, {"b": "'x'", "c": "abs(c)"}),
 ]
 
 
 def united(node: Node, other: Node) -> Node:
-    batches = [
-        ScriptedBatch(pa.concat_tables([one.rows, two.rows]), one.clock, one.killed)
-        for one, two in zip(node.rows.batches, other.rows.batches, strict=True)
-    ]
-    rows = ScriptedRows(node.rows.schema, batches, node.rows.run)
+    if isinstance(node.rows, ScriptedRows):
+        batches = [
+            ScriptedBatch(pa.concat_tables([one.rows, two.rows]), one.clock, one.killed)
+            for one, two in zip(node.rows.batches, other.rows.batches, strict=True)
+        ]
+        rows: Any = ScriptedRows(node.rows.schema, batches, node.rows.run)
+    else:
+        rows = node.rows.unionByName(other.rows)
     sql = f"SELECT {NAMES} FROM ({node.sql}) UNION ALL SELECT {NAMES} FROM ({other.sql})"
     return Node(rows, sql, (*node.given, *other.given))
 
@@ -162,9 +171,7 @@ def united(node: Node, other: Node) -> Node:
 # Operators
 
 
-def tabled(rows: Any, source: str, chance: random.Random) -> Node:
-    order_by = chance.choice([None, "moment"])
-    key = ["case_id", *chance.choice([["a"], ["a", "b"]])]
+def tabled(rows: Any, source: str, key: tuple[str, ...], order_by: str | None) -> Node:
     order = "moment DESC NULLS LAST, place DESC" if order_by else "place DESC"
     newest = f"row_number() OVER (PARTITION BY {', '.join(key)} ORDER BY {order}) AS newest"
     sql = f"SELECT {NAMES} FROM (SELECT *, {newest} FROM {source}) WHERE newest = 1 AND NOT deleted"
@@ -205,10 +212,16 @@ def aggregated(node: Node, chance: random.Random) -> Node:
     passed = (*node.given, found)
     whole = "CAST(trunc({}) AS BIGINT)".format
     if by == "a":
-        rows = mapped(found, lambda batch: {"b": _whole(batch, "o_0").cast(pa.string()), "c": _whole(batch, "o_1")})
+        rows = mapped(
+            found, lambda batch: {"b": _whole(batch, "o_0").cast(pa.string()), "c": _whole(batch, "o_1")},
+            b="CAST(CAST(o_0 AS BIGINT) AS STRING)", c="CAST(o_1 AS BIGINT)",
+        )  # fmt: skip
         sql = f"SELECT case_id, a, CAST({whole('o_0')} AS VARCHAR) AS b, {whole('o_1')} AS c FROM ({grouped})"
     else:
-        rows = mapped(found, lambda batch: {"a": _small(batch), "c": _whole(batch, "o_1")})
+        rows = mapped(
+            found, lambda batch: {"a": _small(batch), "c": _whole(batch, "o_1")},
+            a="CAST(CAST(o_0 AS BIGINT) % 4 AS INT)", c="CAST(o_1 AS BIGINT)",
+        )  # fmt: skip
         sql = f"SELECT case_id, CAST({whole('o_0')} % 4 AS INTEGER) AS a, b, {whole('o_1')} AS c FROM ({grouped})"
     return Node(rows, sql, passed)
 
@@ -250,11 +263,14 @@ def joined(node: Node, other: Node, chance: random.Random) -> Node:
         f"SELECT coalesce(l.case_id, r.case_id) AS case_id, coalesce(l.{on}, r.{on}) AS {on}, l.{kept}, r.c "
         f"FROM {ours} {how.upper()} JOIN {theirs} ON {same}"
     )
-    return Node(mapped(found, lambda batch: {"c": batch.column("c2")}), f"SELECT {NAMES} FROM ({sql})", passed)
+    rows = mapped(found, lambda batch: {"c": batch.column("c2")}, c="c2")
+    return Node(rows, f"SELECT {NAMES} FROM ({sql})", passed)
 
 
 def _renamed(rows: Any, on: str) -> Any:
     names = [name if name in ("case_id", on, "record") else f"{name}2" for name in rows.schema.names]
+    if not isinstance(rows, ScriptedRows):
+        return rows.select(*(rows[old].alias(name) for old, name in zip(rows.columns, names, strict=True)))
     schema = pa.schema([field.with_name(name) for field, name in zip(rows.schema, names, strict=True)])
     return rows.mapped(lambda batch: batch.rename_columns(names), schema)
 
@@ -268,15 +284,34 @@ class Program:
     node: Node
 
 
-def program(seed: int, sources: list[ScriptedRows]) -> Program:
+class Tables:
+    """The tables that programs begin with, each made once."""
+
+    def __init__(self, sources: Sequence[Any]) -> None:
+        self._sources = sources
+        self._made: dict[Any, Node] = {}
+
+    def pick(self, place: int, chance: random.Random) -> Node:
+        order_by = chance.choice([None, "moment"])
+        key = ("case_id", *chance.choice([("a",), ("a", "b")]))
+        if (place, key, order_by) not in self._made:
+            self._made[place, key, order_by] = tabled(self._sources[place], f"facts_{place}", key, order_by)
+        return self._made[place, key, order_by]
+
+    def given(self) -> list[Any]:
+        """What the tables themselves gave so far."""
+        return [passed for node in self._made.values() for passed in node.given]
+
+
+def program(seed: int, tables: Tables) -> Program:
     """One chain: up to four operators behind the tables it begins with."""
     chance = random.Random(seed)
-    tables = [tabled(rows, f"facts_{place}", chance) for place, rows in enumerate(sources)]
-    node, names = tables[0], []
+    mine, theirs = (tables.pick(place, chance) for place in range(2))
+    node, names = mine, []
     for _ in range(chance.randint(1, 4)):
         name = chance.choice(list(OPERATORS))
         if name in ("union", "join"):
-            other = chance.choice([tables[1], filtered(tables[1], chance), node])
+            other = chance.choice([theirs, filtered(theirs, chance), node])
             node = united(node, other) if name == "union" else joined(node, other, chance)
         else:
             node = OPERATORS[name](node, chance)

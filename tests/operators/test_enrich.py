@@ -8,7 +8,10 @@ import pytest
 
 from mainstem.errors import Invalid
 from mainstem.operators import enrich, latest, table
+from mainstem.operators.joins.versions import Versions
+from mainstem.operators.stage.engine import NEVER
 from mainstem.testing import TestStream, TestStreams
+from tests.operators.naive_enrich import with_deletes
 
 HOMES = TestStream("user INT, zip STRING, moved_at TIMESTAMP", event_time="moved_at")
 VISITS = TestStream("user INT, page STRING, seen_at TIMESTAMP", event_time="seen_at")
@@ -50,6 +53,48 @@ def test_a_row_waits_until_what_was_valid_is_known() -> None:
     assert (results.rows[0]["version"]["partition"], results.rows[0]["version"]["offset"]) == (0, 1)
     # The version that was replaced, and the visit, are not needed any more.
     assert up_to(script, 8).run(looked_up()).state_rows["enrich-1"] == 1
+
+
+def test_until_when_a_version_is_valid_is_what_was_known_then() -> None:
+    script = STREAMS.rows("homes", [home("53111", 1), home("10115", 9)]).rows("visits", [visit(5), visit(9)])
+    # The log has this one when nobody can know of it any more on day 5: for day 9 alone it is the next.
+    script = up_to(script, 7).rows("homes", [home("20095", 8), home("80331", 12)])
+    found = up_to(script, 13).run(looked_up()).rows
+    told = [
+        [row["version"][name] and row["version"][name].day for name in ("valid_from", "valid_until")] for row in found
+    ]
+    assert told == [[1, 9], [9, 12]]
+    # As it is known, nobody knows until when.
+    assert script.run(looked_up(at=latest())).rows[0]["version"]["valid_until"] is None
+
+
+def test_nothing_is_kept_of_a_key_that_is_gone_for_long() -> None:
+    def deleted(homes: Any, visits: Any) -> Any:
+        return enrich(visits, table(with_deletes(homes), key="user"), on="user", lateness="2 days")
+
+    def gone(zip: str, moved: int) -> dict[str, Any]:
+        return {**home(zip, moved), "gone": zip == ""}
+
+    homes = TestStream("user INT, zip STRING, gone BOOLEAN, moved_at TIMESTAMP", event_time="moved_at")
+    script = up_to(TestStreams(homes=homes, visits=VISITS).rows("homes", [gone("53111", 1), gone("", 4)]), 7)
+    assert script.run(deleted).state_rows["enrich-1"] == 0
+    assert up_to(script, 6).run(deleted).state_rows["enrich-1"] == 0
+    # While it is known that it is gone, what was valid before that does not count; later it does, from when it comes.
+    early, late = (up_to(TestStreams(homes=homes, visits=VISITS).rows("homes", [gone("", 4)]), day) for day in (6, 7))
+    for before, expected in ((early, None), (late, "10115")):
+        script = up_to(before.rows("homes", [gone("10115", 3)]).rows("visits", [visit(8)]), 9)
+        # Also where everything comes at once, and nothing was forgotten yet.
+        for batches in ("scripted", "one"):
+            assert [row["zip"] for row in script.run(deleted, batches=batches).rows] == [expected], batches
+
+
+def test_deletes_that_are_remembered_for_ever_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Versions.__init__
+    monkeypatch.setattr(
+        Versions, "__init__", lambda self, *given, **more: right(self, *given, **{**more, "remembered": NEVER})
+    )
+    with pytest.raises(AssertionError, match="one"):
+        test_nothing_is_kept_of_a_key_that_is_gone_for_long()
 
 
 def test_a_row_waits_no_longer_than_it_may() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,12 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mainstem.clock import as_us
 from mainstem.operators.joins import enrich_engine
-from mainstem.operators.joins.versions import Versions
+from mainstem.operators.joins.versions import Versions, known_ends
 from mainstem.testing import TestResults
-from tests.operators.naive_enrich import LATENESS, Asked, naive_lookups, written
+from tests.operators.naive_enrich import LATENESS, SIDES, Asked, Found, found_version, naive_lookups, written
+from tests.operators.two_streams import batches_so_far
 
 SEEDS = st.integers(0, 2**32)
+END = 2**60
 ASKED = st.builds(
     Asked, st.sampled_from(LATENESS), st.sampled_from(["ignore", "re-emit"]), st.sampled_from(["left", "inner"])
 )
@@ -26,20 +30,27 @@ def looked_up(seed: int, asked: Asked, batches: str, keys: int) -> TestResults:
     return script.run(asked.looked_up, batches=batches)  # type: ignore[arg-type]
 
 
+def told(row: dict[str, Any]) -> Found:
+    assert (row["version"] is None) == (row["row"] is None)
+    if row["version"] is None:
+        return None
+    until = row["version"]["valid_until"]
+    return row["row"], None if until is None else as_us(until)
+
+
 def check_every_batch(asked: Asked, seed: int, batches: str = "scripted", keys: int = 3) -> None:
     results = looked_up(seed, asked, batches, keys)
     expected, late = naive_lookups(written(Random(seed), keys=keys, rows=2 * keys), asked, batches)
-    shown: dict[int, int | None] = {}
+    shown: dict[int, Found] = {}
     for number, (changes, wanted) in enumerate(zip(results.batches, expected, strict=True)):
-        back = {row["fact"]: row["row"] for change, row in changes if change == "delete"}
+        back = {row["fact"]: told(row) for change, row in changes if change == "delete"}
         for fact, row in back.items():
             assert shown.pop(fact) == row, f"batch {number} takes back what was not there"
         for change, row in changes:
             if change == "insert":
                 assert row["fact"] not in shown, f"batch {number} shows {row['fact']} again"
-                assert back.get(row["fact"], -1) != row["row"], f"batch {number} takes back what it puts out"
-                shown[row["fact"]] = row["row"]
-                assert (row["version"] is None) == (row["row"] is None)
+                assert row["fact"] not in back or back[row["fact"]] != told(row), f"batch {number} changes nothing"
+                shown[row["fact"]] = told(row)
         assert shown == wanted, f"batch {number}"
     assert len([row for row in results.late if row["side"] == "left"]) == len(late)
     if asked.corrections == "ignore":
@@ -62,9 +73,14 @@ def test_versions_and_facts_that_are_over_are_forgotten() -> None:
     script = written(Random(3), keys=5, steps=40, rows=10)
     for stream in ("facts", "versions"):
         script = script.watermark(stream, "2027-01-01")
-    kept = script.run(Asked(15, "re-emit").looked_up).state_rows["enrich-1"]
-    # The last version of each key.
-    assert kept == 5
+    for corrections in ("ignore", "re-emit"):
+        asked = Asked(15, corrections)
+        kept = script.run(asked.looked_up).state_rows["enrich-1"]
+        # The last version of each key that is not gone.
+        rows = [row for row in batches_so_far(script, SIDES, "one")[-1][0] if row.side == "versions"]
+        lasts = [found_version(replace(rows[0], key=key, time=END), rows, asked) for key in range(5)]
+        assert kept == len([last for last in lasts if last is not None]), corrections
+        assert 0 < kept < 5
 
 
 # Mutants
@@ -73,8 +89,8 @@ def test_versions_and_facts_that_are_over_are_forgotten() -> None:
 def late_versions_count_at_once(patch: pytest.MonkeyPatch) -> None:
     right = Versions.__init__
 
-    def wrong(self: Any, keys: Any, valid: Any, counts: Any, places: Any) -> None:
-        right(self, keys, valid, valid, places)
+    def wrong(self: Any, keys: Any, valid: Any, counts: Any, *others: Any, **more: Any) -> None:
+        right(self, keys, valid, valid, *others, **more)
 
     patch.setattr(Versions, "__init__", wrong)
 
@@ -82,8 +98,8 @@ def late_versions_count_at_once(patch: pytest.MonkeyPatch) -> None:
 def the_last_in_the_log_holds(patch: pytest.MonkeyPatch) -> None:
     right = Versions.__init__
 
-    def wrong(self: Any, keys: Any, valid: Any, counts: Any, places: Any) -> None:
-        right(self, keys, np.zeros(len(valid), np.int64), counts, places)
+    def wrong(self: Any, keys: Any, valid: Any, *others: Any, **more: Any) -> None:
+        right(self, keys, np.zeros(len(valid), np.int64), *others, **more)
 
     patch.setattr(Versions, "__init__", wrong)
 
@@ -94,14 +110,25 @@ def deleted_rows_are_found(patch: pytest.MonkeyPatch) -> None:
 
 
 def versions_are_forgotten_at_once(patch: pytest.MonkeyPatch) -> None:
-    right = enrich_engine._Batch._dues
+    right = enrich_engine._Batch.__init__
 
-    def wrong(self: Any) -> Any:
-        found = right(self)
-        found[self.table] = np.where(self._ends == enrich_engine.NEVER, enrich_engine.NEVER, enrich_engine.NO_TIME)
-        return found
+    def wrong(self: Any, engine: Any, state: Any, rows: Any, clock: Any) -> None:
+        right(self, engine, state, rows, clock)
+        self._over = np.where(self._over == enrich_engine.NEVER, enrich_engine.NEVER, enrich_engine.NO_TIME)
 
-    patch.setattr(enrich_engine._Batch, "_dues", wrong)
+    patch.setattr(enrich_engine._Batch, "__init__", wrong)
+
+
+def ends_are_told_that_were_not_known(patch: pytest.MonkeyPatch) -> None:
+    right = known_ends
+    patch.setattr(
+        enrich_engine, "known_ends",
+        lambda keys, valid, own, *asking: right(keys, valid, np.full(len(own), enrich_engine.NO_TIME), *asking),
+    )  # fmt: skip
+
+
+def the_end_that_was_told_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(enrich_engine._Batch, "_until", lambda self: np.full(len(self.until), enrich_engine.NEVER))
 
 
 def nobody_waits(patch: pytest.MonkeyPatch) -> None:
@@ -121,6 +148,8 @@ MUTATIONS = [
     (versions_are_forgotten_at_once, Asked(15, "ignore")),
     (versions_are_forgotten_at_once, Asked(15, "re-emit")),
     (nobody_waits, Asked(4, "ignore")),
+    (ends_are_told_that_were_not_known, Asked(15, "ignore")),
+    (the_end_that_was_told_is_forgotten, Asked(15, "re-emit")),
 ]
 
 
@@ -129,7 +158,10 @@ def test_a_wrong_look_up_is_found(mutate: Any, asked: Asked, monkeypatch: pytest
     mutate(monkeypatch)
     for seed in range(20):
         try:
-            check_every_batch(asked, seed)
+            for keys in (4, 10):
+                check_every_batch(asked, seed, keys=keys)
+                # Here everything is known at once, and nothing was forgotten yet.
+                check_every_batch(asked, seed, "one", keys)
         except (AssertionError, KeyError):
             return
     pytest.fail(f"{mutate.__name__} was not found")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import tracemalloc
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -156,6 +159,56 @@ def test_pairs_that_would_not_fit_into_memory_are_refused(monkeypatch: pytest.Mo
     script = STREAMS.rows("shown", [shown("a", 1)] * 10).rows("clicks", [clicked("a", 1)] * 10)
     with pytest.raises(Invalid, match="a join would give 100 pairs in one batch"):
         script.run(joined())
+
+
+def test_pairs_are_refused_before_there_is_a_place_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four million of them, of one ad: with their numbers alone they would take 64 million bytes."""
+    monkeypatch.setattr(join_engine, "PAIRS_MAX", 1_000_000)
+    script = STREAMS.rows("shown", [shown("a", 1)] * 2_000).rows("clicks", [clicked("a", 1)] * 2_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Invalid, match="a join would give 4,000,000 pairs in one batch"):
+            script.run(joined())
+        assert tracemalloc.get_traced_memory()[1] < 30_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def limit_forgotten(patch: pytest.MonkeyPatch) -> None:
+    found = join_engine.found_pairs
+    patch.setattr(join_engine, "found_pairs", lambda *given: found(*given[:5], 2**40, *given[6:]))
+
+
+def cuts_not_counted(patch: pytest.MonkeyPatch) -> None:
+    found = join_engine.found_pairs
+    patch.setattr(join_engine, "found_pairs", lambda *given: replace(pairs := found(*given), cut=pairs.cut * 0))
+
+
+def checked_too_late(patch: pytest.MonkeyPatch) -> None:
+    found = join_engine.found_pairs
+
+    def wrong(*given: Any) -> Any:
+        pairs = found(*given[:6])
+        given[6](len(pairs.asking))
+        return pairs
+
+    patch.setattr(join_engine, "found_pairs", wrong)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "test"),
+    [
+        (limit_forgotten, test_more_than_the_limit_is_cut_and_counted),
+        (cuts_not_counted, test_more_than_the_limit_is_cut_and_counted),
+        (cuts_not_counted, test_one_key_with_half_of_all_rows_does_not_stop_the_rest),
+        (checked_too_late, test_pairs_are_refused_before_there_is_a_place_for_them),
+    ],
+)
+def test_a_join_that_bounds_nothing_is_found(mutate: Any, test: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    given = [monkeypatch] * len(inspect.signature(test).parameters)
+    with pytest.raises((AssertionError, KeyError)):
+        test(*given)
 
 
 @pytest.mark.parametrize(

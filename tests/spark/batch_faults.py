@@ -1,5 +1,7 @@
 """Faults for one batch of a flow in this process: it fails where a kill would strike, and the flow is started again.
 
+For the state of a flow: a bit flipped in every file of it (`damaged_runs`).
+
 Which fault                 what it is
 twice                       all tasks run twice: each bucket has two receipts, and runs that nobody names
 stage_runs_written          a worker is killed when the state of its bucket is written, and nobody was told
@@ -24,6 +26,8 @@ import pytest
 
 from mainstem import Mainstem, crash_points
 from mainstem.errors import FlowFailed
+from mainstem.operators.stage.stage_manifest import StageManifests
+from mainstem.operators.stage.state_run_file import RunEntry
 from tests.spark.memory_sink import MemorySink
 
 if TYPE_CHECKING:
@@ -123,3 +127,20 @@ class FaultyRun:
                 self._sink.failing.add(self._sink.held + 1)
             yield
             self._sink.rereading = False
+
+
+def damaged_runs(manifests: StageManifests) -> list[tuple[str, RunEntry]]:
+    """Flip a bit in every run of every stage; where they lie."""
+    manifest = manifests.last()
+    assert manifest is not None
+    found = []
+    for stage, content in manifest["stages"].items():
+        for bucket in content["state"].values():
+            for run in bucket["runs"]:
+                with open(f"{manifests.folder}/{stage}/{run['name']}", "r+b") as file:
+                    file.seek(run["bytes"] // 2)
+                    [byte] = file.read(1)
+                    file.seek(run["bytes"] // 2)
+                    file.write(bytes([byte ^ 4]))
+                found.append((f"{manifests.folder}/{stage}", RunEntry(**run)))
+    return found

@@ -1,20 +1,12 @@
-"""Tables that change, through Spark: fifty programs against DuckDB after every step, with stops and failures; case A07.
-
-Programs share one query, told apart by the chain of operators (`chain`) and by `case_id`. Filters, projections and unions
-between the operators are Spark's own.
-"""
+"""Tables that change, as flows: case A07, the changes of a view, and what is told while a program is built."""
 
 from __future__ import annotations
 
 import os
-import random
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import Any
 
-import duckdb
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -22,14 +14,12 @@ from pyspark.sql import functions as F
 from mainstem import Flow, Mainstem
 from mainstem.errors import FlowFailed, Invalid
 from mainstem.flows import staged_batches
-from mainstem.operators import aggregate, distinct, table, top
+from mainstem.operators import aggregate, table, top
 from mainstem.operators.stage.stage_task import StageBatch
 from mainstem.operators.tables.table_join import table_join
 from tests.acceptance import test_table_joins as joins
 from tests.spark.memory_sink import MemorySink
 
-NAMES = ["case_id", "a", "b", "c"]
-CASES, STEPS = 10, 3
 Row = dict[str, Any]
 
 
@@ -45,13 +35,6 @@ class Watched:
     def flows(self, stem: Mainstem) -> Iterator[Flow]:
         yield Flow(self.rows(stem), into=self.sink)
 
-    def run(self) -> None:
-        """A run from its start to its end, over all that is there."""
-        try:
-            self.stem.run(self.flows, until="idle")
-        except FlowFailed:
-            self.stem.run(self.flows, until="idle")
-
     def new(self) -> list[list[Row]]:
         """The batches since the last time, their rows in the order in which a sink takes them."""
         new = sorted(set(self.sink.attempts) - self._seen)
@@ -61,135 +44,6 @@ class Watched:
             rows = self.sink.attempts[batch][-1]
             found.append(sorted(rows, key=lambda row: (row["record"]["partition"], row["record"]["offset"])))
         return found
-
-
-# Fifty programs
-
-
-def tables(stem: Mainstem, read: Callable[[Any], DataFrame]) -> tuple[DataFrame, DataFrame]:
-    ours = table(read(stem.topic("ours")), key=["case_id", "a"]).drop("moment")
-    theirs = table(read(stem.topic("theirs")), key=["case_id", "a"], order_by="moment").drop("moment")
-    return ours, theirs
-
-
-def programs(ours: DataFrame, theirs: DataFrame) -> DataFrame:
-    other = theirs.select("case_id", F.col("a").alias("a2"), F.col("b").alias("b2"), F.col("c").alias("c2"), "record")
-    per_b = aggregate(
-        ours.where("c > case_id % 4 - 1"), by=["case_id", "b"],
-        aggregates=[F.count("*").cast("int").alias("a"), (F.sum("c") + F.max("c")).alias("c")],
-    )  # fmt: skip
-    first = top(
-        distinct(ours.union(theirs).withColumn("a", F.expr("a div 2").cast("int"))), 2,
-        by=["case_id", "b"], order=[F.desc("c"), F.col("a").asc_nulls_last()],
-    )  # fmt: skip
-    pairs = table_join(ours, other, on={"case_id": "case_id", "a": "a2"})
-    summed = aggregate(
-        pairs, by=["case_id", "b"],
-        aggregates=[F.countDistinct("c2").cast("int").alias("a"), F.min(F.col("c") + F.col("c2")).alias("c")],
-    )  # fmt: skip
-    pointing = table_join(ours, other, on={"case_id": "case_id", "b": "b2"}, how="left")
-    left = distinct(pointing.select("case_id", "a", "b", F.col("c2").alias("c"), "record").union(theirs))
-    full = table_join(ours, other.withColumnRenamed("a2", "a"), on={"case_id": "case_id", "a": "a"}, how="full")
-    best = top(
-        full.select("case_id", "a", F.coalesce("b", "b2").alias("b"), F.col("c2").alias("c"), "record"), 3,
-        by="case_id", order="c DESC",
-    )  # fmt: skip
-    chains = {"per_b": per_b, "first": first, "summed": summed, "left": left, "best": best}
-    told = [rows.select(F.lit(name).alias("chain"), *NAMES, "record") for name, rows in chains.items()]
-    return reduce(DataFrame.unionByName, told)
-
-
-TIES = ", ".join(f"{name} NULLS FIRST" for name in NAMES)
-PAIRS = "FROM ours AS l {how} JOIN theirs AS r ON l.case_id = r.case_id AND l.{on} = r.{on}"
-EXPECTED = {
-    "per_b": """SELECT case_id, count(*) AS a, b, sum(c) + max(c) AS c FROM ours WHERE c > case_id % 4 - 1
-        GROUP BY case_id, b""",
-    "first": f"""SELECT case_id, a, b, c FROM (
-        SELECT *, row_number() OVER (PARTITION BY case_id, b ORDER BY c DESC NULLS LAST, a NULLS LAST, {TIES}) AS place
-        FROM (SELECT DISTINCT case_id, a // 2 AS a, b, c FROM (FROM ours UNION ALL FROM theirs))) WHERE place <= 2""",
-    "summed": f"""SELECT l.case_id, count(DISTINCT r.c) AS a, l.b, min(l.c + r.c) AS c
-        {PAIRS.format(how="INNER", on="a")} GROUP BY l.case_id, l.b""",
-    "left": f"""SELECT DISTINCT case_id, a, b, c FROM (
-        SELECT l.case_id, l.a, l.b, r.c {PAIRS.format(how="LEFT", on="b")} UNION ALL FROM theirs)""",
-    "best": f"""SELECT case_id, a, b, c FROM (
-        SELECT *, row_number() OVER (PARTITION BY case_id ORDER BY c DESC NULLS LAST, {TIES}) AS place FROM (
-        SELECT coalesce(l.case_id, r.case_id) AS case_id, coalesce(l.a, r.a) AS a, coalesce(l.b, r.b) AS b, r.c
-        {PAIRS.format(how="FULL", on="a")})) WHERE place <= 3""",
-}
-
-
-def newest(facts: pa.Table, order: str) -> str:
-    ranked = f"SELECT *, row_number() OVER (PARTITION BY case_id, a ORDER BY {order}) AS newest FROM facts"
-    return f"SELECT case_id, a, b, c FROM ({ranked}) WHERE newest = 1 AND record.change <> 'delete'"
-
-
-def expected(stem: Mainstem) -> Counter[tuple[Any, ...]]:
-    """All programs over what the topics have now, by DuckDB."""
-    found: Counter[tuple[Any, ...]] = Counter()
-    with duckdb.connect() as connection:
-        for name, order in (("ours", '"record"."offset" DESC'), ("theirs", 'moment DESC, "record"."offset" DESC')):
-            facts = stem.topic(name).to_arrow()
-            connection.register("facts", facts)
-            connection.execute(f"CREATE TABLE {name} AS {newest(facts, order)}")
-        for chain, sql in EXPECTED.items():
-            found.update((chain, *map(_plain, row)) for row in connection.sql(sql).fetchall())
-    return found
-
-
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, str) else int(value)
-
-
-def applied(there: Counter[tuple[Any, ...]], rows: list[Row]) -> Counter[tuple[Any, ...]]:
-    """The bag with some changes in it."""
-    after = Counter(there)
-    for row in rows:
-        after[row["chain"], *(row[name] for name in NAMES)] += 1 if row["record"]["change"] == "insert" else -1
-    return Counter({row: count for row, count in after.items() if count})
-
-
-def redundant(rows: list[Row]) -> list[Any]:
-    """Rows that were taken back and put out again."""
-    seen: dict[Any, set[str]] = {}
-    for row in rows:
-        seen.setdefault((row["chain"], *(row[name] for name in NAMES)), set()).add(row["record"]["change"])
-    return [row for row, signs in seen.items() if len(signs) > 1]
-
-
-def fact(chance: random.Random, step: int) -> Row:
-    return {
-        "case_id": chance.randrange(CASES),
-        "a": chance.randrange(4),
-        "b": chance.choice(["x", "y", "z", None]),
-        "c": chance.choice([-2, 0, 1, 3, 5, None]),
-        "moment": 3 * step + chance.randint(-4, 4),
-    }
-
-
-def test_fifty_programs_are_right_after_every_step_with_stops_and_failures(stem: Mainstem) -> None:
-    chance = random.Random(11)
-    schema = "case_id INT, a INT, b STRING, c BIGINT, moment INT"
-    for name in ("ours", "theirs"):
-        stem.create_topic(name, schema=schema, key=["case_id", "a"], partitions=2)
-    watched = Watched(stem, lambda stem: programs(*tables(stem, lambda topic: topic.stream())), failing={1})
-    there: Counter[tuple[Any, ...]] = Counter()
-    for step in range(STEPS):
-        for name in ("ours", "theirs"):
-            facts = [fact(chance, step) for _ in range(40)]
-            stem.topic(name).append([*facts, *facts[:5]])
-            if name == "ours":
-                stem.topic(name).delete([(row["case_id"], row["a"]) for row in facts[5:12]])
-        # Every step is a run of its own.
-        watched.run()
-        for rows in watched.new():
-            there = applied(there, rows)
-            assert not redundant(rows), step
-        assert there == expected(stem), step
-    assert not watched.sink.failing
-    assert len(there) > 100
-
-    at_once = programs(*tables(stem, lambda topic: topic.read())).toArrow().to_pylist()
-    assert applied(Counter(), at_once) == there
 
 
 # Case A07

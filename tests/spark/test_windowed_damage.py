@@ -10,11 +10,12 @@ import pytest
 from mainstem import Mainstem
 from mainstem.clock import as_datetime, as_us
 from mainstem.errors import Corrupt, FlowFailed
-from mainstem.operators.stage.state_run_file import RunEntry, open_run
+from mainstem.operators.stage.state_run_file import open_run
 from mainstem.operators.windows.triggers import each_row
 from tests.operators.checked_kinds import KINDS, Answer
 from tests.operators.naive_windows import END, FUNCTIONS, Asked
 from tests.operators.window_scripts import ORIGIN, written
+from tests.spark.batch_faults import damaged_runs
 from tests.spark.window_programs import TOPIC, WindowFlow, WindowProgram, append, logged, topic_of_rows
 
 # Longer than all of the rows: none is too late.
@@ -36,23 +37,6 @@ def _ends(window: dict[str, Any]) -> list[tuple[Any, int]]:
     return [(window["start"], -END), (window["end"], END)]
 
 
-def damage(flow: WindowFlow) -> list[tuple[str, RunEntry]]:
-    """Flip a bit in every run of every stage; where they lie."""
-    manifest = flow.manifests.last()
-    assert manifest is not None
-    found = []
-    for stage, content in manifest["stages"].items():
-        for bucket in content["state"].values():
-            for run in bucket["runs"]:
-                with open(f"{flow.manifests.folder}/{stage}/{run['name']}", "r+b") as file:
-                    file.seek(run["bytes"] // 2)
-                    [byte] = file.read(1)
-                    file.seek(run["bytes"] // 2)
-                    file.write(bytes([byte ^ 4]))
-                found.append((f"{flow.manifests.folder}/{stage}", RunEntry(**run)))
-    return found
-
-
 @pytest.mark.usefixtures("one_bucket")
 def test_damaged_state_is_refused_and_rebuilt_from_the_log(stem: Mainstem) -> None:
     random = Random(7)
@@ -64,7 +48,7 @@ def test_damaged_state_is_refused_and_rebuilt_from_the_log(stem: Mainstem) -> No
     append(stem, log[: ROWS // 2], random)
     stem.run(flow.flows, until="idle")
     before = held(view.to_arrow().to_pylist())
-    runs = damage(flow)
+    runs = damaged_runs(flow.manifests)
     append(stem, log[ROWS // 2 :], random)
     stem.producer("end").state_watermark(TOPIC, as_datetime(ORIGIN + LATENESS // 2))
 

@@ -103,9 +103,12 @@ class ProgressReports:
         stages = None if written is None else written.stages
         if stages is not None:
             watermark = None if stages.watermark is None else as_datetime(stages.watermark).isoformat()
+        counted = said.get("numInputRows", 0)
+        # Packed rows are many in one.
+        rows_in = counted if stages is None or stages.rows_in is None else stages.rows_in
         return FlowProgress(
             batch=said["batchId"],
-            rows_in=said.get("numInputRows", 0),
+            rows_in=rows_in,
             rows_out=0 if written is None else written.rows,
             rejected=0 if written is None else written.rejected,
             late=sum(operator.get("numRowsDroppedByWatermark", 0) for operator in state)
@@ -119,7 +122,7 @@ class ProgressReports:
             state_bytes=sum(operator.get("memoryUsedBytes", 0) for operator in state)
             + (0 if stages is None else stages.state_bytes),
             batch_ms=said.get("durationMs", {}).get("triggerExecution", 0),
-            rows_per_second=_number(said.get("processedRowsPerSecond")),
+            rows_per_second=_number(said.get("processedRowsPerSecond")) * rows_in / max(1, counted),
             phases=said.get("durationMs", {}),
         )
 

@@ -7,14 +7,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mainstem.errors import Conflict, Invalid
-from mainstem.log_on_spark.flow_plan import Operator, leaves_in, operators_in, stage_uses, stages_in
+from mainstem.log_on_spark.flow_plan import Operator, is_straight, leaves_in, operators_in, stage_uses, stages_in
 from mainstem.names import check_own_name
 from mainstem.operators.stage.stage import Stage, prepared_together
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Root", "lags_of", "query_rows", "root_rows", "roots_of", "shared_stages", "stage_operators", "stages_of"]
+__all__ = [
+    "Root",
+    "are_counted_together",
+    "lags_of",
+    "query_rows",
+    "root_rows",
+    "roots_of",
+    "shared_stages",
+    "stage_operators",
+    "stages_of",
+]
 
 # Where several streams go into stages, this column says which one a row is of.
 ROOT = "root"
@@ -102,6 +112,13 @@ def shared_stages(rows: DataFrame, stages: Sequence[Stage]) -> set[int]:
         for given in stage.inputs:
             uses += stage_uses(given)
     return {number for number, count in uses.items() if count > 1}
+
+
+def are_counted_together(rows: DataFrame, stages: Sequence[Stage]) -> bool:
+    """Whether the tasks of a stage of a flow with these rows may be counted by Spark together with tasks of something else."""
+    behind = [given for stage in stages for given in stage.inputs if stages_in(given)]
+    united = any(len(stage.inputs) > 1 and any(map(stages_in, stage.inputs)) for stage in stages)
+    return united or bool(shared_stages(rows, stages)) or not all(map(is_straight, [rows, *behind]))
 
 
 def query_rows(stages: Sequence[Stage]) -> DataFrame:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from mainstem.errors import Conflict, DatabaseUnavailable, FlowNotFound, Invalid, Unavailable, did_you_mean
 from mainstem.flows.flow import Flow
 from mainstem.flows.flow_stages import query_rows, stage_operators, stages_of
+from mainstem.flows.packed_query import packed_query
 from mainstem.flows.real_time import check_cores, check_real_time
 from mainstem.flows.spark_errors import spark_errors
 from mainstem.log.waiting import patiently
@@ -197,11 +198,13 @@ class Program:
         files: NativeHistory | None = None,
         after: NativeHistory | None = None,
         clock: str = "",
+        buckets: Mapping[str, int] | None = None,
     ) -> Flow:
         """The flow once more, with its sources bound to this run and narrowed to what it needs.
 
         Its one source may be sealed `files` instead of their topic, or the topic `after` them. The rows of a flow with
-        stages are those of the query before them; `clock` is the folder of its batches' clock.
+        stages are those of the query before them; `clock` is the folder of its batches' clock. With `buckets`, how many each of its
+        stages has, rows come packed where they can.
 
         If the program cannot be built from fewer columns (another flow of it names one that this flow does not need, or
         one that is dropped later was made from it), they are there and null; and if not even that, as they are.
@@ -219,7 +222,9 @@ class Program:
                     flow = next(flow for flow in _yielded(self._flows, self._stem) if flow.name == planned.name)
                     if arrow_schema(flow.rows.schema).equals(planned.schema, check_metadata=False):
                         stages = stages_of(flow.rows, build.stages, flow.name)
-                        return replace(flow, rows=query_rows(stages)) if stages else flow
+                        return (
+                            replace(flow, rows=packed_query(stages, buckets) or query_rows(stages)) if stages else flow
+                        )
             except Exception:
                 if leaves is everything:
                     raise

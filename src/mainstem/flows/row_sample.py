@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["Row", "RowSample", "Rows", "names_of", "same_rows"]
+__all__ = ["Row", "RowSample", "Rows", "names_of", "same_rows", "sampled"]
 
 # A row, or None where there is none; and several, each by the text of its key.
 Row = dict[str, Any] | None
@@ -47,6 +47,25 @@ class RowSample:
     def _chosen(self, name: str) -> bool:
         digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8, salt=self._salt).digest()
         return int.from_bytes(digest, "big") < self._below
+
+
+def sampled(
+    batches: Callable[[], Iterable[pa.RecordBatch]], key: Sequence[str], *, rows: int, wanted: int, seed: int
+) -> tuple[RowSample, Rows]:
+    """A sample of about so many of so many rows, and those that are in it: at least one, if there are any.
+
+    >>> table = pa.table({"id": list(range(1000))})
+    >>> {len(sampled(table.to_batches, ["id"], rows=1000, wanted=1, seed=seed)[1]) > 0 for seed in range(20)}
+    {True}
+    """
+    share = wanted / rows if rows > wanted else 1.0
+    while True:
+        sample = RowSample(key, share=share, seed=seed)
+        found = sample.of(batches())
+        if found or share >= 1:
+            return sample, found
+        # Chance would have it that none of them is: nothing would be compared, and nothing found wrong.
+        share = min(1.0, 4 * share)
 
 
 def names_of(rows: pa.RecordBatch | pa.Table, key: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from mainstem.flows.checkpoint_fit import check_code, check_held, check_sink_top
 from mainstem.flows.flow_failure import flow_failed, root_cause
 from mainstem.flows.flow_handle import FlowHandle
 from mainstem.flows.flow_progress import ProgressReports, query_name
-from mainstem.flows.flow_stages import shared_stages
+from mainstem.flows.flow_stages import are_counted_together, shared_stages
 from mainstem.flows.idleness import caught_up
 from mainstem.flows.native_catch_up import NativeCatchUp
 from mainstem.flows.program import Flows, PlannedFlow, Program
@@ -218,10 +218,14 @@ class RunningFlows:
             staged = None
             if planned.stages:
                 shared = shared_stages(planned.flow.rows, planned.stages)
-                staged = StagedBatches(self._stem.log, self._stem.home, run, planned.stages, checkpoint, shared)
+                staged = StagedBatches(
+                    self._stem.log, self._stem.home, run, planned.stages, checkpoint, shared,
+                    marked=are_counted_together(planned.flow.rows, planned.stages),
+                )  # fmt: skip
             flow = self._program.built_for(
                 planned, run, after=None if catch_up is None else catch_up.history,
                 clock="" if staged is None else staged.folder,
+                buckets=None if staged is None else staged.buckets(self._stem.spark),
             )  # fmt: skip
             self._follow(handle, self._start_query(handle, flow.rows, writer, run, checkpoint, catch_up, staged), run)
         finally:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mainstem.crash_points import reach
-from mainstem.errors import Conflict
+from mainstem.errors import Conflict, CorruptHome
 from mainstem.flows.flow_stages import Root, lags_of, root_rows, roots_of
 from mainstem.flows.late_topic import LateTopic
 from mainstem.log_on_spark.batch_clock import clocks_of, leave_due
@@ -27,12 +27,13 @@ from mainstem.log_on_spark.flow_run import FlowRun, StageFigures
 from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.log_on_spark.spark_types import spark_schema
 from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock
+from mainstem.operators.stage.packed_rows import is_packed
 from mainstem.operators.stage.stage import Stage, prepared_batch, stage_schema
 from mainstem.operators.stage.stage_manifest import StageManifests
 from mainstem.operators.stage.stage_task import BucketState, StageBatch, through_stage
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from mainstem.log.log import Log
 
@@ -58,9 +59,13 @@ class StagedBatches:
         stages: Sequence[Stage],
         checkpoint: str,
         shared: Collection[int] = (),
+        *,
+        marked: bool = False,
     ) -> None:
-        """`shared`: the numbers of stages whose rows go to several places; they are kept while a batch is on its way."""
+        """`shared`: the numbers of stages whose rows go to several places; they are kept while a batch is on its way. `marked`:
+        whether the number of a task may be another one than that of its bucket (see `stage_task`)."""
         self._run = run
+        self._marked = marked
         self._stages = tuple(stages)
         self._shared = frozenset(shared)
         self._roots = tuple(roots_of(stages))
@@ -71,13 +76,21 @@ class StagedBatches:
         self._late = LateTopic(log, run, checkpoint)
         self.folder = self._manifests.folder
         os.makedirs(self.folder, exist_ok=True)
+        # What the rows of a batch were divided into before it began, by stage.
+        self._divided: dict[str, int] = {}
         # The state of all stages as it is after the last batch that was finished here.
         self._last: tuple[int, dict[str, Any]] | None = None
+
+    def buckets(self, spark: SparkSession) -> dict[str, int]:
+        """How many each stage has. Asked before the first batch, where its rows are to come divided."""
+        before = (self._manifests.last() or {"stages": {}})["stages"]
+        self._divided = {stage.name: self._buckets(stage, before, spark) for stage in self._stages}
+        return self._divided
 
     def begin(self, number: int, rows: DataFrame) -> BatchOnItsWay:
         """Let the rows of a batch on their way."""
         before = self._before(number)
-        buckets = {stage.name: self._buckets(stage, before, rows) for stage in self._stages}
+        buckets = {stage.name: self._buckets(stage, before, rows.sparkSession) for stage in self._stages}
         attempt = self._manifests.begin(number, uuid.uuid4().hex[:12], buckets)
         for name in buckets:
             os.makedirs(f"{attempt}/{name}")
@@ -95,11 +108,11 @@ class StagedBatches:
             self._last = (number - 1, self._manifests.read(number - 1)["stages"])
         return self._last[1]
 
-    def _buckets(self, stage: Stage, before: dict[str, Any], rows: DataFrame) -> int:
+    def _buckets(self, stage: Stage, before: dict[str, Any], spark: SparkSession) -> int:
         known = before.get(stage.name)
         if known is not None:
             return int(known["buckets"])
-        return int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
+        return self._divided.get(stage.name) or int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
 
     def _batches(
         self, number: int, before: dict[str, Any], buckets: dict[str, int], attempt: str, clock: BatchClock
@@ -107,12 +120,13 @@ class StagedBatches:
         found = {}
         for stage in self._stages:
             state = before.get(stage.name, {}).get("state", {})
+            _check_numbers(stage.name, buckets[stage.name], state)
             found[stage.name] = StageBatch(
                 stage.spec.engine, f"{self.folder}/{stage.name}", f"{attempt}/{stage.name}", number,
                 clock.earlier(self._lags[stage.number]) if stage.spec.time == "event"
                 else clock_of(self._checkpoint, number, stage.spec.time),
                 buckets[stage.name], {int(at): BucketState.from_json(content) for at, content in state.items()},
-                stage.spec.behind,
+                stage.spec.behind, self._marked,
             )  # fmt: skip
         return found
 
@@ -121,9 +135,11 @@ class StagedBatches:
         before = self._before(number)
         content: dict[str, Any] = {}
         late, due = [], []
+        taken = 0
         for stage in self._stages:
             receipts = _receipts(way.batches[stage.name])
             known = before.get(stage.name, {})
+            taken += sum(receipt["in"] for receipt in receipts.values() if stage.number == way.packed)
             counts = Counter(known.get("counts", {}))
             for receipt in receipts.values():
                 counts.update(receipt["counts"])
@@ -155,6 +171,7 @@ class StagedBatches:
             state_bytes=sum(run["bytes"] for state in states for run in state["runs"]),
             late=sum(rows.num_rows for rows in late),
             watermark=None if way.clock.watermark == NO_TIME else way.clock.watermark,
+            rows_in=None if way.packed is None else taken,
         )
 
 
@@ -177,6 +194,8 @@ class BatchOnItsWay:
         self._roots = roots
         self.clock = clock
         self.batches = batches
+        # The number of the stage whose rows come packed, if one's do.
+        self.packed = roots[0].number if is_packed(rows) else None
 
     def close(self) -> None:
         """The batch is through."""
@@ -199,6 +218,19 @@ class BatchOnItsWay:
             rows = rows.persist()
             self._kept.append(rows)
         return rows
+
+
+def _check_numbers(stage: str, buckets: int, state: Collection[str]) -> None:
+    strange = [at for at in state if int(at) >= buckets]
+    if strange:
+        raise CorruptHome(
+            f'the state of stage "{stage}" has parts that there are not',
+            detail=f"It has {buckets} parts, and some are numbered {', '.join(strange)}: an early version counted them so, and "
+            "could lose them.",
+            hint="The log has everything: rebuild the flow's sink, or delete the flow's checkpoint together with what it has "
+            "written, and run it again.",
+            path=stage,
+        )
 
 
 def _due(receipt: dict[str, Any], stage: Stage, lag: int) -> tuple[int, int]:

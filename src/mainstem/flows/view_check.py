@@ -21,7 +21,7 @@ from mainstem.flows.first_place import first_place
 from mainstem.flows.program import Flows, PlannedFlow, Program
 from mainstem.flows.rebuild import flow_into
 from mainstem.flows.replay import Replay
-from mainstem.flows.row_sample import Row, Rows, RowSample, names_of, same_rows
+from mainstem.flows.row_sample import Row, Rows, names_of, same_rows, sampled
 from mainstem.flows.view_moments import Moment, OffsetLine, offsets_between, view_moments
 from mainstem.log.placed import token_of
 from mainstem.log_on_spark.flow_run import Offsets
@@ -64,8 +64,7 @@ class ViewCheck:
         with self._view.snapshot() as snapshot:
             version, rows, applied = snapshot.version, snapshot.count(), snapshot.offsets()
             position = snapshot.positions()[1]
-            chosen = RowSample(self._view.key, share=sample / rows if rows > sample else 1.0, seed=seed)
-            there = chosen.of(snapshot.batches())
+            chosen, there = sampled(snapshot.batches, self._view.key, rows=rows, wanted=sample, seed=seed)
         upto = {topic: applied[topic] for topic in self._planned.topics if topic in applied}
         self._check_log(upto)
         with Replay(self._stem, self._view, self._planned, self._flows, [upto]) as replay:

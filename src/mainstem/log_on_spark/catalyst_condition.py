@@ -11,7 +11,7 @@ from typing import Any
 
 from mainstem.log_on_spark.row_condition import TYPES, Condition, all_of
 
-__all__ = ["condition_of"]
+__all__ = ["condition_of", "exact_condition_of"]
 
 _COMPARISONS = {
     "EqualTo": "=",
@@ -40,6 +40,14 @@ def condition_of(expression: Any) -> Condition | None:
     if kind == "Or":
         either = [condition_of(part) for part in (expression.left(), expression.right())]
         return None if None in either else ["or", *either]
+    try:
+        return _exact(expression)
+    except _NotTranslated:
+        return None
+
+
+def exact_condition_of(expression: Any) -> Condition | None:
+    """A condition that is true where the expression is, and nowhere else; None if there is none."""
     try:
         return _exact(expression)
     except _NotTranslated:

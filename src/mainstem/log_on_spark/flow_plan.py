@@ -25,10 +25,12 @@ __all__ = [
     "aggregated_without_record",
     "fingerprint",
     "has_watermark",
+    "is_straight",
     "leaves_in",
     "needed_columns",
     "only_request",
     "operators_in",
+    "optimized",
     "output_mode",
     "row_conditions",
     "stage_uses",
@@ -37,6 +39,9 @@ __all__ = [
 
 # By this a stage's placeholder is found again in a plan.
 STAGE_OPTION = "mainstem_stage"
+
+# Nodes under which every task of Spark has one part of the rows, in their order.
+STRAIGHT = ("Filter", "Generate", "Project", "StreamingRelationV2", "SubqueryAlias")
 
 # Operators that keep something from one batch to the next, by the name of their node, and what a user calls them.
 STATEFUL = {
@@ -73,7 +78,7 @@ def _nodes(plan: Any) -> Iterator[Any]:
         yield from _nodes(children.apply(index))
 
 
-def _optimized(rows: DataFrame) -> Any:
+def optimized(rows: DataFrame) -> Any:
     """`optimizedPlan` of a stream throws; the optimizer itself does not mind."""
     session = rows.sparkSession._jsparkSession
     return session.sessionState().optimizer().execute(rows._jdf.queryExecution().analyzed())
@@ -100,6 +105,11 @@ def stage_uses(rows: DataFrame) -> Counter[int]:
             if option is not None:
                 found[int(option)] += 1
     return found
+
+
+def is_straight(rows: DataFrame) -> bool:
+    """Whether rows go their way without others: the parts that they lie in at the beginning are those at the end."""
+    return all(node.nodeName() in STRAIGHT for node in _nodes(rows._jdf.queryExecution().analyzed()))
 
 
 def leaves_in(rows: DataFrame) -> set[int]:
@@ -131,7 +141,7 @@ def fingerprint(rows: DataFrame, sources: Mapping[int, str]) -> dict[str, Any]:
     plan = rows._jdf.queryExecution().analyzed()
     leaves = [leaf for node in _nodes(plan) if (leaf := _leaf_of(node)) is not None]
     kept = [_kept(node) for node in _nodes(plan) if _keeps(node)]
-    placed = [_places(node) for node in _nodes(_optimized(rows)) if _keeps(node)]
+    placed = [_places(node) for node in _nodes(optimized(rows)) if _keeps(node)]
     return {"sources": [sources[leaf] for leaf in leaves], "operators": kept, "places": placed}
 
 
@@ -228,7 +238,7 @@ def _ids(attributes: Any) -> set[int]:
 
 def needed_columns(rows: DataFrame) -> dict[int, list[str]]:
     """For each leaf the columns that anything above it uses."""
-    plan = _optimized(rows)
+    plan = optimized(rows)
     used = _ids(plan.output())
     leaves = []
     for node in _nodes(plan):
@@ -279,7 +289,7 @@ def row_conditions(rows: DataFrame) -> dict[int, Condition]:
             else:
                 look(children.apply(index), above if name == "Project" and _passes_on(node) else [])
 
-    look(_optimized(rows), [])
+    look(optimized(rows), [])
     return {leaf: condition for leaf, wanted in found.items() if (condition := any_of(wanted)) is not None}
 
 

@@ -45,6 +45,8 @@ class StageFigures:
     late: int
     # Microseconds; None if it is not known.
     watermark: int | None
+    # How many rows came in, where Spark does not know it; else None.
+    rows_in: int | None = None
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ class KafkaStreamReader(TopicStreamReader):
         assert isinstance(partition, KafkaSlice)
         self._check()
         notes = observed(self._request) if self._request.run is not None else None
-        return read_kafka(self._request, self._schema, partition, notes)
+        return self._given(lambda schema: read_kafka(self._request, schema, partition, notes))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         backend = open_topic(self._request)

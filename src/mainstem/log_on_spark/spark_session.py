@@ -46,6 +46,9 @@ SETTINGS: dict[str, str] = {
     "spark.python.unix.domain.socket.enabled": "true",
     # A batch is small: planning it anew between its stages costs more than it saves.
     "spark.sql.adaptive.enabled": "false",
+    # Spark hashes every byte that it shuffles, to notice a task that gives other rows when it runs again: what reads the log
+    # gives the same.
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
     # One write and one rename for each file of a checkpoint, instead of also a hidden checksum file.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"

@@ -9,10 +9,12 @@ from typing import Any
 
 from mainstem.log_on_spark.flow_run import FlowRun
 
-__all__ = ["BYTES_MAX", "LIGHT_ROWS_MAX", "OPTION", "ROWS_MAX", "TOPIC_SOURCE", "TopicRequest"]
+__all__ = ["BYTES_MAX", "LIGHT_ROWS_MAX", "OPTION", "PACKING", "ROWS_MAX", "TOPIC_SOURCE", "TopicRequest"]
 
 # All of it is one option, so that nothing depends on how Spark treats the case of names.
 OPTION = "request"
+# Where rows are to come packed for a stage: how; see `operators.stage.packed_rows`.
+PACKING = "packing"
 # What Spark calls the source of one topic.
 TOPIC_SOURCE = "mainstem_topic"
 

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from mainstem.log_on_spark.spark_types import arrow_schema
-from mainstem.log_on_spark.topic_request import TOPIC_SOURCE, TopicRequest
+from mainstem.log_on_spark.topic_request import PACKING, TOPIC_SOURCE, TopicRequest
 
 if TYPE_CHECKING:
     from mainstem.log_on_spark.kafka_topic_reader import KafkaTopicReader
@@ -44,8 +44,8 @@ class TopicSource(DataSource):
         if request.log:
             from mainstem.log_on_spark.kafka_stream_reader import KafkaStreamReader
 
-            return KafkaStreamReader(request, arrow_schema(schema))
-        return TopicStreamReader(request, arrow_schema(schema))
+            return KafkaStreamReader(request, arrow_schema(schema), self.options.get(PACKING, ""))
+        return TopicStreamReader(request, arrow_schema(schema), self.options.get(PACKING, ""))
 
     def reader(self, schema: StructType) -> KafkaTopicReader:
         """What a topic on Kafka holds; one in the home is read by Spark itself."""

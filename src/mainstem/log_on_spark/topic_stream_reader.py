@@ -11,7 +11,7 @@ Whoever asks is checked: a run that a later one has replaced learns nothing more
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -32,6 +32,7 @@ from mainstem.log.watermark import NO_TIME
 from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
 from mainstem.log_on_spark.batch_cut import BatchCut, Lane
 from mainstem.log_on_spark.flow_store import check_epoch
+from mainstem.log_on_spark.option_values import from_text
 from mainstem.log_on_spark.passed_tokens import PassedTokens
 from mainstem.log_on_spark.row_condition import columns_in, condition_mask
 from mainstem.log_on_spark.topic_identity import check_same_topic
@@ -53,6 +54,12 @@ class TopicSlice(InputPartition):
 @lru_cache(maxsize=4)
 def open_log(home: str) -> EmbeddedLog:
     return EmbeddedLog(home)
+
+
+@lru_cache(maxsize=16)
+def packing_of(option: str) -> Any:
+    """What is to be done with rows: `operators.stage.packed_rows.Packing`, which is above this layer."""
+    return from_text(option)
 
 
 def open_backend(request: TopicRequest) -> EmbeddedTopic:
@@ -127,9 +134,11 @@ def _as_planned(batch: pa.RecordBatch, schema: pa.Schema, topic: str) -> pa.Reco
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What comes into a topic, batch by batch."""
 
-    def __init__(self, request: TopicRequest, schema: pa.Schema) -> None:
+    def __init__(self, request: TopicRequest, schema: pa.Schema, packing: str = "") -> None:
+        """`packing`: what is done with the rows for a stage before they are given; empty for nothing."""
         self._request = request
         self._schema = schema
+        self._packing = packing
         self._batch_cut = BatchCut(request.rows_max, request.bytes_max)
         self._limit: dict[int, int] | None = None
         self._tokens = PassedTokens(request.home, request.topic)
@@ -139,7 +148,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         # Workers get the request and what is to come of it, nothing else.
-        return {"_request": self._request, "_schema": self._schema}
+        return {"_request": self._request, "_schema": self._schema, "_packing": self._packing}
 
     def _check(self) -> EmbeddedTopic:
         if self._request.run is not None:
@@ -236,7 +245,15 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TopicSlice)
         self._check()
-        return read_slice(self._request, self._schema, partition)
+        return self._given(lambda schema: read_slice(self._request, schema, partition))
+
+    def _given(self, read: Callable[[pa.Schema], Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+        """What is read, with the columns that it is to have."""
+        if not self._packing:
+            return read(self._schema)
+        packing = packing_of(self._packing)
+        packed: Iterator[pa.RecordBatch] = packing.packed(read(packing.schema))
+        return packed
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         backend = open_backend(self._request)

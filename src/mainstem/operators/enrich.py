@@ -59,7 +59,8 @@ def enrich(
     how: Literal["left", "inner"] = "left",
     name: str | None = None,
 ) -> DataFrame:
-    """Each row with the row of a table that has the same `on`, and `version`: from when on it is valid, and its place in the log.
+    """Each row with the row of a table that has the same `on`, and `version`: from when on and until when it is valid, and its
+    place in the log.
 
     `table`: a view, or a table that changes (`table(rows, key=...)`). `at`: the time at which it is looked up, a column; the
     event time unless said. What was valid then is known when the watermark of both is past it: so long a row waits, `wait` at most.
@@ -68,7 +69,7 @@ def enrich(
 
     A version that comes when rows were put out without it is ignored, or (`corrections="re-emit"`) exactly those rows are taken
     back and put out anew that it is valid for. Old versions, and rows that may be corrected, are kept until the watermark is
-    `lateness` past them; a row that comes later goes to `<flow>.late`. `how`: "left" (a row that finds nothing has nulls) or
+    `lateness` past them, and so is that a key is gone; a row that comes later goes to `<flow>.late`. `how`: "left" (a row that finds nothing has nulls) or
     "inner" (it is left out).
 
     >>> from mainstem.operators import table
@@ -82,8 +83,8 @@ def enrich(
     >>> streams = streams.rows("visits", [{"user": 1, "seen_at": "2026-01-02"}])
     >>> streams = streams.watermark("homes", "2026-01-05").watermark("visits", "2026-01-05")
     >>> results = streams.run(lambda homes, visits: enrich(visits, table(homes, key="user"), on="user"))
-    >>> [(row["zip"], row["version"]["valid_from"].day) for row in results.rows]
-    [('53111', 1)]
+    >>> [(row["zip"], row["version"]["valid_from"].day, row["version"]["valid_until"].day) for row in results.rows]
+    [('53111', 1, 3)]
     """
     frame, source = _versions(rows, table, key_names(on), at)
     spec, columns = remembered(
@@ -131,9 +132,7 @@ def _planned(
     )
     check_keys((facts, versions))
     shared = tuple(mine for mine, other in on.items() if mine == other)
-    check_clashes(
-        (facts, versions), shared, "version", "from when on the row of the table is valid, and where it stands"
-    )
+    check_clashes((facts, versions), shared, "version", "when the row of the table is valid, and where it stands")
     results = EnrichResults(facts.row_type, versions.row_type, how)
     late = JoinLate(facts.on, versions.on, tuple(schemas[LEFT].field(key).type for key in facts.on))
     engine: LatestEngine | EnrichEngine
@@ -157,6 +156,7 @@ def _planned(
         late_names={f"by_{place}": key for place, key in enumerate(facts.on)},
         definition={"on": dict(on), "how": how},
         others=(Preparation(versions.native, versions.arrow),),
+        packed=engine.input_schema if facts.packable and versions.packable else None,
     )
     columns = [Shown(f"left.{field.name}", field) for field in facts.fields]
     columns += [Shown(f"right.{field.name}", _plain(field)) for field in versions.fields if field.name not in shared]

@@ -104,6 +104,7 @@ def _planned(
         definition={"on": dict(on), "how": terms.how},
         others=(Preparation(sides[RIGHT].native, sides[RIGHT].arrow),),
         behind=terms.behind,
+        packed=engine.input_schema if all(side.packable for side in sides) else None,
     )
     return spec, columns
 

@@ -12,9 +12,11 @@ import pyarrow.compute as pc
 
 from mainstem.errors import Invalid
 from mainstem.operators.stage.arrow_columns import whole
+from mainstem.operators.stage.engine import Int64Array
 from mainstem.operators.stage.frame_columns import Shown, by_names, check_column, check_record, columns_of, record_field
-from mainstem.operators.stage.hashes import key_hashes, mixed
-from mainstem.operators.stage.keyed_rows import native_hashes, native_tie
+from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.stage.keyed_rows import arrow_hashes, native_hashes, native_tie
+from mainstem.operators.stage.spark_hashes import hashable, hashed
 from mainstem.operators.stage.stage import StageSpec, remembered, staged
 from mainstem.operators.tables.changing import TableSource, check_hashable, row_columns, shown_changes
 from mainstem.operators.tables.table_engine import TableEngine, table_input
@@ -80,6 +82,7 @@ def _planned(
         plan.arrow,
         bounded_by=f"one row for each {', '.join(names)}",
         definition={"key": list(names), "newest": f"the last in the log{by}"},
+        packed=plan.input_schema if plan.packable else None,
     )
     return spec, [Shown(f"row.{field.name}", field) for field in fields], names
 
@@ -124,6 +127,15 @@ class _Preparation:
             F.struct(*(columns[name].alias(name) for name in self.row)).alias("row"),
         )
 
+    @property
+    def packable(self) -> bool:
+        """Whether `arrow` gives rows the groups and identities that `native` does."""
+        return record_field(self.schema) is not None and all(hashable(field.type) for field in self.row_type)
+
+    def _identity(self, row: list[pa.ChunkedArray], count: int) -> Int64Array:
+        hashes = arrow_hashes(row, count)
+        return hashed([pa.array(it) for it in hashes], count) if self.packable else mixed(*hashes)
+
     def arrow(self, table: pa.Table) -> pa.Table:
         count = table.num_rows
         keys, row = ([table.column(name) for name in names] for names in (self.key, self.row))
@@ -131,9 +143,8 @@ class _Preparation:
         record = None if found is None or not count else whole(table.column(found.name))
         change = pa.nulls(count, pa.string()) if record is None else record.field("change")
         columns = [
-            key_hashes(keys, count, "group"),
-            key_hashes(keys, count, "check"),
-            mixed(*(key_hashes(row, count, salt) for salt in ("group", "check"))),
+            *arrow_hashes(keys, count),
+            self._identity(row, count),
             pc.fill_null(pc.equal(change, "delete"), False),
             *([] if self.order_by is None else [table.column(self.order_by)]),
             np.zeros(count, np.int32) if record is None else record.field("partition"),

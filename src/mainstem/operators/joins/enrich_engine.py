@@ -1,18 +1,22 @@
 """EnrichEngine: each row with the row of a table that was valid at the row's time.
 
-Facts come on the left side, versions of the table's rows on the right; what comes in is as in `join_engine`, where `taken_back`
+Facts come on the left side, versions of the table's rows on the right; what comes in is as in `two_sided`, where `taken_back`
 marks a version that says that its key is gone. A fact waits until the watermark is past its time: all versions up to then
 are there; or for as long as it may wait by the clock. A version that came late, by its own watermark, counts only for facts
 from then on: which one a fact gets depends on nothing but the log. A version is kept until the next one has held for
 `lateness`: a fact that comes later than that could no longer be told what was valid, and is told apart. The last version
-of a key stays.
+of a key stays; if it says that the key is gone, only for as long as that is remembered (see `versions`).
+
+Until when a version is valid is told by the versions that were known of when the watermark was at the fact's time: of
+those that came later some may be there already, and some not.
 
 With corrections facts are kept for `lateness` too: where a version comes that changes what was valid at a fact's time, what
 was put out is taken back, and put out as it is now.
 
-State rows: as in `join_engine`, and
+State rows: what comes in, and
     shown      int8      of a fact: whether it was put out
     version    int64     of a fact that was put out: which version with, by its item; 0 for none
+    until      int64     of a fact that was put out: until when that was said to be valid; NEVER if that was not known
 """
 
 from __future__ import annotations
@@ -25,11 +29,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mainstem.operators.joins.enrich_results import EnrichResults
-from mainstem.operators.joins.join_engine import INPUT_COLUMNS
 from mainstem.operators.joins.join_results import JoinLate, in_order
 from mainstem.operators.joins.join_terms import LEFT, RIGHT
 from mainstem.operators.joins.pairing import dense_keys, shifted
-from mainstem.operators.joins.versions import Versions
+from mainstem.operators.joins.two_sided import TwoSided
+from mainstem.operators.joins.versions import Versions, known_ends
 from mainstem.operators.stage.arrow_columns import in_log_order, numbers, whole
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mixed
@@ -41,7 +45,7 @@ WAITING, SHOWN = 0, 1
 
 
 @dataclass(frozen=True)
-class EnrichEngine:
+class EnrichEngine(TwoSided):
     """`wait`: how long a fact waits at most, by the clock; None for as long as it takes. In microseconds."""
 
     results: EnrichResults
@@ -51,22 +55,9 @@ class EnrichEngine:
     corrected: bool = False
 
     @property
-    def input_schema(self) -> pa.Schema:
-        """What facts and versions are prepared to."""
-        return pa.schema([*INPUT_COLUMNS, ("left", self.results.left), ("right", self.results.right)])
-
-    @property
     def state_schema(self) -> pa.Schema:
         own = [at for at in self.input_schema if at.name not in ("group", "tie")]
-        return pa.schema([*STATE_COLUMNS, *own, ("shown", pa.int8()), ("version", pa.int64())])
-
-    @property
-    def output_schema(self) -> pa.Schema:
-        return self.results.schema
-
-    @property
-    def late_schema(self) -> pa.Schema:
-        return self.late.schema
+        return pa.schema([*STATE_COLUMNS, *own, ("shown", pa.int8()), ("version", pa.int64()), ("until", pa.int64())])
 
     def described(self) -> dict[str, Any]:
         return {
@@ -121,15 +112,21 @@ class _Batch:
         places = [numbers(self.rows, name)[self.table] for name in ("partition", "offset")]
         # With corrections a version that came late counts for facts from before it came.
         slack = engine.lateness if engine.corrected else 0
-        known = shifted(numbers(self.rows, "watermark")[self.table], -slack)
-        valid_from = self.time[self.table]
-        versions = Versions(self._keys[self.table], valid_from, np.maximum(valid_from, known), places)
-        self._ends = versions.ends()
+        own, valid_from = numbers(self.rows, "watermark")[self.table], self.time[self.table]
+        counts = np.maximum(valid_from, shifted(own, -slack))
+        gone = flags(self.rows, "taken_back")
+        versions = Versions(
+            self._keys[self.table], valid_from, counts, places, gone[self.table], remembered=engine.lateness
+        )
+        ends = versions.ends()
+        # At which watermark a version is needed no more: when the next one has held for long enough.
+        over = np.where(ends == NO_TIME, valid_from, ends)
+        last_gone = gone[self.table] & (ends == NEVER)
+        self._over = shifted(np.where(last_gone, shifted(counts, slack), over), engine.lateness + 1)
         # For every fact the version that is valid at its time, as a number of a row; -1 for none.
         self.valid = np.full(self.rows.num_rows, -1)
         found = versions.at(self._keys[self.facts], self.time[self.facts])
         valid = np.where(found >= 0, self.table[np.maximum(found, 0)], -1) if len(self.table) else found
-        gone = flags(self.rows, "taken_back")
         self.valid[self.facts] = np.where((valid >= 0) & ~gone[np.maximum(valid, 0)], valid, -1)
         self._was_shown = was_shown == SHOWN
         ready = (self.time < clock.watermark) | (self.processing_due <= clock.now)
@@ -137,6 +134,10 @@ class _Batch:
         chosen = np.where(self.valid >= 0, self.item[np.maximum(self.valid, 0)], 0)
         self.changed = (side == LEFT) & self._was_shown & (chosen != self.before)
         self._chosen = chosen
+        self.until = np.full(self.rows.num_rows, NEVER)
+        self.until[self.facts] = known_ends(
+            self._keys[self.table], valid_from, own, self._keys[self.facts], self.time[self.facts]
+        )
 
     def _new(self, rows: pa.Table) -> pa.Table:
         engine, count = self._engine, rows.num_rows
@@ -149,6 +150,7 @@ class _Batch:
             "processing_due": np.where(facts, wakes, NEVER),
             "shown": np.zeros(count, np.int8),
             "version": np.zeros(count, np.int64),
+            "until": np.full(count, NEVER),
         }
         schema = engine.state_schema
         columns = [pa.array(known[at.name]) if at.name in known else rows.column(at.name) for at in schema]
@@ -159,11 +161,15 @@ class _Batch:
         """What is taken back, what is there in its place, and what is new, each in the order of the log."""
         changed, shown = (in_order(self.rows, np.flatnonzero(which)) for which in (self.changed, self.now_shown))
         parts = [
-            (changed, self._before(changed), "delete"),
-            (changed, self.valid[changed], "insert"),
-            (shown, self.valid[shown], "insert"),
+            (changed, self._before(changed), numbers(self.rows, "until")[changed], "delete"),
+            (changed, self.valid[changed], self.until[changed], "insert"),
+            (shown, self.valid[shown], self.until[shown], "insert"),
         ]
         return self._engine.results.table(self.rows, parts)
+
+    def _until(self) -> Int64Array:
+        """Of each fact what it was put out with last."""
+        return np.where(self.now_shown | self.changed, self.until, numbers(self.rows, "until"))
 
     def _before(self, facts: Int64Array) -> Int64Array:
         """The versions that facts were put out with."""
@@ -178,7 +184,7 @@ class _Batch:
         """At which watermark each row is needed no more, or a fact that waits is ready."""
         engine = self._engine
         found = self.event_due.copy()
-        found[self.table] = np.where(self._ends == NO_TIME, NO_TIME, shifted(self._ends, engine.lateness + 1))
+        found[self.table] = self._over
         shown = self._was_shown | self.now_shown
         kept_until = shifted(self.time, engine.lateness + 1) if engine.corrected else np.full(len(self.time), NO_TIME)
         return np.where(shown, kept_until, found)
@@ -195,6 +201,7 @@ class _Batch:
             ("processing_due", np.where(shown, NEVER, self.processing_due)[rows]),
             ("shown", shown[rows].astype(np.int8)),
             ("version", np.where(shown, self._chosen, 0)[rows]),
+            ("until", self._until()[rows]),
         ):
             place = taken.schema.get_field_index(name)
             taken = taken.set_column(place, taken.schema.field(place), pa.array(values))

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from mainstem.operators.stage.arrow_columns import numbers, whole
-from mainstem.operators.stage.engine import NO_TIME, Int64Array
+from mainstem.operators.stage.engine import NEVER, NO_TIME, Int64Array
 
-__all__ = ["VERSION", "EnrichResults"]
+__all__ = ["VERSION", "EnrichResults", "Part"]
 
 TIME = pa.timestamp("us", "UTC")
-# From when on the version is valid, and where in the log it stands.
-VERSION = pa.struct([("valid_from", TIME), ("partition", pa.int32()), ("offset", pa.int64())])
+# From when on the version is valid, until when as far as was known, and where in the log it stands.
+VERSION = pa.struct([("valid_from", TIME), ("valid_until", TIME), ("partition", pa.int32()), ("offset", pa.int64())])
+# Numbers of facts, of their versions (-1 for none), until when these are valid (NEVER if that is not known), and the change.
+Part: TypeAlias = tuple[Int64Array, Int64Array, Int64Array, str]
 
 
 @dataclass(frozen=True)
@@ -30,25 +33,27 @@ class EnrichResults:
     def schema(self) -> pa.Schema:
         return pa.schema([("left", self.left), ("right", self.right), ("version", VERSION), ("change", pa.string())])
 
-    def table(self, rows: pa.Table, parts: Sequence[tuple[Int64Array, Int64Array, str]]) -> pa.Table:
-        """Facts with versions (-1 for none), as numbers of rows, and their change."""
-        nobody = np.empty(0, np.int64)
-        facts = np.concatenate([nobody, *(facts for facts, _, _ in parts)]).astype(np.int64)
-        versions = np.concatenate([nobody, *(versions for _, versions, _ in parts)]).astype(np.int64)
-        changes = np.repeat(np.arange(len(parts)), [len(facts) for facts, _, _ in parts])
+    def table(self, rows: pa.Table, parts: Sequence[Part]) -> pa.Table:
+        """Facts with their versions."""
+        facts, versions, until = (
+            np.concatenate([np.empty(0, np.int64), *(part[which] for part in parts)]).astype(np.int64)
+            for which in range(3)
+        )
+        changes = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
         if self.how == "inner":
             kept = versions >= 0
-            facts, versions, changes = facts[kept], versions[kept], changes[kept]
+            facts, versions, until, changes = facts[kept], versions[kept], until[kept], changes[kept]
         which = pa.array(versions, mask=versions < 0)
         times = pa.array(numbers(rows, "time"), mask=numbers(rows, "time") == NO_TIME).view(TIME)
         places = [whole(rows.column(name)).take(which) for name in ("partition", "offset")]
+        ends = pa.array(until, mask=(until == NEVER) | (versions < 0)).view(TIME)
         version = pa.StructArray.from_arrays(
-            [times.take(which), *places], fields=list(VERSION), mask=pa.array(versions < 0)
+            [times.take(which), ends, *places], fields=list(VERSION), mask=pa.array(versions < 0)
         )
         columns = [
             whole(rows.column("left")).take(pa.array(facts)),
             whole(rows.column("right")).take(which),
             version,
-            pa.array([change for _, _, change in parts], pa.string()).take(pa.array(changes)),
+            pa.array([part[3] for part in parts], pa.string()).take(pa.array(changes)),
         ]
         return pa.Table.from_arrays(columns, schema=self.schema)

@@ -1,14 +1,10 @@
 """JoinEngine: rows of two streams that meet, put out at once; those that met nobody when their time is up; see `join_terms`.
 
-What comes in (see `join_rows`), and what is kept of it, is one table for both sides:
+What is kept is what comes in (see `two_sided`), and
 
-    check      int64     the second hash of the key, whose first is `group`
-    keyed      bool      false if a part of the key is null: such a row meets nobody
-    side       int8      0 left, 1 right
-    partition, offset, tie, time, watermark      as in `keyed_rows`
-    taken_back bool      whether this says that an earlier row is no more
-    left, right          the row, in the column of its side
-    met        int8      kept alone: whether it has met somebody, or was shown alone
+    met        int8      whether it has met somebody, or was shown alone
+
+What is kept lies under another group than it came with, if it is of the right side: new rows look for the other side's alone.
 
 In a batch rows that are new are paired with all that are kept and with each other. A kept row is written again only when
 what is known of it changes: it met its first, or its time was up.
@@ -27,34 +23,28 @@ from mainstem.errors import Invalid
 from mainstem.operators.joins.join_results import JoinLate, JoinResults, Part, in_order
 from mainstem.operators.joins.join_terms import LEFT, RIGHT, JoinTerms
 from mainstem.operators.joins.pairing import dense_keys, found_pairs
-from mainstem.operators.stage.arrow_columns import in_log_order, numbers, whole
+from mainstem.operators.joins.two_sided import TwoSided
+from mainstem.operators.stage.arrow_columns import in_order_of, numbers, whole
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mixed
 
-__all__ = ["INPUT_COLUMNS", "JoinEngine"]
+__all__ = ["JoinEngine"]
 
 BoolArray = npt.NDArray[np.bool_]
 
-INPUT_COLUMNS = (
-    pa.field("group", pa.int64()),
-    pa.field("check", pa.int64()),
-    pa.field("keyed", pa.bool_()),
-    pa.field("side", pa.int8()),
-    pa.field("partition", pa.int32()),
-    pa.field("offset", pa.int64()),
-    pa.field("tie", pa.int64()),
-    pa.field("time", pa.int64()),
-    pa.field("watermark", pa.int64()),
-    pa.field("taken_back", pa.bool_()),
-)
 # What is known of a kept row: it waits, has met somebody, or was shown alone.
 WAITING, MET, ALONE = 0, 1, 2
+# Why a row takes no part.
+REASONS = (
+    "", "too late to meet anybody", "no event time", "takes a row back, and pairs of streams stay"
+)  # fmt: skip
+_RIGHT_GROUPS = np.int64(0x52B9_3F0C_65A1_D7E3)
 # More pairs of one bucket in one batch would not fit into memory with their columns.
 PAIRS_MAX = 20_000_000
 
 
 @dataclass(frozen=True)
-class JoinEngine:
+class JoinEngine(TwoSided):
     """Joins by the terms; what is shown and what is told of late rows is made by `results` and `late`."""
 
     terms: JoinTerms
@@ -62,35 +52,26 @@ class JoinEngine:
     late: JoinLate
 
     @property
-    def input_schema(self) -> pa.Schema:
-        """What the rows of both sides are prepared to."""
-        return pa.schema([*INPUT_COLUMNS, ("left", self.results.left), ("right", self.results.right)])
-
-    @property
     def state_schema(self) -> pa.Schema:
         own = [at for at in self.input_schema if at.name not in ("group", "tie", "taken_back")]
         return pa.schema([*STATE_COLUMNS, *own, ("met", pa.int8())])
 
-    @property
-    def output_schema(self) -> pa.Schema:
-        return self.results.schema
-
-    @property
-    def late_schema(self) -> pa.Schema:
-        return self.late.schema
-
     def described(self) -> dict[str, Any]:
         terms = self.terms
         return {
-            "join": terms.how, "before": terms.before, "after": terms.after, "lateness": terms.lateness,
+            "join": terms.how, "kept": "by side", "before": terms.before, "after": terms.after, "lateness": terms.lateness,
             "left": str(self.results.left), "right": str(self.results.right),
         }  # fmt: skip
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
-        rows = in_log_order(rows.combine_chunks())
-        reasons = self._refused(rows)
-        told = [self.late.rows(rows.filter(pa.array(reasons == reason)), reason) for reason in _reasons(reasons)]
-        rows = rows.filter(pa.array(reasons == ""))
+        rows = in_order_of(rows.combine_chunks(), ("side", "partition", "offset", "tie"))
+        refused = self._refused(rows)
+        told = [
+            self.late.rows(rows.filter(pa.array(refused == number)), REASONS[number])
+            for number in range(1, len(REASONS))
+            if (refused == number).any()
+        ]
+        rows = rows.filter(pa.array(refused == 0)) if told else rows
         batch = _Batch(self, state, rows, clock)
         late = pa.concat_tables([self.late_schema.empty_table(), *told, *batch.too_late()])
         counts = {
@@ -107,13 +88,13 @@ class JoinEngine:
         )
 
     def _refused(self, rows: pa.Table) -> npt.NDArray[Any]:
-        """Why a row takes no part; empty if it does."""
-        found = np.full(rows.num_rows, "", dtype="U64")
+        """Why a row takes no part, as a number of `REASONS`; 0 if it does."""
+        found = np.zeros(rows.num_rows, np.int8)
         if self.terms.bounded:
             times = numbers(rows, "time")
-            found[self.terms.hopeless(times, numbers(rows, "watermark"))] = "too late to meet anybody"
-            found[times == NO_TIME] = "no event time"
-        found[_flags(rows, "taken_back")] = "takes a row back, and pairs of streams stay"
+            found[self.terms.hopeless(times, numbers(rows, "watermark"))] = 1
+            found[times == NO_TIME] = 2
+        found[_flags(rows, "taken_back")] = 3
         return found
 
 
@@ -124,7 +105,8 @@ class _Batch:
         self._engine = engine
         self._terms = engine.terms
         self._clock = clock
-        groups = np.unique(numbers(rows, "group"))
+        # A row meets rows of the other side alone.
+        groups = np.unique(_by_side(numbers(rows, "group"), 1 - numbers(rows, "side")))
         due = state.due(clock)
         others = due.filter(pa.array(~np.isin(numbers(due, "group"), groups)))
         kept = pa.concat_tables([state.find(groups), others])
@@ -135,6 +117,7 @@ class _Batch:
         )
         self._fresh = np.arange(self.rows.num_rows) >= self._old
         self.cut = np.zeros(self.rows.num_rows, np.int64)
+        self._pairs_made = 0
         self.up, self.closed, self.forgotten = (
             np.where(self.side == LEFT, of(LEFT, self.time), of(RIGHT, self.time))
             for of in (self._terms.up, self._terms.closed, self._terms.forgotten)
@@ -154,7 +137,14 @@ class _Batch:
     def _new(self, rows: pa.Table) -> pa.Table:
         items = mixed(*(numbers(rows, name) for name in ("side", "partition", "offset", "tie")))
         never = np.full(rows.num_rows, NEVER)
-        known = {"item": items, "event_due": never, "processing_due": never, "met": np.zeros(rows.num_rows, np.int8)}
+        group = _by_side(numbers(rows, "group"), numbers(rows, "side"))
+        known = {
+            "group": group,
+            "item": items,
+            "event_due": never,
+            "processing_due": never,
+            "met": np.zeros(rows.num_rows, np.int8),
+        }
         schema = self._engine.state_schema
         columns = [pa.array(known[at.name]) if at.name in known else rows.column(at.name) for at in schema]
         return pa.Table.from_arrays([whole(column).cast(at.type) for column, at in zip(columns, schema, strict=True)],
@@ -162,24 +152,29 @@ class _Batch:
 
     def _meetings(self) -> tuple[Int64Array, Int64Array]:
         """All left and right rows that meet and of which one is new, as numbers of rows."""
-        [keys] = dense_keys((numbers(self.rows, "group"), numbers(self.rows, "check")))
+        [keys] = dense_keys((_by_side(numbers(self.rows, "group"), self.side), numbers(self.rows, "check")))
         keys[~_flags(self.rows, "keyed")] = -1
         left, right = (np.flatnonzero(self.side == side) for side in (LEFT, RIGHT))
         # New ones of the left with all of the right, then new ones of the right with those of the left that are kept.
         new_left, old_left = left[self._fresh[left]], left[~self._fresh[left]]
         one = self._pairs(LEFT, keys, new_left, right)
         other = self._pairs(RIGHT, keys, right[self._fresh[right]], old_left)
-        if len(one[0]) + len(other[0]) > PAIRS_MAX:
-            raise _too_many(len(one[0]) + len(other[0]))
         return np.concatenate([one[0], other[1]]), np.concatenate([one[1], other[0]])
 
     def _pairs(
         self, side: int, keys: Int64Array, asking: Int64Array, others: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
         lowest, highest = self._terms.range_of(side, self.time[asking])
-        found = found_pairs(keys[asking], lowest, highest, keys[others], self.time[others], self._terms.limit)
+        found = found_pairs(
+            keys[asking], lowest, highest, keys[others], self.time[others], self._terms.limit, self._check_size
+        )
         self.cut[asking] += found.cut
         return asking[found.asking], others[found.met]
+
+    def _check_size(self, pairs: int) -> None:
+        self._pairs_made += pairs
+        if self._pairs_made > PAIRS_MAX:
+            raise _too_many(self._pairs_made)
 
     def _follow(self) -> None:
         """Find out who met somebody for the first time, and whose time is up."""
@@ -224,7 +219,9 @@ class _Batch:
         """Rows that are new, or of which something else is known now."""
         changed = np.flatnonzero((self._fresh | (self.after != self.met)) & ~self._done())
         due = np.where(self._waits, np.minimum(self.up, self.forgotten), self.forgotten)[changed]
-        rows = self.rows.take(pa.array(changed))
+        # Most often just those that are new: they lie together at the end.
+        together = len(changed) and changed[-1] - changed[0] == len(changed) - 1
+        rows = self.rows.slice(changed[0], len(changed)) if together else self.rows.take(pa.array(changed))
         for name, values in (("event_due", due), ("met", self.after[changed].astype(np.int8))):
             place = rows.schema.get_field_index(name)
             rows = rows.set_column(place, rows.schema.field(place), pa.array(values))
@@ -245,8 +242,9 @@ class _Batch:
         return told
 
 
-def _reasons(found: npt.NDArray[Any]) -> list[str]:
-    return [str(reason) for reason in np.unique(found) if reason]
+def _by_side(groups: Int64Array, side: Int64Array) -> Int64Array:
+    """Under which group rows of a side are kept, and back again: what is looked for is found without the other side's."""
+    return np.where(side == RIGHT, groups ^ _RIGHT_GROUPS, groups)
 
 
 def _flags(rows: pa.Table, name: str) -> BoolArray:

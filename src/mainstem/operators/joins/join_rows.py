@@ -10,17 +10,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.log.watermark import NO_TIME
-from mainstem.operators.joins.join_engine import INPUT_COLUMNS
 from mainstem.operators.joins.join_terms import LEFT
+from mainstem.operators.joins.two_sided import INPUT_COLUMNS
 from mainstem.operators.stage.arrow_columns import whole
 from mainstem.operators.stage.frame_columns import record_field
+from mainstem.operators.stage.hashes import mixed
 from mainstem.operators.stage.keyed_rows import KeyedRows
+from mainstem.operators.stage.spark_hashes import hashable
 from mainstem.operators.windows.window_time import RowTime
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["JoinSide"]
+
+# Into so many groups rows without a key are divided.
+UNKEYED_GROUPS = 16
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,11 @@ class JoinSide:
     def placed(self) -> bool:
         """Whether rows have their place in the log with them."""
         return record_field(self.schema) is not None
+
+    @property
+    def packable(self) -> bool:
+        """Whether `arrow` gives rows the groups that `native` does."""
+        return self.placed and all(hashable(self.schema.field(name).type) for name in self.on)
 
     @property
     def _keyed(self) -> KeyedRows:
@@ -106,7 +116,11 @@ class JoinSide:
         record = record_field(self.schema)
         changes = pa.nulls(count, pa.string()) if record is None else _changes(table.column(record.name))
         times = pa.nulls(count, pa.int64()) if self.time is None else self.time.arrow(table).column("time")
+        places = [np.asarray(whole(ready.column(name))) for name in ("partition", "offset")]
+        # Rows that meet nobody need not lie together: they would all be one key.
+        group = np.where(keyed, np.asarray(whole(ready.column("group"))), mixed(*places) % UNKEYED_GROUPS)
         columns = {
+            "group": pa.array(group),
             "time": pc.fill_null(times, NO_TIME),
             "taken_back": pc.fill_null(pc.equal(changes, "delete"), False),
             "keyed": pa.array(keyed), "side": pa.array(np.full(count, self.side, np.int8)), mine: row,

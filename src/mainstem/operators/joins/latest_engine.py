@@ -1,6 +1,6 @@
 """LatestEngine: each row with the row of a table as it is known when the row comes. The table's changes of a batch come first.
 
-What comes in is as in `join_engine`, facts on the left and the table's changes on the right; of these the newest of each key
+What comes in is as in `two_sided`, facts on the left and the table's changes on the right; of these the newest of each key
 is kept. A fact is not kept.
 """
 
@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from mainstem.operators.joins.enrich_engine import flags
 from mainstem.operators.joins.enrich_results import EnrichResults
-from mainstem.operators.joins.join_engine import INPUT_COLUMNS
 from mainstem.operators.joins.join_results import JoinLate
 from mainstem.operators.joins.join_terms import LEFT, RIGHT
 from mainstem.operators.joins.pairing import dense_keys
+from mainstem.operators.joins.two_sided import TwoSided
 from mainstem.operators.joins.versions import Versions
 from mainstem.operators.stage.arrow_columns import in_log_order, numbers, whole
 from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
@@ -26,29 +26,16 @@ __all__ = ["LatestEngine"]
 
 
 @dataclass(frozen=True)
-class LatestEngine:
+class LatestEngine(TwoSided):
     """Looks rows up in what is known."""
 
     results: EnrichResults
     late: JoinLate
 
     @property
-    def input_schema(self) -> pa.Schema:
-        """What facts and changes are prepared to."""
-        return pa.schema([*INPUT_COLUMNS, ("left", self.results.left), ("right", self.results.right)])
-
-    @property
     def state_schema(self) -> pa.Schema:
         own = [at for at in self.input_schema if at.name in ("check", "time", "partition", "offset", "right")]
         return pa.schema([*STATE_COLUMNS, *own])
-
-    @property
-    def output_schema(self) -> pa.Schema:
-        return self.results.schema
-
-    @property
-    def late_schema(self) -> pa.Schema:
-        return self.late.schema
 
     def described(self) -> dict[str, Any]:
         return {"enrich": "latest", "left": str(self.results.left), "right": str(self.results.right)}
@@ -78,7 +65,8 @@ class LatestEngine:
         last = table[~replaced & (keys[table] >= 0)]
         put = last[fresh[last] & ~gone[last]]
         return Step(
-            self.results.table(together, [(facts, valid, "insert")]),
+            # Until when it is valid is not known of the latest.
+            self.results.table(together, [(facts, valid, np.full(len(facts), NEVER), "insert")]),
             self._put(together.take(pa.array(put))),
             self._gone(together, last[fresh[last] & gone[last]]),
             late,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,10 +45,12 @@ def found_pairs(
     other_keys: Int64Array,
     other_times: Int64Array,
     limit: int,
+    check: Callable[[int], None] | None = None,
 ) -> Pairs:
     """For each asking row the others of its key whose time is at least its `lowest` and at most its `highest`.
 
-    Of more than `limit` the earliest are taken. A key of -1 meets nobody.
+    Of more than `limit` the earliest are taken. A key of -1 meets nobody. `check` is told how many pairs there will be before
+    there is a place for any of them.
 
     >>> one = np.array([0])
     >>> pairs = found_pairs(one, one + 10, one + 20, np.array([0, 0, 1, 0]), np.array([25, 20, 15, 10]), 100)
@@ -68,6 +71,8 @@ def found_pairs(
     counts = np.where(keys < 0, 0, np.maximum(end - first, 0))
     cut = np.maximum(counts - limit, 0)
     counts = counts - cut
+    if check is not None:
+        check(int(counts.sum()))
     before = np.cumsum(counts) - counts
     met = order[np.repeat(first - before, counts) + np.arange(counts.sum())]
     return Pairs(np.repeat(np.arange(len(keys)), counts), met, cut)

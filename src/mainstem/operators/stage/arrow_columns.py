@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,13 +11,27 @@ import pyarrow.compute as pc
 from mainstem.log.watermark import NO_TIME
 from mainstem.operators.stage.engine import Int64Array
 
-__all__ = ["in_log_order", "microseconds", "numbers", "whole"]
+__all__ = ["in_log_order", "in_order_of", "microseconds", "numbers", "whole"]
 
 
 def in_log_order(rows: pa.Table) -> pa.Table:
     """The rows by partition and offset; those of several topics always in the same order."""
-    order = np.lexsort([numbers(rows, name) for name in ("tie", "offset", "partition")])
-    return rows if (order[1:] > order[:-1]).all() else rows.take(pa.array(order))
+    return in_order_of(rows, ("partition", "offset", "tie"))
+
+
+def in_order_of(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The rows by some columns of numbers, the first of which decides first. Costs little where they are in it already."""
+    columns = [numbers(rows, name) for name in names]
+    return rows if _ordered(columns) else rows.take(pa.array(np.lexsort(columns[::-1])))
+
+
+def _ordered(columns: Sequence[Int64Array]) -> bool:
+    undecided = np.ones(max(0, len(columns[0]) - 1), np.bool_)
+    for column in columns:
+        if (undecided & (column[1:] < column[:-1])).any():
+            return False
+        undecided &= column[1:] == column[:-1]
+    return True
 
 
 def numbers(rows: pa.Table, name: str) -> Int64Array:

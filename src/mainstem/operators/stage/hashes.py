@@ -7,14 +7,16 @@ that the two differ does no harm, because a state is always continued in the way
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.operators.stage.engine import Int64Array
+from mainstem.operators.stage.spark_hashes import buckets_of
 
-__all__ = ["key_hashes", "mixed", "text_hash"]
+__all__ = ["bucket_groups", "key_hashes", "mixed", "text_hash"]
 
 # The constants of splitmix64, a mixer whose every output bit depends on every input bit.
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -62,3 +64,15 @@ def key_hashes(columns: list[pa.ChunkedArray], count: int, salt: str) -> Int64Ar
             hashes = np.array([*values, 0], np.int64)[np.asarray(encoded.indices)]
         found = mixed(found, hashes)
     return found
+
+
+@lru_cache(maxsize=64)
+def bucket_groups(buckets: int) -> tuple[int, ...]:
+    """For each of so many buckets a number that `repartition` puts there, always the same."""
+    found: dict[int, int] = {}
+    candidate = 0
+    while len(found) < buckets:
+        group = text_hash(f"bucket {candidate}")
+        found.setdefault(int(buckets_of(np.array([group]), buckets)[0]), group)
+        candidate += 1
+    return tuple(found[bucket] for bucket in range(buckets))

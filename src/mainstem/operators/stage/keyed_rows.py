@@ -24,13 +24,15 @@ import pyarrow as pa
 
 from mainstem.log.watermark import NO_TIME
 from mainstem.operators.stage.arrow_columns import microseconds, whole
+from mainstem.operators.stage.engine import Int64Array
 from mainstem.operators.stage.frame_columns import record_field
 from mainstem.operators.stage.hashes import key_hashes
+from mainstem.operators.stage.spark_hashes import hashable, hashed_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["KeyedRows", "native_hashes", "native_tie"]
+__all__ = ["KeyedRows", "arrow_hashes", "native_hashes", "native_tie"]
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,7 @@ class KeyedRows:
         row = [table.column(field.name) for field in self.schema]
         schema = self.input_schema
         columns = [
-            key_hashes(keys, count, "group"),
-            key_hashes(keys, count, "check"),
+            *arrow_hashes(keys, count),
             *keys,
             partition,
             offset,
@@ -151,6 +152,14 @@ def native_tie(schema: pa.Schema) -> Column:
     # Spark does not hash maps; a row that differs in nothing else may stand in either order.
     names = [field.name for field in schema if "map<" not in str(field.type)]
     return F.xxhash64(*(F.col(f"`{name.replace('`', '``')}`") for name in names)) if names else F.lit(0).cast("bigint")
+
+
+def arrow_hashes(keys: Sequence[pa.ChunkedArray], count: int) -> tuple[Int64Array, Int64Array]:
+    """`group` and `check` as Spark has them, where that is known; else others."""
+    if all(hashable(key.type) for key in keys):
+        return hashed_keys([whole(key) for key in keys], count)
+    columns = list(keys)
+    return key_hashes(columns, count, "group"), key_hashes(columns, count, "check")
 
 
 def _array(column: object) -> pa.Array:

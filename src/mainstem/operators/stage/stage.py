@@ -27,6 +27,7 @@ from mainstem.log_on_spark.build import Build, current_build
 from mainstem.log_on_spark.flow_plan import STAGE_OPTION
 from mainstem.log_on_spark.spark_types import spark_schema
 from mainstem.operators.stage.engine import Engine
+from mainstem.operators.stage.packed_rows import is_packed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -80,6 +81,9 @@ class StageSpec:
     others: tuple[Preparation, ...] = ()
     # So many microseconds the event times of its rows may be behind the watermark: time is as much earlier for what follows.
     behind: int = 0
+    # What the engine takes, where the readers of topics may prepare it; see `packed_rows`. None where they must not: the
+    # preparations over Arrow must give rows the groups that Spark does, and be methods (`arrow`) of dataclasses.
+    packed: pa.Schema | None = None
 
     @property
     def preparations(self) -> tuple[Preparation, ...]:
@@ -159,6 +163,8 @@ def prepared_batch(batch: BatchStages, stage: Stage) -> DataFrame:
     if len(given) == len(stage.inputs):
         return prepared_together(stage)
     root = batch.root(stage.number)
+    if is_packed(root):
+        return root
     if len(stage.inputs) == 1:
         return stage.spec.prepare(root)
     return root.unionByName(prepared_together(stage, given)) if given else root

@@ -3,6 +3,10 @@
 A task leaves three things in files: the runs of the bucket's state, the rows that came too late, and last a *receipt* that
 names both. What follows gets its rows directly. The driver collects the receipts when the sink has taken the batch; of a
 bucket whose task ran twice it takes either, since both say the same.
+
+Which bucket a task has, its rows say. Its number among Spark's tasks does not: where what a stage gives goes into a union, or to
+several places, the tasks of other rows are counted with it, and in another batch there may be more of them. A task without
+rows could not know, so wherever that may be every bucket is given a *marker*: a row with nothing in it but a group.
 """
 
 from __future__ import annotations
@@ -21,7 +25,10 @@ from mainstem.crash_points import reach
 from mainstem.log.watermark import NO_TIME, WATERMARKED_RECORD
 from mainstem.log_on_spark.worker_memory import spare_collections
 from mainstem.operators.stage.engine import NEVER, BatchClock, Engine, Step
+from mainstem.operators.stage.hashes import bucket_groups
 from mainstem.operators.stage.memory_state import MemoryState
+from mainstem.operators.stage.packed_rows import BUCKET, is_packed, packed_markers, unpacked
+from mainstem.operators.stage.spark_hashes import buckets_of
 from mainstem.operators.stage.stage import StageSpec, stage_schema
 from mainstem.operators.stage.state_run_file import RunEntry
 from mainstem.operators.stage.state_runs import StateRuns, next_due
@@ -65,6 +72,21 @@ class StageBatch:
     state: Mapping[int, BucketState] = field(default_factory=dict)
     # As in `StageSpec`.
     behind: int = 0
+    # Whether each bucket has a marker among its rows; without, the number of a task is that of its bucket.
+    marked: bool = False
+
+    def numbered(self, rows: pa.Table, task: int) -> tuple[int, pa.Table]:
+        """Which bucket some rows are, and those of them that are no markers."""
+        if self.buckets == 1 or not rows.num_rows:
+            return min(task, self.buckets - 1), rows
+        groups = np.asarray(rows.column("group").combine_chunks())
+        bucket = int(buckets_of(groups[:1], self.buckets)[0])
+        for place in np.flatnonzero(groups == bucket_groups(self.buckets)[bucket])[::-1].tolist():
+            row = rows.slice(place, 1)
+            # A key may have that hash too; but a row of it has something else in it.
+            if all(row.column(name).null_count for name in row.column_names if name != "group"):
+                rows = pa.concat_tables([rows.slice(0, place), rows.slice(place + 1)])
+        return bucket, rows
 
     def step(self, bucket: int, rows: pa.Table) -> pa.Table:
         """Take a bucket's rows, leave its state and receipt, and give what goes on."""
@@ -75,7 +97,7 @@ class StageBatch:
         reach("stage_runs_written")
         after = BucketState(tuple(runs), state.live, before.given + done.output.num_rows)
         late = self._leave_late(bucket, done)
-        self._leave_receipt(bucket, after, done, late)
+        self._leave_receipt(bucket, after, done, late, rows.num_rows)
         return shown(done.output, bucket, before.given, self.clock.earlier(self.behind))
 
     def _leave_late(self, bucket: int, done: Step) -> str:
@@ -86,11 +108,11 @@ class StageBatch:
             writer.write_table(done.late)
         return path
 
-    def _leave_receipt(self, bucket: int, after: BucketState, done: Step, late: str) -> None:
+    def _leave_receipt(self, bucket: int, after: BucketState, done: Step, late: str, taken: int) -> None:
         event, processing = next_due(self.folder, after.runs, self.clock)
         receipt = {
             "bucket": bucket, "state": after.to_json(), "late": late, "counts": dict(done.counts),
-            "event_due": event, "processing_due": processing, "out": done.output.num_rows,
+            "event_due": event, "processing_due": processing, "in": taken, "out": done.output.num_rows,
         }  # fmt: skip
         name = f"{self.attempt}/{uuid.uuid4().hex}"
         with open(f"{name}.part", "w", encoding="utf-8") as file:
@@ -135,9 +157,22 @@ def through_stage(prepared: DataFrame, spec: StageSpec, batch: StageBatch) -> Da
         context = TaskContext.get()
         assert context is not None
         spare_collections()
-        yield from _planned(batch.step(context.partitionId(), _collected(batches, empty)), schema)
+        if taken is None:
+            bucket, rows = batch.numbered(_collected(batches, empty), context.partitionId())
+        else:
+            bucket, rows = unpacked(batches, taken, context.partitionId())
+        yield from _planned(batch.step(bucket, rows), schema)
 
     schema, empty = stage_schema(spec.engine), _empty(prepared)
+    taken = spec.packed if is_packed(prepared) else None
+    if taken is not None:
+        rows = prepared.union(packed_markers(prepared, batch.buckets)) if batch.marked else prepared
+        return _mapped(rows.repartitionById(batch.buckets, BUCKET), one_bucket, spec.engine)
+    if batch.marked and batch.buckets > 1:
+        groups = ", ".join(f"{group}L" for group in bucket_groups(batch.buckets))
+        markers = prepared.sparkSession.range(0, batch.buckets, 1, 1)
+        markers = markers.selectExpr(f"element_at(array({groups}), CAST(id AS INT) + 1) AS group")
+        prepared = prepared.unionByName(markers, allowMissingColumns=True)
     return _mapped(prepared.repartition(batch.buckets, "group"), one_bucket, spec.engine)
 
 

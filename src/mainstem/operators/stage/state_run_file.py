@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -116,9 +117,16 @@ class RunFile:
 
     def taken(self, rows: Int64Array) -> pa.RecordBatch:
         """Some rows, as the state has them."""
+        which = pa.array(rows)
+        return self._widened(lambda column: column.take(which))
+
+    def everything(self) -> pa.RecordBatch:
+        """All rows, as the state has them."""
+        return self._widened(lambda column: column)
+
+    def _widened(self, part: Callable[[pa.Array], pa.Array]) -> pa.RecordBatch:
         names = ["group", "item", "event_due", "processing_due", *self._own]
-        schema, which = self.table.schema, pa.array(rows)
-        columns = [widened(schema.field(name), self.table.column(name).take(which)) for name in names]
+        columns = [widened(self.table.schema.field(name), part(self.table.column(name))) for name in names]
         return pa.RecordBatch.from_arrays(columns, names=names)
 
 

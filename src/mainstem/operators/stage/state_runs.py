@@ -18,9 +18,12 @@ from mainstem.operators.stage.state_run_file import RunEntry, RunFile, open_run,
 
 __all__ = ["StateRuns", "next_due"]
 
-# So many runs are merged into one, if none of them is much larger than those after it.
+# So many runs are merged into one, if none of them is much larger than the newest.
 RUNS_MERGED = 8
-LARGER = 4
+LARGER = 2
+# All are merged, if they have so many times the rows that live; few rows are no matter.
+DEAD = 8
+DEAD_ROWS_MIN = 1_000
 
 
 def next_due(folder: str, entries: Sequence[RunEntry], clock: BatchClock) -> tuple[int, int]:
@@ -121,13 +124,9 @@ class StateRuns:
         return int((~gone & ~alive).sum()) - int((gone & alive).sum())
 
     def _merged(self, entries: list[RunEntry], batch: int) -> list[RunEntry]:
-        """With the newest runs merged, if there are many of about one size."""
-        count, total = 0, 0
-        for entry in reversed(entries):
-            if count and entry.rows > LARGER * max(1, total):
-                break
-            count, total = count + 1, total + entry.rows
-        if count < RUNS_MERGED:
+        """With the newest runs merged, if there are many of about one size, or all of them, if most of it is no more."""
+        count = _merged_count([entry.rows for entry in entries], self.live)
+        if not count:
             return entries
         kept, merged = entries[:-count], entries[-count:]
         runs = [open_run(self._folder, entry) for entry in merged]
@@ -138,7 +137,10 @@ class StateRuns:
             places, rows, gone = places[~gone], rows[~gone], gone[~gone]
         if not len(rows):
             return kept
-        return [*kept, write_run(self._folder, _taken(runs, places, rows, self._schema), gone, batch)]
+        # As they lie, then once in their order: faster than to take them from each run.
+        first = np.cumsum([0, *(len(run.group) for run in runs[:-1])])
+        table = pa.concat_tables([_everything(run, self._schema) for run in runs]).combine_chunks()
+        return [*kept, write_run(self._folder, table.take(pa.array(first[places] + rows)), gone, batch)]
 
     def _newest(self, found: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
         places, rows, gone = _newest_of(self._runs, found)
@@ -149,6 +151,34 @@ class StateRuns:
 
 
 _OWN = {at.name for at in STATE_COLUMNS}
+
+
+def _merged_count(sizes: Sequence[int], live: int) -> int:
+    """How many of the newest runs are to be merged, of runs with so many rows, the oldest first.
+
+    Eight of about one size; and if then there would be eight of that size, these too: so a row is merged again only when there
+    are eight times as many.
+
+    >>> _merged_count([800, 100, 100, 100, 100, 100, 100, 100], 1500), _merged_count([800, *[100] * 8], 1600)
+    (0, 8)
+    >>> _merged_count([800] * 7 + [100] * 8, 6400), _merged_count([8000, 100], 20)
+    (15, 2)
+    """
+    if sum(sizes) > DEAD * max(live, DEAD_ROWS_MIN):
+        return len(sizes)
+    count, size = 0, max(sizes[-1:], default=0)
+    while True:
+        more = 0
+        while count + more < len(sizes) and sizes[-1 - count - more] <= LARGER * max(1, size):
+            more += 1
+        if more + bool(count) < RUNS_MERGED:
+            return count
+        count += more
+        size = sum(sizes[-count:])
+
+
+def _everything(run: RunFile, schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_arrays(run.everything().select(schema.names).columns, schema=schema)
 
 
 def _numbers(rows: pa.Table, name: str) -> Any:

@@ -1,0 +1,142 @@
+"""Packed rows: the rows of a topic on their way to a stage, many of them in one value that Spark only carries.
+
+Between a topic and a stage there is often nothing but filters and columns with other names. Then the reader of the topic does all
+of it over Arrow: it prepares its rows for the engine, divides them into the stage's buckets, and gives one row for each bucket:
+
+    mainstem_bucket    int32     where it goes
+    mainstem_packed    binary    an Arrow stream of the rows as the engine takes them; columns of nulls alone are left out
+
+So Spark shuffles a handful of values where it would take tens of thousands of rows apart and put them together again, twice.
+A row has the bucket that it would have there (`spark_hashes`): whether rows come packed or not makes no difference to the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainstem.log_on_spark.option_values import to_text
+from mainstem.log_on_spark.row_condition import Condition, condition_mask
+from mainstem.operators.stage.arrow_columns import whole
+from mainstem.operators.stage.spark_hashes import buckets_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["BUCKET", "PACKED", "Packing", "is_packed", "packed_markers", "unpacked"]
+
+BUCKET = "mainstem_bucket"
+PACKED = pa.schema([(BUCKET, pa.int32()), ("mainstem_packed", pa.binary())])
+
+# So many rows, or bytes, are prepared at once: enough to be worth it, little enough for one value.
+ROWS = 100_000
+BYTES = 32 << 20
+
+
+class ArrowPreparation(Protocol):
+    """A dataclass that prepares rows over Arrow."""
+
+    def arrow(self, table: pa.Table) -> pa.Table: ...
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What a reader does with its rows for one input of a stage. A value: it is sent to Spark's workers."""
+
+    # The rows as they are read.
+    schema: pa.Schema
+    # The columns of the stage's input, each with where it is in the rows: ("at", ("record", "appended_at")).
+    columns: tuple[tuple[str, tuple[str, ...]], ...]
+    # What they must fulfil; exactly that.
+    condition: Condition | None
+    # From the input to what the engine takes, which are the columns of `taken`; "group" is one of them.
+    preparation: ArrowPreparation
+    taken: pa.Schema
+    buckets: int
+
+    def packed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """All rows of a reader, as `PACKED`."""
+        for rows in _gathered(batches):
+            values = list(self._values(self.taken_from(rows)))
+            if values:
+                numbers, packed = zip(*values, strict=True)
+                arrays = [pa.array(numbers, pa.int32()), pa.array(packed, pa.binary())]
+                yield pa.RecordBatch.from_arrays(arrays, schema=PACKED)
+
+    def taken_from(self, rows: pa.Table) -> pa.Table:
+        """What the engine takes of these rows."""
+        [batch] = rows.combine_chunks().to_batches()
+        if self.condition is not None:
+            mask = condition_mask(self.condition, batch)
+            batch = batch if pc.all(mask).as_py() else batch.filter(mask)
+        arrays = [_followed(batch, path) for _, path in self.columns]
+        table = pa.Table.from_arrays(arrays, names=[name for name, _ in self.columns])
+        return self.preparation.arrow(table).select(self.taken.names).cast(self.taken)
+
+    def _values(self, rows: pa.Table) -> Iterator[tuple[int, memoryview]]:
+        if not rows.num_rows:
+            return
+        buckets = buckets_of(np.asarray(whole(rows.column("group"))), self.buckets)
+        sent = rows.select([name for name in rows.schema.names if rows.column(name).null_count < rows.num_rows])
+        order = np.argsort(buckets, kind="stable")
+        sent = sent.take(pa.array(order))
+        ends = np.searchsorted(buckets[order], np.arange(self.buckets + 1))
+        for number in range(self.buckets):
+            first, end = int(ends[number]), int(ends[number + 1])
+            if first < end:
+                target = pa.BufferOutputStream()
+                with pa.ipc.new_stream(target, sent.schema) as writer:
+                    writer.write_table(sent.slice(first, end - first))
+                yield number, memoryview(target.getvalue())
+
+    def to_option(self) -> str:
+        """As it travels through the options of a source."""
+        return to_text(self)
+
+
+def is_packed(rows: DataFrame) -> bool:
+    """Whether the rows of a frame are packed ones."""
+    return bool(rows.columns == PACKED.names)
+
+
+def packed_markers(rows: DataFrame, buckets: int) -> DataFrame:
+    """A packed row without rows for every bucket; see `stage_task`."""
+    numbers = rows.sparkSession.range(0, buckets, 1, 1)
+    return numbers.selectExpr(f"CAST(id AS INT) AS {BUCKET}", f"CAST('' AS BINARY) AS {PACKED.names[1]}")
+
+
+def unpacked(batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) -> tuple[int, pa.Table]:
+    """Which bucket this is, and its rows as the engine takes them. Where there are none, it has the number of the task."""
+    bucket, tables = task, [schema.empty_table()]
+    for batch in batches:
+        for number, value in zip(batch.column(0), batch.column(1), strict=True):
+            bucket = number.as_py()
+            if not len(value.as_buffer()):
+                continue
+            rows = pa.ipc.open_stream(value.as_buffer()).read_all()
+            there = set(rows.schema.names)
+            columns = [rows.column(at.name) if at.name in there else pa.nulls(rows.num_rows, at.type) for at in schema]
+            tables.append(pa.Table.from_arrays(columns, schema=schema))
+    return bucket, pa.concat_tables(tables)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Small ones together: a block of the log may have one row."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(it.num_rows for it in waiting) >= ROWS or sum(it.nbytes for it in waiting) >= BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _followed(batch: pa.RecordBatch, path: tuple[str, ...]) -> Any:
+    found = batch.column(path[0])
+    return pc.struct_field(found, list(path[1:])) if path[1:] else found

@@ -1,0 +1,169 @@
+"""Spark's hashes over Arrow and numpy: a row has the same group and the same bucket whoever prepares it.
+
+`xxhash64` is what hashes keys (`keyed_rows.native_hashes`); murmur3 is by what Spark divides rows into the partitions of a
+shuffle. State that was begun with the one is continued with the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainstem.operators.stage.engine import Int64Array
+
+__all__ = ["buckets_of", "hashable", "hashed", "hashed_keys"]
+
+UInt64Array = npt.NDArray[np.uint64]
+UInt32Array = npt.NDArray[np.uint32]
+
+SEED = 42
+_P1, _P2, _P3, _P4, _P5 = (
+    np.uint64(prime)
+    for prime in (
+        0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
+    )
+)  # fmt: skip
+
+
+def hashable(kind: pa.DataType) -> bool:
+    """Whether values of a type are hashed here as Spark does."""
+    plain = (
+        pa.types.is_boolean,
+        pa.types.is_signed_integer,
+        pa.types.is_date32,
+        pa.types.is_string,
+        pa.types.is_binary,
+    )
+    return any(is_of(kind) for is_of in plain) or (pa.types.is_timestamp(kind) and kind.unit == "us")
+
+
+def hashed_keys(columns: Sequence[pa.Array], count: int) -> tuple[Int64Array, Int64Array]:
+    """`group` and `check` of keys; see `keyed_rows.native_hashes`."""
+    if not columns:
+        return np.zeros(count, np.int64), np.zeros(count, np.int64)
+    nulls = [column.is_null() for column in columns]
+    check = hashed([pa.repeat(pa.scalar("check"), 1)], 1)
+    return hashed(columns, count), hashed([*columns, *nulls], count, int(check[0]))
+
+
+def hashed(columns: Sequence[pa.Array], count: int, seed: int = SEED) -> Int64Array:
+    """`xxhash64` of some columns: each begins with the hash of those before it, a null leaves that as it is.
+
+    >>> hashed([pa.array([1, None]), pa.array(["Spark", "Spark"])], 2).tolist()
+    [5232548436287321068, -4294468057691064905]
+    """
+    found = np.full(count, np.int64(seed)).view(np.uint64)
+    for column in columns:
+        of_column = _text(column, found) if _is_text(column.type) else _number(column, found)
+        found = np.where(np.asarray(column.is_null()), found, of_column) if column.null_count else of_column
+    return found.view(np.int64)
+
+
+def buckets_of(groups: Int64Array, count: int) -> Int64Array:
+    """Which of `count` partitions rows of these groups go to.
+
+    >>> buckets_of(np.array([0, 1, 2, -5]), 7).tolist()
+    [4, 5, 5, 2]
+    """
+    words = np.ascontiguousarray(groups, np.int64).view(np.uint32).reshape(-1, 2)
+    found = np.full(len(groups), SEED, np.uint32)
+    for word in (words[:, 0], words[:, 1]):
+        mixed = _turned32(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+        found = _turned32(found ^ mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    found ^= np.uint32(8)
+    found = (found ^ (found >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    found = (found ^ (found >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    found ^= found >> np.uint32(16)
+    # As numbers with a sign; numpy's remainder is never negative.
+    return found.view(np.int32).astype(np.int64) % count
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _number(column: pa.Array, seeds: UInt64Array) -> UInt64Array:
+    kind = column.type
+    if pa.types.is_timestamp(kind) or pa.types.is_int64(kind):
+        values = np.asarray(pc.fill_null(column.cast(pa.int64()), 0)).view(np.uint64)
+        return _mixed(_word(seeds + _P5 + np.uint64(8), values))
+    plain = column.cast(pa.int8() if pa.types.is_boolean(kind) else pa.int32())
+    values = np.asarray(pc.fill_null(plain, 0)).astype(np.int32)
+    return _mixed(_half_word(seeds + _P5 + np.uint64(4), values.view(np.uint32)))
+
+
+def _text(column: pa.Array, seeds: UInt64Array) -> UInt64Array:
+    """Texts of one length at a time: their bytes are a table then."""
+    offsets = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset).astype(np.int64)
+    data = column.buffers()[2]
+    content = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    lengths = np.diff(offsets)
+    found = np.empty(len(column), np.uint64)
+    for length in np.unique(lengths):
+        rows = np.flatnonzero(lengths == length)
+        table = content[offsets[rows][:, None] + np.arange(length)[None, :]]
+        found[rows] = _bytes(table, seeds[rows])
+    return found
+
+
+def _bytes(table: npt.NDArray[np.uint8], seeds: UInt64Array) -> UInt64Array:
+    """Rows of as many bytes each."""
+    length = table.shape[1]
+    at = 0
+    found = seeds + _P5
+    if length >= 32:
+        lanes = [seeds + _P1 + _P2, seeds + _P2, seeds + np.uint64(0), seeds - _P1]
+        while at + 32 <= length:
+            for place in range(4):
+                word = _words(table, at + 8 * place)
+                lanes[place] = _turned(lanes[place] + word * _P2, 31) * _P1
+            at += 32
+        found = sum((_turned(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)), np.uint64(0) * seeds)
+        for lane in lanes:
+            found = (found ^ (_turned(lane * _P2, 31) * _P1)) * _P1 + _P4
+    found = found + np.uint64(length)
+    while at + 8 <= length:
+        found = _word(found, _words(table, at))
+        at += 8
+    if at + 4 <= length:
+        found = _half_word(found, _view(table[:, at : at + 4], np.uint32))
+        at += 4
+    for place in range(at, length):
+        found = _turned(found ^ (table[:, place].astype(np.uint64) * _P5), 11) * _P1
+    return _mixed(found)
+
+
+def _words(table: npt.NDArray[np.uint8], at: int) -> UInt64Array:
+    words: UInt64Array = _view(table[:, at : at + 8], np.uint64)
+    return words
+
+
+def _view(part: npt.NDArray[np.uint8], kind: Any) -> Any:
+    return np.ascontiguousarray(part).view(kind).reshape(-1)
+
+
+def _word(found: UInt64Array, words: UInt64Array) -> UInt64Array:
+    return _turned(found ^ (_turned(words * _P2, 31) * _P1), 27) * _P1 + _P4
+
+
+def _half_word(found: UInt64Array, words: UInt32Array) -> UInt64Array:
+    return _turned(found ^ (words.astype(np.uint64) * _P1), 23) * _P2 + _P3
+
+
+def _mixed(found: UInt64Array) -> UInt64Array:
+    found = (found ^ (found >> np.uint64(33))) * _P2
+    found = (found ^ (found >> np.uint64(29))) * _P3
+    return found ^ (found >> np.uint64(32))
+
+
+def _turned(numbers: UInt64Array, by: int) -> UInt64Array:
+    return (numbers << np.uint64(by)) | (numbers >> np.uint64(64 - by))
+
+
+def _turned32(numbers: UInt32Array, by: int) -> UInt32Array:
+    return (numbers << np.uint32(by)) | (numbers >> np.uint32(32 - by))
