@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 import mainstem
@@ -172,3 +173,16 @@ def test_without_any_java_it_is_said_what_to_install(monkeypatch):
         java_runtime.java_home({"PATH": ""})
     assert str(raised.value) == "there is no Java on this machine"
     assert java_runtime.java_home({"PATH": "", "JAVA_HOME": "/opt/java"}) is None
+
+
+def test_what_a_batch_sends_along_says_not_where_each_value_came_from(spark: SparkSession) -> None:
+    java = spark._jvm
+    sent = spark._jsparkSession.sessionState().newHadoopConf()
+    origins = java.Class.forName("org.apache.hadoop.conf.Configuration").getDeclaredField("updatingResource")
+    origins.setAccessible(True)
+    # Those that Spark itself has set since.
+    assert origins.get(sent).size() < 100
+    usual = java.org.apache.hadoop.conf.Configuration()
+    assert usual.size() > 500
+    for name in ("hadoop.tmp.dir", "fs.permissions.umask-mode", "fs.defaultFS"):
+        assert sent.get(name) == usual.get(name)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from mainstem.errors import Unavailable
 from mainstem.log_on_spark.java_runtime import java_home
+from mainstem.log_on_spark.light_configuration import forget_origins
 from mainstem.log_on_spark.local_files import set_modes_in_java
 from mainstem.log_on_spark.own_script import own_script
 
@@ -83,6 +84,7 @@ def spark_session(address: str, settings: Mapping[str, str] | None = None) -> Sp
     with _quiet_java(), _own_interrupts():
         session = builder.getOrCreate()
     set_modes_in_java(session)
+    forget_origins(session)
     return session
 
 
