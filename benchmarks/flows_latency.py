@@ -6,20 +6,19 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median, quantiles
 
 import mainstem
 from benchmarks import bids_per_auction, spark_bids_per_auction
+from benchmarks.background_run import running
 from benchmarks.figure import Figure
 from benchmarks.flows_program import fill
 from benchmarks.flows_run import FlowsRun, say
@@ -91,22 +90,6 @@ def _p95(seconds: list[float]) -> float:
     return quantiles(seconds, n=20)[-1]
 
 
-@contextmanager
-def _running(*command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is there for as long as `with` lasts."""
-    with open(os.environ.get("BENCHMARK_LOG", os.devnull), "ab") as log:
-        process = subprocess.Popen([sys.executable, *command], stdout=log, stderr=log)
-        try:
-            yield process
-        finally:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
 def _mainstem_run(home: str) -> list[str]:
     command = str(Path(sys.executable).parent / "mainstem")
     return [command, "run", str(Path(bids_per_auction.__file__)), "--home", home]
@@ -131,7 +114,7 @@ def _cold_ours(run: FlowsRun) -> float:
     with tempfile.TemporaryDirectory(dir=run.folder) as home, mainstem.open(home, upkeep="manual") as stem:
         fill(stem, "live_bids", Nexmark(events=run.events), rows=COLD_ROWS)
         begun = time.perf_counter()
-        with _running(*_mainstem_run(home)) as process:
+        with running(*_mainstem_run(home)) as process:
             return _seconds_until(lambda: _view_has_rows(stem), process, begun)
 
 
@@ -145,7 +128,7 @@ def _cold_plain(run: FlowsRun) -> float:
         pq.write_table(pa.table(rows), f"{folder}/files/bids.parquet")
         begun = time.perf_counter()
         script = str(Path(spark_bids_per_auction.__file__))
-        with _running(script, "first", json.dumps(PLAIN_SETTINGS), f"{folder}/files", folder) as process:
+        with running(script, "first", json.dumps(PLAIN_SETTINGS), f"{folder}/files", folder) as process:
             return _seconds_until(lambda: os.path.exists(f"{folder}/out/batch=0/_SUCCESS"), process, begun)
 
 
@@ -164,7 +147,7 @@ def _append_to_visible(run: FlowsRun) -> list[float]:
     try:
         with mainstem.open(home, upkeep="manual") as stem:
             stem.create_topic("live_bids", schema=SCHEMAS["bids"], key=KEYS["bids"], event_time="at", partitions=2)
-            with _running(*_mainstem_run(home)) as process, _Appender(stem) as appender:
+            with running(*_mainstem_run(home)) as process, _Appender(stem) as appender:
                 _seconds_until(lambda: _view_has_rows(stem), process, time.perf_counter())
                 warm_at = time.perf_counter() + WARM_UP_SECONDS
                 chance = random.Random(0)

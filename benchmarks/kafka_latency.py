@@ -7,18 +7,15 @@ ways: in batches on the embedded log, in batches on Kafka, in real time on Kafka
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Literal
 
+from benchmarks.background_run import running
 from benchmarks.figure import Figure
 from benchmarks.flows_run import say
 from benchmarks.paired_timing import shown_seconds
@@ -74,24 +71,16 @@ def _seconds_through(folder: str, address: str, pace: Pace, seconds: float) -> l
     with Mainstem(open_log(home, address or None), home=home) as stem:
         for name in ("sent", "passed"):
             stem.create_topic(name, schema=SCHEMA)
-        with _running(home, address, pace) as process:
+        program = [
+            "-m",
+            "benchmarks.kafka_latency_program",
+            pace,
+            "--home",
+            home,
+            *(["--log", address] if address else []),
+        ]
+        with running(*program) as process:
             return _measured(stem, process, seconds)
-
-
-@contextmanager
-def _running(home: str, address: str, pace: Pace) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "benchmarks.kafka_latency_program", pace, "--home", home]
-    with open(os.environ.get("BENCHMARK_LOG", os.devnull), "ab") as log:
-        process = subprocess.Popen([*command, *(["--log", address] if address else [])], stdout=log, stderr=log)
-        try:
-            yield process
-        finally:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
 
 def _measured(stem: Mainstem, process: subprocess.Popen[bytes], seconds: float) -> list[float]:

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainstem import Mainstem, crash_points
-from mainstem.errors import FlowFailed
+from mainstem.errors import Corrupt, FlowFailed
 from mainstem.operators.stage.stage_manifest import StageManifests
-from mainstem.operators.stage.state_run_file import RunEntry
+from mainstem.operators.stage.state_run_file import RunEntry, open_run
 from tests.spark.memory_sink import MemorySink
 
 if TYPE_CHECKING:
@@ -144,3 +144,19 @@ def damaged_runs(manifests: StageManifests) -> list[tuple[str, RunEntry]]:
                     file.write(bytes([byte ^ 4]))
                 found.append((f"{manifests.folder}/{stage}", RunEntry(**run)))
     return found
+
+
+def refused_as_damaged(stem: Mainstem, flows: Flows, runs: list[tuple[str, RunEntry]]) -> None:
+    """A run over damaged state is refused, and so is every file of it."""
+    # Processes that knew the files before would not look at them again.
+    environment = stem.spark.sparkContext.environment
+    environment["MAINSTEM_TEST"] = "fresh workers"
+    try:
+        with pytest.raises(FlowFailed) as raised:
+            stem.run(flows, until="idle")
+    finally:
+        del environment["MAINSTEM_TEST"]
+    assert "state of a flow is damaged" in "\n".join([str(raised.value), *raised.value.__notes__])
+    for folder, run in runs:
+        with pytest.raises(Corrupt):
+            open_run(folder, run)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,17 +19,7 @@ from mainstem.log_on_spark.topic_request import TopicRequest
 from mainstem.operators import tumbling, windowed
 from mainstem.stem import Mainstem
 from tests.spark.memory_sink import MemorySink
-
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-SCHEMA = "order_id STRING, amount BIGINT, at TIMESTAMP"
-
-
-def rows(first: int, end: int) -> list[dict[str, Any]]:
-    return [{"order_id": f"o-{n}", "amount": n, "at": NOON + timedelta(seconds=n)} for n in range(first, end)]
-
-
-def seen(sink: MemorySink) -> list[tuple[str, int]]:
-    return sorted((row["topic"], row["amount"]) for tries in sink.attempts.values() for row in tries[-1])
+from tests.spark.regional_orders import SCHEMA, rows, seen
 
 
 def made(stem: Mainstem, name: str, **more: Any) -> Any:

@@ -1,7 +1,6 @@
 """Several topics as one stream: which topics those are, and how later ones join it."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,7 @@ from mainstem.log_on_spark.topic_request import TopicRequest
 from mainstem.log_on_spark.topics_stream_reader import TopicsStreamReader
 from mainstem.stem import Mainstem
 from tests.spark.memory_sink import MemorySink
-
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-SCHEMA = "order_id STRING, amount BIGINT, at TIMESTAMP"
-
-
-def rows(first: int, end: int) -> list[dict[str, Any]]:
-    return [{"order_id": f"o-{n}", "amount": n, "at": NOON + timedelta(seconds=n)} for n in range(first, end)]
-
-
-def seen(sink: MemorySink) -> list[tuple[str, int]]:
-    return sorted((row["topic"], row["amount"]) for tries in sink.attempts.values() for row in tries[-1])
+from tests.spark.regional_orders import SCHEMA, rows, seen
 
 
 def test_own_topics_never_fit(stem: Mainstem):
