@@ -4,14 +4,16 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 import mainstem
 from mainstem.errors import MainstemError
+from mainstem.log.embedded.files import RealFiles
 from mainstem.log.embedded.group_commit import GroupCommit
-from mainstem.log.embedded.partition_lock import PartitionLock
+from mainstem.log.embedded.partition_lock import WRITE, PartitionLock, release_lock, share_lock
 
 THREADS, ROUNDS, FILES = 4, 12, 40
 # A broken build is caught within a few; so many that it always is.
@@ -68,6 +70,7 @@ def test_who_appends_while_it_closes_is_told(tmp_path: Path, partitions: int) ->
 def broken(folder: str) -> None:
     """A build whose close waits for nobody: ends well once somebody was told anything but the truth, or wrote astray."""
     GroupCommit.close = lambda self, refusal: None  # type: ignore[method-assign]
+    PartitionLock.quiet = lambda self: nullcontext()  # type: ignore[assignment,method-assign,return-value]
     PartitionLock.close = lambda self: self._files.close(self.handle)  # type: ignore[method-assign]
     wrong: list[object] = []
     threading.excepthook = wrong.append
@@ -90,3 +93,46 @@ def test_a_close_that_waits_for_nobody_would_be_caught(tmp_path: Path, repositor
     known = {**os.environ, "PYTHONPATH": f"{repository}/src:{repository}"}
     done = subprocess.run([sys.executable, "-c", asked], env=known, cwd=repository, capture_output=True, timeout=600)
     assert b"it was not noticed" not in done.stderr
+
+
+def test_who_holds_a_lock_may_share_another_while_the_first_is_given_back(tmp_path: Path) -> None:
+    files = RealFiles()
+    for name in ("one", "other"):
+        (tmp_path / name).touch()
+    lock = share_lock(files, f"{tmp_path}/one")
+    held = threading.Event()
+
+    def hold() -> None:
+        with lock.held(WRITE):
+            held.set()
+            while lock.users:
+                held.wait(0.001)
+            release_lock(share_lock(files, f"{tmp_path}/other"))
+
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    held.wait()
+    giver = threading.Thread(target=release_lock, args=(lock,), daemon=True)
+    giver.start()
+    for thread in (holder, giver):
+        thread.join(30)
+        assert not thread.is_alive()
+    with pytest.raises(MainstemError, match="is closed"), lock.held(WRITE):
+        pass
+
+
+def test_a_lock_that_is_shared_again_while_it_is_given_back_stays_open(tmp_path: Path) -> None:
+    files = RealFiles()
+    (tmp_path / "one").touch()
+    lock = share_lock(files, f"{tmp_path}/one")
+    with lock.quiet():
+        giver = threading.Thread(target=release_lock, args=(lock,), daemon=True)
+        giver.start()
+        while lock.users:
+            giver.join(0.001)
+        assert share_lock(files, f"{tmp_path}/one") is lock
+    giver.join(30)
+    with lock.held(WRITE):
+        pass
+    release_lock(lock)
+    assert lock.handle < 0

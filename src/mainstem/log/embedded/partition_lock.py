@@ -92,9 +92,9 @@ class PartitionLock:
             yield
 
     def close(self) -> None:
-        with self.quiet():
-            handle, self.handle = self.handle, -1
-            self._files.close(handle)
+        """While it is quiet."""
+        handle, self.handle = self.handle, -1
+        self._files.close(handle)
 
     def _wait(self, byte: int) -> None:
         started = time.monotonic()
@@ -184,7 +184,12 @@ def release_lock(lock: PartitionLock) -> None:
     """Close the handle when its last user in this process has gone."""
     with _shared_guard:
         lock.users -= 1
-        if lock.users == 0:
+        if lock.users:
+            return
+    # In this order: who holds a lock may want to share another one.
+    with lock.quiet(), _shared_guard:
+        # Somebody may have come meanwhile, or come and gone.
+        if lock.users == 0 and lock.handle >= 0:
             _shared.pop(lock.key, None)
             lock.close()
 
