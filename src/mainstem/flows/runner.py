@@ -137,6 +137,7 @@ class RunningFlows:
         failures = 0
         while not handle.stopping.is_set():
             before = handle.batches
+            handle.raised = handle.query = None
             try:
                 self._run_once(handle)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is told to who asks for this flow
@@ -191,9 +192,10 @@ class RunningFlows:
         check_sources(planned, checkpoint, self._stem.log)
         sink_id = check_sink_topic(planned, known, checkpoint, self._stem.log)
         sink = planned.flow.into
-        run = store.begin(
-            version, plan=planned.plan, sink=f"{sink.kind} {sink.name}", sink_id=sink_id, sources=planned.sources,
-            pace=planned.flow.pace,
+        # Noted at once: what begins anew after this attempt may fail at the next line.
+        run = handle.run = store.begin(
+            version, after=handle.run, plan=planned.plan, sink=f"{sink.kind} {sink.name}", sink_id=sink_id,
+            sources=planned.sources, pace=planned.flow.pace,
         )  # fmt: skip
         if planned.flow.pace == "real-time":
             self._run_in_real_time(handle, run, checkpoint)
@@ -205,7 +207,6 @@ class RunningFlows:
                 store.note(run, sink_id=self._stem.log.open_topic(sink.name).id)
             check_held(planned, writer, checkpoint)
             check_checkpoint(checkpoint, writer.held, accounts="rows" if sink.kind == "topic" else "every batch")
-            handle.run = run
             catch_up = NativeCatchUp.begin(planned, checkpoint, self._stem.log)
             if catch_up is not None and not catch_up.over:
                 catch_up.prepare()
@@ -233,7 +234,6 @@ class RunningFlows:
 
     def _run_in_real_time(self, handle: FlowHandle, run: FlowRun, checkpoint: str) -> None:
         """The query is Spark's own from end to end."""
-        handle.run = run
         planned, log = handle.planned, self._stem.log
         check_checkpoint(checkpoint, held=-1)
         look_through_last_batch(log, checkpoint)
@@ -272,7 +272,6 @@ class RunningFlows:
         self, handle: FlowHandle, rows: DataFrame, writer: BatchWriter, run: FlowRun, checkpoint: str,
         catch_up: NativeCatchUp | None, staged: StagedBatches | None = None,
     ) -> StreamingQuery:  # fmt: skip
-        handle.raised = None
         context = rows.sparkSession.sparkContext
         context.setLocalProperty("spark.scheduler.pool", handle.name)
         home, spark_home = self._stem.home, checkpoint

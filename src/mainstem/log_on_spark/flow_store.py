@@ -121,10 +121,15 @@ class FlowStore:
         found: dict[str, Any] = self.read().get("runs", {}).get(str(version), {})
         return found
 
-    def begin(self, version: int = 1, **facts: Any) -> FlowRun:
-        """Begin a run of a version; older ones of it are fenced from here on. Facts are kept with it."""
+    def begin(self, version: int = 1, *, after: FlowRun | None = None, **facts: Any) -> FlowRun:
+        """Begin a run of a version; older ones of it are fenced from here on. Facts are kept with it.
+
+        One that goes on `after` another of the same process takes over from nobody else: raises `Fenced` if it would.
+        """
 
         def raised(known: dict[str, Any]) -> dict[str, Any]:
+            if after is not None and after.version == version:
+                _check_current(known.get("runs", {}).get(str(version), {}), after)
             epoch = known.get("epoch", 0) + 1
             runs, run = known.get("runs", {}), {**facts, "process": this_process()}
             return {**known, "epoch": epoch, "runs": {**runs, str(version): run | {"epoch": epoch}}}

@@ -1,9 +1,15 @@
 """Slots: an end comes back, a damaged one does not, and one that is caught in the middle of a write is read again."""
 
+import os
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainstem.errors import MainstemError
 from mainstem.log.embedded import heads
+from mainstem.log.embedded.files import RealFiles
 from mainstem.log.embedded.heads import SLOT_BYTES, End, Slots, create_slots, decode_end, encode_end, new_end
 from tests.log.embedded.memory_files import MemoryFiles
 
@@ -65,6 +71,32 @@ def test_a_damaged_slot_is_given_up_after_a_moment(monkeypatch):
     monkeypatch.setattr(heads.time, "sleep", waited.append)
     assert opened.read_all(2) == [None, None]
     assert 0 < sum(waited) < 0.1
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_one_that_is_closed_under_its_reader_gives_nothing(tmp_path: Path, taken: bool) -> None:
+    """Neither an error of the system's, nor, once the handle means another file, what stands in that."""
+    files = RealFiles()
+    for name, end in (("heads", ONE), ("others", TWO)):
+        create_slots(files, f"{tmp_path}/{name}", [end])
+    other = -1
+
+    class ClosedMeanwhile(RealFiles):
+        def pread(self, handle: int, length: int, position: int) -> bytes:
+            nonlocal other
+            opened.close()
+            if taken:
+                other = os.open(f"{tmp_path}/others", os.O_RDONLY)
+                assert other == handle
+            return super().pread(handle, length, position)
+
+    opened = Slots(ClosedMeanwhile(), f"{tmp_path}/heads")
+    try:
+        with pytest.raises(MainstemError, match="is closed"):
+            opened.read(0)
+    finally:
+        if other >= 0:
+            os.close(other)
 
 
 def test_of_two_ends_the_later_one_is_greater_by_epoch_then_segment_then_position():

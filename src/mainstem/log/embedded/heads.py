@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 import time
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import google_crc32c
 
@@ -101,21 +101,32 @@ def decode_end(data: bytes) -> End | None:
     return End(flags, epoch, *rest)
 
 
-class Slots:
-    """A file of slots, open. Any number of readers; writers of one slot agree among themselves by a lock."""
+class Opened(Protocol):
+    """Who keeps a file open: below zero once it is closed."""
 
-    def __init__(self, files: Files, path: str, handle: int | None = None) -> None:
+    handle: int
+
+
+class Slots:
+    """A file of slots, open. Any number of readers; writers of one slot agree among themselves by a lock.
+
+    It may be closed while somebody reads: a handle is a number and may mean another file by then, so what was read counts
+    only if the file is open afterwards. Writers are waited for by who closes it.
+    """
+
+    def __init__(self, files: Files, path: str, opened: Opened | None = None) -> None:
         self.path = path
         self._files = files
         # A file with record locks on it must not be opened and closed beside: the locks would go with the handle.
-        self._handle = files.open(path) if handle is None else handle
+        self._handle = files.open(path) if opened is None else -1
+        self._keeper = opened
         # The bytes of each slot as they were last read or written, and what they say: most reads find the same again.
         self._seen: dict[int, tuple[bytes, End]] = {}
 
     def read(self, slot: int) -> End | None:
         """What stands in a slot; None when it is not there or damaged."""
         for number in range(TRIES):
-            data = self._files.pread(self._opened(), SLOT_BYTES, slot * SLOT_BYTES)
+            data = self._read(SLOT_BYTES, slot * SLOT_BYTES)
             end = self._decoded(slot, data)
             if end is not None:
                 return end
@@ -126,9 +137,15 @@ class Slots:
         return None
 
     def read_all(self, count: int) -> list[End | None]:
-        data = self._files.pread(self._opened(), SLOT_BYTES * count, 0)
+        data = self._read(SLOT_BYTES * count, 0)
         ends = [self._decoded(slot, data[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]) for slot in range(count)]
         return [self.read(slot) if end is None else end for slot, end in enumerate(ends)]
+
+    def _read(self, length: int, position: int) -> bytes:
+        try:
+            return self._files.pread(self._opened(), length, position)
+        finally:
+            self._opened()
 
     def _decoded(self, slot: int, data: bytes) -> End | None:
         seen = self._seen.get(slot)
@@ -149,9 +166,10 @@ class Slots:
         self._files.close(handle)
 
     def _opened(self) -> int:
-        if self._handle < 0:
+        handle = self._handle if self._keeper is None else self._keeper.handle
+        if handle < 0:
             raise closed(f'"{self.path}"')
-        return self._handle
+        return handle
 
 
 def create_slots(files: Files, path: str, ends: list[End]) -> None:

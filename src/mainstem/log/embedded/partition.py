@@ -77,7 +77,7 @@ class Partition:
             self.lock = share_lock(files, f"{folder}/tail")
         except OSError as error:
             raise self._not_opened(error) from error
-        self._tail = Slots(files, f"{folder}/tail", self.lock.handle)
+        self._tail = Slots(files, f"{folder}/tail", self.lock)
         self._publisher = Publisher(files, folder, heads, slot, self._tail, self.lock, title=title, synced=synced)
         # These three are guarded by the write lock.
         self._writer: SegmentWriter | None = None

@@ -44,7 +44,7 @@ def upkeep_of(partition: Partition) -> Iterator[None]:
     """Inside, nobody else seals, compacts, drops or deletes; and what earlier passes left half done is gone."""
     with _our_errors(partition), partition.lock.held(UPKEEP):
         # Its folder may be gone, or be another topic's by now.
-        tail = Slots(partition.files, partition.lock.path, partition.lock.handle).read(WRITTEN)
+        tail = Slots(partition.files, partition.lock.path, partition.lock).read(WRITTEN)
         if tail is not None and tail.flags & DELETED:
             raise deleted(partition.title)
         clear_leftovers(partition)
