@@ -17,10 +17,11 @@ help: ## print the targets
 setup: $(STAMP) ## make .venv, and install what the operating system must give
 
 # The stamp is written last, so an interrupted set-up is done again.
-$(STAMP): pyproject.toml constraints.txt scripts/make_environment scripts/system_packages scripts/fetch_jars
+$(STAMP): pyproject.toml constraints.txt scripts/make_environment scripts/system_packages scripts/fetch_jars scripts/make_java_archive
 	@scripts/make_environment .venv
 	@scripts/fetch_jars .venv
 	@scripts/system_packages
+	@scripts/make_java_archive .venv
 	@touch $(STAMP)
 
 test: lint ## lint, then every test

@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -31,8 +32,12 @@ hypothesis.settings.load_profile("mainstem")
 # What a test process holds of Spark, SQLite and Arrow is not a forked child's to take apart: its threads are not there.
 os.register_at_fork(after_in_child=gc.freeze)
 
-# A test's Java lives for seconds: its second compiler, for what runs for hours, takes a third of a run's processor time.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+# A test's Java lives for seconds: its second compiler, for what runs for hours, takes a third of a run's processor time. And
+# its classes come from an archive (scripts/make_java_archive); programs whose class path is another one do without it.
+os.environ.setdefault(
+    "JDK_JAVA_OPTIONS",
+    f"-XX:TieredStopAtLevel=1 -XX:SharedArchiveFile={sys.prefix}/spark.jsa -Xlog:cds=off -Xlog:cds+dynamic=off",
+)
 
 # Tools for file systems lie where the path of an ordinary user does not look.
 _SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
@@ -104,6 +109,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+    items[:] = small_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def small_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """The same tests; in each worker's share (all begin with equal ones) those that fork come first and those with Spark last:
+    to fork a process that has had Spark in it costs many times as much."""
+    kinds: list[list[pytest.Item]] = [[], [], []]
+    for item in items:
+        with_spark = "spark" in getattr(item, "fixturenames", ())
+        kinds[0 if item.get_closest_marker("forks") else 2 if with_spark else 1].append(item)
+    shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for kind in kinds:
+        for number, share in enumerate(shares):
+            share.extend(kind[len(kind) * number // workers : len(kind) * (number + 1) // workers])
+    return [item for share in shares for item in share]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

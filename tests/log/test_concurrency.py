@@ -29,6 +29,8 @@ from mainstem.stem import Mainstem
 from tests.contracts.other_process import Line, OtherProcess
 from tests.log.synced_files import SyncedFiles
 
+pytestmark = pytest.mark.forks
+
 SECONDS = float(os.environ.get("MAINSTEM_SOAK_SECONDS", "60" if os.environ.get("CI") == "true" else "20"))
 WRITERS, FOLLOWERS, PARTITIONS = 4, 4, 4
 # How many rows at a time each follower asks for.

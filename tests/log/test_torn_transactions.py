@@ -20,6 +20,8 @@ from mainstem.log.embedded.partition_state import PartitionState
 from mainstem.stem import Mainstem
 from tests.contracts.other_process import Line, OtherProcess
 
+pytestmark = pytest.mark.forks
+
 SECONDS = float(os.environ.get("MAINSTEM_SOAK_SECONDS", "60" if os.environ.get("CI") == "true" else "20")) / 4
 TOPICS, PARTITIONS = ("debits", "credits"), 3
 PLACES = len(TOPICS) * PARTITIONS

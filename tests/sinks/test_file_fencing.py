@@ -11,6 +11,8 @@ from mainstem.errors import Fenced, LockHeld
 from mainstem.sinks.folder_lock import folder_lock
 from tests.sinks.arrow_file_writer import ArrowFileWriter, begin, committed_ids, globbed_ids, write
 
+pytestmark = pytest.mark.forks
+
 FENCED, COMMITTED = 7, 0
 
 

@@ -19,6 +19,8 @@ from mainstem.sinks.file_commits import CommittedBatch
 from mainstem.sinks.file_writer import FileWriter
 from tests.sinks.arrow_file_writer import ArrowFileWriter, begin, committed_ids, globbed_ids, killed_at, rows_of, write
 
+pytestmark = pytest.mark.forks
+
 SEED = 4_101
 KILLS = 40
 BATCHES = 4

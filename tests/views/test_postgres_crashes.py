@@ -20,6 +20,8 @@ from tests.contracts.view_rows import SCHEMA, replayed, rows, shown
 from tests.views import killed_writer, test_view_readers
 from tests.views.killed_writer import STATES, check_whole, run_until_killed, stopped_at, write_from
 
+pytestmark = pytest.mark.forks
+
 OpenRevenue = Callable[[Path], View]
 
 

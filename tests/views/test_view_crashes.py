@@ -14,6 +14,8 @@ from tests.contracts.other_process import Line, OtherProcess
 from tests.contracts.view_rows import SCHEMA, replayed, rows, shown
 from tests.views.killed_writer import STATES, check_whole, open_revenue, run_until_killed, write_from
 
+pytestmark = pytest.mark.forks
+
 POINTS = ["view_rows_written", "view_batch_written", "view_checked", "view_committed"]
 
 

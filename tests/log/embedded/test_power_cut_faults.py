@@ -22,6 +22,7 @@ PARTITIONS = 2
 ROWS = 100
 
 pytestmark = [
+    pytest.mark.forks,
     needs("xfsprogs", command="xfs_io"),
     needs("xfsprogs", command="mkfs.xfs"),
     needs("e2fsprogs", command="mkfs.ext4"),

@@ -13,6 +13,8 @@ import mainstem
 from tests.log.embedded.forked_writers import TOPIC, CheckedTopic, ForkedWriter, create
 from tests.log.embedded.mutants import mutant
 
+pytestmark = pytest.mark.forks
+
 SEED = 1_001
 POINTS = 1_000
 KILLS = 200

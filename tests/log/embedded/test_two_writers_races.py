@@ -24,6 +24,8 @@ from tests.log.embedded.acknowledged import Acknowledged, Stored, make_partition
 from tests.log.embedded.memory_files import MemoryFiles
 from tests.log.embedded.mutants import mutant
 
+pytestmark = pytest.mark.forks
+
 SEED = 12_012
 RACES = 1_000
 
