@@ -21,7 +21,7 @@ KILLS = 200
 ACKNOWLEDGED = 1_000_000
 WRITERS = 3
 PARTITIONS = 3
-ROWS = 500
+ROWS = 100
 
 # How long the writers are left alone before the next one is killed.
 MILLISECONDS_MAX = 16
