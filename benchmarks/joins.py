@@ -1,7 +1,7 @@
-"""The speed of joins: `python -m benchmarks.joins [--events 2000000] [--only q20,q3] [--rounds 1] [--json]`.
+"""The speed of joins: `python -m benchmarks.joins [--rows 2000000] [--only q20,q3] [--rounds 1] [--json]`.
 
 Rates are rows per CPU-second of the whole process tree, as a share of what Spark's own operator does with the same rows from the
-same topics in the same batches of about 100,000 events, on RocksDB and on its default store; both sides agree on the rows. Each
+same topics in the same batches of about 100,000 rows, on RocksDB and on its default store; both sides agree on the rows. Each
 runs twice in one session and is measured the second time. And of q20 how much cheaper a row is that was there before. Prints a
 table, and as the last line all of it as one line of JSON (with --json only that).
 """
@@ -25,13 +25,13 @@ LIVE_ROWS, LIVE_BATCHES = 1_000, 40
 CATCH_UP = "catch-up"
 
 
-def figures_of(query: str, events: int, rounds: int) -> list[Figure]:
+def figures_of(query: str, rows: int, rounds: int) -> list[Figure]:
     """One query on all sides, in turns."""
     found: dict[str, list[Measured]] = {"rocksdb": [], "memory": [], "ours": []}
     for _ in range(rounds):
         for side, measured in found.items():
             say(f"{query}: {side}")
-            measured.append(run_measured("benchmarks.joins_program", query, side, "--events", str(events)))
+            measured.append(run_measured("benchmarks.joins_program", query, side, "--rows", str(rows)))
     answers = [{name: of[0].facts[name] for name in ("pairs", "total")} for of in found.values()]
     if any(answer != answers[0] for answer in answers):
         raise RuntimeError(f"the answers differ: {dict(zip(found, answers, strict=True))}")
@@ -56,16 +56,16 @@ def figures_of(query: str, events: int, rounds: int) -> list[Figure]:
     return figures
 
 
-def catch_up(events: int) -> list[Figure]:
+def catch_up(rows: int) -> list[Figure]:
     """How much cheaper a row is that was there before the flow began than one that comes in a small batch."""
     say("catch-up: behind")
-    behind = run_measured("benchmarks.joins_program", "q20", "ours", "--events", str(events), "--behind")
+    behind = run_measured("benchmarks.joins_program", "q20", "ours", "--rows", str(rows), "--behind")
     say("catch-up: live")
     few = str(LIVE_ROWS * LIVE_BATCHES)
-    live = run_measured("benchmarks.joins_program", "q20", "ours", "--events", few, "--part", str(LIVE_ROWS))
+    live = run_measured("benchmarks.joins_program", "q20", "ours", "--rows", few, "--part", str(LIVE_ROWS))
     return [
         Figure(
-            f"q20: times the rate of live batches of {LIVE_ROWS:,} events, behind by {events:,}",
+            f"q20: times the rate of live batches of {LIVE_ROWS:,} rows, behind by {rows:,}",
             behind.rate / live.rate,
             at_least=5,
             detail=f"{behind.rate / 1e3:,.0f} against {live.rate / 1e3:,.1f} thousand rows per CPU-second",
@@ -78,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.joins", description=(__doc__ or "").partition("\n\n")[2]
     )
-    parser.add_argument("--events", type=int, default=2_000_000, help="how many Nexmark events there are")
+    parser.add_argument("--rows", type=int, default=2_000_000, help="how many rows the topics of a query have")
     parser.add_argument(
         "--only", default=",".join([*GOALS, CATCH_UP]), help=f"some of: {', '.join([*GOALS, CATCH_UP])}"
     )
@@ -90,9 +90,7 @@ def main() -> None:
     for query in arguments.only.split(","):
         try:
             found = (
-                catch_up(arguments.events)
-                if query == CATCH_UP
-                else figures_of(query, arguments.events, arguments.rounds)
+                catch_up(arguments.rows) if query == CATCH_UP else figures_of(query, arguments.rows, arguments.rounds)
             )
             print(table(found), file=sys.stderr, flush=True)
             figures += found
@@ -101,7 +99,7 @@ def main() -> None:
             print(f"{query}: {error}", file=sys.stderr)
     if not arguments.json:
         print(table(figures))
-    facts = {"figures": [it.to_json() for it in figures], "failed": failed, "events": arguments.events}
+    facts = {"figures": [it.to_json() for it in figures], "failed": failed, "rows": arguments.rows}
     print(json.dumps({**facts, "cores": os.cpu_count()}))
     sys.exit(1 if failed else 0)
 

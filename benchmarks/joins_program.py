@@ -1,8 +1,8 @@
-"""Joins by Spark itself and by Mainstem over the same topics: `python -m benchmarks.joins_program QUERY SIDE --events N`.
+"""Joins by Spark itself and by Mainstem over the same topics: `python -m benchmarks.joins_program QUERY SIDE --rows N`.
 
-QUERY is q3, q8, q18 or q20 of Nexmark; SIDE is rocksdb or memory (Spark's own operator, on either of its stores) or ours. Events are
-appended in parts of about a hundred thousand (`--part`), and each part is waited for, so that both sides have the same batches;
-with `--behind` all of them are there before the query begins. Runs twice in one session, measures the second time and prints
+QUERY is q3, q8, q18 or q20 of Nexmark; SIDE is rocksdb or memory (Spark's own operator, on either of its stores) or ours. Rows of
+the query's topics are appended in parts of a hundred thousand (`--part`), and each part is waited for, so that both sides have the
+same batches; with `--behind` all of them are there before the query begins. Runs twice in one session, measures the second time and prints
 what it used; the facts have a sum over the rows that both must agree on.
 """
 
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import mainstem
 from benchmarks import process_tree
 from benchmarks.measured_run import Measured, Stopwatch, tell
-from benchmarks.nexmark import SCHEMAS, Nexmark
+from benchmarks.nexmark import SCHEMAS, Kind, Nexmark
 from benchmarks.nexmark_queries import WATERMARK
 from benchmarks.windows_program import Kept
 from mainstem.flows.flow import Flow
@@ -36,7 +36,7 @@ STORES = {
     "memory": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
 }
 # Which topics a query reads, and which column of its rows is added up.
-QUERIES = {
+QUERIES: dict[str, tuple[tuple[Kind, ...], str]] = {
     "q3": (("people", "auctions"), "auction"),
     "q8": (("people", "auctions"), "person"),
     "q18": (("bids",), "at"),
@@ -97,23 +97,25 @@ def by_mainstem(stem: Mainstem, query: str, names: dict[str, str]) -> DataFrame:
 class Feed:
     """The topics of one run, appended to part by part."""
 
-    def __init__(self, stem: Mainstem, query: str, run: str, market: Nexmark, part: int = PART) -> None:
+    def __init__(self, stem: Mainstem, query: str, run: str, rows: int, part: int = PART) -> None:
         self.stem = stem
-        self.market = market
-        self.part = part
+        # Of all events only some are in these topics.
+        of_a_thousand = sum(Nexmark(events=1_000).count(kind) for kind in QUERIES[query][0])
+        self.market = Nexmark(events=rows * 1_000 // of_a_thousand)
+        self.part = part * 1_000 // of_a_thousand
         # Whatever is appended at once comes in batches as large as the flow takes them.
         self.appended = 0
         self.names = {kind: f"{kind}_{run}" for kind in QUERIES[query][0]}
         for kind, name in self.names.items():
-            stem.create_topic(name, schema=SCHEMAS[kind], event_time="at", partitions=2)  # type: ignore[index]
+            stem.create_topic(name, schema=SCHEMAS[kind], event_time="at", partitions=2)
 
     def parts(self) -> Iterator[int]:
         """Append the next part; how many rows it has."""
         for start in range(0, self.market.events, self.part):
             appended = 0
             for kind, name in self.names.items():
-                ends = [Nexmark(events=at).count(kind) for at in (start, min(start + self.part, self.market.events))]  # type: ignore[arg-type]
-                rows = self.market.rows(kind, *ends)  # type: ignore[arg-type]
+                ends = [Nexmark(events=at).count(kind) for at in (start, min(start + self.part, self.market.events))]
+                rows = self.market.rows(kind, *ends)
                 self.stem.topic(name).append(pa.Table.from_batches([rows]))
                 appended += rows.num_rows
             yield appended
@@ -183,10 +185,9 @@ def _last_of_each(tables: list[pa.Table]) -> pa.Table:
     return whole.take(pa.array(len(ids) - 1 - last))
 
 
-def measure(stem: Mainstem, query: str, side: str, events: int, part: int = PART, *, behind: bool = False) -> Measured:
+def measure(stem: Mainstem, query: str, side: str, rows: int, part: int = PART, *, behind: bool = False) -> Measured:
     _ = stem.spark
-    market = Nexmark(events=events)
-    feeds = {name: Feed(stem, query, name, market, part) for name in ("warm_up", "measured")}
+    feeds = {name: Feed(stem, query, name, rows, part) for name in ("warm_up", "measured")}
     if behind:
         for feed in feeds.values():
             feed.append_all()
@@ -203,14 +204,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.joins_program", description=(__doc__ or ""))
     parser.add_argument("query", choices=list(QUERIES))
     parser.add_argument("side", choices=[*STORES, "ours"])
-    parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--part", type=int, default=PART)
     parser.add_argument("--behind", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mainstem-joins-") as home, mainstem.open(home, upkeep="manual") as stem:
-        found = measure(
-            stem, arguments.query, arguments.side, arguments.events, arguments.part, behind=arguments.behind
-        )
+        found = measure(stem, arguments.query, arguments.side, arguments.rows, arguments.part, behind=arguments.behind)
         tell(found)
 
 

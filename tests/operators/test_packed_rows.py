@@ -30,7 +30,8 @@ SIDE = JoinSide(
     ("order",), RowTime(("at",)), LEFT, pa.struct([("city", pa.string())]),
 )  # fmt: skip
 TAKEN = pa.schema([*INPUT_COLUMNS, ("left", SIDE.row_type), ("right", SIDE.other)])
-COLUMNS = (("order", ("id",)), ("at", ("at",)), ("change", ("record", "change")), ("record", ("record",)))
+COLUMNS = tuple((name, ["column", *path.split(".")]) for name, path in
+                {"order": "id", "at": "at", "change": "record.change", "record": "record"}.items())  # fmt: skip
 WANTED = ["=", ["column", "kind"], ["literal", "string", "order"]]
 BUCKETS = 5
 

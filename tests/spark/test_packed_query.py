@@ -17,6 +17,7 @@ from mainstem.flows import program
 from mainstem.flows.flow_progress import PROGRESS_TOPIC
 from mainstem.flows.packed_query import packed_query
 from mainstem.log_on_spark.plain_read import plain_read
+from mainstem.log_on_spark.row_condition import value_of
 from mainstem.operators import join
 from mainstem.operators.stage.keyed_rows import native_hashes
 from mainstem.operators.stage.spark_hashes import buckets_of, hashable, hashed_keys
@@ -71,7 +72,7 @@ def test_which_streams_are_read_plainly(stem: Mainstem) -> None:
     found = plain_read(plain.withColumn("appended", F.col("record.appended_at")))
     assert found is not None
     columns = dict(found.columns)
-    assert (columns["order"], columns["appended"]) == (("id",), ("record", "appended_at"))
+    assert (columns["order"], columns["appended"]) == (["column", "id"], ["column", "record", "appended_at"])
     assert (found.request.topic, found.condition is None) == ("orders", False)
     assert plain_read(orders) is not None
     others = {
@@ -82,6 +83,43 @@ def test_which_streams_are_read_plainly(stem: Mainstem) -> None:
         "a function": orders.withColumn("part", F.explode(F.split("kind", ","))),
         "an aggregate": orders.groupBy("kind").count(),
     }
+    assert [name for name, rows in others.items() if plain_read(rows) is not None] == []
+
+
+def test_windows_are_computed_as_spark_does(stem: Mainstem) -> None:
+    made(stem)
+    window, shifted = F.window("at", "7 seconds"), F.window("at", "1 hour", "1 hour", "11 minutes")
+    chosen = {"start": window["start"], "end": window["end"], "whole": window, "shifted": shifted["start"]}
+    columns = [column.alias(name) for name, column in chosen.items()]
+    orders = stem.topic("orders").stream(watermark="1 minute")
+    # Spark has one window for a row.
+    found = [plain_read(orders.select("id", "record", *some)) for some in (columns[:3], columns[3:])]
+    # Also before 1970, on the bound of a window, and just beside it.
+    times = [NOON + timedelta(microseconds=beside) for beside in (-1, 0, 1)]
+    times += [datetime(1969, 12, 31, tzinfo=UTC) + timedelta(seconds=7 * number) / 3 for number in range(40)]
+    batch = pa.RecordBatch.from_arrays([pa.array(times, pa.timestamp("us", "UTC"))], ["at"])
+    ours = {
+        name: value_of(value, batch).to_pylist()
+        for read in found
+        if read is not None
+        for name, value in read.columns
+        if name in chosen
+    }
+    rows = stem.spark.createDataFrame([(at,) for at in times], "at TIMESTAMP")
+    theirs = {name: rows.select(column.alias(name)).toArrow().column(0).to_pylist() for name, column in chosen.items()}
+    assert ours == theirs
+
+
+def test_a_window_s_bound_is_not_taken_for_another_expression(stem: Mainstem) -> None:
+    made(stem)
+    orders = stem.topic("orders").stream(watermark="1 minute")
+    others = {
+        "more than one window": orders.select("record", F.window("at", "2 minutes", "1 minute")["start"].alias("start")),
+        "of another expression": orders.select("record", F.window(F.date_trunc("day", "at"), "1 minute")["start"].alias("start")),
+        "a filter on it": orders.select("record", F.window("at", "1 minute")["start"].alias("start")).where(
+            "start > TIMESTAMP '2026-01-01'"
+        ),
+    }  # fmt: skip
     assert [name for name, rows in others.items() if plain_read(rows) is not None] == []
 
 

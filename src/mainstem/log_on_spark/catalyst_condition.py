@@ -1,4 +1,4 @@
-"""What stands in a Filter of Spark's plan, as a condition that Arrow can apply (see `row_condition`).
+"""What stands in a Filter of Spark's plan, as a condition that Arrow can apply (see `row_condition`), and windows.
 
 Of an AND the parts that have no counterpart are left out: then more rows are sent than Spark keeps. Below a NOT, where
 more would become less, all of it must have one.
@@ -11,7 +11,7 @@ from typing import Any
 
 from mainstem.log_on_spark.row_condition import TYPES, Condition, all_of
 
-__all__ = ["condition_of", "exact_condition_of"]
+__all__ = ["condition_of", "exact_condition_of", "window_of"]
 
 _COMPARISONS = {
     "EqualTo": "=",
@@ -52,6 +52,47 @@ def exact_condition_of(expression: Any) -> Condition | None:
         return _exact(expression)
     except _NotTranslated:
         return None
+
+
+def window_of(expression: Any) -> Condition | None:
+    """A tumbling window as Spark computes it from a time, or its start or end; None if that is not what it is."""
+    if _kind(expression) == "CreateNamedStruct":
+        parts = _all(expression.children())
+        values = [window_of(part) for part in parts[1::2]]
+        names = [str(name.value()) for name in parts[::2]]
+        return None if None in values else ["struct", *map(list, zip(names, values, strict=True))]
+    while _kind(expression) == "KnownNullable":
+        expression = expression.child()
+    if _kind(expression) != "PreciseTimestampConversion" or _type(expression) != "timestamp":
+        return None
+    try:
+        return ["as", "timestamp", _microseconds(expression.child())]
+    except _NotTranslated:
+        return None
+
+
+def _microseconds(expression: Any) -> Condition:
+    """The arithmetic in it, all of it in microseconds; nothing but a window's has times that became numbers without a cast."""
+    kind = _kind(expression)
+    if _type(expression) != "bigint":
+        raise _NotTranslated
+    if kind == "PreciseTimestampConversion" and _type(expression.child()) == "timestamp":
+        return ["as", "bigint", _column(expression.child())]
+    if kind in ("Add", "Subtract"):
+        sign = "+" if kind == "Add" else "-"
+        return [sign, _microseconds(expression.left()), _microseconds(expression.right())]
+    if kind == "Remainder":
+        divisor = _is_literal(expression.right()).value()
+        if divisor is not None and divisor > 0:
+            return ["%", _microseconds(expression.left()), int(divisor)]
+    if kind == "CaseWhen":
+        condition, then, otherwise = _all(expression.children())
+        if _kind(condition) == "LessThan":
+            less: Condition = ["<", _microseconds(condition.left()), _microseconds(condition.right())]
+            return ["if", less, _microseconds(then), _microseconds(otherwise)]
+    if kind == "Literal":
+        return _literal(expression.value(), "bigint")
+    raise _NotTranslated
 
 
 def _exact(expression: Any) -> Condition:

@@ -1,4 +1,5 @@
-"""PlainRead: a stream that is a topic with nothing of Spark's but filters and columns left out, renamed or taken from structs.
+"""PlainRead: a stream that is a topic with nothing of Spark's but filters and columns left out, renamed or taken from structs,
+and tumbling windows.
 
 What such a stream has can be made by the reader of the topic itself. It is found in the optimized plan, so it does not matter
 how it was written: `where`, `select`, `drop`, `withColumnRenamed`, SQL.
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from mainstem.log_on_spark.catalyst_condition import exact_condition_of
+from mainstem.log_on_spark.catalyst_condition import exact_condition_of, window_of
 from mainstem.log_on_spark.flow_plan import optimized
 from mainstem.log_on_spark.row_condition import Condition, all_of
 from mainstem.log_on_spark.spark_types import arrow_schema
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PlainRead", "plain_read"]
 
-Path = tuple[str, ...]
+# How a column is made of the source's; see `row_condition`.
+Value = list[Any]
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class PlainRead:
 
     request: TopicRequest
     schema: pa.Schema
-    # The stream's columns, each with its path in the source's.
-    columns: tuple[tuple[str, Path], ...]
+    # The stream's columns, each with what it is in the source's.
+    columns: tuple[tuple[str, Value], ...]
     # Exactly this is asked of its rows.
     condition: Condition | None
 
@@ -53,11 +55,11 @@ def plain_read(rows: DataFrame) -> PlainRead | None:
     if option is None:
         return None
     source = _attributes(node.output())
-    known: dict[int, Path] = {number: (name,) for number, name in source}
+    known: dict[int, Value] = {number: ["column", name] for number, name in source}
     conditions: list[Condition] = []
     for above in reversed(chain):
         if above.nodeName() == "Filter":
-            if any(known.get(number) != (name,) for number, name in _attributes(above.references().toSeq())):
+            if not _is_of_source(above, known):
                 return None
             condition = exact_condition_of(above.condition())
             if condition is None:
@@ -75,25 +77,35 @@ def plain_read(rows: DataFrame) -> PlainRead | None:
     return PlainRead(TopicRequest.from_options({OPTION: option}), schema, columns, all_of(conditions))
 
 
-def _projected(expressions: Any, known: dict[int, Path]) -> dict[int, Path] | None:
+def _projected(expressions: Any, known: dict[int, Value]) -> dict[int, Value] | None:
     found = {}
     for place in range(expressions.size()):
         expression = expressions.apply(place)
         named = expression.child() if _kind(expression) == "Alias" else expression
-        path = _path(named, known)
-        if path is None:
+        value = _path(named, known)
+        if value is None and _is_of_source(named, known):
+            value = window_of(named)
+        if value is None:
             return None
-        found[expression.exprId().id()] = path
+        found[expression.exprId().id()] = value
     return found
 
 
-def _path(expression: Any, known: dict[int, Path]) -> Path | None:
+def _path(expression: Any, known: dict[int, Value]) -> Value | None:
     if _kind(expression) == "AttributeReference":
         return known.get(expression.exprId().id())
     if _kind(expression) == "GetStructField":
-        of = _path(expression.child(), known)
-        return None if of is None else (*of, str(expression.extractFieldName()))
+        of, name = _path(expression.child(), known), str(expression.extractFieldName())
+        if of is not None and of[0] == "struct":
+            field: Value = dict(of[1:])[name]
+            return field
+        return [*of, name] if of is not None and of[0] == "column" else None
     return None
+
+
+def _is_of_source(above: Any, known: dict[int, Value]) -> bool:
+    """Whether all that it refers to are columns of the source, under the names they have there."""
+    return all(known.get(number) == ["column", name] for number, name in _attributes(above.references().toSeq()))
 
 
 def _attributes(attributes: Any) -> list[tuple[int, str]]:

@@ -6,10 +6,11 @@ Written down as JSON lists, so that it travels in a source's options:
                 ["=" | "<" | "<=" | ">" | ">=" | "<=>", value, value]
                 ["in", value, [literal, ...]]  ["null", value]  ["true", value]
     value       ["column", name, field, ...]  ["%", value, n]  ["as", type, value]  literal
+                ["+" | "-", value, value]  ["if", condition, value, value]  ["struct", [name, value], ...]
     literal     ["literal", type, text or number]
 
 Nulls, and NaN, which is larger than every other number, are treated as Spark does; a row stays if the condition is true
-for it. Spark applies it once more, so a condition may keep too many rows, but never too few.
+for it. Spark applies it once more, so a condition may keep too many rows, but never too few. A value alone makes a column.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Condition", "all_of", "any_of", "columns_in", "condition_mask"]
+__all__ = ["Condition", "all_of", "any_of", "columns_in", "condition_mask", "value_of"]
 
 Condition = list[Any]
 
@@ -88,6 +89,17 @@ def condition_mask(condition: Condition, rows: pa.RecordBatch) -> pa.BooleanArra
     return pc.fill_null(found, False)
 
 
+def value_of(value: Condition, rows: pa.RecordBatch) -> pa.Array:
+    """What a value is for each row.
+
+    >>> rows = pa.RecordBatch.from_pydict({"n": [1, 5, None]})
+    >>> value_of(["-", ["column", "n"], ["literal", "bigint", 3]], rows).to_pylist()
+    [-2, 2, None]
+    """
+    found = _value(value, rows)
+    return pa.repeat(found, rows.num_rows) if isinstance(found, pa.Scalar) else found
+
+
 def _truth(condition: Condition, rows: pa.RecordBatch) -> Any:
     kind, *parts = condition
     if kind == "and":
@@ -128,6 +140,13 @@ def _value(value: Condition, rows: pa.RecordBatch) -> Any:
         return pc.struct_field(column, parts[1:]) if parts[1:] else column
     if kind == "as":
         return pc.cast(_value(parts[1], rows), TYPES[parts[0]])
+    if kind in ("+", "-"):
+        # What is too large is an error, as in Spark.
+        return (pc.add_checked if kind == "+" else pc.subtract_checked)(*(_value(part, rows) for part in parts))
+    if kind == "struct":
+        return pc.make_struct(*(_value(part, rows) for _, part in parts), field_names=[name for name, _ in parts])
+    if kind == "if":
+        return pc.if_else(condition_mask(parts[0], rows), *(_value(part, rows) for part in parts[1:]))
     if kind == "%":
         # With the sign of the dividend, as in Java: what is left of it by a division that cuts off.
         number = _value(parts[0], rows)

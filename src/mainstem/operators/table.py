@@ -80,7 +80,7 @@ def _planned(
         TableEngine(plan.row_type, order),
         plan.native,
         plan.arrow,
-        bounded_by=f"one row for each {', '.join(names)}",
+        bounded_by=f"one row for each {', '.join(names)}{', also of one that was deleted' if order_by else ''}",
         definition={"key": list(names), "newest": f"the last in the log{by}"},
         packed=plan.input_schema if plan.packable else None,
     )

@@ -1,6 +1,6 @@
 """Packed rows: the rows of a topic on their way to a stage, many of them in one value that Spark only carries.
 
-Between a topic and a stage there is often nothing but filters and columns with other names. Then the reader of the topic does all
+Between a topic and a stage there is often nothing but filters and columns with other names, or of windows. Then the reader of the topic does all
 of it over Arrow: it prepares its rows for the engine, divides them into the stage's buckets, and gives one row for each bucket:
 
     mainstem_bucket    int32     where it goes
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.log_on_spark.option_values import to_text
-from mainstem.log_on_spark.row_condition import Condition, condition_mask
+from mainstem.log_on_spark.row_condition import Condition, condition_mask, value_of
 from mainstem.operators.stage.arrow_columns import whole
 from mainstem.operators.stage.spark_hashes import buckets_of
 
@@ -50,8 +50,8 @@ class Packing:
 
     # The rows as they are read.
     schema: pa.Schema
-    # The columns of the stage's input, each with where it is in the rows: ("at", ("record", "appended_at")).
-    columns: tuple[tuple[str, tuple[str, ...]], ...]
+    # The columns of the stage's input, each with what it is in the rows: ("at", ["column", "record", "appended_at"]).
+    columns: tuple[tuple[str, list[Any]], ...]
     # What they must fulfil; exactly that.
     condition: Condition | None
     # From the input to what the engine takes, which are the columns of `taken`; "group" is one of them.
@@ -74,7 +74,7 @@ class Packing:
         if self.condition is not None:
             mask = condition_mask(self.condition, batch)
             batch = batch if pc.all(mask).as_py() else batch.filter(mask)
-        arrays = [_followed(batch, path) for _, path in self.columns]
+        arrays = [value_of(value, batch) for _, value in self.columns]
         table = pa.Table.from_arrays(arrays, names=[name for name, _ in self.columns])
         return self.preparation.arrow(table).select(self.taken.names).cast(self.taken)
 
@@ -135,8 +135,3 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
             waiting = []
     if waiting:
         yield pa.Table.from_batches(waiting)
-
-
-def _followed(batch: pa.RecordBatch, path: tuple[str, ...]) -> Any:
-    found = batch.column(path[0])
-    return pc.struct_field(found, list(path[1:])) if path[1:] else found
