@@ -10,7 +10,7 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,6 +73,7 @@ SETTINGS: dict[str, str] = {
 def spark_session(address: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """The session for an address such as "local[*]" or "spark://master:7077"; made, or the one that runs."""
     _prepare_environment(address)
+    from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
 
     theirs = _spark_defaults() | dict(settings or {})
@@ -83,8 +84,10 @@ def spark_session(address: str, settings: Mapping[str, str] | None = None) -> Sp
             builder = builder.config(name, value)
     with _quiet_java(), _own_interrupts():
         session = builder.getOrCreate()
-    set_modes_in_java(session)
-    forget_origins(session)
+    for shortcut in (set_modes_in_java, forget_origins):
+        # Both reach into Hadoop. Where that is another one, a batch takes longer, and nothing else is lost.
+        with suppress(Py4JError, TypeError, StopIteration):
+            shortcut(session)
     return session
 
 
