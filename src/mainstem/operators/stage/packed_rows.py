@@ -62,11 +62,9 @@ class Packing:
     def packed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """All rows of a reader, as `PACKED`."""
         for rows in _gathered(batches):
-            values = list(self._values(self.taken_from(rows)))
-            if values:
-                numbers, packed = zip(*values, strict=True)
-                arrays = [pa.array(numbers, pa.int32()), pa.array(packed, pa.binary())]
-                yield pa.RecordBatch.from_arrays(arrays, schema=PACKED)
+            taken = self.taken_from(rows)
+            if taken.num_rows:
+                yield self._divided(taken)
 
     def taken_from(self, rows: pa.Table) -> pa.Table:
         """What the engine takes of these rows."""
@@ -78,21 +76,22 @@ class Packing:
         table = pa.Table.from_arrays(arrays, names=[name for name, _ in self.columns])
         return self.preparation.arrow(table).select(self.taken.names).cast(self.taken)
 
-    def _values(self, rows: pa.Table) -> Iterator[tuple[int, memoryview]]:
-        if not rows.num_rows:
-            return
+    def _divided(self, rows: pa.Table) -> pa.RecordBatch:
+        """A value for each bucket that has rows, written one behind the other."""
         buckets = buckets_of(np.asarray(whole(rows.column("group"))), self.buckets)
         sent = rows.select([name for name in rows.schema.names if rows.column(name).null_count < rows.num_rows])
-        order = np.argsort(buckets, kind="stable")
-        sent = sent.take(pa.array(order))
-        ends = np.searchsorted(buckets[order], np.arange(self.buckets + 1))
-        for number in range(self.buckets):
-            first, end = int(ends[number]), int(ends[number + 1])
-            if first < end:
-                target = pa.BufferOutputStream()
-                with pa.ipc.new_stream(target, sent.schema) as writer:
-                    writer.write_table(sent.slice(first, end - first))
-                yield number, memoryview(target.getvalue())
+        sent = sent.take(pa.array(np.argsort(buckets, kind="stable")))
+        counts = np.bincount(buckets, minlength=self.buckets)
+        numbers = np.flatnonzero(counts)
+        target = pa.BufferOutputStream()
+        places = [0]
+        for first, count in zip((np.cumsum(counts) - counts)[numbers], counts[numbers], strict=True):
+            with pa.ipc.new_stream(target, sent.schema) as writer:
+                writer.write_table(sent.slice(first, count))
+            places.append(target.tell())
+        parts = [None, pa.py_buffer(np.array(places, np.int32)), target.getvalue()]
+        packed = pa.Array.from_buffers(pa.binary(), len(numbers), parts)
+        return pa.RecordBatch.from_arrays([pa.array(numbers, pa.int32()), packed], schema=PACKED)
 
     def to_option(self) -> str:
         """As it travels through the options of a source."""

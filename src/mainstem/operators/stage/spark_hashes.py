@@ -98,53 +98,60 @@ def _number(column: pa.Array, seeds: UInt64Array) -> UInt64Array:
 
 
 def _text(column: pa.Array, seeds: UInt64Array) -> UInt64Array:
-    """Texts of one length at a time: their bytes are a table then."""
+    """All texts at once, word by word: of each step those that are long enough."""
     offsets = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset).astype(np.int64)
     data = column.buffers()[2]
     content = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    lengths = np.diff(offsets)
-    found = np.empty(len(column), np.uint64)
-    for length in np.unique(lengths):
-        rows = np.flatnonzero(lengths == length)
-        table = content[offsets[rows][:, None] + np.arange(length)[None, :]]
-        found[rows] = _bytes(table, seeds[rows])
-    return found
-
-
-def _bytes(table: npt.NDArray[np.uint8], seeds: UInt64Array) -> UInt64Array:
-    """Rows of as many bytes each."""
-    length = table.shape[1]
-    at = 0
-    found = seeds + _P5
-    if length >= 32:
-        lanes = [seeds + _P1 + _P2, seeds + _P2, seeds + np.uint64(0), seeds - _P1]
-        while at + 32 <= length:
-            for place in range(4):
-                word = _words(table, at + 8 * place)
-                lanes[place] = _turned(lanes[place] + word * _P2, 31) * _P1
-            at += 32
-        found = sum((_turned(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)), np.uint64(0) * seeds)
-        for lane in lanes:
-            found = (found ^ (_turned(lane * _P2, 31) * _P1)) * _P1 + _P4
-    found = found + np.uint64(length)
-    while at + 8 <= length:
-        found = _word(found, _words(table, at))
-        at += 8
-    if at + 4 <= length:
-        found = _half_word(found, _view(table[:, at : at + 4], np.uint32))
-        at += 4
-    for place in range(at, length):
-        found = _turned(found ^ (table[:, place].astype(np.uint64) * _P5), 11) * _P1
+    at, lengths = offsets[:-1], np.diff(offsets)
+    found = _stripes(content, at, lengths, seeds) + lengths.view(np.uint64)
+    at, left = at + lengths // 32 * 32, lengths % 32
+    for place in range(3):
+        rows = _those(left // 8 > place)
+        found[rows] = _word(found[rows], _there(content, at[rows] + 8 * place, np.uint64))
+    at, left = at + left // 8 * 8, left % 8
+    rows = _those(left >= 4)
+    found[rows] = _half_word(found[rows], _there(content, at[rows], np.uint32))
+    at, left = at + left // 4 * 4, left % 4
+    for place in range(3):
+        rows = _those(left > place)
+        found[rows] = _turned(found[rows] ^ (content[at[rows] + place].astype(np.uint64) * _P5), 11) * _P1
     return _mixed(found)
 
 
-def _words(table: npt.NDArray[np.uint8], at: int) -> UInt64Array:
-    words: UInt64Array = _view(table[:, at : at + 8], np.uint64)
-    return words
+def _stripes(content: npt.NDArray[np.uint8], at: Int64Array, lengths: Int64Array, seeds: UInt64Array) -> UInt64Array:
+    """What comes of the first bytes, as many as make whole stripes of 32."""
+    found = seeds + _P5
+    count = lengths // 32
+    long = _those(count > 0)
+    at, count = at[long], count[long]
+    if not len(at):
+        return found
+    seeds = seeds[long]
+    lanes = [seeds + _P1 + _P2, seeds + _P2, seeds + np.uint64(0), seeds - _P1]
+    for number in range(int(count.max())):
+        rows = _those(count > number)
+        for place, lane in enumerate(lanes):
+            word = _there(content, at[rows] + (32 * number + 8 * place), np.uint64)
+            lane[rows] = _turned(lane[rows] + word * _P2, 31) * _P1
+    mixed = sum((_turned(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)), np.uint64(0) * seeds)
+    for lane in lanes:
+        mixed = (mixed ^ (_turned(lane * _P2, 31) * _P1)) * _P1 + _P4
+    found[long] = mixed
+    return found
 
 
-def _view(part: npt.NDArray[np.uint8], kind: Any) -> Any:
-    return np.ascontiguousarray(part).view(kind).reshape(-1)
+def _those(mask: npt.NDArray[np.bool_]) -> Any:
+    """The rows of a mask, in the form that costs least."""
+    return slice(None) if mask.all() else np.flatnonzero(mask)
+
+
+def _there(content: npt.NDArray[np.uint8], places: Int64Array, kind: type[np.unsignedinteger[Any]]) -> Any:
+    """The numbers that begin at some of the bytes."""
+    size = np.dtype(kind).itemsize
+    if not len(places):
+        return np.empty(0, kind)
+    at_each_byte: Any = np.ndarray((len(content) - size + 1,), kind, content.data, strides=(1,))
+    return at_each_byte[places]
 
 
 def _word(found: UInt64Array, words: UInt64Array) -> UInt64Array:
