@@ -19,6 +19,7 @@ from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.transaction import Transaction
 from mainstem.log_on_spark.build import current_build
+from mainstem.log_on_spark.checkpoint_place import checkpoints_of_home
 from mainstem.log_on_spark.new_topic import NewTopic
 from mainstem.log_on_spark.spark_session import prepared, spark_session
 from mainstem.log_on_spark.spark_topic import SparkTopic
@@ -54,6 +55,7 @@ def open(
     *,
     log: str | None = None,
     views: str | None = None,
+    checkpoints: str | None = None,
     upkeep: UpkeepMode = "background",
     spark: str | SparkSession = "local[*]",
 ) -> Mainstem:
@@ -68,6 +70,9 @@ def open(
     `views` is where views are kept: the address of a PostgreSQL database, "postgresql://user@host:5432/database". Without
     it, where the home says (`views.toml`), else in the home itself.
 
+    `checkpoints` is where Spark keeps those of new flows: a folder of any file system that it knows, "hdfs://namenode/shop",
+    "s3a://bucket/shop", or a shared path. Without it, where the home says (`checkpoints.toml`), else in the home itself.
+
     A thread in the background seals, compacts and drops what is due in it; with `upkeep="manual"` that is left to
     other processes, or to `topic.seal()`, `topic.compact()` and `topic.drop_expired()`.
 
@@ -77,7 +82,7 @@ def open(
     []
     """
     path = os.path.abspath(os.fspath(home))
-    return Mainstem(open_log(home, log, upkeep), home=path, spark=spark, views=views)
+    return Mainstem(open_log(home, log, upkeep), home=path, spark=spark, views=views, checkpoints=checkpoints)
 
 
 def open_log(home: str | os.PathLike[str], log: str | None = None, upkeep: UpkeepMode = "manual") -> Log:
@@ -110,12 +115,14 @@ class Mainstem:
     """
 
     def __init__(
-        self, log: Log, *, home: str = "", spark: str | SparkSession = "local[*]", views: str | None = None
-    ) -> None:
+        self, log: Log, *, home: str = "", spark: str | SparkSession = "local[*]", views: str | None = None,
+        checkpoints: str | None = None,
+    ) -> None:  # fmt: skip
         self.log = log
         self.home = home
         try:
             self.view_place: ViewPlace = place_of_home(home, views)
+            self.checkpoints = checkpoints_of_home(home, checkpoints)
         except BaseException:
             log.close()
             raise

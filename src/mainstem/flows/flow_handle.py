@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mainstem.clock import Clock
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import FlowFailed, Unavailable
+from mainstem.log_on_spark.checkpoint_place import CheckpointPlace
 from mainstem.log_on_spark.flow_run import FlowRun
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class FlowHandle:
     def __init__(self, planned: PlannedFlow, clock: Clock) -> None:
         self.planned = planned
         self.run: FlowRun | None = None
+        # Where Spark keeps the checkpoint of this run.
+        self.place: CheckpointPlace | None = None
         self.query: StreamingQuery | None = None
         self.state: State = "starting"
         self.error: FlowFailed | None = None

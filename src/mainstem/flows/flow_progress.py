@@ -71,6 +71,8 @@ class ProgressReports:
         if handle is None:
             return
         try:
+            if handle.place is not None:
+                handle.place.pull()
             self._see_to_real_time(handle, said)
             progress = self._progress(handle, said)
             handle.progress = progress

@@ -26,6 +26,7 @@ from mainstem.errors import Conflict, CorruptHome
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.log import Log
 from mainstem.log_on_spark.checkpoint_offsets import file_offset, last_batch
+from mainstem.log_on_spark.checkpoint_place import is_elsewhere
 from mainstem.log_on_spark.flow_plan import has_watermark, only_request
 from mainstem.log_on_spark.history_standing import HistoryStanding, history_standing
 from mainstem.log_on_spark.native_history import NativeHistory, noted_history
@@ -70,6 +71,9 @@ class NativeCatchUp:
     @classmethod
     def begin(cls, planned: PlannedFlow, checkpoint: str, log: Log) -> NativeCatchUp | None:
         """The catch-up that a checkpoint is in, or has behind it, or begins with; None if it has none."""
+        if is_elsewhere(checkpoint):
+            # Spark's own notes on files would be there too.
+            return None
         history = noted_history(checkpoint)
         if history is None and last_batch(checkpoint, "offsets") is None and could_catch_up(planned):
             history = _linked(planned, checkpoint, log)

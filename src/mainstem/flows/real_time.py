@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mainstem.errors import Conflict, Invalid
 from mainstem.log_on_spark.checkpoint_offsets import batch_offsets, last_batch
+from mainstem.log_on_spark.checkpoint_place import CheckpointPlace
 from mainstem.log_on_spark.flow_plan import has_watermark, operators_in
 from mainstem.log_on_spark.flow_run import FlowRun
 from mainstem.log_on_spark.kafka_connector import have_connector, java_options
@@ -174,7 +175,7 @@ def check_pace(planned: PlannedFlow, known: dict[str, Any], checkpoint: str) -> 
 
 
 def start_real_time(
-    flow: Flow, planned: PlannedFlow, run: FlowRun, checkpoint: str, log: Log, query_name: str
+    flow: Flow, planned: PlannedFlow, run: FlowRun, place: CheckpointPlace, log: Log, query_name: str
 ) -> StreamingQuery:
     """Start the query of a flow that was built with the connector's sources."""
     from mainstem.log.kafka.kafka_log import KafkaLog
@@ -186,12 +187,12 @@ def start_real_time(
     # Made now if it is not there; and an older run that still wrote in batches is fenced.
     sink.writer(run, planned.schema).close()
     target = log.open_topic(sink.name)
-    os.makedirs(checkpoint, exist_ok=True)
-    note_real_time(checkpoint, [log.open_topic(topic) for topic in planned.topics])
+    os.makedirs(place.folder, exist_ok=True)
+    note_real_time(place.folder, [log.open_topic(topic) for topic in planned.topics])
     rows = messages_of(flow.rows, target.settings, source=planned.topics[0] if len(planned.leaves) == 1 else "")
     # PySpark takes this trigger, and its types do not say so.
     writer: Any = rows.writeStream.format("kafka").queryName(query_name).outputMode("update")
     options = {**java_options(log.kafka_settings), "kafka.acks": "all", "topic": target.kafka_name}
-    writer = writer.options(**options).option("includeHeaders", "true").option("checkpointLocation", checkpoint)
+    writer = writer.options(**options).option("includeHeaders", "true").option("checkpointLocation", place.location)
     query: StreamingQuery = writer.trigger(realTime=BATCH).start()
     return query

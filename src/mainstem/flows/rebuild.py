@@ -11,7 +11,6 @@ goes on with the new version's checkpoint.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
@@ -21,6 +20,7 @@ from mainstem.errors import FlowNotFound, Invalid, Unavailable, did_you_mean
 from mainstem.flows.checkpoint_fit import replayed_topics
 from mainstem.flows.program import Flows, PlannedFlow, Program
 from mainstem.flows.runner import RunningFlows
+from mainstem.log_on_spark.checkpoint_place import remove_checkpoint
 from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.views.spark_view import SparkView
 from mainstem.views.version_pair import Difference
@@ -131,7 +131,7 @@ class Rebuild:
             self.view.drop_version(self.version)
             store = FlowStore(self._stem.home, self._planned.name)
             store.forget(self.version)
-            shutil.rmtree(store.checkpoint(self.version), ignore_errors=True)
+            remove_checkpoint(store.checkpoint(self.version))
 
 
 def flow_into(program: Program, view: str) -> PlannedFlow:

@@ -29,6 +29,7 @@ from mainstem.flows.staged_batches import StagedBatches
 from mainstem.log.backoff import Backoff
 from mainstem.log_on_spark.checkpoint_check import check_checkpoint
 from mainstem.log_on_spark.checkpoint_offsets import applied_offsets, batch_offsets, last_batch
+from mainstem.log_on_spark.checkpoint_place import CheckpointPlace
 from mainstem.log_on_spark.flow_run import Batch, FlowRun, Offsets, Written
 from mainstem.log_on_spark.flow_store import FlowStore, check_epoch
 from mainstem.log_on_spark.rejected_rows import RejectedRows
@@ -124,8 +125,12 @@ class RunningFlows:
 
     def _caught_up(self, handle: FlowHandle) -> bool:
         """A flow that was stopped will not get any further."""
-        if handle.run is None or handle.state == "stopped":
+        if handle.run is None or handle.place is None or handle.state == "stopped":
             return handle.state == "stopped"
+        try:
+            handle.place.pull()
+        except Unavailable:
+            return False
         return caught_up(self._stem, FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version))
 
     def _batches(self) -> int:
@@ -180,12 +185,13 @@ class RunningFlows:
 
     def _run_once(self, handle: FlowHandle) -> None:
         """From the start of a query to its end; a flow that is far behind may have one over sealed files before it."""
-        # To ask for the session is to make it this thread's: the program is built again here.
-        _ = self._stem.spark
         planned = handle.planned
         store = FlowStore(self._stem.home, planned.name)
         version = planned.flow.into.version
         checkpoint = store.checkpoint(version)
+        # To ask for the session is to make it this thread's: the program is built again here.
+        place = handle.place = CheckpointPlace.of(self._stem.spark, checkpoint, self._stem.checkpoints)
+        place.pull(begin=True)
         known = store.of_version(version)
         check_pace(planned, known, checkpoint)
         check_code(planned, known, checkpoint, self._stem.log)
@@ -207,6 +213,7 @@ class RunningFlows:
                 store.note(run, sink_id=self._stem.log.open_topic(sink.name).id)
             check_held(planned, writer, checkpoint)
             check_checkpoint(checkpoint, writer.held, accounts="rows" if sink.kind == "topic" else "every batch")
+            place.push_removals()
             catch_up = NativeCatchUp.begin(planned, checkpoint, self._stem.log)
             if catch_up is not None and not catch_up.over:
                 catch_up.prepare()
@@ -235,10 +242,12 @@ class RunningFlows:
     def _run_in_real_time(self, handle: FlowHandle, run: FlowRun, checkpoint: str) -> None:
         """The query is Spark's own from end to end."""
         planned, log = handle.planned, self._stem.log
+        assert handle.place is not None
         check_checkpoint(checkpoint, held=-1)
+        handle.place.push_removals()
         look_through_last_batch(log, checkpoint)
         flow = self._program.built_for(planned, run)
-        query = start_real_time(flow, planned, run, checkpoint, log, query_name(run))
+        query = start_real_time(flow, planned, run, handle.place, log, query_name(run))
         FlowStore(self._stem.home, run.flow).note(run, sink_id=log.open_topic(planned.flow.into.name).id)
         self._follow(handle, query, run)
 
@@ -274,7 +283,8 @@ class RunningFlows:
     ) -> StreamingQuery:  # fmt: skip
         context = rows.sparkSession.sparkContext
         context.setLocalProperty("spark.scheduler.pool", handle.name)
-        home, spark_home = self._stem.home, checkpoint
+        home, place = self._stem.home, handle.place
+        assert place is not None
         planned, sink = handle.planned, handle.planned.flow.into
         rejected = RejectedRows(
             self._stem.log, checkpoint, sink=f"{sink.kind} {sink.name}", topics=planned.topics,
@@ -294,7 +304,8 @@ class RunningFlows:
             check_epoch(home, run)
             if sink.version != run.version:
                 raise _VersionChanged
-            batch = Batch(number, run, applied_offsets(spark_home, number), rejected)
+            place.pull()
+            batch = Batch(number, run, applied_offsets(checkpoint, number), rejected)
             way = None if staged is None else staged.begin(number, rows)
             if way is not None:
                 rows = self._program.batch_rows(planned, run, way)
@@ -315,7 +326,7 @@ class RunningFlows:
         return (
             rows.writeStream.queryName(query_name(run))
             .outputMode(handle.planned.mode)
-            .option("checkpointLocation", checkpoint)
+            .option("checkpointLocation", place.location)
             .foreachBatch(each_batch)
             .start()
         )

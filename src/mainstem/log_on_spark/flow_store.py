@@ -16,6 +16,7 @@ begins without it, so a wish that came too late, or to a dead process, never has
 from __future__ import annotations
 
 import fcntl
+import glob
 import json
 import os
 import re
@@ -30,6 +31,7 @@ from mainstem.log.embedded.embedded_log import REAL_FILES
 from mainstem.log.embedded.files import replace_file
 from mainstem.log.embedded.holds import Holds
 from mainstem.log.processes import Identity, alive, this_process
+from mainstem.log_on_spark.checkpoint_place import remove_checkpoint
 from mainstem.log_on_spark.flow_run import FlowRun
 from mainstem.names import check_own_name
 
@@ -178,6 +180,8 @@ class FlowStore:
 
     def drop(self) -> None:
         """Forget the flow with its checkpoints, and let go of the records that its planned batch may have read again."""
+        for folder in glob.glob(f"{glob.escape(self.folder)}/v*"):
+            remove_checkpoint(folder)
         shutil.rmtree(self.folder, ignore_errors=True)
         self._release_holds(r"\d+")
 

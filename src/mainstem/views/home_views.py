@@ -11,12 +11,7 @@ A home remembers the first address that a program gave, without the password, so
 
 from __future__ import annotations
 
-import json
-import os
-import tomllib
-from contextlib import suppress
-
-from mainstem.errors import Invalid
+from mainstem.home_address import remember, remembered
 from mainstem.settings import environment_with
 from mainstem.views.sqlite_place import SqlitePlace
 from mainstem.views.view_store import ViewPlace
@@ -53,29 +48,12 @@ def place_at(home: str, address: str | None) -> ViewPlace:
 
 
 def _remembered(home: str) -> str | None:
-    path = os.path.join(home, FILE)
-    try:
-        with open(path, "rb") as file:
-            found = tomllib.load(file)
-    except FileNotFoundError:
-        return None
-    except (ValueError, OSError):
-        # Not its words: they may quote the line, and with it a password.
-        found = {}
-    if set(found) != {"url"} or not isinstance(found["url"], str):
-        raise Invalid(
-            f'"{path}" cannot be read',
-            detail='It should be TOML with one line: url = "postgresql://user@host:5432/database".',
-            hint="Write it anew, or remove it: then the views are in the home itself.",
-        )
-    return found["url"]
+    return remembered(
+        home, FILE, example="postgresql://user@host:5432/database", without="the views are in the home itself"
+    )
 
 
 def _remember(home: str, address: str) -> None:
     from mainstem.views.postgres_address import PostgresAddress
 
-    text = f"{_ABOUT}url = {json.dumps(PostgresAddress.parse(address).without_password)}\n"
-    with suppress(FileExistsError):
-        handle = os.open(os.path.join(home, FILE), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+    remember(home, FILE, PostgresAddress.parse(address).without_password, about=_ABOUT)
