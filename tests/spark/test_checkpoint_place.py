@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from mainstem.log_on_spark import checkpoint_place
 from mainstem.log_on_spark.checkpoint_offsets import last_batch
 from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.operators import tumbling, windowed
+from tests.kafka_broker import KafkaBroker
 from tests.spark.memory_sink import MemorySink
 
 ROOT = "viewfs://shop/checkpoints"
@@ -47,8 +50,6 @@ def shop(spark: SparkSession, far: Path, tmp_path: Path) -> Iterator[Mainstem]:
 
 
 def append(stem: Mainstem, first: int, end: int) -> None:
-    from datetime import UTC, datetime, timedelta
-
     start = datetime(2026, 1, 1, tzinfo=UTC)
     stem.topic("orders").append([{"id": n, "at": start + timedelta(seconds=n)} for n in range(first, end)])
 
@@ -92,6 +93,21 @@ def test_flows_go_on_from_a_checkpoint_elsewhere(
         last_batch(folder) == last_batch(folder, "offsets") == max(map(int, filter(str.isdigit, os.listdir(offsets))))
     )
     assert {name for name in os.listdir(folder) if "." not in name} == {"elsewhere", "metadata", "offsets", "commits"}
+
+
+def test_a_home_on_kafka_has_its_checkpoints_there_as_well(
+    spark: SparkSession, far: Path, kafka_broker: KafkaBroker, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "kafka.toml").write_text(f'brokers = ["{kafka_broker.address}"]\nprefix = "c{uuid.uuid4().hex[:8]}."\n')
+    with mainstem.open(home, spark=spark, checkpoints=ROOT) as stem:
+        stem.create_topic("orders", schema="id BIGINT, at TIMESTAMP", event_time="at", key="id", partitions=2)
+        for first in (0, 50):
+            append(stem, first, first + 50)
+            stem.run(flows, until="idle")
+        check(stem, 100)
+    assert there(far) == {"copied/v1", "rests/v1", "tens/v1"}
 
 
 def test_what_is_there_counts_and_not_the_copies(shop: Mainstem, far: Path) -> None:
