@@ -83,6 +83,26 @@ def test_a_run_that_is_killed_while_it_is_stopped_leaves_nothing(tmp_path: Path)
     assert (begin(tmp_path)[1].held, globbed_ids(tmp_path)) == (0, list(range(10)))
 
 
+@pytest.mark.parametrize("step", ["_stage", "_staged_files", "_rejected"])
+def test_a_run_whose_staged_files_a_later_one_clears_away_is_fenced(tmp_path: Path, step: str) -> None:
+    class Overtaken(ArrowFileWriter):
+        """A later run begins before or within a step."""
+
+    def overtaken(self, *given):
+        begin(tmp_path)
+        if step == "_stage":
+            raise OSError("the folder is gone")
+        return getattr(ArrowFileWriter, step)(self, *given)
+
+    setattr(Overtaken, step, overtaken)
+    run, writer = begin(tmp_path, writer=Overtaken)
+    with pytest.raises(Fenced, match="a later run of flow"):
+        write(run, writer, 0)
+    run, writer = begin(tmp_path)
+    write(run, writer, 0)
+    assert committed_ids(tmp_path) == globbed_ids(tmp_path) == list(range(10))
+
+
 class EpochCheckedOutside(StoppedWriter):
     """A broken build: the epoch is looked at before anything is moved, and not again."""
 

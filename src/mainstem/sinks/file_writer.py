@@ -116,6 +116,10 @@ class FileWriter:
             for path in taken:
                 sync_file(REAL_FILES, f"{staged}/{path}")
             rows_in = self._commit(staged, taken, batch, len(rejections))
+        except Exception:
+            # A later run clears away what it finds staged: then whatever failed, failed of that.
+            self._check_epoch(self._commits.facts())
+            raise
         finally:
             shutil.rmtree(staged, ignore_errors=True)
         return Written(rows_in, len(rejections))
