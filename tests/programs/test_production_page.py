@@ -39,6 +39,7 @@ def test_the_walk_into_production(
         "min_insync_replicas = 2": "min_insync_replicas = 1",
         "postgresql://shop@db:5432/shop": re.sub(r":[^:@/]+@", "@", address, count=1),
         "spark://master:7077": spark_cluster.address,
+        "hdfs://namenode:8020/shop": (tmp_path / "far").as_uri(),
         "/shared/shop": str(shared),
     }
 
@@ -77,6 +78,7 @@ def test_the_walk_into_production(
     assert sum(json.loads(line)["orders"] for line in laptop.splitlines()) == 300
     doctor, _, watched, rebuilt, rolled_back, back = said[1:]
     assert "nothing is bad" in doctor
+    assert sorted(path.name for path in (tmp_path / "far").iterdir()) == ["minutes", "revenue"]
     assert ("minutes" in watched, "revenue" in watched) == (True, True)
     assert "3" in rebuilt
     assert "1" in rolled_back
