@@ -17,17 +17,18 @@ help: ## print the targets
 setup: $(STAMP) ## make .venv, and install what the operating system must give
 
 # The stamp is written last, so an interrupted set-up is done again.
-$(STAMP): pyproject.toml constraints.txt scripts/make_environment scripts/system_packages scripts/fetch_jars scripts/make_java_archive
+$(STAMP): pyproject.toml constraints.txt scripts/make_environment scripts/system_packages scripts/fetch_jars
 	@scripts/make_environment .venv
 	@scripts/fetch_jars .venv
 	@scripts/system_packages
-	@scripts/make_java_archive .venv
 	@touch $(STAMP)
 
 test: lint ## lint, then every test
+	@scripts/make_java_archive .venv
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 40 --durations-min 10
 
 test-long: $(STAMP) ## the faults of a release: fifty killed brokers, a hundred killed executors
+	@scripts/make_java_archive .venv
 	$(BIN)/pytest -m long --timeout 7200
 
 lint: $(STAMP) ## ruff, mypy, import-linter, the house rules, every docstring example

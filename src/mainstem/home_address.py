@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+import uuid
 from contextlib import suppress
 
 from mainstem.errors import Invalid
@@ -33,8 +34,14 @@ def remembered(home: str, file: str, *, example: str, without: str) -> str | Non
 
 
 def remember(home: str, file: str, address: str, *, about: str) -> None:
-    """Write an address down, unless one is."""
-    with suppress(FileExistsError):
-        handle = os.open(os.path.join(home, file), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    """Write an address down, unless one is; whole, or not at all."""
+    path = os.path.join(home, file)
+    beside = f"{path}.{uuid.uuid4().hex}"
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
         with os.fdopen(handle, "w", encoding="utf-8") as opened:
             opened.write(f"{about}url = {json.dumps(address)}\n")
+        with suppress(FileExistsError):
+            os.link(beside, path)
+    finally:
+        os.remove(beside)

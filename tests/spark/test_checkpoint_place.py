@@ -153,6 +153,23 @@ def test_a_batch_is_done_again_where_its_entry_is_half_written(shop: Mainstem, f
     assert sorted(row["id"] for row in sink.rows()) == list(range(30))
 
 
+def test_what_a_later_run_has_written_is_not_removed_there(shop: Mainstem, far: Path, spark: SparkSession) -> None:
+    """Of a run that stood still between looking and removing."""
+    append(shop, 0, 20)
+    shop.run(flows, until="idle")
+    folder = FlowStore(shop.home, "rests").checkpoint(1)
+    older = checkpoint_place.CheckpointPlace.of(spark, folder, ROOT)
+    older.pull(begin=True)
+    append(shop, 20, 40)
+    shop.run(flows, until="idle")
+    last = str(last_batch(folder, "offsets"))
+    # Its copies are not there yet, either.
+    for log in ("offsets", "commits"):
+        (Path(folder) / log / last).unlink()
+    older.push_removals()
+    assert [path.name for path in far.glob(f"rests/v1-*/*/{last}") if path.parent.name != "state"] == [last, last]
+
+
 def test_what_is_dropped_is_removed_there(shop: Mainstem, far: Path) -> None:
     append(shop, 0, 20)
     shop.run(flows, until="idle")

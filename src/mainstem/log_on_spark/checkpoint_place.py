@@ -23,7 +23,8 @@ import json
 import os
 import shutil
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -92,6 +93,8 @@ class CheckpointPlace:
         # What Spark is told.
         self.location = checkpoint if url is None else url
         self._there = None if url is None else _HadoopFolder(spark, url)
+        # What was there when the run began.
+        self._found: dict[str, set[str]] = {}
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str, root: str | None) -> CheckpointPlace:
@@ -114,21 +117,25 @@ class CheckpointPlace:
             if not os.path.exists(f"{self.folder}/metadata") and "metadata" in self._there.names(""):
                 self._copy("metadata")
             for log in LOGS:
-                self._pull_log(log, LOOKED_AT if begin else 0)
+                found = self._pull_log(log, LOOKED_AT if begin else 0)
+                if begin:
+                    self._found[log] = found
 
     def push_removals(self) -> None:
-        """Remove there what was found wrong and removed here."""
+        """Remove there what was found wrong and removed here, and nothing that came since: it may be a later run's."""
         if self._there is None:
             return
         with _explained(self.location):
-            for log in LOGS:
-                for name in self._there.numbers(log) - _numbers(f"{self.folder}/{log}"):
+            for log, found in self._found.items():
+                for name in found - _numbers(f"{self.folder}/{log}"):
                     self._there.remove(f"{log}/{name}")
 
-    def _pull_log(self, log: str, again: int) -> None:
+    def _pull_log(self, log: str, again: int) -> set[str]:
         assert self._there is not None
         folder = f"{self.folder}/{log}"
-        there, here = self._there.numbers(log), _numbers(folder)
+        # In this order: what another run copies meanwhile is not taken for what is gone.
+        here = _numbers(folder)
+        there = self._there.numbers(log)
         if there:
             os.makedirs(folder, exist_ok=True)
         last = sorted(there, key=int)[-again:] if again else []
@@ -137,6 +144,7 @@ class CheckpointPlace:
         for name in here - there:
             with suppress(FileNotFoundError):
                 os.remove(f"{folder}/{name}")
+        return there
 
     def _copy(self, name: str) -> None:
         assert self._there is not None
@@ -191,22 +199,18 @@ class _HadoopFolder:
         self._files.delete(self._path(name), True)
 
 
-class _explained:  # noqa: N801 - used like a function
+@contextmanager
+def _explained(url: str) -> Iterator[None]:
     """Inside, what Java says of a file system that cannot be used is told as ours."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def __enter__(self) -> None:
-        """Nothing is needed."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or not type(error).__module__.startswith("py4j"):
-            return
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith("py4j"):
+            raise
         said = str(getattr(error, "java_exception", error)).partition("\n")[0]
         lasting = any(name in said for name in _UNKNOWN)
         raise (Invalid if lasting else Unavailable)(
-            f'checkpoints at "{self._url}" cannot be used',
+            f'checkpoints at "{url}" cannot be used',
             detail=f"Spark says: {said}",
             hint="See whether the address is right, and whether Spark has the jars and settings of its file system "
             "(spark.jars.packages, spark.hadoop.*).",

@@ -122,17 +122,18 @@ def _stripes(content: npt.NDArray[np.uint8], at: Int64Array, lengths: Int64Array
     """What comes of the first bytes, as many as make whole stripes of 32."""
     found = seeds + _P5
     count = lengths // 32
-    long = _those(count > 0)
-    at, count = at[long], count[long]
-    if not len(at):
+    # The longest first: whatever goes on is at the beginning, and one very long text costs the others nothing.
+    long = np.flatnonzero(count)
+    long = long[np.argsort(-count[long], kind="stable")]
+    if not len(long):
         return found
-    seeds = seeds[long]
+    at, count, seeds = at[long], count[long], seeds[long]
     lanes = [seeds + _P1 + _P2, seeds + _P2, seeds + np.uint64(0), seeds - _P1]
-    for number in range(int(count.max())):
-        rows = _those(count > number)
+    going_on = np.searchsorted(-count, -np.arange(int(count[0])), side="left").tolist()
+    for number, rows in enumerate(going_on):
         for place, lane in enumerate(lanes):
-            word = _there(content, at[rows] + (32 * number + 8 * place), np.uint64)
-            lane[rows] = _turned(lane[rows] + word * _P2, 31) * _P1
+            word = _there(content, at[:rows] + (32 * number + 8 * place), np.uint64)
+            lane[:rows] = _turned(lane[:rows] + word * _P2, 31) * _P1
     mixed = sum((_turned(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)), np.uint64(0) * seeds)
     for lane in lanes:
         mixed = (mixed ^ (_turned(lane * _P2, 31) * _P1)) * _P1 + _P4
