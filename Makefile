@@ -27,7 +27,7 @@ test: lint ## lint, then every test
 	@scripts/make_java_archive .venv
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 40 --durations-min 10
 
-test-long: $(STAMP) ## the faults of a release: fifty killed brokers, a hundred killed executors
+test-long: $(STAMP) ## all points of every fault, before a release
 	@scripts/make_java_archive .venv
 	$(BIN)/pytest -m long --timeout 7200
 

@@ -125,7 +125,7 @@ class NoWatch:
         pass
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, PARTS))])
 def test_the_log_equals_a_list_per_partition(
     part: int, fault_report: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

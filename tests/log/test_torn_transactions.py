@@ -22,7 +22,7 @@ from tests.contracts.other_process import Line, OtherProcess
 
 pytestmark = pytest.mark.forks
 
-SECONDS = float(os.environ.get("MAINSTEM_SOAK_SECONDS", "60" if os.environ.get("CI") == "true" else "20")) / 4
+SECONDS = float(os.environ.get("MAINSTEM_SOAK_SECONDS", "20")) / 4
 TOPICS, PARTITIONS = ("debits", "credits"), 3
 PLACES = len(TOPICS) * PARTITIONS
 # Every fifth transaction is aborted; its number tells.

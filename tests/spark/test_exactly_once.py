@@ -52,6 +52,15 @@ POINTS = [
     ("stage_manifest_written:2", ""),
     ("", "commit:1"),
 ]
+# One of each kind of step; before a release all of them.
+EVERY_RUN = [
+    ("", "latestOffset:1"),
+    ("sink_rows_written:1", ""),
+    ("before_sink_commit:2", ""),
+    ("sink_committed:3", ""),
+    ("batch_written:1", ""),
+    ("stage_manifest_written:2", ""),
+]
 FLOWS = ["remainders", "per_store", "kept", "per_window"]
 DRIVER = Path(__file__).parent / "killed_driver.py"
 
@@ -131,15 +140,20 @@ def differences(folder: Path) -> tuple[int, list[str]]:
 
 
 @pytest.mark.timeout(3600)
-def test_a_driver_killed_at_every_step_counts_each_row_once(tmp_path: Path, fault_report: Callable[..., None]) -> None:
+@pytest.mark.parametrize(
+    "points", [pytest.param(EVERY_RUN, id="some"), pytest.param(POINTS, marks=pytest.mark.long, id="all")]
+)
+def test_a_driver_killed_at_every_step_counts_each_row_once(
+    tmp_path: Path, fault_report: Callable[..., None], points: list[tuple[str, str]]
+) -> None:
     prepare(f"{tmp_path}/home")
     kills, half_written = 0, 0
-    for number, (point, source_point) in enumerate(POINTS):
+    for number, (point, source_point) in enumerate(points):
         assert run_driver(tmp_path, number, point, source_point) == -9, f"{point or source_point} was not reached"
         kills += 1
         if point.startswith("batch_written"):
             half_written += leave_commits_half_written(tmp_path)
-    assert run_driver(tmp_path, len(POINTS)) == 0
+    assert run_driver(tmp_path, len(points)) == 0
     compared, found = differences(tmp_path)
     fault_report(
         "S1", points=kills, compared=compared, violations=found, sinks="topic, view, files, stage", half=half_written

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from pyspark.sql import functions as F
 
 from mainstem.flows.flow import Flow
@@ -20,7 +21,7 @@ from mainstem.stem import Mainstem
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = "order_id INT, store STRING, amount BIGINT, placed_at TIMESTAMP"
-ROUNDS, EACH = 4, 2
+EACH = 2
 # Of a round: how many begin before the append, and how many run at a time after it.
 BEFORE, AT_ONCE = 3, 3
 
@@ -118,14 +119,17 @@ def differences(stem: Mainstem, rebuilds: Sequence[tuple[str, Rebuild]], expecte
     return found
 
 
-def test_a_view_rebuilt_at_random_points_equals_the_live_one(stem: Mainstem, fault_report: Callable[..., None]) -> None:
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.long)])
+def test_a_view_rebuilt_at_random_points_equals_the_live_one(
+    stem: Mainstem, fault_report: Callable[..., None], rounds: int
+) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     chance = random.Random(seed)
     shop = Shop(stem, chance)
     shop.go_on()
     wrong: list[str] = []
     with stem.start(program(*VIEWS)) as running, ThreadPoolExecutor(AT_ONCE) as pool:
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             names = [*VIEWS] * EACH
             chance.shuffle(names)
             with ExitStack() as opened:
@@ -145,7 +149,7 @@ def test_a_view_rebuilt_at_random_points_equals_the_live_one(stem: Mainstem, fau
             for found in pool.map(one, names[BEFORE:]):
                 wrong += found
     assert all([version.number for version in stem.view(name).versions()] == [1] for name in VIEWS)
-    points = ROUNDS * EACH * len(VIEWS)
+    points = rounds * EACH * len(VIEWS)
     fault_report("E2", points=points, compared=points * 2, violations=wrong, seed=seed)
 
 

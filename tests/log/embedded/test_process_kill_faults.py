@@ -18,7 +18,10 @@ pytestmark = pytest.mark.forks
 SEED = 1_001
 POINTS = 1_000
 KILLS = 200
-ACKNOWLEDGED = 1_000_000
+# For each kill.
+ACKNOWLEDGED = 1_000
+# Before a release all of them.
+EVERY_RUN = 250
 WRITERS = 3
 PARTITIONS = 3
 ROWS = 100
@@ -74,10 +77,11 @@ def kill_often(home: str, checked: CheckedTopic, kills: int, *, seed: int, first
     return killed
 
 
-def test_killed_writers_lose_nothing_acknowledged(tmp_path, fault_report):
-    points, acknowledged, violations = run(tmp_path, POINTS)
+@pytest.mark.parametrize("kills", [EVERY_RUN, pytest.param(POINTS, marks=pytest.mark.long)])
+def test_killed_writers_lose_nothing_acknowledged(tmp_path, fault_report, kills):
+    points, acknowledged, violations = run(tmp_path, kills)
     fault_report("L1", points=points, compared=acknowledged, violations=violations, seed=SEED)
-    assert acknowledged >= ACKNOWLEDGED
+    assert acknowledged >= ACKNOWLEDGED * kills
 
 
 @pytest.mark.parametrize("broken", ["no lock"])

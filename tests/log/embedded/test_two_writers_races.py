@@ -28,6 +28,8 @@ pytestmark = pytest.mark.forks
 
 SEED = 12_012
 RACES = 1_000
+# Before a release all of them.
+EVERY_RUN = 250
 
 # The calls of one append of a process that looks at the partition for the first time; a few points lie behind its end.
 CALLS = 42
@@ -194,8 +196,9 @@ def run(home: Path, races: int, seed: int, *, first_only: bool = False) -> tuple
     return points, len(race.promised.offsets), violations
 
 
-def test_processes_race_for_a_partition(tmp_path, fault_report):
-    points, compared, violations = run(tmp_path, RACES, SEED)
+@pytest.mark.parametrize("races", [EVERY_RUN, pytest.param(RACES, marks=pytest.mark.long)])
+def test_processes_race_for_a_partition(tmp_path, fault_report, races):
+    points, compared, violations = run(tmp_path, races, SEED)
     fault_report("L12", points=points, compared=compared, violations=violations, seed=SEED)
 
 
