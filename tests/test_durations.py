@@ -69,7 +69,7 @@ def test_in_microseconds():
     assert duration_us("1 minute 1 microsecond") == 60_000_001
 
 
-@given(st.timedeltas(min_value=timedelta(0)))
+@given(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=100_000)))
 def test_a_duration_that_is_shown_can_be_read_back(duration):
     assert parse_duration(show_duration(duration)) == duration
 
@@ -125,3 +125,9 @@ def test_what_is_not_a_size_is_told_why_and_what_to_do(written, complaint):
 @given(st.integers(0, 2**60))
 def test_a_size_that_is_shown_can_be_read_back(size):
     assert parse_size(show_size(size)) == size
+
+
+@pytest.mark.parametrize("value", ["100001 days", timedelta.max, "1" + "0" * 90 + " seconds"])
+def test_a_duration_that_no_clock_can_hold_is_refused(value):
+    with pytest.raises(Invalid, match="is too long"):
+        parse_duration(value)

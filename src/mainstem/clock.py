@@ -11,6 +11,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+from mainstem.arguments import show_value
 from mainstem.durations import Duration, parse_duration
 from mainstem.errors import Invalid
 
@@ -115,6 +116,12 @@ def as_us(moment: datetime) -> int:
     >>> as_us(datetime(1970, 1, 1, 1, tzinfo=UTC))
     3600000000
     """
+    if not isinstance(moment, datetime):
+        raise Invalid(
+            f"{show_value(moment)} is not a time",
+            detail=f"It is of type {type(moment).__name__}.",
+            hint="Give a datetime with a zone: datetime(2026, 1, 1, tzinfo=UTC).",
+        )
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise Invalid(
             f'time "{moment.isoformat(sep=" ")}" has no zone',

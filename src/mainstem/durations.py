@@ -48,6 +48,9 @@ _SIZE_FORM = (
 _PART = re.compile(r"([+-]?[0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)(?:\s+|$)")
 # A number of this many digits is a slip of the hand, and arithmetic on a far longer one would take a while.
 _LENGTH_MAX = 100
+# 273 years: in microseconds, and added to any time, it fits into 64 bits, and in seconds into a wait of the machine's.
+_LONGEST = timedelta(days=100_000)
+_LONGEST_FORM = "The longest duration is 100000 days."
 
 
 def parse_duration(value: Duration, *, setting: str = "duration") -> timedelta:
@@ -61,6 +64,8 @@ def parse_duration(value: Duration, *, setting: str = "duration") -> timedelta:
     if isinstance(value, timedelta):
         if value < timedelta(0):
             raise _refused(setting, str(value), "is negative", "Time only passes forwards.")
+        if value > _LONGEST:
+            raise _refused(setting, str(value), "is too long", _LONGEST_FORM)
         return value
     if not isinstance(value, str):
         raise _refused(setting, value, "has no unit" if _is_number(value) else "is not a duration", _DURATION_FORM)
@@ -76,11 +81,9 @@ def parse_duration(value: Duration, *, setting: str = "duration") -> timedelta:
         total += number * _UNITS_US[unit]
     if total != int(total):
         raise _refused(setting, value, "is finer than a microsecond", "Mainstem counts time in whole microseconds.")
-    try:
-        return timedelta(microseconds=int(total))
-    except OverflowError as error:
-        limit = "The longest is 999999999 days."
-        raise _refused(setting, value, "is too long", limit) from error
+    if total > _LONGEST // timedelta(microseconds=1):
+        raise _refused(setting, value, "is too long", _LONGEST_FORM)
+    return timedelta(microseconds=int(total))
 
 
 def duration_us(value: Duration, *, setting: str = "duration") -> int:

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
+from mainstem.arguments import named, path_text, text, values
 from mainstem.durations import Duration
 from mainstem.errors import Invalid, NotFound
 from mainstem.log.embedded.embedded_log import EmbeddedLog
+from mainstem.log.embedded.home import unavailable
 from mainstem.log.embedded.upkeep import UpkeepMode
 from mainstem.log.kafka.kafka_settings import SCHEME, names_brokers
 from mainstem.log.log import Log
@@ -81,8 +83,13 @@ def open(
     ...     stem.topics()
     []
     """
-    path = os.path.abspath(os.fspath(home))
-    return Mainstem(open_log(home, log, upkeep), home=path, spark=spark, views=views, checkpoints=checkpoints)
+    path = os.path.abspath(path_text(home, "home"))
+    for setting, address in (("log", log), ("views", views), ("checkpoints", checkpoints)):
+        if address is not None:
+            text(address, setting)
+    with unavailable(path):
+        opened = open_log(path, log, upkeep)
+    return Mainstem(opened, home=path, spark=spark, views=views, checkpoints=checkpoints)
 
 
 def open_log(home: str | os.PathLike[str], log: str | None = None, upkeep: UpkeepMode = "manual") -> Log:
@@ -161,7 +168,7 @@ class Mainstem:
         """A topic that is there; in a program also one that a flow of it makes."""
         if isinstance(topic, SparkTopic):
             return topic
-        name = topic if isinstance(topic, str) else topic.name
+        name = named(topic, "topic", Topic)
         if current_build() is not None and name not in self.log.topic_names():
             return NewTopic(self.log, name, self.home, self._session)
         return SparkTopic(self.log, self.log.open_topic(name), self.home, self._session)
@@ -188,7 +195,7 @@ class Mainstem:
 
     def delete_topic(self, topic: str | Topic) -> None:
         """Delete a topic with its records, groups and queues."""
-        self.log.delete_topic(topic if isinstance(topic, str) else topic.name)
+        self.log.delete_topic(named(topic, "topic", Topic))
 
     # Writing
 
@@ -215,9 +222,9 @@ class Mainstem:
         """
         if isinstance(name, SparkView):
             return name
-        named = name if isinstance(name, str) else name.name
+        known = named(name, "view", View)
         return SparkView(
-            self.home, named, self._session, key=key, clock=self.log.clock, place=self.view_place, **settings
+            self.home, known, self._session, key=key, clock=self.log.clock, place=self.view_place, **settings
         )
 
     # Files
@@ -231,7 +238,11 @@ class Mainstem:
     def query(self, sql: str, parameters: Sequence[object] = ()) -> pa.Table:
         """Ask in SQL (DuckDB); topics and views are tables, `?` stands for a parameter. Of a compacted topic one sees the
         latest record of each key; where a topic and a view share a name, the topic is meant."""
-        return self.log.query(sql, parameters, {name: self.view(name).to_arrow for name in self.views()})
+        return self.log.query(
+            text(sql, "sql"),
+            values(parameters, "parameters"),
+            {name: self.view(name).to_arrow for name in self.views()},
+        )
 
     # Programs
 
@@ -275,7 +286,7 @@ class Mainstem:
         """Replay the log into a new version of a view beside the live one, with the program as it is now."""
         from mainstem.flows.rebuild import Rebuild
 
-        return Rebuild(self, view if isinstance(view, str) else view.name, flows)
+        return Rebuild(self, named(view, "view", View), flows)
 
     def check_view(self, view: str | View, flows: Flows, *, sample: int = 1000, seed: int | None = None) -> CheckedView:
         """Make about so many rows of a view again from the log, with the program as it is now, and compare them.
@@ -286,4 +297,4 @@ class Mainstem:
         from mainstem.flows.view_check import ViewCheck
 
         chosen = self.log.clock.now() if seed is None else seed
-        return ViewCheck(self, view if isinstance(view, str) else view.name, flows).run(sample, chosen)
+        return ViewCheck(self, named(view, "view", View), flows).run(sample, chosen)

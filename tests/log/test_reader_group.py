@@ -262,7 +262,7 @@ def test_seek_is_recorded(shop: Shop) -> None:
         assert member.position == {0: 2, 1: 0}
         with pytest.raises(Invalid, match="partition 7 is not one to choose from"):
             member.seek({7: 0})
-        with pytest.raises(Invalid, match="offset -1 of partition 0 is negative"):
+        with pytest.raises(Invalid, match="offset of partition 0 -1 is not a whole number"):
             member.seek({0: -1})
         with pytest.raises(Invalid, match="is not a position"):
             member.seek(5)  # type: ignore[arg-type]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from mainstem.arguments import chosen
 from mainstem.durations import Duration, parse_duration, show_duration
-from mainstem.errors import Invalid, did_you_mean
+from mainstem.errors import Invalid
 
 __all__ = ["Backoff"]
 
@@ -36,12 +37,7 @@ class Backoff:
         # Without a limit given the delay is always the first one: the least surprising of all.
         object.__setattr__(self, "max", self.first if max is None else parse_duration(max, setting="max"))
         object.__setattr__(self, "growth", growth)
-        if growth not in _GROWTHS:
-            raise Invalid(
-                f'growth "{growth}" is not known',
-                detail=f"A delay grows in one of these ways: {', '.join(_GROWTHS)}.",
-                hint=did_you_mean(str(growth), _GROWTHS) or 'Use growth="linear".',
-            )
+        chosen(growth, "growth", _GROWTHS)
         if self.max < self.first:
             raise Invalid(
                 f'max "{show_duration(self.max)}" is shorter than first "{show_duration(self.first)}"',

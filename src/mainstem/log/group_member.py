@@ -24,6 +24,7 @@ from typing import Literal, Protocol, Self
 
 import pyarrow as pa
 
+from mainstem.arguments import whole_number
 from mainstem.clock import Clock
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid, MainstemError
@@ -109,6 +110,7 @@ class Member:
 
     def poll(self, *, wait: Duration | None = None, rows_max: int = 10_000) -> pa.RecordBatch | None:
         """The next rows of one of the member's partitions; None if none came within `wait`."""
+        whole_number(rows_max, "rows_max", least=1)
         wait_us = 0 if wait is None else duration_us(wait, setting="wait")
         deadline = self._clock.monotonic() + wait_us
         while True:
@@ -163,7 +165,7 @@ class Member:
         with self._lock:
             self._check_not_left()
             state = self._ledger.current()
-            if to == "committed":
+            if isinstance(to, str) and to == "committed":
                 decisions.check_owned(state, self._id, self._generation, self._positions.offsets)
                 self._positions.offsets = {
                     partition: state.committed[partition] for partition in self._positions.offsets

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from mainstem.arguments import whole_number
 from mainstem.durations import Duration, parse_duration, parse_size, show_duration, show_size
 from mainstem.errors import Invalid
 
@@ -47,7 +48,7 @@ class Keep:
     ) -> None:
         values: dict[str, Any] = {
             "age": None if age is None else parse_duration(age, setting="keep age"),
-            "size": parse_size(size, setting="keep size") if isinstance(size, str) else size,
+            "size": _size_of(size),
             "compacted": compacted,
             "tombstones": parse_duration(tombstones, setting="tombstones"),
             "lag_min": parse_duration(lag_min, setting="lag_min"),
@@ -166,3 +167,9 @@ def _refused(value: object) -> Invalid:
         detail='It is an age ("7 days"), a size ("10 GiB"), both ("7 days, 10 GiB"), "forever" or "latest per key".',
         hint='For example: keep="7 days", or Keep.latest_per_key(tombstones="1 day").',
     )
+
+
+def _size_of(size: str | int | None) -> int | None:
+    if size is None:
+        return None
+    return parse_size(size, setting="keep size") if isinstance(size, str) else whole_number(size, "keep size")

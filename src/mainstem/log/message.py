@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from mainstem.arguments import text
 from mainstem.clock import as_datetime
 from mainstem.durations import Duration
 from mainstem.log.partitioner import key_bytes
@@ -101,11 +102,14 @@ def error_text(error: BaseException | str | None) -> str | None:
     >>> error_text(ValueError("no such address"))
     'ValueError: no such address'
     """
-    if error is None or isinstance(error, str):
-        return None if error is None else error[:ERROR_CHARACTERS_MAX]
-    text = "".join(traceback.format_exception_only(error)).strip()
+    if error is None:
+        return None
+    if not isinstance(error, BaseException):
+        return text(error, "error", hint="Give the exception, or what it said.")[:ERROR_CHARACTERS_MAX]
+    told = "".join(traceback.format_exception_only(error)).strip()
     stack = "".join(traceback.format_tb(error.__traceback__)).rstrip()
     if stack:
-        left = max(0, ERROR_CHARACTERS_MAX - len(text) - 1)
-        text = f"{text}\n{stack[-left:]}" if left else text
-    return text[:ERROR_CHARACTERS_MAX]
+        left = max(0, ERROR_CHARACTERS_MAX - len(told) - 1)
+        told = f"{told}\n{stack[-left:]}" if left else told
+    # A message may hold what UTF-8 cannot encode; what is kept of it is readable.
+    return told[:ERROR_CHARACTERS_MAX].encode(errors="backslashreplace").decode()

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 import pyarrow as pa
 
+from mainstem.arguments import show_value, whole_number
 from mainstem.clock import as_us
 from mainstem.errors import Invalid
 from mainstem.log.lag import Lag
@@ -97,7 +98,7 @@ def offsets_at(position: Position, reads: PartitionReads, partitions: Sequence[i
         return {partition: offset for partition, offset in position.items() if partition in partitions}
     if not isinstance(position, Mapping):
         raise Invalid(
-            f"{position!r} is not a position",
+            f"{show_value(position)} is not a position",
             detail=f"It is of type {type(position).__name__}.",
             hint='Give "earliest", "latest", a datetime with a zone, {partition: offset}, or the token of an append.',
         )
@@ -109,10 +110,5 @@ def offsets_at(position: Position, reads: PartitionReads, partitions: Sequence[i
                 detail=f'Of topic "{reads.name}" there are here: {known}.',
                 hint="Give offsets for these partitions only.",
             )
-        if offset < 0:
-            raise Invalid(
-                f"offset {offset} of partition {partition} is negative",
-                detail="Offsets count from 0.",
-                hint='To go to the end, give "latest".',
-            )
+        whole_number(offset, f"offset of partition {partition}", hint='To go to the end, give "latest".')
     return dict(position)

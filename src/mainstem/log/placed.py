@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from mainstem.arguments import INTEGER_MAX, show_value
 from mainstem.errors import Invalid
 
 __all__ = ["Placed", "parse_token", "token_of"]
@@ -55,10 +56,10 @@ def parse_token(token: str) -> dict[str, dict[int, int]]:
     >>> parse_token("orders@0:42,1:17;payments@0:3")
     {'orders': {0: 42, 1: 17}, 'payments': {0: 3}}
     """
-    matches = [TOKEN.fullmatch(part) for part in token.split(";")]
+    matches = [TOKEN.fullmatch(part) for part in token.split(";")] if isinstance(token, str) else [None]
     if not all(matches):
         raise Invalid(
-            f'"{token[:100]}" is not a position in a topic',
+            f"{show_value(token)} is not a position in a topic",
             detail='A position is "earliest", "latest", a datetime with a zone, {partition: offset}, or the token of '
             "an append.",
             hint="Give one of these; a token is a string such as orders@0:42,1:17.",
@@ -67,4 +68,5 @@ def parse_token(token: str) -> dict[str, dict[int, int]]:
 
 
 def _offsets(parts: Iterable[str]) -> dict[int, int]:
-    return {int(partition): int(end) for partition, end in (part.split(":") for part in parts)}
+    # Past the last offset there can be, nothing is.
+    return {int(partition): min(int(end), INTEGER_MAX) for partition, end in (part.split(":") for part in parts)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from mainstem.arguments import named
 from mainstem.clock import as_us
 from mainstem.errors import Invalid
 from mainstem.log.log import Log
@@ -72,15 +73,15 @@ class Producer:
 
     def last_sequence(self, topic: Topic | str) -> int:
         """The highest sequence that a topic has of this producer, of all its runs; -1 if none."""
-        return self.run.last_sequence(topic if isinstance(topic, str) else topic.name)
+        return self.run.last_sequence(named(topic, "topic", Topic))
 
     def kept_sequence(self, topic: Topic | str) -> int:
         """The highest sequence that a topic has of this producer, without those of aborted transactions; -1 if none."""
-        return self.run.kept_sequence(topic if isinstance(topic, str) else topic.name)
+        return self.run.kept_sequence(named(topic, "topic", Topic))
 
     def state_watermark(self, topic: Topic | str, at: datetime) -> None:
         """State that nothing with an event time earlier than `at` will come from this producer any more."""
-        self.run.state(topic if isinstance(topic, str) else topic.name, as_us(at))
+        self.run.state(named(topic, "topic", Topic), as_us(at))
 
     def transaction(self, *, timeout: Duration = "1 minute") -> Transaction:
         """A transaction whose appends carry this producer's sequences. Until it has ended, there is no other way in."""
@@ -100,4 +101,6 @@ class Producer:
             )
 
     def _topic(self, topic: Topic | str) -> Topic:
-        return Topic(self._log, self._log.open_topic(topic)) if isinstance(topic, str) else topic
+        return (
+            topic if isinstance(topic, Topic) else Topic(self._log, self._log.open_topic(named(topic, "topic", Topic)))
+        )

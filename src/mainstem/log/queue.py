@@ -23,6 +23,7 @@ from typing import Literal, Self
 
 import pyarrow as pa
 
+from mainstem.arguments import text, values, whole_number
 from mainstem.clock import Clock, as_datetime, as_us
 from mainstem.durations import Duration, duration_us, parse_duration
 from mainstem.errors import FellOff, Invalid, QueueNotFound
@@ -120,8 +121,7 @@ class Queue:
 
     def take(self, count: int = 1, *, wait: Duration | None = None) -> list[Message]:
         """Up to `count` messages, as many as are there now; waits for the first one up to `wait`."""
-        if count < 1:
-            raise Invalid(f"a take of {count} messages", detail="A take is of 1 or more.", hint="Give a larger count.")
+        whole_number(count, "count", least=1)
         wait_us = 0 if wait is None else duration_us(wait, setting="wait")
         deadline = self._clock.monotonic() + wait_us
         waiter = self._own_waiter() if wait_us else None
@@ -191,8 +191,8 @@ class Queue:
 
     def acknowledge(self, messages: Iterable[Message | str] | Message | str) -> None:
         """Settle messages, or receipts of them, at once. Those that still count are, even if `Fenced` names others."""
-        given = [messages] if isinstance(messages, str | Message) else list(messages)
-        wanted = [message.receipt if isinstance(message, Message) else message for message in given]
+        given = [messages] if isinstance(messages, str | Message) else values(messages, "messages")
+        wanted = [message.receipt if isinstance(message, Message) else text(message, "receipt") for message in given]
 
         def decision(state: QueueState, now: int) -> tuple[list[Entry], list[str]]:
             self._opened(state)
@@ -214,11 +214,11 @@ class Queue:
     def release(self, receipt: str, *, delay: Duration | None = None, error: BaseException | str | None = None) -> None:
         """Give a message back, after `delay` (else what the queue's `retry` says), with the error it met."""
         length = None if delay is None else parse_duration(delay, setting="delay")
-        text = error_text(error)
+        told = error_text(error)
 
         def decision(state: QueueState, now: int) -> tuple[list[Entry], None]:
             self._opened(state)
-            return decisions.release(state, now, receipt, length, text), None
+            return decisions.release(state, now, receipt, length, told), None
 
         with self._lock:
             self._ledger.decide(decision)
@@ -226,10 +226,11 @@ class Queue:
 
     def reject(self, receipt: str, reason: str) -> None:
         """Send a message to the topic of the rejected."""
+        shown = text(reason, "reason")[:ERROR_CHARACTERS_MAX]
 
         def decision(state: QueueState, now: int) -> tuple[list[Entry], None]:
             self._opened(state)
-            return decisions.reject(state, receipt, reason[:ERROR_CHARACTERS_MAX]), None
+            return decisions.reject(state, receipt, shown), None
 
         with self._lock:
             self._ledger.decide(decision)

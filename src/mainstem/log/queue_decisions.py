@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
+from mainstem.arguments import show_value
 from mainstem.errors import Conflict, Fenced, Invalid
 from mainstem.log.queue_settings import QueueSettings
 from mainstem.log.queue_state import OpenMessage, QueueState
@@ -98,10 +99,10 @@ def delete() -> list[Entry]:
 
 
 def _held(state: QueueState, receipt: str) -> OpenMessage | None:
-    match = RECEIPT.fullmatch(receipt)
+    match = RECEIPT.fullmatch(receipt) if isinstance(receipt, str) else None
     if match is None:
         raise Invalid(
-            f'"{receipt}" is not a receipt',
+            f"{show_value(receipt)} is not a receipt",
             detail='A receipt is three numbers, for instance "0-17-42".',
             hint="Use the receipt as the take gave it.",
         )

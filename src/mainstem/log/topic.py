@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from mainstem.arguments import column_names, whole_number
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import GroupNotFound, Invalid, QueueNotFound, did_you_mean
 from mainstem.log.archived_moment import ArchivedMoment
@@ -87,6 +88,8 @@ class Topic:
         `rows`: a pyarrow Table or RecordBatch, anything with `__arrow_c_stream__` (polars, pandas, duckdb), or dicts.
         All of them are checked before anything is written. A row goes to the partition of its key.
         """
+        if partition is not None:
+            whole_number(partition, "partition", hint="Leave partition out: the key decides.")
         return self.backend.append(check_rows(rows, self.settings), partition=partition)
 
     def delete(self, keys: Any) -> Placed:
@@ -104,6 +107,7 @@ class Topic:
         watermark: Duration | None = None,
     ) -> pa.Table:
         """What is there, as one table, with `record` as its last column; see `batches`."""
+        columns = self._checked_columns(columns)
         batches = list(self.batches(start=start, stop=stop, columns=columns, watermark=watermark))
         schema = batches[0].schema if batches else self._shown_schema(columns, watermark)
         return pa.Table.from_batches(batches, schema=schema)
@@ -125,7 +129,7 @@ class Topic:
         directory to which dropped segments were copied; what is no longer kept is read from there, so "earliest" is
         its first record.
         """
-        self._check_columns(columns)
+        columns = self._checked_columns(columns)
         moment: ReadMoment = self.backend.moment()
         if archive is not None:
             moment = ArchivedMoment(moment, self.backend, os.fspath(archive))
@@ -157,9 +161,11 @@ class Topic:
         record = RECORD if watermark is None else WATERMARKED_RECORD
         return record_schema(pa.schema(plain), settings.event_time, record=record)
 
-    def _check_columns(self, columns: Sequence[str] | None) -> None:
-        known = self.schema.names
-        for name in columns or ():
+    def _checked_columns(self, columns: Sequence[str] | None) -> Sequence[str] | None:
+        if columns is None:
+            return None
+        known, wanted = self.schema.names, column_names(columns, "columns")
+        for name in wanted:
             if name not in known and name != "record":
                 raise Invalid(
                     f'topic "{self.name}" has no column "{name}"',
@@ -167,6 +173,7 @@ class Topic:
                     hint=did_you_mean(name, known) or "Name some of these; `record` is always there.",
                     column=name,
                 )
+        return wanted
 
     # Reading what comes
 
@@ -183,7 +190,8 @@ class Topic:
 
         Woken by an append of any process. With `wait` it ends when nothing came for so long.
         """
-        self._check_columns(columns)
+        columns = self._checked_columns(columns)
+        whole_number(rows_max, "rows_max", least=1)
         reads = LiveReads(self.backend)
         numbers = list(range(self.settings.partitions))
         # Offsets and tokens may leave partitions out: those are followed from their first record that is kept.
@@ -320,7 +328,8 @@ class Topic:
 
     def lag(self, offsets: Mapping[int, int]) -> Lag:
         """How far somebody who reads these offsets next is behind."""
-        return Lag.total(self.backend.behind(number, offset) for number, offset in offsets.items())
+        wanted = offsets_at(offsets, LiveReads(self.backend), range(self.settings.partitions))
+        return Lag.total(self.backend.behind(number, offset) for number, offset in wanted.items())
 
     def _known(self, kind: Literal["group", "queue"], name: str, names: list[str]) -> None:
         if name not in names:

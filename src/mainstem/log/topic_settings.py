@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from mainstem.arguments import column_names, path_text
 from mainstem.durations import parse_duration, parse_size, show_duration, show_size
 from mainstem.errors import CorruptHome, Invalid, NewerFormat, did_you_mean
 from mainstem.log.keep_rule import Keep
@@ -99,9 +100,9 @@ class TopicSettings:
         return cls(
             name=name,
             schema=_schema_of(schema),
-            key=() if key is None else (key,) if isinstance(key, str) else tuple(key),
+            key=() if key is None else column_names(key, "key"),
             keep=Keep.parse(keep),
-            archive=None if archive is None else os.fspath(archive),
+            archive=None if archive is None else path_text(archive, "archive"),
             **others,
         )
 

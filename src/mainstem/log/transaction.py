@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from mainstem.arguments import named, show_value
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Fenced, Invalid
 from mainstem.log.group_member import Member
@@ -70,6 +71,12 @@ class Transaction:
     def commit_offsets(self, member: Member) -> None:
         """Commit what a member of a group has polled, together with the rest of the transaction."""
         self._check_open()
+        if not isinstance(member, Member):
+            raise Invalid(
+                f"{show_value(member)} is not a member of a group",
+                detail=f"It is of type {type(member).__name__}.",
+                hint="Give what topic.join_group(...) returned.",
+            )
         self._log.join_group_offsets(self.id, member.topic, member.group)
         member.commit_in(str(self.id))
 
@@ -123,4 +130,6 @@ class Transaction:
             )
 
     def _topic(self, topic: Topic | str) -> Topic:
-        return Topic(self._log, self._log.open_topic(topic)) if isinstance(topic, str) else topic
+        return (
+            topic if isinstance(topic, Topic) else Topic(self._log, self._log.open_topic(named(topic, "topic", Topic)))
+        )

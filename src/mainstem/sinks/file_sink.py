@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from mainstem.arguments import column_names, path_text
 from mainstem.errors import Conflict, Corrupt, Invalid, NotFound, SchemaMismatch, did_you_mean
 from mainstem.log.normal_schema import normal_type
 from mainstem.log.schema_ddl import schema_from_ddl, schema_to_ddl, type_to_ddl
@@ -43,8 +44,8 @@ class FileSink:
         *,
         partition_by: str | Sequence[str] = (),
     ) -> None:
-        self.path = os.path.abspath(os.fspath(path))
-        self.partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        self.path = os.path.abspath(path_text(path, "path"))
+        self.partition_by = column_names(partition_by, "partition_by")
         self.name = _name_of(self.path)
         self._home = home
         self._session = session

@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from mainstem.arguments import column_names, path_text, show_value, text, values, whole_number
 from mainstem.clock import Clock, SystemClock
 from mainstem.durations import Duration, duration_us
-from mainstem.errors import Conflict, Invalid, did_you_mean
+from mainstem.errors import Conflict, Invalid, Unavailable, did_you_mean
 from mainstem.log.normal_schema import normal_schema, nullable_schema
 from mainstem.log.placed import parse_token
 from mainstem.log.schema_ddl import schema_to_ddl
@@ -76,7 +77,7 @@ class View:
         self._place = place or SqlitePlace(self.home)
         self._store = self._place.store(name)
         self._clock = clock or SystemClock()
-        self._changes_max = changes_max
+        self._changes_max = None if changes_max is None else whole_number(changes_max, "changes_max", least=1)
         self._changes_age_us = None if changes_age is None else duration_us(changes_age, setting="changes_age")
         self._history_age_us = None if history is None else duration_us(history, setting="history")
         if self._history_age_us and changes_max is not None:
@@ -85,7 +86,7 @@ class View:
                 detail="What it was is what it is with all later changes undone: none of them may be missing.",
                 hint="Leave changes_max out. How far back it goes is said by history alone.",
             )
-        self._given_key = None if key is None else (key,) if isinstance(key, str) else tuple(key)
+        self._given_key = None if key is None else column_names(key, "key")
         if self._given_key is not None and self._store.exists():
             self._check_key(self._store.facts().key)
 
@@ -178,18 +179,19 @@ class View:
 
     def query(self, sql: str, parameters: Sequence[object] = (), *, as_of: AsOf | None = None) -> pa.Table:
         """Ask in SQL (DuckDB), as of one moment; the view is a table of its name, `?` stands for a parameter."""
-        return query_table(self.name, self.to_arrow(as_of=as_of), sql, parameters)
+        return query_table(self.name, self.to_arrow(as_of=as_of), text(sql, "sql"), values(parameters, "parameters"))
 
     def export(self, folder: str | os.PathLike[str], *, as_of: AsOf | None = None) -> str:
         """Write all rows, as of one moment, to a Parquet file in `folder`; its path. Memory does not grow with it."""
         from pyarrow import parquet
 
+        folder = path_text(folder, "folder")
         now = self._clock.now()
         with self._store.live() as snapshot:
             past = self._position(snapshot, as_of, now)
             version, position = snapshot.version, snapshot.positions()[1] if past is None else max(past, 0)
-            path = f"{os.fspath(folder)}/{self.name}-v{version}-{position}-{uuid.uuid4().hex[:8]}.parquet"
-            os.makedirs(folder, exist_ok=True)
+            path = f"{folder}/{self.name}-v{version}-{position}-{uuid.uuid4().hex[:8]}.parquet"
+            _make_folder(folder)
             with parquet.ParquetWriter(f"{path}.new", snapshot.schema) as writer:
                 for batch in snapshot.batches(past):
                     writer.write_batch(batch)
@@ -210,7 +212,8 @@ class View:
     def changes(self, after: int = 0, limit: int = 65_536) -> Changes:
         """The next changes behind a position, `limit` at most, with where they end."""
         history = ViewHistory(self._store)
-        return history.between(after, history.last(), limit)
+        last = history.last()
+        return history.between(whole_number(after, "after"), last, whole_number(limit, "limit", least=1))
 
     def watch(self) -> CommitWatch:
         """Waits for commits, of any process: `watch().wait(seconds)`."""
@@ -237,7 +240,7 @@ class View:
 
     def offsets(self, version: int | None = None) -> dict[str, dict[int, int]]:
         """How far a version, the live one unless another is named, has applied each of its sources."""
-        number = self._store.facts().live if version is None else version
+        number = self._store.facts().live if version is None else whole_number(version, "version")
         with self._store.at(number) as snapshot:
             return snapshot.offsets()
 
@@ -254,15 +257,17 @@ class View:
 
     def use(self, version: int) -> None:
         """Make a version the live one: readers see the one or the other, never none."""
-        self._store.versions(self._clock).use(version)
+        self._store.versions(self._clock).use(whole_number(version, "version"))
 
     def drop_version(self, version: int) -> None:
         """Remove a version that is not live."""
-        self._store.versions(self._clock).drop(version)
+        self._store.versions(self._clock).drop(whole_number(version, "version"))
 
     def difference(self, before: int, after: int) -> Difference:
         """How version `after` differs from version `before`: counts, and the first ten rows of each kind."""
-        return self._store.versions(self._clock).difference(before, after)
+        return self._store.versions(self._clock).difference(
+            whole_number(before, "before"), whole_number(after, "after")
+        )
 
     def drop(self) -> None:
         """Remove the view with all of its versions; a flow that writes it stops."""
@@ -357,3 +362,14 @@ class View:
                 hint=f'Leave the key out to take the view as it is: stem.view("{self.name}"). To change it, drop the view '
                 "and run its flow again, or give the new one another name.",
             )
+
+
+def _make_folder(folder: str) -> None:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise Unavailable(
+            f"folder {show_value(folder)} cannot be made: {os.strerror(error.errno or 0)}",
+            detail=f"This process has user id {os.getuid()}.",
+            hint="Give a folder that this user may write into.",
+        ) from error

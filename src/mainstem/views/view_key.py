@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from mainstem.arguments import text
 from mainstem.errors import Invalid, InvalidRows
 from mainstem.log.python_rows import array_of
 from mainstem.log.row_errors import shown
@@ -56,7 +57,7 @@ def _values(given: Any, key: Sequence[str], view: str) -> list[Any]:
 
 def _stored(value: Any, field: pa.Field, view: str) -> Any:
     if type(value) is _PLAIN.get(field.type):
-        return value
+        return text(value, field.name) if isinstance(value, str) else value
     return stored_values(_column(value, field, view))[0]
 
 

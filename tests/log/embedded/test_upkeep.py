@@ -382,5 +382,5 @@ def test_a_home_says_who_does_the_upkeep(tmp_path: Path) -> None:
         assert upkeep_of(stem)._thread is None
     with open_home(tmp_path / "home") as stem:
         assert upkeep_of(stem)._thread is not None
-    with pytest.raises(Invalid, match='upkeep "never" is not understood'):
+    with pytest.raises(Invalid, match='upkeep "never" is not known'):
         open_home(tmp_path / "home", upkeep="never")  # type: ignore[arg-type]

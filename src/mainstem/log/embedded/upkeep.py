@@ -21,7 +21,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
-from mainstem.errors import Invalid, TopicNotFound
+from mainstem.arguments import chosen
+from mainstem.errors import TopicNotFound
 from mainstem.log.embedded.topic_store import TopicStore
 from mainstem.log.embedded.topic_upkeep import Report, TopicUpkeep
 from mainstem.log.upkeep_report import CompactionReport, RetentionReport
@@ -55,12 +56,8 @@ class Upkeep:
     """Looks after all topics of an opened log. Thread-safe."""
 
     def __init__(self, log: EmbeddedLog, opened: Callable[[], Collection[str]], mode: UpkeepMode) -> None:
-        if mode not in ("background", "manual"):
-            raise Invalid(
-                f'upkeep "{mode}" is not understood',
-                detail='It is "background" (a thread of this process does it) or "manual" (somebody else does).',
-                hint='Leave it out for "background".',
-            )
+        detail = 'It is "background" (a thread of this process does it) or "manual" (somebody else does).'
+        chosen(mode, "upkeep", ("background", "manual"), detail=detail)
         self.mode = mode
         self.passes = 0
         self.last_error: Exception | None = None

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mainstem.arguments import chosen
 from mainstem.durations import Duration, duration_us
-from mainstem.errors import Invalid, did_you_mean
+from mainstem.errors import Invalid
 from mainstem.operators.stage.engine import NEVER, NO_TIME
 
 __all__ = ["Period", "Trigger", "after_rows", "each_row", "every", "first_of"]
@@ -60,9 +61,7 @@ def every(period: Duration, *, since: str = "epoch") -> Trigger:
     >>> every("1 minute", since="first row").due(90_000_000)
     150000000
     """
-    if since not in _SINCE:
-        choice = 'Write since="epoch" or since="first row".'
-        raise Invalid(f'every(since="{since}") is not known', detail=choice, hint=did_you_mean(since, _SINCE))
+    chosen(since, "since", _SINCE)
     length = duration_us(period, setting="period")
     if length <= 0:
         detail = "A period of no length would never end."

@@ -11,8 +11,9 @@ from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from mainstem.arguments import chosen, text
 from mainstem.durations import Duration, duration_us
-from mainstem.errors import Invalid, did_you_mean
+from mainstem.errors import Invalid
 
 __all__ = [
     "Calendar", "Cumulating", "Everything", "Hopping", "Sessions", "Sliding", "Tumbling", "Validity", "WindowKind",
@@ -126,12 +127,8 @@ def calendar(unit: str, *, time_zone: str = "UTC") -> Calendar:
     >>> calendar("month", time_zone="Europe/Berlin")
     Calendar(unit='month', time_zone='Europe/Berlin')
     """
-    if unit not in _UNITS:
-        raise Invalid(
-            f'a calendar has no unit "{unit}"',
-            detail=f"The units are {', '.join(_UNITS)}.",
-            hint=did_you_mean(unit, _UNITS) or 'For example: calendar("day").',
-        )
+    chosen(unit, "unit", _UNITS)
+    text(time_zone, "time_zone", hint='Write it as in the time zone database: "Europe/Berlin".')
     try:
         ZoneInfo(time_zone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -164,12 +161,8 @@ def sessions(gap: Any, *, touching: str = "split") -> Sessions:
     >>> sessions("30 minutes")
     Sessions(gap=1800000000, touching='split')
     """
-    if touching not in _TOUCHING:
-        raise Invalid(
-            f'sessions(touching="{touching}") is not known',
-            detail='Rows exactly one gap apart are one session with touching="join", two with touching="split".',
-            hint=did_you_mean(touching, _TOUCHING),
-        )
+    detail = 'Rows exactly one gap apart are one session with touching="join", two with touching="split".'
+    chosen(touching, "touching", _TOUCHING, detail=detail)
     plain = isinstance(gap, str | int | float | timedelta)
     return Sessions(_positive(gap, "gap") if plain else gap, touching)
 
