@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from mainstem.durations import Duration, duration_us, show_duration
 from mainstem.errors import Invalid
 from mainstem.log.record import RECORD_MARK
-from mainstem.log.watermark import WATERMARKED_RECORD
+from mainstem.log.watermark import NO_TIME, WATERMARKED_RECORD
 from mainstem.operators.comparison_engine import WINDOW, ComparisonEngine, comparable
 from mainstem.operators.stage.arrow_columns import microseconds, whole
 from mainstem.operators.stage.frame_columns import (
@@ -176,8 +176,7 @@ class _Preparation:
         return frame.select(
             *native_hashes(self.schema, self.by),
             *(key.alias(f"by_{place}") for place, key in enumerate(keys)),
-            F.unix_micros(column("window")["start"]).alias("start"),
-            F.unix_micros(column("window")["end"]).alias("end"),
+            *(F.coalesce(F.unix_micros(column("window")[at]), F.lit(NO_TIME)).alias(at) for at in ("start", "end")),
             change.alias("change"),
             places[0].alias("partition"),
             places[1].alias("offset"),
@@ -194,7 +193,7 @@ class _Preparation:
         }
         columns |= {f"by_{place}": key for place, key in enumerate(keys)}
         window = whole(table.column("window"))
-        columns |= {name: microseconds(window.field(name)) for name in ("start", "end")}
+        columns |= {name: microseconds(pc.struct_field(window, [name])) for name in ("start", "end")}
         if self.record is None:
             places = {"partition": pa.array(np.zeros(count, np.int32)), "offset": pa.array(np.arange(count))}
             columns |= {"change": pa.array(["insert"] * count, pa.string()), **places}

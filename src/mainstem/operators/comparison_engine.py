@@ -3,13 +3,14 @@
 Input, one row for each change to a window of a key:
 
     group, check, by_0 ...          the key
-    start, end           int64      the window, in microseconds
+    start, end           int64      the window, in microseconds; NO_TIME where it begins or ends nowhere
     change               string     insert | update | delete
     partition, offset, tie          order the changes
     v_0 ...                         the values
 
 State: the rows themselves, by key and window, until nobody can ask for them any more: neither the window that is later by
-the span, nor a correction of it. A correction changes two rows: its own, and the later one that is compared with it.
+the span, nor a correction of it. A correction changes two rows: its own, and the later one that is compared with it. A
+window without a start (all of time) has nothing earlier to be compared with; one without an end is kept until it has one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.operators.stage.arrow_columns import in_log_order, numbers
-from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
+from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mixed
 
 __all__ = ["ComparisonEngine", "comparable"]
@@ -98,7 +99,7 @@ class ComparisonEngine:
         places = _places(_shifted(rows, -self.earlier), current)
         found = current.take(pa.array(places, mask=places < 0))
         columns: dict[str, Any] = {name: rows.column(name) for name in (*_IDENTITY, *_names(self.by_fields))}
-        times = [pa.array(numbers(rows, name)).view(TIME) for name in ("start", "end")]
+        times = [_times(numbers(rows, name)) for name in ("start", "end")]
         columns["window"] = pa.StructArray.from_arrays(times, fields=list(WINDOW))
         for place, value in enumerate(self.values):
             this, other = rows.column(value.name), found.column(value.name)
@@ -114,7 +115,7 @@ class ComparisonEngine:
         self, present: pa.Table, before: pa.Table, deleted: pa.Table, due: pa.Table, clock: BatchClock
     ) -> tuple[pa.Table, pa.Table]:
         ends = numbers(present, "end")
-        event_due = ends + self.earlier + self.lateness
+        event_due = np.where(ends == NO_TIME, NEVER, ends + self.earlier + self.lateness)
         lasting = event_due > clock.watermark
         own = {
             "item": mixed(numbers(present, "check"), numbers(present, "start")),
@@ -150,10 +151,14 @@ def _last_changes(rows: pa.Table) -> pa.Table:
 
 
 def _shifted(rows: pa.Table, span: int) -> pa.Table:
-    """The same keys, another window."""
-    return pa.table(
-        {"group": rows.column("group"), "check": rows.column("check"), "start": numbers(rows, "start") + span}
-    )
+    """The same keys, another window; none where a window has no start."""
+    start = numbers(rows, "start")
+    moved = np.where(start == NO_TIME, NEVER, start + span)
+    return pa.table({"group": rows.column("group"), "check": rows.column("check"), "start": moved})
+
+
+def _times(microseconds: Int64Array) -> pa.Array:
+    return pa.array(microseconds, mask=microseconds == NO_TIME).view(TIME)
 
 
 def _places(wanted: pa.Table, rows: pa.Table) -> Int64Array:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mainstem.operators.joins.pairing import shifted
-from mainstem.operators.stage.engine import NEVER, Int64Array
+from mainstem.operators.stage.engine import NEVER, NO_TIME, Int64Array
 
 __all__ = ["HOW", "LEFT", "RIGHT", "How", "JoinTerms"]
 
@@ -67,7 +67,8 @@ class JoinTerms:
     def range_of(self, side: int, times: Int64Array) -> tuple[Int64Array, Int64Array]:
         """From when to when the others are that rows of a side meet."""
         if self.before is None or self.after is None:
-            return np.full(len(times), -NEVER), np.full(len(times), NEVER)
+            # A row without a time has NO_TIME, the lowest number there is: nothing may lie below the range.
+            return np.full(len(times), NO_TIME), np.full(len(times), NEVER)
         before, after = (self.before, self.after) if side == LEFT else (self.after, self.before)
         return shifted(times, -before), shifted(times, after)
 
