@@ -14,6 +14,8 @@ class NaiveSessions:
     def __init__(self, asked: Asked, touching: str = "split") -> None:
         self.asked = asked
         self.touching = touching
+        # One that a row at its very end belongs to closes when the watermark is past it.
+        self.beyond = 1 if touching == "join" else 0
         self.sessions: dict[int, list[NaiveCell]] = {}
         self.waiting: list[Row] = []
         self.too_late: list[tuple[Row, Window]] = []
@@ -25,7 +27,7 @@ class NaiveSessions:
             window = row.time, min(END, row.time + row.gap)
             if row.gap <= 0:
                 self.too_late.append((row, NOWHERE))
-            elif row.watermark >= later(window[1], self.asked.lateness):
+            elif row.watermark >= later(window[1], self.beyond + self.asked.lateness):
                 self.too_late.append((row, window))
             else:
                 self.waiting.append(row)
@@ -49,10 +51,10 @@ class NaiveSessions:
         put: list[Pane] = []
         for session in list(self.sessions.get(key, [])):
             shown: list[Pane] = []
-            if not session.out and session.window[1] <= watermark:
+            if not session.out and later(session.window[1], self.beyond) <= watermark:
                 session.out = True
                 shown += session.show("on_time", self.asked.on_time == "always")
-            if later(session.window[1], self.asked.lateness) <= watermark:
+            if later(session.window[1], self.beyond + self.asked.lateness) <= watermark:
                 if session.since:
                     shown += session.show("late", False)
                 self.forgotten.add((key, session.window))
@@ -83,7 +85,7 @@ class NaiveSessions:
                 if old.shown and self.asked.results != "discard":
                     put.append(replace(old.shown, change="delete"))
             sessions.append(session)
-        session.out = whole[1] <= row.watermark
+        session.out = later(whole[1], self.beyond) <= row.watermark
         trigger = self.asked.late_trigger if session.out else self.asked.early
         session.take(row, trigger, now)
         if session.full(trigger):

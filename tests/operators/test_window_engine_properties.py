@@ -142,6 +142,20 @@ def test_the_last_state_of_every_window_is_the_answer_of_duckdb(name: str) -> No
     tried(check_last_state, name, WHOLE.filter(lambda asked: asked.results != "discard"), 6)
 
 
+def check_on_time_rows(name: str, asked: Asked, seed: int) -> None:
+    """Wherever the watermark stands between them."""
+    kind, random = KINDS[name], Random(seed)
+    log = [replace(row, watermark=min(row.watermark, row.time)) for row in log_of(kind, random)]
+    done = kind.ran(asked, divided(random, log, 6))
+    assert in_the_end(done) == kind.answer(log)
+    assert all(row["window_end"] is None for row in done.late)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_of_rows_that_are_not_late_the_stream_makes_what_all_rows_at_once_are(name: str) -> None:
+    tried(check_on_time_rows, name, WHOLE.filter(lambda asked: asked.results != "discard"), 6)
+
+
 # With retractions
 
 

@@ -13,6 +13,7 @@ import pytest
 from mainstem.operators.stage.engine import NEVER, NO_TIME
 from mainstem.operators.windows import (
     panes,
+    session_engine,
     session_rounds,
     sliding_engine,
     validity_rounds,
@@ -28,6 +29,7 @@ from mainstem.operators.windows.window_rounds import WindowRounds
 from tests.operators.naive_windows import Asked
 from tests.operators.test_window_engine_properties import (
     check_last_state,
+    check_on_time_rows,
     check_panes,
     check_signed,
     check_signed_answer,
@@ -139,6 +141,10 @@ MUTANTS: dict[str, tuple[Mutation, Check, Asked]] = {
     "sessions that touch are joined": (
         replaced(session_rounds.SessionRounds, "_runs", lambda right: lambda self, *rest: right(joining(self), *rest)),
         sessions, Asked(),
+    ),
+    "a session closes at its end, where a row still belongs to it": (
+        replaced(session_engine.SessionEngine, "closes_after", lambda right: 0),
+        partial(check_on_time_rows, "sessions that join"), Asked(),
     ),
     "rows join sessions before their time": (
         replaced(waiting_rows, "later", lambda right: lambda at, by: right(at, by) if by else at * 0 + NO_TIME),

@@ -107,6 +107,21 @@ def test_sessions_and_hops_and_everything_take_the_same_settings() -> None:
     assert found(everything(), early=each_row())[-1] == (None, 8)
 
 
+def test_rows_one_gap_apart_are_one_session_wherever_the_watermark_stands_between_them() -> None:
+    script = SCORES.rows([score("red", 5, "12:00:00")]).watermark("2026-01-01 12:01:00")
+    script = script.rows([score("red", 2, "12:01:00")]).watermark("2026-01-01 13:00")
+
+    def totals(touching: str) -> list[int]:
+        window = sessions("1 minute", touching=touching)
+        return [
+            row["total"]
+            for row in script.run(lambda rows: windowed(rows, window, aggregates="sum(score) AS total")).rows
+        ]
+
+    assert totals("join") == [7]
+    assert totals("split") == [5, 2]
+
+
 def test_by_the_time_of_the_append_no_row_is_late() -> None:
     script = (
         SCORES.now("2026-01-01 12:00:30")

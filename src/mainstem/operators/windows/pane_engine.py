@@ -40,6 +40,11 @@ class PaneEngine:
         return (self.late or each_row()) if self.lateness else None
 
     @property
+    def closes_after(self) -> int:
+        """How far beyond the end of a window the watermark is when it closes: 1 where a row at the end belongs to it."""
+        return 0
+
+    @property
     def keeps_rows(self) -> bool:
         """Whether the state has columns for single rows."""
         return True

@@ -6,6 +6,9 @@ are forgotten; then the row joins what it overlaps. A row whose watermark the ba
 state, so that every division into batches gives the same. A row is too late if its own span, [time, time + gap), and
 the lateness were over.
 
+With touching="join" a row at the very end of a session belongs to it, and with the watermark v a row at v is not late.
+So there a session closes when the watermark is past its end: those that end before v.
+
 A session that grows is another window: what was shown of the old one is taken back (`discard` takes nothing back),
 and its panes are counted anew. So a late row may join two closed sessions: both are taken back, and one is put out.
 
@@ -33,6 +36,7 @@ import pyarrow as pa
 
 from mainstem.operators.stage.engine import BatchClock, StateTable, Step
 from mainstem.operators.windows.late_contributions import late_contributions
+from mainstem.operators.windows.numbering import later
 from mainstem.operators.windows.pane_engine import PaneEngine
 from mainstem.operators.windows.session_rounds import SessionRounds
 from mainstem.operators.windows.waiting_rows import WaitingRows
@@ -54,17 +58,22 @@ class SessionEngine(PaneEngine):
         """What `step` takes; see above."""
         return self.single_rows(pa.field("gap", pa.int64()))
 
+    @property
+    def closes_after(self) -> int:
+        return 1 if self.touching == "join" else 0
+
     def described(self) -> dict[str, Any]:
         return {**super().described(), "touching": self.touching}
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
         came = WaitingRows(self.layout, rows, "gap", clock)
-        too_late = came.taken(came.known & (came.over(self.lateness) <= came.watermark))
-        kept, ready, waits, released = came.sorted_out(state, came.over(self.lateness) > came.watermark)
+        over = came.over(self.closes_after + self.lateness)
+        too_late = came.taken(came.known & (over <= came.watermark))
+        kept, ready, waits, released = came.sorted_out(state, over > came.watermark)
         if not (rows.num_rows or kept.num_rows or ready.rows.num_rows):
             return Step(self.output_schema.empty_table())
         rounds = SessionRounds(self, kept, ready, clock)
-        late_rows = int((ready.end <= ready.watermark).sum())
+        late_rows = int((later(ready.end, self.closes_after) <= ready.watermark).sum())
         rounds.run()
         put, gone = rounds.state()
         timeless = came.taken(~came.known)

@@ -64,7 +64,7 @@ class SessionRounds(WindowRounds):
         apart = np.cumsum(~np.r_[True, overlaps] & ~first)
         whole = apart == np.maximum.accumulate(np.where(first, apart, 0))
         bound = np.where(whole, highest, soonest)
-        stops = is_row & ~first & (own >= np.r_[NEVER, bound[:-1]])
+        stops = is_row & ~first & (own >= self._closes(np.r_[NEVER, bound[:-1]]))
         first_row = is_row & ~np.r_[False, is_row[:-1] & (at[1:] == at[:-1])]
         # A row that may join closed sessions is looked at alone.
         late = is_row & self._overlap(start, end, *self._closed_span(sessions, at))
@@ -109,7 +109,7 @@ class SessionRounds(WindowRounds):
         last = np.full(count, -1, np.int64)
         last[ids[:old]] = np.arange(old)
         was = np.maximum(last, 0)
-        closed = np.where(came > 0, new_end <= watermark, sessions.closed[was] if old else False)
+        closed = np.where(came > 0, self._closes(new_end) <= watermark, sessions.closed[was] if old else False)
         stays = (last >= 0) & (np.bincount(ids[:old], minlength=count) == 1)
         if old:
             stays &= (sessions.start[was] == new_start) & (sessions.end[was] == new_end)

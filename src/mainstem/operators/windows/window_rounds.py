@@ -43,6 +43,8 @@ class RoundsEngine(Protocol):
     def lateness(self) -> int: ...
     @property
     def on_time(self) -> str: ...
+    @property
+    def closes_after(self) -> int: ...
 
 
 @dataclass
@@ -108,13 +110,17 @@ class WindowRounds:
             component[chosen],
             start[chosen],
             end[chosen],
-            (numbers(kept, "event_due") > end[:count])[chosen],
+            (numbers(kept, "event_due") > self._closes(end[:count]))[chosen],
             Cells.of_state(self.layout, kept, chosen),
         )
         active = busy[windows.component]
         self.pool = windows.take(np.flatnonzero(active))
         self.done = [windows.take(np.flatnonzero(~active))]
         self._order_rows(ready, key[count:], component[count:])
+
+    def _closes(self, end: Int64Array) -> Int64Array:
+        """At which watermark windows close that end there."""
+        return later(end, self.engine.closes_after)
 
     @abstractmethod
     def _components(self, key: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
@@ -168,12 +174,13 @@ class WindowRounds:
             self.active, self.next, self.ends = self.active[left], self.next[left], self.ends[left]
 
     def _closed(self, windows: ChangingWindows, watermark: Int64Array, *, ends_batch: bool) -> ChangingWindows:
-        """Show on time what ends at or before the watermark, forget what is beyond its lateness; timers come last."""
+        """Show on time what the watermark closes, forget what is beyond its lateness; timers come last."""
         engine, cells, now = self.engine, windows.cells, self.clock.now
         woken = (cells.due <= now) & ends_batch
-        closing = ~windows.closed & (windows.end <= watermark)
+        closes = self._closes(windows.end)
+        closing = ~windows.closed & (closes <= watermark)
         closed = windows.closed | closing
-        expired = closed & (later(windows.end, engine.lateness) <= watermark)
+        expired = closed & (later(closes, engine.lateness) <= watermark)
         waking = woken & ~closed, woken & windows.closed & ~expired
         if not (closing.any() or expired.any() or woken.any()):
             return windows
@@ -256,7 +263,8 @@ class WindowRounds:
         windows = self.pool
         keys = self._named(windows)
         item = mixed(numbers(keys, "check"), windows.start, windows.end)
-        due = np.where(windows.closed, later(windows.end, self.engine.lateness), windows.end)
+        closes = self._closes(windows.end)
+        due = np.where(windows.closed, later(closes, self.engine.lateness), closes)
         put = windows.cells.stored(np.arange(len(item)), {"item": item, "event_due": due}, keys)
         both = np.r_[numbers(put, "group"), numbers(self._before, "group")], np.r_[item, numbers(self._before, "item")]
         ids, firsts = numbered(*both)
