@@ -5,7 +5,7 @@
     ├── AlreadyExists              TopicExists
     ├── Invalid (ValueError)       InvalidName, SchemaMismatch, InvalidRows, NewerFormat
     ├── Conflict                   AppendConflict, Fenced
-    ├── FellOff                    the range that is gone, and how to go on
+    ├── FellOff                    the range that is gone, and how to go on; MissedDeletions
     ├── Corrupt                    CorruptBlock, CorruptManifest, CorruptSegment, CorruptHome, CorruptView
     ├── Unavailable (OSError)      BrokerUnavailable, DatabaseUnavailable, DiskFull, LockHeld,
     │                              IncompleteAppend, NotYet
@@ -52,6 +52,7 @@ __all__ = [
     "InvalidRows",
     "LockHeld",
     "MainstemError",
+    "MissedDeletions",
     "NewerFormat",
     "NotFound",
     "NotYet",
@@ -215,6 +216,10 @@ class FellOff(MainstemError):
     partition: int = 0
     first_lost: int = 0
     last_lost: int = 0
+
+
+class MissedDeletions(FellOff):
+    """A reader goes on from `first_lost`, and compaction has dropped tombstones that it had not read, up to `last_lost`."""
 
 
 class Corrupt(MainstemError):

@@ -12,6 +12,7 @@ import pyarrow as pa
 from mainstem.clock import ManualClock
 from mainstem.errors import FellOff, Invalid
 from mainstem.log.lag import Lag
+from mainstem.log.missed_deletions import Compacted
 
 RECORD = pa.struct(
     [
@@ -115,6 +116,9 @@ class MemoryTopic:
 
     def latest(self, partition: int) -> int:
         return self.ends[partition]
+
+    def compacted(self, partition: int) -> Compacted | None:
+        return None
 
     def at_time(self, partition: int, at: int) -> int:
         later = (offset for offset, appended_at, _ in self.records[partition] if appended_at >= at)

@@ -371,8 +371,8 @@ def test_a_session_needs_a_length(shop: Shop) -> None:
         shop.member(session="0 seconds")
 
 
-def test_a_partition_lost_and_gained_again_is_not_where_it_was() -> None:
-    positions = MemberPositions()
+def test_a_partition_lost_and_gained_again_is_not_where_it_was(shop: Shop) -> None:
+    positions = MemberPositions(shop.topic)
     assert positions.become({0: 1, 1: 1}) == [0, 1]
     positions.offsets |= {0: 5, 1: 6}
     assert positions.become({0: 1, 1: 3}) == [1]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.errors import Conflict
 from mainstem.flows.kept_state import state_is_taken
 from mainstem.log_on_spark.checkpoint_offsets import last_batch, source_offsets
+from mainstem.log_on_spark.read_since import check_no_deletions_missed
 from mainstem.log_on_spark.topic_glob import fitting
 from mainstem.log_on_spark.topic_identity import check_topics
 
@@ -48,13 +49,17 @@ def _check_sink(planned: PlannedFlow, before: str | None) -> None:
 
 
 def check_sources(planned: PlannedFlow, checkpoint: str, log: Log) -> None:
-    """Raise `Conflict` if a topic is not the one that the checkpoint's offsets are of: it was deleted and made again."""
+    """Raise `Conflict` if a topic is not the one that the checkpoint's offsets are of: it was deleted and made again.
+
+    And `MissedDeletions` if deletions were compacted away that the flow has not read.
+    """
     last = last_batch(checkpoint, "offsets")
     if last is None:
         return
     hint = f"{_way_out(planned)} That reads the topic as it is now, {rows_to_replay(log, planned):,} rows."
     for offset in source_offsets(checkpoint, last):
         check_topics(log, offset, planned.name, hint=hint)
+        check_no_deletions_missed(log, offset, planned.name, hint=hint)
 
 
 def check_sink_topic(planned: PlannedFlow, known: dict[str, Any], checkpoint: str, log: Log) -> str:

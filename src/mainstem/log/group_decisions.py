@@ -7,10 +7,11 @@ no longer in the group, or speaks for a partition that is no longer its own, is 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
 from mainstem.errors import Conflict, Fenced
 from mainstem.log.group_assignment import assign
-from mainstem.log.group_state import GroupState
+from mainstem.log.group_state import UNREAD, GroupState
 from mainstem.log.processes import Identity
 from mainstem.log.state_ledger import Entry
 
@@ -35,9 +36,9 @@ def join(
     entries: list[Entry] = []
     new = {partition: offset for partition, offset in offsets.items() if partition not in state.committed}
     if state.opened_at is None:
-        entries.append({"kind": "opened", "offsets": _named(new)})
+        entries.append({"kind": "opened", "offsets": _named(new), "unread": True})
     elif new:
-        entries.append({"kind": "grown", "offsets": _named(new)})
+        entries.append({"kind": "grown", "offsets": _named(new), "unread": True})
     gone = [known for known in state.members if known in dead]
     if gone:
         entries.append({"kind": "left", "members": gone, "cause": "evicted"})
@@ -66,7 +67,7 @@ def grow(state: GroupState, offsets: Mapping[int, int]) -> list[Entry]:
     if not new:
         return []
     return [
-        {"kind": "grown", "offsets": _named(new)},
+        {"kind": "grown", "offsets": _named(new), "unread": True},
         _assigned(state, list(state.members), state.partitions + len(new)),
     ]
 
@@ -78,21 +79,34 @@ def release(state: GroupState, member: str, partitions: Iterable[int]) -> list[E
     return [{"kind": "released", "member": member, "partitions": released}] if released else []
 
 
-def commit(state: GroupState, member: str, generation: int, offsets: Mapping[int, int]) -> list[Entry]:
-    """Record how far a member has come. `generation` is the last one it knew of."""
+def commit(
+    state: GroupState,
+    member: str,
+    generation: int,
+    offsets: Mapping[int, int],
+    cleaned: Mapping[int, int] = MappingProxyType({}),
+) -> list[Entry]:
+    """Record how far a member has come. `generation` is the last one it knew of.
+
+    `cleaned` says how far the partitions were compacted when the member began to read them.
+    """
     check_owned(state, member, generation, offsets)
     news = {
         partition: offset
         for partition, offset in offsets.items()
         if state.committed.get(partition) != offset or state.transactions_on(partition)
     }
-    return [{"kind": "committed", "member": member, "offsets": _named(news)}] if news else []
+    return (
+        [_with_cleaned({"kind": "committed", "member": member, "offsets": _named(news)}, state, cleaned)]
+        if news
+        else []
+    )
 
 
 def seek(state: GroupState, member: str, generation: int, offsets: Mapping[int, int]) -> list[Entry]:
     """Go on elsewhere in partitions a member owns, backward or forward."""
     check_owned(state, member, generation, offsets)
-    return [{"kind": "sought", "member": member, "offsets": _named(offsets)}] if offsets else []
+    return [{"kind": "sought", "member": member, "offsets": _named(offsets), "unread": True}] if offsets else []
 
 
 def reset(state: GroupState, offsets: Mapping[int, int], dead: Collection[str] = ()) -> list[Entry]:
@@ -106,18 +120,24 @@ def reset(state: GroupState, offsets: Mapping[int, int], dead: Collection[str] =
         )
     entries = evict(state, dead)
     if offsets:
-        entries.append({"kind": "sought", "member": None, "offsets": _named(offsets)})
+        entries.append({"kind": "sought", "member": None, "offsets": _named(offsets), "unread": True})
     return entries
 
 
 def hold_pending(
-    state: GroupState, member: str, generation: int, transaction: str, offsets: Mapping[int, int]
+    state: GroupState,
+    member: str,
+    generation: int,
+    transaction: str,
+    offsets: Mapping[int, int],
+    cleaned: Mapping[int, int] = MappingProxyType({}),
 ) -> list[Entry]:
     """Record offsets that count once the transaction is committed."""
     check_owned(state, member, generation, offsets)
     if not offsets:
         return []
-    return [{"kind": "pending", "transaction": transaction, "member": member, "offsets": _named(offsets)}]
+    entry = {"kind": "pending", "transaction": transaction, "member": member, "offsets": _named(offsets)}
+    return [_with_cleaned(entry, state, cleaned)]
 
 
 def settle(state: GroupState, transaction: str, outcome: str) -> list[Entry]:
@@ -167,6 +187,12 @@ def _assigned(state: GroupState, members: list[str], partitions: int) -> Entry:
             owners.setdefault(owner, []).append(partition)
             next_owners.setdefault(member, []).append(partition)
     return {"kind": "assigned", "owners": owners, "next_owners": next_owners}
+
+
+def _with_cleaned(entry: Entry, state: GroupState, cleaned: Mapping[int, int]) -> Entry:
+    """With how far partitions were compacted that the group had not read before."""
+    first = {p: cleaned[p] for p in map(int, entry["offsets"]) if state.cleaned.get(p) == UNREAD and p in cleaned}
+    return {**entry, "cleaned": _named(first)} if first else entry
 
 
 def _named(offsets: Mapping[int, int]) -> dict[str, int]:

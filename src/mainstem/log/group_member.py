@@ -95,7 +95,7 @@ class Member:
         self._lock = threading.RLock()
         self._left = False
         self._generation = 0
-        self._positions = MemberPositions()
+        self._positions = MemberPositions(reads)
         self._id = ""
         self._join()
         # Three beats a session: one may be late, one may be lost.
@@ -118,11 +118,11 @@ class Member:
                 self._check_not_left()
                 self._catch_up()
                 self._release(self._handed_over())
-                batch = self._positions.read(self._reads, rows_max)
+                batch = self._positions.read(rows_max)
                 if batch is None and self._evict_dead():
                     # What the dead one had may be ours now.
                     self._catch_up()
-                    batch = self._positions.read(self._reads, rows_max)
+                    batch = self._positions.read(rows_max)
                 others = self._other_processes()
             left = deadline - self._clock.monotonic()
             if batch is not None or left <= 0:
@@ -139,7 +139,10 @@ class Member:
             self._check_not_left()
             generation, offsets = self._generation, self._uncommitted()
             self._ledger.decide(
-                lambda state, now: (decisions.commit(state, self._id, generation, offsets), None),
+                lambda state, now: (
+                    decisions.commit(state, self._id, generation, offsets, self._positions.cleaned),
+                    None,
+                ),
             )
             self._release_what_is_committed()
 
@@ -150,7 +153,7 @@ class Member:
             generation, offsets = self._generation, self._uncommitted()
             self._ledger.decide(
                 lambda state, now: (
-                    decisions.hold_pending(state, self._id, generation, transaction, offsets),
+                    decisions.hold_pending(state, self._id, generation, transaction, offsets, self._positions.cleaned),
                     None,
                 ),
             )
@@ -176,7 +179,7 @@ class Member:
             self._ledger.decide(
                 lambda state, now: (decisions.seek(state, self._id, generation, offsets), None),
             )
-            self._positions.offsets |= offsets
+            self._positions.seek(offsets)
 
     def leave(self) -> None:
         """Give all partitions to the others. What was not committed comes again. May be called twice."""
@@ -276,7 +279,8 @@ class Member:
         owned = {partition: state.owned_since[partition] for partition in state.owned_by(self._id)}
         for partition in self._positions.become(owned):
             if not self._unsettled(partition):
-                self._positions.offsets[partition] = self._ledger.current().committed[partition]
+                state = self._ledger.current()
+                self._positions.start(partition, state.committed[partition], state.cleaned.get(partition, 0))
 
     def _unsettled(self, partition: int) -> bool:
         """Whether a transaction may still move this partition's offset; those that ended are settled here."""

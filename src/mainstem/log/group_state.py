@@ -10,10 +10,13 @@ Entries (kind, then its fields; partitions are written as text where they are JS
     left        members, cause                 cause: left | evicted
     assigned    owners, next_owners            member -> partitions; raises the generation
     released    member, partitions             each goes to its next owner
-    committed   offsets                        the offset that is read next, not the last one read
+    committed   offsets, cleaned               the offset that is read next, not the last one read
     sought      offsets                        as committed, but asked for by somebody who wants to go elsewhere
-    pending     transaction, offsets           committed when the transaction is
+    pending     transaction, offsets, cleaned  committed when the transaction is
     settled     transaction, outcome           outcome: committed | aborted
+
+`cleaned` says how far a partition was compacted when the group began to read it (see `missed_deletions`); where it begins
+or is sent elsewhere, `unread` says that this is yet to come. An older Mainstem wrote neither.
 
 A partition that moves away from a living member stays with it until it lets go of it (`next_owners` says who waits), so
 no two members ever work on one partition. A partition with pending offsets is not to be read by a new owner before the
@@ -28,7 +31,9 @@ from typing import Any, Self
 from mainstem.log.processes import Identity
 from mainstem.log.state_ledger import Entry
 
-__all__ = ["GroupMember", "GroupState"]
+__all__ = ["UNREAD", "GroupMember", "GroupState"]
+
+UNREAD = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,8 @@ class GroupState:
     next_owners: dict[int, str] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
     pending: dict[str, dict[int, int]] = field(default_factory=dict)
+    # UNREAD: nothing was read there yet; 0 if it is not known.
+    cleaned: dict[int, int] = field(default_factory=dict)
 
     @property
     def partitions(self) -> int:
@@ -80,8 +87,10 @@ class GroupState:
             case "opened":
                 self.opened_at = at
                 self.committed = _by_partition(entry["offsets"])
+                self._begin(entry)
             case "grown":
                 self.committed |= _by_partition(entry["offsets"])
+                self._begin(entry)
             case "joined":
                 member = GroupMember(entry["member"], entry["process"], entry["session"], at)
                 self.members[member.id] = member
@@ -93,15 +102,27 @@ class GroupState:
                 for partition in entry["partitions"]:
                     self.owners[partition] = self.next_owners.pop(partition)
                     self.owned_since[partition] = self.generation
-            case "committed" | "sought":
+            case "committed":
                 self._move(_by_partition(entry["offsets"]))
+                self.cleaned |= _by_partition(entry.get("cleaned", {}))
+            case "sought":
+                self._move(_by_partition(entry["offsets"]))
+                self._begin(entry)
             case "pending":
+                self.cleaned |= _by_partition(entry.get("cleaned", {}))
                 offsets = _by_partition(entry["offsets"])
                 self.pending[entry["transaction"]] = self.pending.pop(entry["transaction"], {}) | offsets
             case "settled":
                 self._settle(entry["transaction"], entry["outcome"])
             case unknown:
                 raise ValueError(f"a reader group has no entries of kind {unknown!r}")
+
+    def _begin(self, entry: Entry) -> None:
+        for partition in _by_partition(entry["offsets"]):
+            if entry.get("unread"):
+                self.cleaned[partition] = UNREAD
+            else:
+                self.cleaned.pop(partition, None)
 
     def _remove(self, members: list[str]) -> None:
         for member in members:
@@ -154,6 +175,7 @@ class GroupState:
             "committed": _as_names(self.committed),
             # A list, because the order in which transactions came counts and a JSON object promises none.
             "pending": [[transaction, _as_names(offsets)] for transaction, offsets in self.pending.items()],
+            "cleaned": _as_names(self.cleaned),
         }
 
     def owners_by_member(self) -> dict[str, list[int]]:
@@ -173,6 +195,8 @@ class GroupState:
             next_owners=_by_member(snapshot["next_owners"]),
             committed=_by_partition(snapshot["committed"]),
             pending={transaction: _by_partition(offsets) for transaction, offsets in snapshot["pending"]},
+            # An older Mainstem did not note it.
+            cleaned=_by_partition(snapshot.get("cleaned", {})),
         )
 
 

@@ -7,16 +7,22 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from mainstem.errors import FellOff
+from mainstem.log.group_state import UNREAD
+from mainstem.log.missed_deletions import DeletionWatch
 from mainstem.log.partition_reads import PartitionReads
 from mainstem.log.record import next_offset
 
 __all__ = ["MemberPositions"]
 
+BEGIN_AGAIN = 'Begin again, without what the group has made of the records so far: member.seek("earliest").'
+
 
 class MemberPositions:
     """What a member knows it owns. A partition without an offset waits for a transaction of its last owner."""
 
-    def __init__(self) -> None:
+    def __init__(self, reads: PartitionReads) -> None:
+        self._reads = reads
+        self._deletions = DeletionWatch(reads)
         # Since which generation of the group each partition is owned.
         self.owned: dict[int, int] = {}
         self.offsets: dict[int, int] = {}
@@ -37,6 +43,24 @@ class MemberPositions:
         self.owned = dict(owned)
         return [partition for partition in self.owned if partition not in self.offsets]
 
+    def start(self, partition: int, offset: int, cleaned: int) -> None:
+        """Go on in a partition that was gained; `cleaned` as the group knows it."""
+        self.offsets[partition] = offset
+        self._deletions.since.pop(partition, None)
+        if cleaned != UNREAD:
+            self._deletions.since[partition] = cleaned
+
+    def seek(self, offsets: Mapping[int, int]) -> None:
+        """Go on elsewhere."""
+        self.offsets |= offsets
+        for partition in offsets:
+            self._deletions.since.pop(partition, None)
+
+    @property
+    def cleaned(self) -> Mapping[int, int]:
+        """How far each partition was compacted when the group began to read it."""
+        return self._deletions.since
+
     def keep(self, partitions: Iterable[int]) -> None:
         """Forget all but these."""
         kept = set(partitions)
@@ -47,15 +71,16 @@ class MemberPositions:
         """The offsets that differ from what is committed."""
         return {partition: offset for partition, offset in self.offsets.items() if offset != committed[partition]}
 
-    def read(self, reads: PartitionReads, rows_max: int) -> pa.RecordBatch | None:
+    def read(self, rows_max: int) -> pa.RecordBatch | None:
         """The next rows of the first partition that has some, beginning after the one read last."""
         partitions = sorted(self.offsets)
         first = next((index for index, partition in enumerate(partitions) if partition >= self._turn), 0)
         for partition in partitions[first:] + partitions[:first]:
             try:
-                batch = reads.read(partition, self.offsets[partition], rows_max)
+                self._deletions.before(partition)
+                batch = self._reads.read(partition, self.offsets[partition], rows_max)
             except FellOff as error:
-                kept = reads.earliest(partition)
+                kept = self._reads.earliest(partition)
                 raise FellOff(
                     str(error),
                     detail=error.detail,
@@ -66,6 +91,7 @@ class MemberPositions:
                     last_lost=error.last_lost,
                 ) from error
             if batch is not None:
+                self._deletions.after(partition, self.offsets[partition], reader="the group", hint=BEGIN_AGAIN)
                 self.offsets[partition] = next_offset(batch)
                 self._turn = partition + 1
                 return batch

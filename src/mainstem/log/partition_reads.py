@@ -12,6 +12,7 @@ from mainstem.arguments import show_value, whole_number
 from mainstem.clock import as_us
 from mainstem.errors import Invalid
 from mainstem.log.lag import Lag
+from mainstem.log.missed_deletions import Compacted
 from mainstem.log.processes import Identity
 
 __all__ = ["PartitionReads", "Position", "Processes", "Waiter", "offsets_at"]
@@ -56,6 +57,9 @@ class PartitionReads(Protocol):
 
     def behind(self, partition: int, offset: int) -> Lag:
         """How far a reader that reads `offset` next is behind; falls back to the first kept record if it fell off."""
+
+    def compacted(self, partition: int) -> Compacted | None:
+        """How far a partition is compacted; None if it is not, or if the log does not tell."""
 
 
 class Processes(Protocol):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from mainstem.log.log import TopicBackend
+from mainstem.log.missed_deletions import DeletionWatch
 from mainstem.log.record import next_offset
 from mainstem.log.topic_settings import TopicSettings
 
@@ -37,6 +38,7 @@ class ReadAhead:
         self._columns = columns
         self._delay = delay
         self._rests: dict[int, _Rest] = {}
+        self._deletions = DeletionWatch(backend)
 
     def read(self, partition: int, start: int, rows_max: int) -> pa.RecordBatch | None:
         """The next 1 to `rows_max` records from `start` on; None if there are none yet."""
@@ -46,9 +48,11 @@ class ReadAhead:
         if rest is not None and rest.position == start and rest.settings is settings:
             batch = rest.batch
         else:
+            self._deletions.before(partition)
             read = self._backend.read(partition, start, max(rows_max, ROWS), self._columns, self._delay)
             if read is None:
                 return None
+            self._deletions.after(partition, start)
             batch = read
         if batch.num_rows <= rows_max:
             return batch

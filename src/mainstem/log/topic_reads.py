@@ -7,6 +7,7 @@ import pyarrow as pa
 from mainstem.errors import Invalid
 from mainstem.log.lag import Lag
 from mainstem.log.log import ReadMoment, TopicBackend
+from mainstem.log.missed_deletions import Compacted
 from mainstem.log.placed import parse_token
 
 
@@ -53,6 +54,9 @@ class LiveReads:
 
     def behind(self, partition: int, offset: int) -> Lag:
         return self._backend.behind(partition, offset)
+
+    def compacted(self, partition: int) -> Compacted | None:
+        return self._backend.compacted(partition)
 
 
 class MomentReads(LiveReads):

@@ -50,6 +50,8 @@ class NativeHistory:
     topic_id: str
     folder: str
     portions: tuple[Portion, ...]
+    # Of a compacted topic how far each partition was compacted when the files were linked: see `read_since`.
+    cleaned: Mapping[int, int] | None = None
 
     @property
     def waiting(self) -> str:
@@ -76,7 +78,10 @@ class NativeHistory:
     def offset_at(self, number: int) -> dict[str, Any]:
         """What is in when a portion is, as the topic source would have noted it."""
         ends = {str(partition): end for partition, end in self.portions[number].ends.items()}
-        return {"topic": self.topic, "id": self.topic_id, "offsets": ends}
+        offset: dict[str, Any] = {"topic": self.topic, "id": self.topic_id, "offsets": ends}
+        if self.cleaned is not None:
+            offset["cleaned"] = {str(partition): at for partition, at in self.cleaned.items()}
+        return offset
 
     def place(self, number: int) -> None:
         """Have a portion found by Spark. May be done again."""
@@ -154,4 +159,7 @@ def noted_history(checkpoint: str) -> NativeHistory | None:
         Portion(tuple(each["files"]), each["rows"], {int(number): end for number, end in each["ends"].items()})
         for each in known["portions"]
     )
-    return NativeHistory(known["topic"], known["topic_id"], known["folder"], portions)
+    cleaned = known.get("cleaned")  # an older Mainstem did not note it
+    if cleaned is not None:
+        cleaned = {int(number): at for number, at in cleaned.items()}
+    return NativeHistory(known["topic"], known["topic_id"], known["folder"], portions, cleaned)

@@ -64,6 +64,8 @@ class Sealed:
 
     segments: Mapping[int, Sequence[SealedEntry]]
     starts: Mapping[int, int]
+    # Of a compacted topic: how far each partition is compacted.
+    cleaned: Mapping[int, int] | None = None
 
     @property
     def rows(self) -> int:
@@ -76,6 +78,9 @@ def sealed_history(topic: EmbeddedTopic, limits: HistoryLimits) -> Sealed | None
     found = Sealed(
         {number: manifest.segments for number, manifest in enumerate(manifests)},
         {number: manifest.start for number, manifest in enumerate(manifests)},
+        {number: manifest.cleaned for number, manifest in enumerate(manifests)}
+        if topic.settings.keep.compacted
+        else None,
     )
     # What is dropped is dropped by whole segments; should one be cut, the topic source knows how to read it.
     if any(entries and entries[0].base < found.starts[number] for number, entries in found.segments.items()):
@@ -93,7 +98,7 @@ def _linked(topic: EmbeddedTopic, folder: str, limits: HistoryLimits) -> NativeH
         return None
     files_max = max(1, limits.bytes_max // topic.settings.segment_bytes_max)
     portions = portions_of(sealed.segments, sealed.starts, limits, files_max)
-    history = NativeHistory(topic.name, topic_id, folder, portions)
+    history = NativeHistory(topic.name, topic_id, folder, portions, sealed.cleaned)
     os.makedirs(history.waiting)
     os.makedirs(history.read)
     for number, segments in sealed.segments.items():

@@ -5,6 +5,7 @@ batch's offsets say everything: `read` opens the log of the home itself and find
 
     offset  {"topic": "orders", "id": "5f..", "offsets": {"0": 512, "1": 498}}      the next offset of each partition
             {"topic": ..., "applied": {"carts": {"0": 77}}}     and what of other topics is in, where flows write into it
+            {"topic": ..., "cleaned": {"0": 512}}               of a compacted topic: see `read_since`
 
 Whoever asks is checked: a run that a later one has replaced learns nothing more here.
 """
@@ -34,6 +35,7 @@ from mainstem.log_on_spark.batch_cut import BatchCut, Lane
 from mainstem.log_on_spark.flow_store import check_epoch
 from mainstem.log_on_spark.option_values import from_text
 from mainstem.log_on_spark.passed_tokens import PassedTokens
+from mainstem.log_on_spark.read_since import ReadSince
 from mainstem.log_on_spark.row_condition import columns_in, condition_mask
 from mainstem.log_on_spark.topic_identity import check_same_topic
 from mainstem.log_on_spark.topic_request import TopicRequest
@@ -169,7 +171,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = self._request.start
         if isinstance(start, dict):
             start = as_datetime(start["at"]) if "at" in start else {int(number): at for number, at in start.items()}
-        return self._offset(backend, offsets_at("earliest", reads, numbers) | offsets_at(start, reads, numbers))
+        cleaned = ReadSince.beginning(backend)
+        offset = self._offset(backend, offsets_at("earliest", reads, numbers) | offsets_at(start, reads, numbers))
+        return offset if cleaned is None else offset | {"cleaned": cleaned}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()
@@ -193,9 +197,16 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if not self._waking.wait(self._request.wait_ms / 1000):
                     backend.settle()
                 ends = self._ends(backend)
-        planned = self._planned(backend, starts, self._cut(backend, starts, self._replayed(starts, ends)))
+        read_since = ReadSince(backend, start.get("cleaned"))
+        cut = self._cut(backend, starts, self._replayed(starts, ends))
+        # Before they are held: what is compacted in between counts as dropped too early, and not as never read.
+        cleaned = read_since.next(starts, cut)
+        planned = self._planned(backend, starts, cut)
+        read_since.check(starts, self._request.flow)
         applied = passed.applied if passed.applied and passed.reached(planned) else start.get("applied", {})
         offset = self._offset(backend, planned) | ({"applied": applied} if applied else {})
+        if cleaned is not None:
+            offset["cleaned"] = cleaned
         if not self._request.clock:
             return offset
         delay = self._request.delay

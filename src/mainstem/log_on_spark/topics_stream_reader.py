@@ -4,7 +4,8 @@
              "topics":  {"orders.eu": {"0": 512}, ...}     the next offset of each partition
              "ids":     {"orders.eu": "5f..", ...}         which topic of that name it was
              "began":   {"orders.eu": {"0": 0}, ...}       where each topic began when it joined
-             "refused": {"orders.uk": "it has no ..."}}    topics that do not fit
+             "refused": {"orders.uk": "it has no ..."}     topics that do not fit
+             "cleaned": {"orders.eu": {"0": 512}}}         of compacted topics: see `read_since`
 
 A topic that is made later joins with the next batch. One that does not fit is noted once in `mainstem.refused_topics`.
 """
@@ -31,6 +32,7 @@ from mainstem.log.watermark import NO_TIME
 from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
 from mainstem.log_on_spark.batch_cut import BatchCut, Lane
 from mainstem.log_on_spark.flow_store import check_epoch
+from mainstem.log_on_spark.read_since import ReadSince
 from mainstem.log_on_spark.row_condition import condition_mask
 from mainstem.log_on_spark.topic_glob import TOPIC, fitting, why_not
 from mainstem.log_on_spark.topic_identity import check_same_topic
@@ -117,7 +119,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             numbers = list(range(backend.settings.partitions))
             found = offsets_at(self._request.start, LiveReads(backend), numbers)
             at |= {(name, number): offset for number, offset in found.items()}
-        return self._offset(at, at, refused, _ids(topics))
+        cleaned = {name: noted for name in topics if (noted := ReadSince.beginning(topics[name])) is not None}
+        return self._offset(at, at, refused, _ids(topics)) | ({"cleaned": cleaned} if cleaned else {})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()
@@ -137,14 +140,29 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check_same(topics, start)
             ends = _ends(topics)
         ends = {lane: end for lane, end in ends.items() if lane[0] in topics}
+        noted = dict(start.get("cleaned", {}))
         for name, number in ends:
             if (name, number) not in at:
                 at[name, number] = began[name, number] = topics[name].earliest(number)
+                if name not in start["topics"] and (begun := ReadSince.beginning(topics[name])) is not None:
+                    noted[name] = begun
         cut = self._cut(topics, at, ends)
+        read_since = {name: ReadSince(topics[name], noted.get(name)) for name in topics}
+        cleaned = noted | {name: since for name, since in self._read_since(read_since, at, cut) if since is not None}
         self._hold(topics, at, cut)
+        for name, starts in by_topic(at, topics):
+            read_since[name].check(starts, self._request.flow)
         # Of a topic that is gone the id is kept: one that is made again must not be taken for it.
         offset = self._offset(at | cut, began, refused, start.get("ids", {}) | _ids(topics))
+        offset |= {"cleaned": cleaned} if cleaned else {}
         return self._timed(topics, start, offset, at, cut, ends)
+
+    def _read_since(
+        self, read_since: Mapping[str, ReadSince], at: Positions, cut: Positions
+    ) -> Iterator[tuple[str, dict[str, int] | None]]:
+        ends = dict(by_topic(cut, read_since))
+        for name, starts in by_topic(at, read_since):
+            yield name, read_since[name].next(starts, ends[name])
 
     def _timed(
         self, topics: Mapping[str, EmbeddedTopic], start: dict[str, Any], offset: dict[str, Any], at: Positions,

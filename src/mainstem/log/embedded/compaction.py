@@ -8,7 +8,7 @@ Whoever is cut short between has taken out records that something later replaces
 
 A tombstone replaces what it deletes at once, and stays itself, so that readers learn of it: for `tombstones` after the
 pass that first cleaned its segment. In that pass everything before it with its key went, so when it goes nothing
-returns. A transaction's marker goes the same way once all records of the transaction are gone.
+returns. The manifest says up to where tombstones are gone, so that a reader that still needs one is refused. A transaction's marker goes the same way once all records of the transaction are gone.
 
 A record is looked for in its own partition. After a topic was given more partitions a key may have its older records
 in one and its newer ones in another, where they replace nothing: copy such a topic to a new one.
@@ -136,9 +136,10 @@ class _Compaction:
             rows = {entry.base: entry.rows for entry in entries}
             gone = replaced_rows(rows, [entry.base for entry in fresh], self._keys, self._go_on)
             removed = sum(gone.count(entry.base) for entry in entries)
-            for entry in over:
-                self._mark_tombstones(entry, gone)
+            forgotten = max((self._mark_tombstones(entry, gone) for entry in over), default=0)
             tombstones = sum(gone.count(entry.base) for entry in entries) - removed
+            # Written with the first step, so no later than the first of them is gone.
+            self._manifest = replace(self._manifest, forgotten=max(self._manifest.forgotten, forgotten))
             markers = self._markers(entries, gone)
             # What was cleaned before and what was not stay apart: cut short, the pass must know them again.
             for part in ([entry for entry in entries if entry.base < before.cleaned], fresh):
@@ -163,13 +164,18 @@ class _Compaction:
         check_once(self._partition.files, path, entry.bytes, entry.crc32c, range_text)
         return path
 
-    def _mark_tombstones(self, entry: SealedEntry, gone: RowMarks) -> None:
-        row = 0
+    def _mark_tombstones(self, entry: SealedEntry, gone: RowMarks) -> int:
+        """Mark them to go; the offset behind the last of those that nothing later replaces, 0 if there is none."""
+        row, end, replaced = 0, 0, gone.of(entry.base)
         leaves = ("record.offset", "record.change")
         for batch in read_sealed(self._partition.files, self._path(entry.base), columns=[], record_columns=leaves):
             deleted = pc.equal(batch.column("record").field("change"), "delete").to_numpy(zero_copy_only=False)
             gone.add_places(entry.base, row + np.flatnonzero(deleted))
+            forgotten = np.flatnonzero(deleted & ~replaced[row : row + batch.num_rows])
+            if len(forgotten):
+                end = batch.column("record").field("offset")[int(forgotten[-1])].as_py() + 1
             row += batch.num_rows
+        return end
 
     # Markers of transactions
 

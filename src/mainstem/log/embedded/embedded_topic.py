@@ -33,6 +33,7 @@ from mainstem.log.embedded.topic_time import TopicTime
 from mainstem.log.embedded.waking import Watch
 from mainstem.log.group_state import GroupState
 from mainstem.log.lag import Lag
+from mainstem.log.missed_deletions import Compacted
 from mainstem.log.placed import Placed, token_of
 from mainstem.log.producer_run import ProducerRun
 from mainstem.log.queue_state import QueueState
@@ -253,6 +254,13 @@ class EmbeddedTopic:
     def at_time(self, partition: int, at: int) -> int:
         reader = self._reader(partition)
         return reader.offset_at(at, reader.visible())
+
+    def compacted(self, partition: int) -> Compacted | None:
+        """How far a partition is compacted; None if it never was and is not to be."""
+        manifest = self._reader(partition).partition.manifest_file.read()
+        if not self.settings.keep.compacted and not manifest.forgotten:
+            return None
+        return Compacted(manifest.cleaned, manifest.forgotten)
 
     def archived(self, archive: str, partition: int) -> Archive:
         if archive != self.settings.archive:

@@ -3,9 +3,11 @@
 Lines of JSON, replaced whole (write, sync, rename, sync): the first tells of the partition, then one for each sealed
 segment in order, the last has the checksum of all bytes before it:
 
-    {"format": 1, "start": 0, "cleaned": 0, "clock": {"now": 1767225600000000, "boot": 86400000000, ...}}
+    {"format": 2, "start": 0, "cleaned": 0, "forgotten": 0, "clock": {"now": 1767225600000000, "boot": 864000, ...}}
     {"base": 0, "end": 5120, "file": "00000000000000000000-1f0c93ab.parquet", "bytes": 90112, "crc32c": 1234, ...}
     {"crc32c": 305419896}
+
+Format 1 has no `forgotten`.
 
 A Parquet file that it does not name is no part of the log: an unfinished seal, or one whose removal was cut short.
 Who changes it holds the partition's upkeep lock; anyone may read it at any time.
@@ -23,7 +25,7 @@ from mainstem.errors import CorruptManifest, NewerFormat
 from mainstem.log.embedded.files import Files, read_file, replace_file
 from mainstem.log.embedded.upkeep_clock import TOLERANCE, ClockReading, UpkeepNow
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +93,18 @@ def _later(at: int | None, by: int) -> int | None:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The sealed history of a partition. `start`: what is below was dropped; `cleaned`: compacted up to here."""
+    """The sealed history of a partition.
+
+    `start`: what is below was dropped by retention. `cleaned`: compacted up to here. `forgotten`: below here compaction has
+    dropped tombstones whose time was over; 0 where it dropped none, or where a manifest of format 1 did not say.
+    """
 
     start: int = 0
     cleaned: int = 0
     segments: tuple[SealedEntry, ...] = ()
     # Where upkeep's own time stood at an earlier pass, or when the partition was made. An archive has none.
     clock: ClockReading | None = None
+    forgotten: int = 0
 
     @property
     def end(self) -> int:
@@ -128,6 +135,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "format": FORMAT,
         "start": manifest.start,
         "cleaned": manifest.cleaned,
+        "forgotten": manifest.forgotten,
         "clock": asdict(manifest.clock) if manifest.clock is not None else None,
     }
     lines = [json.dumps(head), *(json.dumps(asdict(entry)) for entry in manifest.segments)]
@@ -161,7 +169,7 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
         SealedEntry(**{**entry, "markers": [Marker(**marker) for marker in entry["markers"]]}) for entry in entries
     )
     clock = ClockReading(**head["clock"]) if head["clock"] is not None else None
-    return Manifest(head["start"], head["cleaned"], segments, clock)
+    return Manifest(head["start"], head["cleaned"], segments, clock, head.get("forgotten", 0))
 
 
 class ManifestFile:

@@ -24,6 +24,7 @@ from mainstem.log.kafka.named_writer import Known
 from mainstem.log.kafka.state_topic import LEDGERS
 from mainstem.log.kafka.stated_watermarks import StatedWatermarks
 from mainstem.log.lag import Lag
+from mainstem.log.missed_deletions import Compacted
 from mainstem.log.placed import Placed, token_of
 from mainstem.log.producer_run import ProducerRun
 from mainstem.log.queue_state import QueueState
@@ -162,6 +163,10 @@ class KafkaTopic:
 
     def behind(self, partition: int, offset: int) -> Lag:
         return self._reads.behind(partition, offset)
+
+    def compacted(self, partition: int) -> Compacted | None:
+        """None: the broker does not say which tombstones it has dropped."""
+        return None
 
     def hold(self, holder: str, ranges: Mapping[int, tuple[int, int]]) -> None:
         raise not_on_kafka("hold records for a flow", "Spark's own Kafka source reads the topic.")

@@ -1,0 +1,80 @@
+"""Whether a reader has missed deletions: compaction drops a tombstone in the end, and a reader that comes later than that
+keeps the deleted key.
+
+A tombstone deletes everything before it with its key in the pass that first cleans its segment, and goes itself
+`tombstones` later. So whoever began to read when the partition was cleaned up to `since` has never seen what tombstones
+below `since` delete. It may have seen what a later one deletes, and needs that tombstone while it has not read past it:
+
+    0            since           position           forgotten
+    |--------------|----------------|-------------------|------      refused: forgotten > max(position, since)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from mainstem.errors import MissedDeletions
+
+__all__ = ["BEGIN_AGAIN", "Compacted", "DeletionWatch", "check_deletions"]
+
+BEGIN_AGAIN = 'Begin again with start="earliest" and without what was made of the records so far.'
+
+
+class Compacted(NamedTuple):
+    """How far a partition is compacted: up to `cleaned`, and tombstones below `forgotten` have been dropped."""
+
+    cleaned: int
+    forgotten: int
+
+
+class CompactedReads(Protocol):
+    """A topic whose compaction can be looked at."""
+
+    @property
+    def name(self) -> str: ...
+    def compacted(self, partition: int) -> Compacted | None:
+        """None where the topic is not compacted, or where its log does not tell."""
+
+
+def check_deletions(
+    reads: CompactedReads,
+    partition: int,
+    position: int,
+    since: int,
+    *,
+    reader: str = "a reader",
+    hint: str = BEGIN_AGAIN,
+) -> None:
+    """Raise `MissedDeletions` if somebody who began when the partition was cleaned up to `since` must not go on here."""
+    compacted = reads.compacted(partition)
+    if compacted is None or compacted.forgotten <= max(position, since):
+        return
+    raise MissedDeletions(
+        f'{reader} has missed deletions in "{reads.name}" partition {partition}',
+        detail=f"It would go on from offset {position}, and compaction has dropped tombstones up to offset "
+        f"{compacted.forgotten - 1}: it was behind for longer than the topic keeps them. Keys that it has read may be "
+        "deleted by now.",
+        hint=f"{hint} A topic keeps tombstones longer with Keep.latest_per_key(tombstones=...).",
+        topic=reads.name,
+        partition=partition,
+        first_lost=position,
+        last_lost=compacted.forgotten - 1,
+    )
+
+
+class DeletionWatch:
+    """What one reader needs of the tombstones of each partition: how far it was cleaned when the reader began there."""
+
+    def __init__(self, reads: CompactedReads) -> None:
+        self._reads = reads
+        self.since: dict[int, int] = {}
+
+    def before(self, partition: int) -> None:
+        """Call it before records are read: the first time counts."""
+        if partition not in self.since:
+            compacted = self._reads.compacted(partition)
+            self.since[partition] = 0 if compacted is None else compacted.cleaned
+
+    def after(self, partition: int, position: int, *, reader: str = "a reader", hint: str = BEGIN_AGAIN) -> None:
+        """Call it after records from `position` on were read, and before they are used."""
+        check_deletions(self._reads, partition, position, self.since[partition], reader=reader, hint=hint)

@@ -1,0 +1,71 @@
+"""ReadSince: how far each partition of a compacted topic was compacted when a flow began to read it.
+
+It stands in the offsets of a flow's batches, so that a flow which goes on knows whether it has missed deletions (see
+`log.missed_deletions`):
+
+    offset  {"topic": ..., "cleaned": {"0": 512}}       of the partitions of which something was read
+
+An offset without it is one of a topic that was not compacted when the flow began, or of an older Mainstem: then the flow
+began before anything that compaction is known to have dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mainstem.log.log import Log, TopicBackend
+from mainstem.log.missed_deletions import check_deletions
+
+__all__ = ["ReadSince", "check_no_deletions_missed"]
+
+HINT = "Nothing that the flow has written is lost. Stop it, and run the program again to be told what to do."
+
+
+class ReadSince:
+    """What one offset says of one topic. Make it before the next batch is planned."""
+
+    def __init__(self, backend: TopicBackend, noted: Mapping[str, int] | None) -> None:
+        self._backend = backend
+        self._noted = noted
+
+    @classmethod
+    def beginning(cls, backend: TopicBackend) -> dict[str, int] | None:
+        """What is noted before anything was read."""
+        numbers = range(backend.settings.partitions)
+        return {} if any(backend.compacted(number) is not None for number in numbers) else None
+
+    def next(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> dict[str, int] | None:
+        """What is noted for a batch that reads from `starts` to `ends`."""
+        if self._noted is None:
+            return None
+        noted = dict(self._noted)
+        for number, end in ends.items():
+            if str(number) not in noted and end > starts.get(number, 0):
+                compacted = self._backend.compacted(number)
+                noted[str(number)] = 0 if compacted is None else compacted.cleaned
+        return noted
+
+    def check(self, starts: Mapping[int, int], flow: str, *, hint: str = HINT) -> None:
+        """Raise `MissedDeletions` if nobody may go on from here. After the records of the batch are held."""
+        for number, start in starts.items():
+            since = 0 if self._noted is None else self._noted.get(str(number))
+            if since is not None and number < self._backend.settings.partitions:
+                check_deletions(self._backend, number, start, since, reader=f'flow "{flow}"', hint=hint)
+
+
+def check_no_deletions_missed(log: Log, offset: Mapping[str, Any], flow: str, *, hint: str) -> None:
+    """Raise `MissedDeletions` if a source must not go on from its offset."""
+    there = set(log.topic_names())
+    for name, positions, noted in _topics(offset):
+        if name in there:
+            starts = {int(number): at for number, at in positions.items()}
+            ReadSince(log.open_topic(name), noted).check(starts, flow, hint=hint)
+
+
+def _topics(offset: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, int], Mapping[str, int] | None]]:
+    cleaned = offset.get("cleaned")
+    if "topic" in offset:
+        yield offset["topic"], offset["offsets"], cleaned
+    for name, positions in offset.get("topics", {}).items():
+        yield name, positions, (cleaned or {}).get(name)
