@@ -7,12 +7,14 @@ test_checkpoint_damage.py.
 import random
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from mainstem.errors import CorruptHome
 from mainstem.log_on_spark.checkpoint_check import check_checkpoint, checkpoint_id
+from mainstem.log_on_spark.sink_rows import note_rows
 from tests.spark.checkpoint_model import SparkRefuses, damage, end_of, rows_after, write_checkpoint, wrong
 
 SEED = 4_301
@@ -89,6 +91,67 @@ def test_a_sink_that_lost_what_it_held_is_noticed(tmp_path: Path) -> None:
     assert "the sink holds only those up to -1" in refused.value.detail
     # A topic has nothing of a batch without rows for it.
     check_checkpoint(str(tmp_path), -1)
+
+
+# Up to which batch the checkpoint is committed and planned, and how many batches the sink is set back by.
+SET_BACK = [
+    (committed, planned, back)
+    for committed in (0, 1, 3)
+    for planned in (committed, committed + 1)
+    for back in (1, 2, planned + 1)
+    if back <= planned + 1
+]
+
+
+@pytest.mark.parametrize(("committed", "planned", "back"), SET_BACK)
+def test_a_sink_older_than_the_checkpoint_is_refused(tmp_path: Path, committed: int, planned: int, back: int) -> None:
+    write_checkpoint(tmp_path, planned, committed)
+    held = planned - back
+    latest = end_of(planned) + 1
+    if held >= committed:
+        # The batch that is planned is done again.
+        check_checkpoint(str(tmp_path), held, accounts="every batch")
+        assert wrong(rows_after(tmp_path, held, latest), latest) == ""
+        return
+    assert wrong(rows_after(tmp_path, held, latest), latest) != ""
+    with pytest.raises(CorruptHome, match="the sink is older than the checkpoint") as refused:
+        check_checkpoint(str(tmp_path), held, accounts="every batch", otherwise="Or rebuild it.")
+    assert f"Batch {committed} is committed, but the sink holds only those up to {held}" in refused.value.detail
+    assert refused.value.hint.endswith("Or rebuild it.")
+
+
+def noted(folder: Path) -> list[int]:
+    return sorted(int(path.name) for path in (folder / "sink_rows").glob("*"))
+
+
+@pytest.mark.parametrize("with_rows", list(product([False, True], repeat=4)))
+@pytest.mark.parametrize("planned", [2, 3])
+@pytest.mark.parametrize("killed", ["before the sink's commit", "before the note", "after the note"])
+def test_a_topic_is_judged_by_the_batches_that_had_rows(
+    tmp_path: Path, with_rows: tuple[bool, ...], planned: int, killed: str
+) -> None:
+    """Batches 0 to 2 are committed, and a run was killed in batch 3 where that is planned; then the topic is set back."""
+    write_checkpoint(tmp_path, planned, 2)
+    batches = [number for number in range(planned + 1) if with_rows[number]]
+    for number in batches:
+        if number <= 2 or killed == "after the note":
+            note_rows(str(tmp_path), number)
+    lately = noted(tmp_path)
+    done = [number for number in batches if number <= 2]
+    for held in [-1, *batches]:
+        if held == 3 and killed == "before the sink's commit":
+            continue
+        if held < max(done, default=-1):
+            with pytest.raises(CorruptHome, match="the sink is older than the checkpoint"):
+                check_checkpoint(str(tmp_path), held)
+        else:
+            check_checkpoint(str(tmp_path), held)
+    assert noted(tmp_path) == lately, "a look changes nothing"
+    # The next run begins by noting what the sink holds, and what it does not hold any more is forgotten.
+    for held in [*done[-1:], *batches[-1:]]:
+        note_rows(str(tmp_path), held)
+        assert noted(tmp_path)[-1] == held
+        assert len(noted(tmp_path)) <= 2
 
 
 def test_the_entry_of_a_batch_that_was_never_begun_is_removed(tmp_path: Path) -> None:

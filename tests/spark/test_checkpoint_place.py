@@ -92,7 +92,13 @@ def test_flows_go_on_from_a_checkpoint_elsewhere(
     assert (
         last_batch(folder) == last_batch(folder, "offsets") == max(map(int, filter(str.isdigit, os.listdir(offsets))))
     )
-    assert {name for name in os.listdir(folder) if "." not in name} == {"elsewhere", "metadata", "offsets", "commits"}
+    assert {name for name in os.listdir(folder) if "." not in name} == {
+        "elsewhere",
+        "metadata",
+        "offsets",
+        "commits",
+        "sink_rows",
+    }
 
 
 def test_a_home_on_kafka_has_its_checkpoints_there_as_well(

@@ -12,6 +12,7 @@ from mainstem.errors import Conflict, FlowFailed
 from mainstem.flows import runner
 from mainstem.flows.flow import Flow
 from mainstem.flows.program import Flows
+from mainstem.flows.sink_identity import SinkIdentity
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
@@ -149,9 +150,13 @@ def test_a_sink_topic_made_again_stops_the_flow_that_has_written_into_it(
     stem.run(copies(), until="idle")
     assert stem.topic("copied").to_arrow().num_rows == 10
 
-    # What happens where nobody looks: ten rows are missing, without a word.
+    # What happens where nobody looks at the id, nor at what the flow has noted: ten rows are missing, without a word.
     made(stem.log, 0, "copied")
     stem.topic("orders").append([{"store": "A", "amount": 100}])
-    monkeypatch.setattr(runner, "check_sink_topic", lambda *_: "")
+    monkeypatch.setattr(runner, "check_sink", lambda *_: SinkIdentity("", "", True))
+    with pytest.raises(FlowFailed, match="stopped") as raised:
+        stem.run(copies(), until="idle")
+    assert "the sink is older than the checkpoint" in str(raised.value.__cause__)
+    shutil.rmtree(f"{FlowStore(stem.home, 'copied').checkpoint(1)}/sink_rows")
     stem.run(copies(), until="idle")
     assert stem.topic("copied").to_arrow().num_rows == 1

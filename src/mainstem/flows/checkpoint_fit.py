@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mainstem.log.log import Log
     from mainstem.sinks.sink import BatchWriter
 
-__all__ = ["check_code", "check_held", "check_sink_topic", "check_sources", "replayed_topics", "rows_to_replay"]
+__all__ = ["check_code", "check_held", "check_sources", "replayed_topics", "rows_to_replay", "way_out"]
 
 
 def check_code(planned: PlannedFlow, known: dict[str, Any], checkpoint: str, log: Log) -> None:
@@ -34,7 +34,7 @@ def check_code(planned: PlannedFlow, known: dict[str, Any], checkpoint: str, log
     raise Conflict(
         f'flow "{planned.name}" was changed in a way that its checkpoint cannot take',
         detail=f"{_difference(before, planned.plan)} What it has kept so far belongs to the flow as it was.",
-        hint=f"{_way_out(planned)} That replays {rows_to_replay(log, planned):,} rows.",
+        hint=f"{way_out(planned)} That replays {rows_to_replay(log, planned):,} rows.",
     )
 
 
@@ -56,35 +56,10 @@ def check_sources(planned: PlannedFlow, checkpoint: str, log: Log) -> None:
     last = last_batch(checkpoint, "offsets")
     if last is None:
         return
-    hint = f"{_way_out(planned)} That reads the topic as it is now, {rows_to_replay(log, planned):,} rows."
+    hint = f"{way_out(planned)} That reads the topic as it is now, {rows_to_replay(log, planned):,} rows."
     for offset in source_offsets(checkpoint, last):
         check_topics(log, offset, planned.name, hint=hint)
         check_no_deletions_missed(log, offset, planned.name, hint=hint)
-
-
-def check_sink_topic(planned: PlannedFlow, known: dict[str, Any], checkpoint: str, log: Log) -> str:
-    """Raise `Conflict` if the topic that a flow writes into is not the one that it has written into so far; its id.
-
-    A topic keeps no account of batches that had no rows for it, so one that was made again looks like one into which
-    nothing has come yet: the flow would go on, and all that it wrote before would be missing.
-    """
-    sink = planned.flow.into
-    if sink.kind != "topic":
-        return ""
-    there = sink.name in log.topic_names()
-    current = log.open_topic(sink.name).id if there else ""
-    before: str = known.get("sink_id", "")
-    if not before or last_batch(checkpoint, "offsets") is None:
-        return current
-    if there and current in ("", before):
-        return before
-    was = "deleted and made again" if there else "deleted"
-    raise Conflict(
-        f'topic "{sink.name}" is not the one that flow "{planned.name}" has written into so far',
-        detail=f"It was {was} since: what the flow wrote before is gone with it, and would not be written again.",
-        hint=f'Delete its checkpoint, "{checkpoint}", or give the flow another name, Flow(..., name="{planned.name}_2"): '
-        f"it begins anew and writes all of it. That replays {rows_to_replay(log, planned):,} rows.",
-    )
 
 
 def check_held(planned: PlannedFlow, writer: BatchWriter, checkpoint: str) -> None:
@@ -101,7 +76,7 @@ def check_held(planned: PlannedFlow, writer: BatchWriter, checkpoint: str) -> No
         f'the checkpoint of flow "{planned.name}" is not the one that its sink was written from',
         detail=f'The {sink.kind} "{sink.name}" holds batches up to {held}; the checkpoint in "{checkpoint}" '
         + ("has none." if last is None else f"ends with batch {last}."),
-        hint=f"Restore the checkpoint, or begin anew. {_way_out(planned)}",
+        hint=f"Restore the checkpoint, or begin anew. {way_out(planned)}",
     )
 
 
@@ -147,7 +122,8 @@ def _shown(kept: dict[str, Any]) -> str:
     return f"{kept['operator']}{of}{by}"
 
 
-def _way_out(planned: PlannedFlow) -> str:
+def way_out(planned: PlannedFlow) -> str:
+    """What can be done where a flow cannot go on."""
     sink = planned.flow.into
     if sink.kind == "view":
         return f"Make a new version beside the live one: mainstem view rebuild {sink.name} --program FILE."

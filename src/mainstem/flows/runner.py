@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from mainstem.crash_points import reach
 from mainstem.errors import Fenced, FlowFailed, FlowNotFound, MainstemError, Unavailable, did_you_mean
-from mainstem.flows.checkpoint_fit import check_code, check_held, check_sink_topic, check_sources
+from mainstem.flows.checkpoint_fit import check_code, check_held, check_sources, way_out
 from mainstem.flows.flow_failure import flow_failed, root_cause
 from mainstem.flows.flow_handle import FlowHandle
 from mainstem.flows.flow_progress import ProgressReports, query_name
@@ -25,6 +25,7 @@ from mainstem.flows.native_catch_up import NativeCatchUp
 from mainstem.flows.program import Flows, PlannedFlow, Program
 from mainstem.flows.real_time import check_pace, start_real_time
 from mainstem.flows.real_time_watch import look_through_last_batch
+from mainstem.flows.sink_identity import SinkIdentity, check_sink
 from mainstem.flows.staged_batches import StagedBatches
 from mainstem.log.backoff import Backoff
 from mainstem.log_on_spark.checkpoint_check import check_checkpoint
@@ -33,6 +34,7 @@ from mainstem.log_on_spark.checkpoint_place import CheckpointPlace
 from mainstem.log_on_spark.flow_run import Batch, FlowRun, Offsets, Written
 from mainstem.log_on_spark.flow_store import FlowStore, check_epoch
 from mainstem.log_on_spark.rejected_rows import RejectedRows
+from mainstem.log_on_spark.sink_rows import note_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -196,11 +198,11 @@ class RunningFlows:
         check_pace(planned, known, checkpoint)
         check_code(planned, known, checkpoint, self._stem.log)
         check_sources(planned, checkpoint, self._stem.log)
-        sink_id = check_sink_topic(planned, known, checkpoint, self._stem.log)
+        identity = check_sink(planned, known, checkpoint, self._stem.log)
         sink = planned.flow.into
         # Noted at once: what begins anew after this attempt may fail at the next line.
         run = handle.run = store.begin(
-            version, after=handle.run, plan=planned.plan, sink=f"{sink.kind} {sink.name}", sink_id=sink_id,
+            version, after=handle.run, plan=planned.plan, sink=f"{sink.kind} {sink.name}", **identity.facts(),
             sources=planned.sources, pace=planned.flow.pace,
         )  # fmt: skip
         if planned.flow.pace == "real-time":
@@ -208,12 +210,19 @@ class RunningFlows:
             return
         writer = sink.writer(run, planned.schema)
         try:
-            if not sink_id and sink.kind == "topic":
+            made = SinkIdentity.of(sink, self._stem.log)
+            if made.id not in ("", identity.id):
                 # Made just now, from the rows.
-                store.note(run, sink_id=self._stem.log.open_topic(sink.name).id)
+                store.note(run, **made.facts())
             check_held(planned, writer, checkpoint)
-            check_checkpoint(checkpoint, writer.held, accounts="rows" if sink.kind == "topic" else "every batch")
+            check_checkpoint(
+                checkpoint, writer.held, accounts="rows" if sink.kind == "topic" else "every batch",
+                otherwise=f"Or begin anew. {way_out(planned)}",
+            )  # fmt: skip
             place.push_removals()
+            if sink.kind == "topic":
+                with store.guarded(run):
+                    note_rows(checkpoint, writer.held)
             catch_up = NativeCatchUp.begin(planned, checkpoint, self._stem.log)
             if catch_up is not None and not catch_up.over:
                 catch_up.prepare()
@@ -284,6 +293,7 @@ class RunningFlows:
         context = rows.sparkSession.sparkContext
         context.setLocalProperty("spark.scheduler.pool", handle.name)
         home, place = self._stem.home, handle.place
+        store = FlowStore(home, run.flow)
         assert place is not None
         planned, sink = handle.planned, handle.planned.flow.into
         rejected = RejectedRows(
@@ -315,6 +325,10 @@ class RunningFlows:
                 written = Written(0)
             else:
                 written = writer.write(rows, batch)
+                if written.rows and sink.kind == "topic":
+                    # A run that was replaced must not touch the notes of the later one.
+                    with store.guarded(run):
+                        note_rows(checkpoint, number)
             reach("batch_written")
             if staged is not None and way is not None:
                 written = replace(written, stages=staged.finish(number, way))

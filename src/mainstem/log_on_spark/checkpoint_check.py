@@ -11,7 +11,8 @@ a log whose last entry is gone is taken for a shorter one: rows would be skipped
 
 - every entry that Spark will look at is whole: where it began, where it ended, and what is committed;
 - no batch is committed, or held by the sink, that is not planned: its number would be given out again, for other rows;
-- a sink that keeps account of every batch holds all but the last one planned: else what it held is gone.
+- the sink holds every batch that is committed (`sink_rows` says which ones had rows, where it keeps no account of the
+  others): else it is older than the checkpoint, and what it lacks would never be written again.
 
 Two things are mended, since nothing can be lost by it. The entry of a batch that was planned, but which the sink does not
 hold (a power cut leaves it empty), is removed: the batch is planned anew. A damaged commit is removed: its batch is done
@@ -28,6 +29,7 @@ from contextlib import suppress
 from typing import Literal
 
 from mainstem.errors import CorruptHome
+from mainstem.log_on_spark.sink_rows import last_with_rows
 
 __all__ = ["check_checkpoint", "checkpoint_id"]
 
@@ -35,10 +37,8 @@ _HEAD = struct.Struct(">4sI")
 _MAGIC = b"crc\0"
 # Hadoop's default, and there is no reason to change it.
 CHUNK = 512
-_HINT = (
-    "Restore the checkpoint from a copy. Or begin anew: delete it together with what the flow has written; the next run "
-    "makes both again from the log."
-)
+_ANEW = "Or begin anew: delete the checkpoint together with what the flow has written; the next run makes both again from the log."
+_HINT = f"Restore the checkpoint from a copy. {_ANEW}"
 
 
 def checkpoint_id(checkpoint: str) -> str:
@@ -47,11 +47,13 @@ def checkpoint_id(checkpoint: str) -> str:
         return str(json.load(file)["id"])
 
 
-def check_checkpoint(checkpoint: str, held: int, *, accounts: Literal["every batch", "rows"] = "rows") -> None:
+def check_checkpoint(
+    checkpoint: str, held: int, *, accounts: Literal["every batch", "rows"] = "rows", otherwise: str = ""
+) -> None:
     """Raise `CorruptHome` if Spark must not go on from here.
 
     `held` is the last batch that the sink has, -1 for none; `accounts` says whether it keeps account of every batch, or
-    only of those that had rows for it.
+    only of those that had rows for it. `otherwise` says what can be done if the sink is older and no copy is there.
     """
     planned, committed = _numbers(checkpoint, "offsets"), _numbers(checkpoint, "commits")
     _mend(checkpoint, planned, committed, held)
@@ -62,9 +64,17 @@ def check_checkpoint(checkpoint: str, held: int, *, accounts: Literal["every bat
         raise _refused(
             f"{checkpoint}/offsets", f"The sink holds batch {held}, but planned are only those up to {last}."
         )
-    if accounts == "every batch" and held < last - 1:
-        raise _refused(
-            f"{checkpoint}/offsets", f"Batch {last - 1} was done, but the sink holds only those up to {held}."
+    # A batch is planned when the one before it is committed, also if that commit was found damaged.
+    finished = max(done, last - 1)
+    expected = finished if accounts == "every batch" else last_with_rows(checkpoint, finished)
+    if held < expected:
+        raise CorruptHome(
+            f'the sink is older than the checkpoint "{checkpoint}"',
+            detail=f"Batch {expected} is committed, but the sink holds only those up to {held}: it was restored from an "
+            "older copy, or is another one. The rows of the missing batches would never be written again.",
+            hint=f"Restore a copy of the sink that holds batch {expected}, or a copy of the checkpoint from the same moment "
+            f"as the sink. {otherwise or _ANEW}",
+            path=checkpoint,
         )
     # A batch is what lies between the entry before and its own.
     for number in (last - 1, last):

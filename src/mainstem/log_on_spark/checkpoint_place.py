@@ -14,7 +14,7 @@ A checkpoint stays where it was begun: a file beside it says where that is.
     flows/<name>/v<version>/commits/
 
 What there is counts, and the copies are for those who have no Spark: sources, commands, tokens. All else that belongs to a
-checkpoint (the state of stages, observed times) is in the home, which a cluster must reach anyway.
+checkpoint (the state of stages, observed times, which batches had rows) is in the home, which a cluster must reach anyway.
 """
 
 from __future__ import annotations

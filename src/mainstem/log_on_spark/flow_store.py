@@ -1,6 +1,6 @@
 """What a home keeps of a flow: which run of it counts, and the checkpoint of each version.
 
-    flows/<name>/flow.json          {"format": 1, "epoch": 7, "runs": {"1": {"epoch": 6, "plan": ...}, "2": {"epoch": 7, ...}}}
+    flows/<name>/flow.json          {"format": 2, "epoch": 7, "runs": {"1": {"epoch": 6, "plan": ...}, "2": {"epoch": 7, ...}}}
     flows/<name>/lock               locked while flow.json changes
     flows/<name>/v<version>/        the checkpoint that Spark keeps
 
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
-from mainstem.errors import CorruptHome, Fenced
+from mainstem.errors import CorruptHome, Fenced, NewerFormat
 from mainstem.log.embedded.embedded_log import REAL_FILES
 from mainstem.log.embedded.files import replace_file
 from mainstem.log.embedded.holds import Holds
@@ -37,7 +37,8 @@ from mainstem.names import check_own_name
 
 __all__ = ["FlowStore", "check_epoch", "flow_names", "running_in"]
 
-FORMAT = 1
+# 2: a run has the id and the location of its sink, whatever that is; and its plan has every parameter of a stage.
+FORMAT = 2
 
 
 # The lock in the file keeps other processes out, but not the threads of this one.
@@ -109,12 +110,20 @@ class FlowStore:
                 hint="Restore it from a copy, or drop the flow with its checkpoint: the next run rebuilds from the log.",
                 path=self._path,
             ) from error
+        if (found := content.get("format", 1)) > FORMAT:
+            raise NewerFormat(
+                f'flow "{self.name}" was run by a newer Mainstem',
+                detail=f'"{self._path}" has format {found}; this Mainstem knows up to {FORMAT}.',
+                hint="Install the newer Mainstem.",
+                found_version=found,
+                known_version=FORMAT,
+            )
         return content
 
     def change(self, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
         """Replace what is known, one process at a time; on disk when this returns."""
         with self._locked():
-            changed = {"format": FORMAT, **edit(self.read())}
+            changed = {**edit(self.read()), "format": FORMAT}
             replace_file(REAL_FILES, self._path, json.dumps(changed, indent=1).encode() + b"\n")
         return changed
 

@@ -1,6 +1,6 @@
 """FileCommits: which files of a folder count, batch by batch.
 
-    <folder>/_mainstem/sink.json                  {"format": 1, "flow": "out.orders", "epoch": 7, "version": 1, ...}
+    <folder>/_mainstem/sink.json                  {"format": 2, "id": "5f..", "flow": "out.orders", "epoch": 7, ...}
     <folder>/_mainstem/lock                       locked while a batch is moved in
     <folder>/_mainstem/v1/000000000017            one batch
     <folder>/_mainstem/v1/000000000000-000000000099   a hundred of them, one line each
@@ -31,7 +31,8 @@ from mainstem.sinks.folder_lock import folder_lock
 
 __all__ = ["CommittedBatch", "CommittedFile", "FileCommits", "FolderFacts"]
 
-FORMAT = 1
+# 2: the folder has an id.
+FORMAT = 2
 # So many single files at most have to be opened by a reader, besides one for each hundred batches.
 MERGED = 100
 
@@ -50,6 +51,8 @@ class FolderFacts:
     partition_by: tuple[str, ...] = ()
     version: int = 1
     epoch: int = 0
+    # What tells it from another folder; empty until a flow writes into one that an older Mainstem has made.
+    id: str = ""
 
 
 @dataclass(frozen=True)

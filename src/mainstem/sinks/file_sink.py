@@ -117,6 +117,22 @@ class FileSink:
     # As a sink
 
     @property
+    def exists(self) -> bool:
+        """Whether a flow has written into the folder."""
+        return self._commits.facts() is not None
+
+    @property
+    def id(self) -> str:
+        """What tells the folder from another one: it keeps it when it is moved or restored. Empty before a flow has written."""
+        facts = self._commits.facts()
+        return "" if facts is None else facts.id
+
+    @property
+    def location(self) -> str:
+        """The absolute path of the folder."""
+        return self.path
+
+    @property
     def version(self) -> int:
         """Which version of the flow writes it."""
         facts = self._commits.facts()

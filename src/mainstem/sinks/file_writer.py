@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -88,7 +89,8 @@ class FileWriter:
                     hint="Let the flow write into a folder of its own, and read that one when it is done.",
                 )
             self._check_epoch(known)
-            self._commits.put_facts(replace(wanted, version=self._run.version, epoch=self._run.epoch))
+            folder_id = known.id if known is not None and known.id else uuid.uuid4().hex
+            self._commits.put_facts(replace(wanted, version=self._run.version, epoch=self._run.epoch, id=folder_id))
             self._held = self._commits.held(self._run.version)
             self._remove_leftovers()
             shutil.rmtree(self._staging, ignore_errors=True)

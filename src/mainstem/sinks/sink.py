@@ -34,7 +34,11 @@ class BatchWriter(Protocol):
 
 
 class Sink(Protocol):
-    """Where rows go."""
+    """Where rows go.
+
+    A sink may also have an `id`, a text that stays the same when it is moved and that another one in its place does not
+    have, and a `location` to name in messages: then a flow that finds another sink than before is refused.
+    """
 
     @property
     def name(self) -> str:

@@ -101,6 +101,10 @@ class PostgresStore:
     def title(self) -> str:
         return self.pool.address.shown
 
+    @property
+    def location(self) -> str:
+        return self.pool.address.without_password
+
     def exists(self) -> bool:
         return self.view in view_names(self.pool)
 

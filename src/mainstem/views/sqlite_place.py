@@ -49,6 +49,10 @@ class SqliteStore:
     def title(self) -> str:
         return self.folder.path
 
+    @property
+    def location(self) -> str:
+        return self.folder.path
+
     def exists(self) -> bool:
         return self.folder.exists()
 

@@ -104,6 +104,11 @@ class View:
         return self._store.facts().id
 
     @property
+    def location(self) -> str:
+        """Where it is kept, as a person finds it: a directory of the home, or a database without its password."""
+        return self._store.location
+
+    @property
     def key(self) -> tuple[str, ...]:
         """The columns of the key."""
         return self._given_key or self._store.facts().key

@@ -168,6 +168,10 @@ class ViewStore(Protocol):
     def title(self) -> str:
         """Where it is, as a person finds it; never with a password."""
 
+    @property
+    def location(self) -> str:
+        """The same with all that tells it from another place, as the options of an address."""
+
     def exists(self) -> bool: ...
     def facts(self) -> Facts:
         """What it is now; `ViewNotFound` if there is no view."""
