@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from mainstem.flows.checked_view import CheckedView
+    from mainstem.flows.home_copy import HomeCopy
     from mainstem.flows.program import Flows
     from mainstem.flows.rebuild import Rebuild
     from mainstem.flows.runner import RunningFlows
@@ -151,6 +152,24 @@ class Mainstem:
         """Let go of all files and connections."""
         self.log.close()
         self.view_place.close()
+
+    def copy_to(self, path: str | os.PathLike[str], *, step: Callable[[str], None] | None = None) -> HomeCopy:
+        """Copy the home to a new directory, consistent while it is in use (in the field: a backup).
+
+        Topics are copied as of one moment, with each transaction whole or not at all; each flow as it is between two batches,
+        with its checkpoint and its view. Flows wait for it, appends do not. `elsewhere` of the result names what belongs to
+        the home and is not in it, and so was not copied. `step` is called with what is being copied.
+
+        >>> import mainstem, tempfile
+        >>> with mainstem.open(tempfile.mkdtemp()) as stem:
+        ...     orders = stem.create_topic("orders", schema="order_id STRING")
+        ...     copied = stem.copy_to(tempfile.mkdtemp())
+        >>> copied.topics, copied.elsewhere
+        (('orders',), ())
+        """
+        from mainstem.flows.home_copy import copy_home
+
+        return copy_home(self, path, step or (lambda what: None))
 
     # Topics
 

@@ -26,7 +26,7 @@ def commands() -> list[str]:
 
 def words_of(command: str) -> tuple[str, ...]:
     """The noun and the verb."""
-    found = re.search(r"mainstem (query|check|run|(?:topic|group|queue|flow|view) \w+|--help)", command)
+    found = re.search(r"mainstem (query|check|run|(?:topic|group|queue|flow|view|home) \w+|--help)", command)
     return tuple(found[1].split()) if found else ()
 
 

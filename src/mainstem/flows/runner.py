@@ -28,6 +28,7 @@ from mainstem.flows.real_time_watch import look_through_last_batch
 from mainstem.flows.sink_identity import SinkIdentity, check_sink
 from mainstem.flows.staged_batches import StagedBatches
 from mainstem.log.backoff import Backoff
+from mainstem.log_on_spark.batch_gate import BatchGate
 from mainstem.log_on_spark.checkpoint_check import check_checkpoint
 from mainstem.log_on_spark.checkpoint_offsets import applied_offsets, batch_offsets, last_batch
 from mainstem.log_on_spark.checkpoint_place import CheckpointPlace
@@ -203,7 +204,7 @@ class RunningFlows:
         # Noted at once: what begins anew after this attempt may fail at the next line.
         run = handle.run = store.begin(
             version, after=handle.run, plan=planned.plan, sink=f"{sink.kind} {sink.name}", **identity.facts(),
-            sources=planned.sources, pace=planned.flow.pace,
+            sources=planned.sources, pace=planned.flow.pace, folder=getattr(sink, "path", None),
         )  # fmt: skip
         if planned.flow.pace == "real-time":
             self._run_in_real_time(handle, run, checkpoint)
@@ -301,9 +302,12 @@ class RunningFlows:
             share_max=planned.flow.rejected_max,
         )  # fmt: skip
 
+        gate = BatchGate(checkpoint, run.epoch)
+
         def each_batch(rows: DataFrame, number: int) -> None:
             try:
-                one_batch(rows, number)
+                with gate.batch(number):
+                    one_batch(rows, number)
             except BaseException as error:
                 # Spark passes it on as text; whoever explains the failure wants the error itself.
                 handle.raised = error

@@ -37,7 +37,7 @@ from mainstem.settings import environment_with
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CheckpointPlace", "checkpoints_of_home", "is_elsewhere", "remove_checkpoint"]
+__all__ = ["CheckpointPlace", "checkpoints_of_home", "is_elsewhere", "pointed_to", "remove_checkpoint"]
 
 FILE = "checkpoints.toml"
 POINTER = "elsewhere"
@@ -99,7 +99,7 @@ class CheckpointPlace:
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str, root: str | None) -> CheckpointPlace:
         """Where a checkpoint is, or will be: below `root`, if that is given and it was not begun in the home."""
-        url = _pointed(checkpoint)
+        url = pointed_to(checkpoint)
         if url is None and root is not None and not os.path.exists(f"{checkpoint}/metadata"):
             flow, version = checkpoint.split(os.sep)[-2:]
             # Of another flow of this name there may be one still.
@@ -157,7 +157,7 @@ class CheckpointPlace:
 
 def remove_checkpoint(checkpoint: str) -> None:
     """Remove it, here and there. Without a Spark in this process it stays there, and is never looked at again."""
-    url = _pointed(checkpoint)
+    url = pointed_to(checkpoint)
     if url is not None:
         from pyspark.sql import SparkSession
 
@@ -217,7 +217,8 @@ def _explained(url: str) -> Iterator[None]:
         ) from error
 
 
-def _pointed(checkpoint: str) -> str | None:
+def pointed_to(checkpoint: str) -> str | None:
+    """The address of a checkpoint that is kept elsewhere; None if it is in the home."""
     try:
         with open(f"{checkpoint}/{POINTER}", encoding="utf-8") as file:
             return str(json.load(file)["url"])

@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sqlite3
 import struct
 import uuid
 from collections.abc import Iterator
@@ -25,11 +26,12 @@ from dataclasses import replace
 import pyarrow as pa
 
 from mainstem.errors import ViewNotFound
-from mainstem.log.embedded.files import RealFiles, read_file, replace_file
+from mainstem.log.embedded.files import RealFiles, copy_file, read_file, replace_file, sync_file
 from mainstem.log.embedded.home import unavailable
 from mainstem.log.embedded.partition_lock import WRITE, release_lock, share_lock
 from mainstem.log.processes import identity_of
 from mainstem.log.schema_ddl import schema_to_ddl
+from mainstem.views.view_connection import connect
 from mainstem.views.view_facts import Facts, VersionFacts, no_such_view
 from mainstem.views.view_file import ViewFile
 
@@ -142,6 +144,22 @@ class ViewFolder:
             with suppress(FileNotFoundError):
                 os.unlink(f"{self.path}/v{number}{suffix}")
 
+    def copy_to(self, home: str) -> int:
+        """Copy the view into another home, each version as after one of its commits; how many bytes."""
+        there = ViewFolder(home, self.view)
+        _FILES.make_directory(there.path)
+        size = 0
+        with self.locked():
+            facts = self.facts()
+            for number in facts.numbers():
+                size += _copy_database(self.version_path(number), there.version_path(number))
+                with suppress(FileNotFoundError):
+                    copy_file(_FILES, f"{self.path}/v{number}.fence", f"{there.path}/v{number}.fence")
+        for name in ("lock", "wake"):
+            _FILES.close(_FILES.create(f"{there.path}/{name}"))
+        there.write_facts(facts)
+        return size
+
     def remove(self) -> None:
         """Drop the view: gone at once by its name, then its files."""
         gone = f"{self.home}/views/.deleted-{uuid.uuid4().hex[:8]}-{self.view}"
@@ -179,6 +197,28 @@ class ViewFolder:
             os.pwrite(handle, _FENCE.pack(epoch, os.getpid()), 0)
         finally:
             os.close(handle)
+
+
+def _copy_database(path: str, to: str) -> int:
+    """Copy what is committed in a file of SQLite; one that SQLite cannot read is copied as it is."""
+    try:
+        source = connect(path)
+        try:
+            target = sqlite3.connect(to, isolation_level=None)
+            try:
+                # All pages in one step, and so of one moment.
+                source.backup(target)
+            finally:
+                target.close()
+        finally:
+            source.close()
+        os.chmod(to, 0o600)
+        sync_file(_FILES, to)
+    except sqlite3.DatabaseError:
+        for suffix in ("", "-wal"):
+            if os.path.exists(path + suffix):
+                copy_file(_FILES, path + suffix, to + suffix)
+    return os.path.getsize(to)
 
 
 def _sweep(parent: str) -> None:

@@ -15,6 +15,7 @@ Who calls this holds the partition's write lock.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -75,6 +76,17 @@ def first_end(segment: ActiveSegment) -> End | None:
         )
         return after_block(end, block.header, PREAMBLE_BYTES)
     return None
+
+
+def is_whole(files: Files, folder: str, head: End | None) -> bool:
+    """Whether the last segment ends where the published end says, and every one has its index: nothing is to be mended."""
+    there = set(files.list(folder))
+    names = segments_in(there)
+    indexed = all(os.path.basename(name.index_path(folder)) in there for name in names)
+    if indexed and head is not None and names and names[-1] == (head.segment, head.epoch):
+        with suppress(FileNotFoundError):  # left and sealed just now
+            return files.identity(names[-1].path(folder))[2] == head.position
+    return False
 
 
 def recover(files: Files, folder: str, published: End | None) -> End:

@@ -27,6 +27,9 @@ DIRECTORY_MODE = 0o700
 # The kernel takes at most IOV_MAX (1024) buffers in one vectored write.
 BUFFERS_MAX = 1024
 
+# How much of a file is copied at once.
+COPY_BYTES = 8 << 20
+
 
 class Files(Protocol):
     """What the log asks of a file system; handles are small integers, paths are strings."""
@@ -247,6 +250,24 @@ def read_file(files: Files, path: str) -> bytes:
         return files.pread(handle, files.size(handle), 0)
     finally:
         files.close(handle)
+
+
+def copy_file(files: Files, path: str, to: str, size: int | None = None) -> int:
+    """Copy a file, or its first `size` bytes, on disk when this returns; how many bytes. Its name is for the caller to sync."""
+    handle = files.open(path)
+    try:
+        copied, end = 0, files.size(handle) if size is None else size
+        target = files.create(to)
+        try:
+            while copied < end and (piece := files.pread(handle, min(COPY_BYTES, end - copied), copied)):
+                files.pwrite(target, piece, copied)
+                copied += len(piece)
+            files.sync(target)
+        finally:
+            files.close(target)
+    finally:
+        files.close(handle)
+    return copied
 
 
 def remove_if_there(files: Files, path: str) -> None:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 from mainstem.clock import Clock
@@ -147,6 +147,12 @@ class Ledger(Generic[S]):
             return replay.state
         finally:
             replay.close()
+
+    @contextmanager
+    def still(self) -> Iterator[S]:
+        """Inside, no process adds an entry; the state that all of them add up to."""
+        with self._guard, self._partition.still():
+            yield self._catch_up()
 
     def trim(self, segments: int) -> None:
         """Keep only so many of the last segments; looking back ends where they begin."""

@@ -18,16 +18,16 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 import google_crc32c
 
 from mainstem.clock import Clock
 from mainstem.errors import Fenced, LockHeld, Unavailable
-from mainstem.log.embedded.active_segment import ActiveSegment, SegmentName, all_segments_in, segments_in
+from mainstem.log.embedded.active_segment import SegmentName, all_segments_in, segments_in
 from mainstem.log.embedded.admission import admit
-from mainstem.log.embedded.crash_recovery import cut_behind, make_missing_indexes, recover, sweep
+from mainstem.log.embedded.crash_recovery import cut_behind, is_whole, make_missing_indexes, recover, sweep
 from mainstem.log.embedded.file_errors import as_ours, closed, translated
 from mainstem.log.embedded.files import Files, sync_file
 from mainstem.log.embedded.group_commit import GroupCommit
@@ -102,17 +102,9 @@ class Partition:
     def _open_check(self) -> None:
         """After a crash what was acknowledged may lie behind a `heads` that is older: publish it before anyone reads."""
         head = self.heads.read(self.slot)
-        there = set(self.files.list(self.folder))
-        names = segments_in(there)
-        whole = all(os.path.basename(name.index_path(self.folder)) in there for name in names)
-        if whole and head is not None and names and names[-1] == (head.segment, head.epoch):
-            with suppress(FileNotFoundError):  # left and sealed just now
-                segment = ActiveSegment(self.files, self.folder, names[-1])
-                try:
-                    if segment.size() == head.position:
-                        return
-                finally:
-                    segment.close()
+        if is_whole(self.files, self.folder, head):
+            return
+        names = segments_in(self.files.list(self.folder))
         try:
             with self.lock.held(WRITE):
                 end = self._mended_tail()
@@ -304,6 +296,14 @@ class Partition:
                 with self.lock.held(WRITE):
                     tail = self._tail_to_write()
             self._publisher.publish(tail)
+
+    @contextmanager
+    def still(self) -> Iterator[End]:
+        """Inside, nobody appends, and everything that was written is published."""
+        with self._translated(), self.lock.held(WRITE):
+            tail = self._tail_to_write()
+            self._publisher.publish(tail)
+            yield tail
 
     # Rolling, taking over, deleting
 

@@ -55,6 +55,10 @@ class PartitionLock:
         """Inside, no other thread or process holds this lock."""
         return _Held(self, byte, self._wait)
 
+    def awaited(self, byte: int) -> AbstractContextManager[None]:
+        """Like `held`, where the holder may be long at work: one that runs is waited for without a limit."""
+        return _Held(self, byte, self._wait_for_work)
+
     def taken_over(self, byte: int) -> AbstractContextManager[None]:
         """Like `held`; but a holder that does not go on is ended, if it is still the process that was found there."""
         return _Held(self, byte, self._wrest)
@@ -106,6 +110,16 @@ class PartitionLock:
             # Not F_SETLKW: it could not be ended when the holder turns out to be stopped.
             time.sleep(pause)
             pause = min(pause * 1.5, 1e-3)
+
+    def _wait_for_work(self, byte: int) -> None:
+        while True:
+            try:
+                self._wait(byte)
+            except LockHeld as held:
+                if stopped(held.pid):
+                    raise
+            else:
+                return
 
     def _complain(self, byte: int, waited: float) -> None:
         pid = self._files.lock_holder(self.handle, byte)

@@ -9,7 +9,8 @@ record of it can come after its marker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Literal, TypeVar
 
 from mainstem.errors import Fenced
@@ -57,6 +58,19 @@ class TransactionLog:
                 return seen
             moment = now
         return look(moment)
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Inside, no transaction begins, joins a partition or is decided, in any process."""
+        with self._ledger.still():
+            yield
+
+    def abort_undecided(self) -> None:
+        """Abort every transaction that is not decided, whoever owns it: for a copy of a home, in which nobody does."""
+        for number, transaction in list(self._ledger.current().transactions.items()):
+            if transaction.outcome is None:
+                self.decide(number, ABORTED)
+        self.settle()
 
     def outcome(self, number: int) -> Literal["open", "committed", "aborted"]:
         """What became of a transaction, for who finds something of it that is not settled."""

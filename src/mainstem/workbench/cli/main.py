@@ -14,7 +14,14 @@ import typer
 
 from mainstem import __version__
 from mainstem.errors import MainstemError
-from mainstem.workbench.cli import flow_commands, group_commands, queue_commands, topic_commands, view_commands
+from mainstem.workbench.cli import (
+    flow_commands,
+    group_commands,
+    home_commands,
+    queue_commands,
+    topic_commands,
+    view_commands,
+)
 from mainstem.workbench.cli.check_command import check
 from mainstem.workbench.cli.doctor_command import doctor
 from mainstem.workbench.cli.error_text import BROKEN_PIPE, FAILED, leave_output, of_system, show_error
@@ -64,6 +71,7 @@ app.add_typer(
 app.add_typer(queue_commands.app, name="queue", help="Queues: messages taken one by one, until each is acknowledged.")
 app.add_typer(flow_commands.app, name="flow", help="Flows (in the field: jobs): which ran here, which run, how far.")
 app.add_typer(view_commands.app, name="view", help="Views: keyed tables that flows keep current.")
+app.add_typer(home_commands.app, name="home", help="The home as a whole: copy it while it is in use.")
 app.command("query")(query)
 app.command("check")(check)
 app.command("run")(run_program)

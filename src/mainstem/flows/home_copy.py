@@ -1,0 +1,119 @@
+"""HomeCopy: all of a home, copied into another directory while processes append, seal and run flows in it.
+
+    sealed history                      without any lock
+    every flow held between batches     then, in this order: checkpoints, views, other files, topics as of one moment
+    mainstem.json                       last: what was cut short is no home, as the file `unfinished-copy` in it says
+
+While the flows are held, nothing of theirs changes; and what their checkpoints name is in the topics before these are
+copied. So in the copy no checkpoint is ahead of its sink, or of its topics.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mainstem.errors import Invalid
+from mainstem.log.embedded.embedded_log import REAL_FILES, EmbeddedLog
+from mainstem.log.embedded.home import unavailable
+from mainstem.log.embedded.log_copy import LogCopy
+from mainstem.log_on_spark.flow_copy import FlowCopy, copy_tree
+from mainstem.log_on_spark.flow_store import flow_names
+from mainstem.views.view_folder import ViewFolder, view_names
+
+if TYPE_CHECKING:
+    from mainstem.stem import Mainstem
+
+__all__ = ["HomeCopy", "copy_home"]
+
+# What is copied by who knows it, and what a replay makes for itself.
+KNOWN = frozenset(["mainstem.json", "lock", "topics", "ledgers", "flows", "views", "checks"])
+CHECK = ".check"
+UNFINISHED = "unfinished-copy"
+
+
+@dataclass(frozen=True)
+class HomeCopy:
+    """What was copied, and what belongs to the home but lies elsewhere and was not."""
+
+    path: str
+    topics: tuple[str, ...]
+    flows: tuple[str, ...]
+    views: tuple[str, ...]
+    bytes: int
+    elsewhere: tuple[str, ...]
+
+
+def copy_home(stem: Mainstem, target: str | os.PathLike[str], step: Callable[[str], None] = lambda _: None) -> HomeCopy:
+    """Copy a home to a new directory, as it is at one moment; `step` is told what is being copied."""
+    home, path = os.path.realpath(stem.home), os.path.abspath(os.fspath(target))
+    _check_target(home, path)
+    log = LogCopy(stem.log, path) if isinstance(stem.log, EmbeddedLog) else None
+    flows = [FlowCopy(stem.home, name, path) for name in flow_names(stem.home) if not name.endswith(CHECK)]
+    views = view_names(stem.home)
+    with unavailable(path), ExitStack() as held:
+        REAL_FILES.make_directory(path)
+        REAL_FILES.close(REAL_FILES.create(f"{path}/{UNFINISHED}"))
+        if log is not None:
+            step("sealed history")
+            log.copy_history()
+        step("waiting for the end of a batch")
+        for flow in flows:
+            held.enter_context(flow.held())
+        if log is not None:
+            held.enter_context(log.still())
+        size = 0
+        for flow in flows:
+            step(f"flow {flow.name}")
+            flow.copy()
+            size += flow.bytes
+        for view in views:
+            step(f"view {view}")
+            size += ViewFolder(stem.home, view).copy_to(path)
+        step("other files")
+        size += copy_tree(stem.home, path, left_out=KNOWN)
+        if log is not None:
+            step("topics")
+            log.copy()
+            size += log.bytes
+        for flow in flows:
+            flow.check_held()
+        os.remove(f"{path}/{UNFINISHED}")
+        if log is not None:
+            log.finish()
+    topics = tuple(stem.log.topic_names()) if log is not None else ()
+    elsewhere = (*_places(stem), *(each for flow in flows for each in flow.elsewhere()))
+    return HomeCopy(path, topics, tuple(flow.name for flow in flows), tuple(views), size, elsewhere)
+
+
+def _check_target(home: str, path: str) -> None:
+    real = os.path.realpath(path)
+    if real == home or real.startswith(f"{home}/") or home.startswith(f"{real}/"):
+        raise Invalid(
+            f'"{path}" cannot be a copy of the home "{home}"',
+            detail="One of the two directories is inside of the other.",
+            hint="Give a directory beside the home, or on another disk.",
+        )
+    if os.path.exists(path) and (not os.path.isdir(path) or os.listdir(path)):
+        raise Invalid(
+            f'"{path}" is not empty',
+            detail="A home is copied to a directory of its own, so that nothing is mixed.",
+            hint="Give a new or an empty directory.",
+        )
+
+
+def _places(stem: Mainstem) -> list[str]:
+    """What of the home as a whole, and of its topics, lies elsewhere."""
+    found = []
+    if not isinstance(stem.log, EmbeddedLog):
+        found.append(f"topics, groups and queues: {stem.log.address}")
+    if stem.view_place.address is not None:
+        found.append(f"views: {stem.view_place.address}")
+    for name in stem.log.topic_names() if isinstance(stem.log, EmbeddedLog) else ():
+        archive = stem.log.open_topic(name).settings.archive
+        if archive is not None and not archive.startswith(f"{stem.home}/"):
+            found.append(f'the archive of topic "{name}": {archive}')
+    return found

@@ -1,0 +1,228 @@
+"""LogCopy: the log of a home as it is at one moment, copied into another directory while processes go on using it.
+
+Three steps, so that writers and upkeep are kept waiting for little:
+
+    history      sealed files, which never change, without any lock
+    captured     the ledger of transactions stands still for some milliseconds: the end of every partition and ledger is
+                 noted. Nothing is decided meanwhile, so each transaction is in whole, or undecided everywhere
+    copied       manifests, blocks up to the noted ends, and what was sealed since. The upkeep locks are held (`still`),
+                 so that none of it is sealed, compacted or dropped meanwhile; appends go on
+
+In the copy, transactions that were undecided are aborted: their owners write to the original. A partition that is damaged
+is copied as it is: what can be read of it here can be read of it there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import NamedTuple
+
+from mainstem.errors import Corrupt
+from mainstem.log.embedded.active_segment import SegmentName, published_segments
+from mainstem.log.embedded.embedded_log import EmbeddedLog
+from mainstem.log.embedded.files import copy_file, read_file, replace_file
+from mainstem.log.embedded.heads import SLOT_BYTES, End, Slots, encode_end
+from mainstem.log.embedded.manifest import ManifestFile
+from mainstem.log.embedded.partition import Partition
+from mainstem.log.embedded.partition_lock import UPKEEP
+from mainstem.log.embedded.topic_store import SETTINGS, TopicStore, encode_settings
+
+__all__ = ["LogCopy"]
+
+# What a partition's directory and a topic's directory are made of, besides segments and ledgers.
+MANIFEST, TAIL, HEADS = "manifest", "tail", "heads"
+KINDS = ("groups", "queues")
+
+
+class _Captured(NamedTuple):
+    """A directory with `heads` and partitions, and where each of these ended. None: damaged, and copied as it is."""
+
+    folder: str
+    ends: list[End | None]
+
+
+class LogCopy:
+    """Copies one embedded log. For one thread."""
+
+    def __init__(self, log: EmbeddedLog, target: str) -> None:
+        self._log = log
+        self._files = log.files
+        self._home = log.home.path
+        self._target = target
+        self.bytes = 0
+
+    # The three steps
+
+    def copy_history(self) -> None:
+        """Copy what is sealed now; nobody is kept waiting."""
+        for name in self._log.topic_names():
+            # Dropped, compacted or deleted meanwhile: the last step copies what takes its place.
+            with suppress(FileNotFoundError, Corrupt):
+                for number in range(self._log.open_topic(name).settings.partitions):
+                    self._copy_sealed(f"{self._home}/topics/{name}/{number}")
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Inside, nothing is sealed, compacted, dropped or deleted, in any process."""
+        with ExitStack() as stack:
+            stack.enter_context(self._log.home.locked())
+            for name in self._log.topic_names():
+                for partition in self._log.open_topic(name).store.partitions:
+                    stack.enter_context(partition.lock.awaited(UPKEEP))
+            yield
+
+    def copy(self) -> None:
+        """Copy all of it as it is at one moment; inside of `still`."""
+        with self._log.transactions.still():
+            captured = [self._ledger(folder) for folder in self._ledger_folders()]
+            topics = [self._log.open_topic(name).store for name in self._log.topic_names()]
+            captured += [_Captured(store.folder, [_end_of(it) for it in store.partitions]) for store in topics]
+        for each in captured:
+            self._copy_captured(each)
+        for store in topics:
+            self._copy_settings(store)
+            self._copy_holds(store.folder)
+        self._remove_unnamed({each.folder for each in captured})
+
+    def finish(self) -> None:
+        """Make a home of what was copied; the last thing to be done."""
+        content = json.loads(read_file(self._files, f"{self._home}/mainstem.json"))
+        for folder in ("topics", "ledgers"):
+            self._files.make_directory(f"{self._target}/{folder}")
+        self._files.close(self._files.create(f"{self._target}/lock"))
+        described = json.dumps({**content, "id": uuid.uuid4().hex}).encode() + b"\n"
+        replace_file(self._files, f"{self._target}/mainstem.json", described)
+        copied = EmbeddedLog(self._target, files=self._files, clock=self._log.clock)
+        try:
+            for name in copied.topic_names():
+                # Indexes are made again when a partition is opened.
+                with suppress(Corrupt):
+                    copied.open_topic(name)
+            copied.transactions.abort_undecided()
+        finally:
+            copied.close()
+
+    # What there is at one moment
+
+    def _ledger_folders(self) -> Iterator[str]:
+        parents = [f"{self._home}/ledgers"]
+        parents += [f"{self._home}/topics/{name}/{kind}" for name in self._log.topic_names() for kind in KINDS]
+        for parent in parents:
+            if self._files.exists(parent):
+                yield from (f"{parent}/{name}" for name in self._files.list(parent) if not name.startswith("."))
+
+    def _ledger(self, folder: str) -> _Captured:
+        heads = Slots(self._files, f"{folder}/{HEADS}")
+        try:
+            end = heads.read(0)
+            if end is None:
+                with suppress(Corrupt):
+                    end = self._mended(folder, heads)
+        finally:
+            heads.close()
+        return _Captured(folder, [end])
+
+    def _mended(self, folder: str, heads: Slots) -> End:
+        partition = Partition(
+            self._files, f"{folder}/0", heads, 0, self._log.clock, title=f'ledger "{folder}"', segment_bytes_max=1 << 62
+        )
+        try:
+            return partition.published()
+        finally:
+            partition.close()
+
+    # Files
+
+    def _in_target(self, path: str) -> str:
+        return self._target + path.removeprefix(self._home)
+
+    def _copy(self, path: str, size: int | None = None) -> None:
+        self.bytes += copy_file(self._files, path, self._in_target(path), size)
+
+    def _copy_captured(self, captured: _Captured) -> None:
+        folder = captured.folder
+        for number, end in enumerate(captured.ends):
+            self._copy_partition(f"{folder}/{number}", end)
+        heads = read_file(self._files, f"{folder}/{HEADS}")
+        slots = [
+            heads[number * SLOT_BYTES : (number + 1) * SLOT_BYTES] if end is None else encode_end(end)
+            for number, end in enumerate(captured.ends)
+        ]
+        replace_file(self._files, self._in_target(f"{folder}/{HEADS}"), b"".join(slots))
+
+    def _copy_partition(self, folder: str, end: End | None) -> None:
+        self._files.make_directory(self._in_target(folder))
+        with suppress(Corrupt):
+            self._copy_sealed(folder)
+        if end is None:
+            for name in self._files.list(folder):
+                with suppress(FileNotFoundError):
+                    self._copy(f"{folder}/{name}")
+            return
+        with suppress(FileNotFoundError):  # one that is missing is as much damage there as here
+            self._copy(f"{folder}/{MANIFEST}")
+        last = SegmentName(end.segment, end.epoch)
+        for name in published_segments(self._files.list(folder), end.segment, end.epoch):
+            try:
+                self._copy(name.path(folder), end.position if name == last else None)
+            except FileNotFoundError:
+                if name == last:
+                    raise
+                # An old one of a ledger, which was trimmed meanwhile: every later one begins with all of the state.
+        # The indexes are made again when the partition is opened.
+        slot = encode_end(end)
+        replace_file(self._files, self._in_target(f"{folder}/{TAIL}"), slot + slot)
+
+    def _copy_sealed(self, folder: str) -> None:
+        self._files.make_directory(self._in_target(folder))
+        for entry in ManifestFile(self._files, folder).read().segments:
+            path = f"{folder}/{entry.file}"
+            there = self._in_target(path)
+            # Copied before; a name is never used for another content.
+            if not self._files.exists(there) or self._files.identity(there)[2] != entry.bytes:
+                with suppress(FileNotFoundError):
+                    self._copy(path)
+
+    def _copy_settings(self, store: TopicStore) -> None:
+        """An archive inside of the home is copied with it, and the copy of the topic has that one."""
+        settings, path = store.settings, self._in_target(f"{store.folder}/{SETTINGS}")
+        if settings.archive is not None and settings.archive.startswith(f"{self._home}/"):
+            settings = settings.altered(archive=self._in_target(settings.archive))
+            replace_file(self._files, path, encode_settings(settings, store.id))
+        else:
+            self._copy(f"{store.folder}/{SETTINGS}")
+        self._files.sync_directory(os.path.dirname(path))
+
+    def _copy_holds(self, folder: str) -> None:
+        for inside, _, names in os.walk(f"{folder}/holds"):
+            self._files.make_directory(self._in_target(inside))
+            for name in names:
+                with suppress(FileNotFoundError):  # let go meanwhile
+                    self._copy(f"{inside}/{name}")
+
+    def _remove_unnamed(self, folders: set[str]) -> None:
+        """Sealed files that were compacted or dropped, and topics that were deleted, since their history was copied."""
+        parent = f"{self._target}/topics"
+        for name in self._files.list(parent) if self._files.exists(parent) else []:
+            if f"{self._home}/topics/{name}" not in folders:
+                shutil.rmtree(f"{parent}/{name}")
+                continue
+            for number in filter(str.isdigit, self._files.list(f"{parent}/{name}")):
+                folder = f"{parent}/{name}/{number}"
+                with suppress(Corrupt):
+                    named = {entry.file for entry in ManifestFile(self._files, folder).read().segments}
+                    for file in self._files.list(folder):
+                        if file.endswith(".parquet") and file not in named:
+                            self._files.remove(f"{folder}/{file}")
+
+
+def _end_of(partition: Partition) -> End | None:
+    try:
+        return partition.published()
+    except Corrupt:
+        return None
