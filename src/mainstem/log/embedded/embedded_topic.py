@@ -22,7 +22,7 @@ from mainstem.log.embedded.ledger import Ledger
 from mainstem.log.embedded.partition import Pending
 from mainstem.log.embedded.partition_lock import UPKEEP
 from mainstem.log.embedded.partition_reader import PartitionReader, Visible
-from mainstem.log.embedded.partition_steps import first_after, partition_steps
+from mainstem.log.embedded.partition_steps import first_after, partition_steps, times_reached
 from mainstem.log.embedded.pending_blocks import pending_blocks
 from mainstem.log.embedded.retention import drop_expired
 from mainstem.log.embedded.sealing import seal
@@ -39,8 +39,9 @@ from mainstem.log.producer_run import ProducerRun
 from mainstem.log.queue_state import QueueState
 from mainstem.log.rows import CheckedRows
 from mainstem.log.state_ledger import StateLedger
-from mainstem.log.steps import Steps
+from mainstem.log.steps import Int64Array, Steps
 from mainstem.log.topic_settings import TopicSettings
+from mainstem.log.transaction_spans import TransactionSpans
 from mainstem.log.upkeep_report import CompactionReport, RetentionReport
 from mainstem.log.verification import Verification
 
@@ -235,6 +236,23 @@ class EmbeddedTopic:
         if event_time is None:
             return start
         return first_after(self._reader(partition), self.store.schemas, event_time, start, stop, time)
+
+    def times_reached(self, partition: int, start: int, stop: int) -> tuple[Int64Array, Int64Array]:
+        """The offsets of the records in a range, and the latest event time from `start` up to each."""
+        assert self.settings.event_time is not None
+        return times_reached(self._reader(partition), self.store.schemas, self.settings.event_time, start, stop)
+
+    def transaction_spans(self, partition: int, start: int, end: int, numbers: tuple[int, int]) -> TransactionSpans:
+        """Where transactions wrote from `start` on, of those with records before `end` or numbers in this range."""
+        return self._reader(partition).transaction_spans(start, end, numbers)
+
+    def open_transactions(self, partition: int) -> dict[int, int]:
+        """The transactions that are not decided in a partition, by number, each with its first offset."""
+        return self._reader(partition).open_transactions()
+
+    def owner_of(self, transaction: int) -> int | None:
+        """The id of the process that has a transaction open; None if it is over."""
+        return self._log.transactions.owner_of(transaction)
 
     def watermark_from(self, positions: Mapping[int, int], delay: int) -> int:
         return self._time.watermark_from(positions, delay)

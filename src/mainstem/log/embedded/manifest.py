@@ -25,6 +25,7 @@ from mainstem.errors import CorruptManifest, NewerFormat
 from mainstem.log.embedded.files import Files, read_file, replace_file
 from mainstem.log.embedded.upkeep_clock import TOLERANCE, ClockReading, UpkeepNow
 
+# 2: `forgotten` of the partition, `transactions` of a segment.
 FORMAT = 2
 
 
@@ -65,6 +66,9 @@ class SealedEntry:
     # When upkeep first saw that its append times lie in the future: its age runs from here. They never go back, so
     # one append under a clock that is years ahead stamps all that follow it.
     future_since: int | None = None
+    # The lowest and the highest number of the transactions that are noted in the file; empty if it has none, None if it
+    # is from a time when they were not noted.
+    transactions: list[int] | None = None
 
     def moved(self, by: int) -> SealedEntry:
         """With everything that upkeep noted in its own time moved by so much."""

@@ -27,10 +27,11 @@ from mainstem.log.embedded.manifest import Manifest, SealedEntry
 from mainstem.log.embedded.partition import Partition
 from mainstem.log.embedded.partition_state import DecidedTransaction, PartitionState
 from mainstem.log.embedded.sealed_check import check_frame_once, check_once
-from mainstem.log.embedded.sealed_segment import read_sealed, read_shown
+from mainstem.log.embedded.sealed_segment import noted_spans, read_sealed, read_shown
 from mainstem.log.embedded.segment_index import SegmentIndex
 from mainstem.log.embedded.state_scan import StateScan
 from mainstem.log.embedded.topic_schemas import Reading, TopicSchemas
+from mainstem.log.transaction_spans import NO_SPANS, TransactionSpans
 
 T = TypeVar("T")
 
@@ -38,6 +39,9 @@ EVERYTHING = Reading()
 
 # A file may vanish under a reader because it was sealed, compacted or dropped; each time it is looked for anew.
 TRIES = 20
+
+# Sealed files whose transactions a reader keeps in memory.
+SPANS_KEPT_MAX = 32
 
 # Segments of blocks that a reader keeps open for the next read.
 SEGMENTS_OPEN_MAX = 8
@@ -63,6 +67,8 @@ class PartitionReader:
         self._guard = threading.Lock()
         self._scan: StateScan | None = None
         self._segments: dict[SegmentName, ActiveSegment] = {}
+        # By file. Whoever loses a race reads one again.
+        self._spans: dict[str, TransactionSpans] = {}
 
     def close(self) -> None:
         with self._guard:
@@ -93,6 +99,45 @@ class PartitionReader:
     def decided(self) -> dict[int, DecidedTransaction]:
         """The transactions whose markers stand in segments that are still blocks."""
         return self._with_state(lambda state, head: dict(state.decided))
+
+    def transaction_spans(self, start: int, end: int, numbers: tuple[int, int]) -> TransactionSpans:
+        """Where transactions wrote from `start` on that have records before `end` or numbers in this range, and others.
+
+        All of what each of them wrote here, if it was whole when the caller took `end`. Of segments that were sealed by a
+        version that did not note them nothing is known.
+        """
+        for _ in range(TRIES):
+            with suppress(FileNotFoundError):  # compacted or dropped since the manifest was read
+                return self._transaction_spans(start, end, numbers)
+        return self._transaction_spans(start, end, numbers)
+
+    def _transaction_spans(self, start: int, end: int, numbers: tuple[int, int]) -> TransactionSpans:
+        # The state before the manifest: what is sealed between the two is in both.
+        head = self.partition.published()
+        found = []
+        if head.transactions_end > max(start, self.partition.manifest_file.read().end):
+            found.append(self._with_state(lambda state, _: state.spans_from(start)))
+        for entry in self.partition.manifest_file.read().segments:
+            if entry.transactions and entry.end > start:
+                low, high = entry.transactions
+                if entry.base < end or (low <= numbers[1] and high >= numbers[0]):
+                    found.append(self._noted(entry))
+        return TransactionSpans.together(found) if found else NO_SPANS
+
+    def _noted(self, entry: SealedEntry) -> TransactionSpans:
+        known = self._spans.get(entry.file)
+        if known is None:
+            known = self._spans[entry.file] = noted_spans(self.files, self.sealed_path(entry))
+            while len(self._spans) > SPANS_KEPT_MAX:
+                self._spans.pop(next(iter(self._spans)), None)
+        return known
+
+    def open_transactions(self) -> dict[int, int]:
+        """The transactions that are not decided here, by number, each with its first offset."""
+        head = self.partition.published()
+        if head.transactions_end <= self.partition.manifest_file.read().end:
+            return {}
+        return self._with_state(lambda state, _: {number: it.first_offset for number, it in state.open.items()})
 
     def _with_state(self, look: Callable[[PartitionState, End], T]) -> T:
         for _ in range(TRIES):

@@ -6,11 +6,12 @@ the state at its base, so that it is known again after reading the last segment 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from mainstem.log.embedded.block import ABORT, MARKERS, Header
+from mainstem.log.transaction_spans import TransactionSpans
 
 NO_SEQUENCE = -1
 
@@ -52,6 +53,20 @@ class DecidedTransaction:
     committed: bool
     decided: int
     ranges: list[list[int]]
+
+
+def committed_spans(decided: Mapping[int, DecidedTransaction], start: int = 0) -> TransactionSpans:
+    """Where the committed ones among them wrote, of those with a marker from `start` on."""
+    return TransactionSpans.of(_committed(decided, start))
+
+
+def _committed(decided: Mapping[int, DecidedTransaction], start: int) -> Iterator[tuple[int, int, int]]:
+    # In the order of their markers, which stand behind all records of theirs.
+    for number, outcome in reversed(decided.items()):
+        if outcome.marker < start:
+            break
+        if outcome.committed:
+            yield number, outcome.ranges[0][0], outcome.ranges[-1][1]
 
 
 @dataclass
@@ -116,6 +131,11 @@ class PartitionState:
         """The offset up to which every transaction is decided, at most `end`: how far those may read who go on from
         where they are, since nothing will appear behind them."""
         return min([end, *(transaction.first_offset for transaction in self.open.values())])
+
+    def spans_from(self, start: int) -> TransactionSpans:
+        """Where transactions wrote that are not aborted, of those that have records from `start` on; open ones too."""
+        undecided = ((number, it.ranges[0][0], it.ranges[-1][1]) for number, it in self.open.items())
+        return TransactionSpans.of([*_committed(self.decided, start), *undecided])
 
     def hidden(self) -> list[tuple[int, int]]:
         """The ranges of aborted records, sorted."""

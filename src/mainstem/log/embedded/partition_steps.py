@@ -16,7 +16,7 @@ from mainstem.log.embedded.topic_schemas import Reading, TopicSchemas
 from mainstem.log.steps import Int64Array, Steps
 from mainstem.log.watermark import NO_TIME, times_of
 
-__all__ = ["first_after", "partition_steps"]
+__all__ = ["first_after", "partition_steps", "times_reached"]
 
 # Fine enough for a cut within a row group, coarse enough that a million rows are a thousand steps.
 STEP_ROWS = 1024
@@ -109,6 +109,17 @@ def first_after(
         if len(later):
             return int(offsets[later[0]])
     return stop
+
+
+def times_reached(
+    reader: PartitionReader, schemas: TopicSchemas, event_time: str, start: int, stop: int
+) -> tuple[Int64Array, Int64Array]:
+    """The offsets of the records in a range, and the latest event time from `start` up to each."""
+    none = np.empty(0, np.int64)
+    parts = list(_times_cheaply(reader, schemas, event_time, start, stop))
+    offsets = np.concatenate([none, *(part[0] for part in parts)])
+    times = np.concatenate([none, *(part[1] for part in parts)])
+    return offsets, np.maximum.accumulate(times)
 
 
 def _times_cheaply(

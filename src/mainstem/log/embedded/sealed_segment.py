@@ -5,11 +5,15 @@ observed_up_to and stated_watermark, by which the watermark at each record is kn
 offsets; aborted records and markers are not in it (the manifest accounts for their offsets). Pages carry checksums, and
 so does every 16 KiB of the file (`mainstem.blocks` in its metadata); the checksum of the whole file stands in the
 manifest. It never changes: what compacts a segment writes another file.
+
+Which transactions wrote the records stands in its metadata too (`mainstem.transactions`; see `transaction_spans`): a flow
+ends its batches where none of them is cut, also far back in history.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -24,6 +28,7 @@ from mainstem.log.embedded.sealed_check import BLOCKS, check_ranges, corrupt_seg
 from mainstem.log.embedded.topic_schemas import Reading, TopicSchemas
 from mainstem.log.record import RECORD
 from mainstem.log.schema_evolution import fit
+from mainstem.log.transaction_spans import NO_SPANS, TransactionSpans
 from mainstem.log.watermark import times_of, watermarks, with_watermark
 
 TIME = pa.timestamp("us", "UTC")
@@ -37,6 +42,9 @@ WATERMARK_COLUMNS = ["record.observed_up_to", "record.stated_watermark"]
 # DuckDB and Spark work by row groups: large enough to be scanned fast, small enough to be held by a reader.
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 32 << 20
+
+
+TRANSACTIONS = b"mainstem.transactions"
 
 
 class SealedFile(NamedTuple):
@@ -53,10 +61,16 @@ def sealed_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([*fields, pa.field("record", SEALED_RECORD)])
 
 
-def write_sealed(files: Files, path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> SealedFile:
-    """Write the file, on disk when this returns; its name is for the caller to sync. Nothing is left of a failed one."""
+def write_sealed(
+    files: Files, path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], spans: TransactionSpans = NO_SPANS
+) -> SealedFile:
+    """Write the file, on disk when this returns; its name is for the caller to sync. Nothing is left of a failed one.
+
+    `spans`: the transactions that wrote records of it, each with all that it wrote in this partition.
+    """
+    noted = {TRANSACTIONS: spans.to_text()} if len(spans.numbers) else {}
     try:
-        rows, body, blocks = _write_rows(files, path, schema, batches)
+        rows, body, blocks = _write_rows(files, path, schema, batches, noted)
         handle = files.open(path)
         try:
             files.sync(handle)
@@ -73,7 +87,7 @@ def write_sealed(files: Files, path: str, schema: pa.Schema, batches: Iterable[p
 
 
 def _write_rows(
-    files: Files, path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    files: Files, path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], noted: Mapping[bytes, str]
 ) -> tuple[int, int, BlockChecksums]:
     """How many rows, how many bytes of them, and the checksums of those bytes."""
     written = 0
@@ -97,7 +111,7 @@ def _write_rows(
             blocks = BlockChecksums.of(files, handle, body)
         finally:
             files.close(handle)
-        writer.add_key_value_metadata({BLOCKS: blocks.to_text()})
+        writer.add_key_value_metadata({BLOCKS: blocks.to_text(), **noted})
     return written, body, blocks
 
 
@@ -108,6 +122,18 @@ def _write_group(writer: pq.ParquetWriter, held: list[pa.RecordBatch], schema: p
         # One piece per column: a group of many small appends would be written value by value otherwise.
         writer.write_table(table.combine_chunks(), row_group_size=ROW_GROUP_ROWS)
     return len(table)
+
+
+def noted_spans(files: Files, path: str) -> TransactionSpans:
+    """The transactions that are noted in a sealed file."""
+    try:
+        with files.arrow_input(path) as source:
+            noted = (pq.read_metadata(source).metadata or {}).get(TRANSACTIONS)
+            return NO_SPANS if noted is None else TransactionSpans.from_text(noted)
+    except (pa.ArrowInvalid, pa.ArrowSerializationError, ValueError, zlib.error, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise corrupt_segment(path, "its transactions") from error
 
 
 def read_sealed(

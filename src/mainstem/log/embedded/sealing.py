@@ -17,7 +17,7 @@ from mainstem.log.embedded.active_segment import PREAMBLE_BYTES, ActiveSegment, 
 from mainstem.log.embedded.block import DATA, MARKERS, Header
 from mainstem.log.embedded.manifest import Marker, SealedEntry
 from mainstem.log.embedded.partition import Partition
-from mainstem.log.embedded.partition_state import DecidedTransaction
+from mainstem.log.embedded.partition_state import DecidedTransaction, committed_spans
 from mainstem.log.embedded.sealed_rows import SealedRows
 from mainstem.log.embedded.sealed_segment import sealed_schema
 from mainstem.log.embedded.topic_store import TopicStore
@@ -87,12 +87,14 @@ def _seal_run(store: TopicStore, number: int, names: list[SegmentName], end: int
     rows = SealedRows(number, schemas)
     span = Span()
     batches = _batches(partition, rows, names, end, decided, span, go_on)
-    file, written = put_sealed(partition, manifest.end, sealed_schema(schemas.current), batches)
+    # With all that each of them wrote, also where that lies in another segment.
+    spans = committed_spans(decided).between(manifest.end, end)
+    file, written = put_sealed(partition, manifest.end, sealed_schema(schemas.current), batches, spans)
     entry = SealedEntry(
         manifest.end, end, file, written.bytes, written.crc32c, written.rows, schemas.version,
         span.appended_first, span.appended_last, span.event_time_max, span.observed_up_to, span.stated_watermark,
         span.markers if store.settings.keep.compacted else [], span.aborted, len(span.markers),
-        tombstones=rows.tombstones,
+        tombstones=rows.tombstones, transactions=spans.numbers_between(),
     )  # fmt: skip
     partition.manifest_file.write(manifest.with_segment(entry))
     for name in names:

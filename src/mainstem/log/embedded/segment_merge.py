@@ -17,10 +17,11 @@ from mainstem.log.embedded.latest_offsets import RowMarks
 from mainstem.log.embedded.manifest import SealedEntry
 from mainstem.log.embedded.partition import Partition
 from mainstem.log.embedded.sealed_check import check_sealed
-from mainstem.log.embedded.sealed_segment import read_sealed, sealed_schema
+from mainstem.log.embedded.sealed_segment import noted_spans, read_sealed, sealed_schema
 from mainstem.log.embedded.topic_schemas import Reading, TopicSchemas
 from mainstem.log.embedded.upkeep_pass import GoOn, put_sealed
 from mainstem.log.schema_evolution import fit
+from mainstem.log.transaction_spans import TransactionSpans
 
 
 def plan_merges(entries: Sequence[SealedEntry], gone: RowMarks, bytes_max: int) -> list[list[SealedEntry]]:
@@ -102,7 +103,10 @@ def merged(
     """Write a run anew as one segment, on disk when this returns; the manifest does not name it yet."""
     tombstones: list[int] = []
     rows = _rows(partition, schemas, run, gone, tombstones, go_on)
-    file, written = put_sealed(partition, run[0].base, sealed_schema(schemas.current), rows)
+    spans = TransactionSpans.together(
+        noted_spans(partition.files, f"{partition.folder}/{entry.file}") for entry in run if entry.transactions
+    )
+    file, written = put_sealed(partition, run[0].base, sealed_schema(schemas.current), rows, spans)
     # Those without tombstones have no say in how old they are.
     ages = [entry.cleaned_at for entry in run if entry.tombstones] or [entry.cleaned_at for entry in run]
     return SealedEntry(
@@ -113,6 +117,7 @@ def merged(
         schema_version=schemas.version,
         cleaned_at=ages[0],
         tombstones=sum(tombstones),
+        transactions=None if all(entry.transactions is None for entry in run) else spans.numbers_between(),
         **_together(run),
     )
 

@@ -82,6 +82,11 @@ class TransactionLog:
             return "open"
         return "committed" if transaction.outcome == COMMITTED else "aborted"
 
+    def owner_of(self, number: int) -> int | None:
+        """The id of the process that has a transaction open; None if it is decided."""
+        transaction = self._ledger.current().transactions.get(number)
+        return None if transaction is None or transaction.outcome is not None else transaction.owner["pid"]
+
     def begin(self, timeout: int, producer: int = 0) -> int:
         """The number of a new transaction of this process, and of a producer if one is given."""
         self.settle()

@@ -29,6 +29,7 @@ from mainstem.log.embedded.partition_lock import UPKEEP
 from mainstem.log.embedded.publisher import deleted
 from mainstem.log.embedded.sealed_segment import SealedFile, write_sealed
 from mainstem.log.embedded.upkeep_clock import UpkeepNow, first_reading, upkeep_now
+from mainstem.log.transaction_spans import NO_SPANS, TransactionSpans
 from mainstem.log.watermark import NO_TIME
 
 # Asked between two pieces of work; raises when the work is to be left off. Whatever is half done then counts nothing.
@@ -78,12 +79,16 @@ def new_file_name(base: int) -> str:
 
 
 def put_sealed(
-    partition: Partition, base: int, schema: pa.Schema, rows: Iterable[pa.RecordBatch]
+    partition: Partition,
+    base: int,
+    schema: pa.Schema,
+    rows: Iterable[pa.RecordBatch],
+    spans: TransactionSpans = NO_SPANS,
 ) -> tuple[str, SealedFile]:
     """Write a sealed file under a new name, on disk when this returns. The manifest does not name it yet."""
     files, folder = partition.files, partition.folder
     file = new_file_name(base)
-    written = write_sealed(files, f"{folder}/{file}.new", schema, rows)
+    written = write_sealed(files, f"{folder}/{file}.new", schema, rows, spans)
     files.rename(f"{folder}/{file}.new", f"{folder}/{file}")
     files.sync_directory(folder)
     return file, written

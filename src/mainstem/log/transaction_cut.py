@@ -1,0 +1,206 @@
+"""TransactionCut: where a batch can end so that no transaction is half in it.
+
+A lane is one partition of one source. A batch ends at one offset in every lane, and these ends are *consistent* if every
+transaction has all its records before them, or none. Consistent ends are closed under minimum and maximum, so there are a
+greatest one below some limits and a smallest one above some offsets:
+
+    lane a   |1 1|2   2|3 . . .         ends a=2, b=0 are consistent: transaction 1 is in, the others are not
+    lane b   |2 3|3 2 . . .             2 and 3 are entangled: a batch has both or neither of them
+
+`below` leaves out every transaction that is not whole, which may cut others, and so on. `above` takes in every
+transaction that it has touched. Either visits each transaction once.
+
+Where lanes are aligned by event time (`Reached`), what is taken of one lane is nowhere later than what stays behind in another
+one, except by as much as that one is out of order: Spark's watermark would drop it otherwise. Both closures keep to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from mainstem.log.steps import Int64Array
+from mainstem.log.transaction_spans import TransactionSpans
+
+__all__ = ["Reached", "TooLarge", "TransactionCut", "Unstable"]
+
+L = TypeVar("L", bound=Hashable)
+
+Numbers = npt.NDArray[np.intp]
+
+
+class Reached(NamedTuple):
+    """The rows of a lane that is aligned with others of its group: their offsets, and the latest event time up to each."""
+
+    group: Hashable
+    offsets: Int64Array
+    times: Int64Array
+
+
+class Unstable(Exception):
+    """The ends that were asked for lie behind records of a transaction that is not decided yet."""
+
+
+class TooLarge(Exception):
+    """A batch up to the ends that were asked for would have too many rows."""
+
+
+class TransactionCut(Generic[L]):
+    """Consistent ends for batches that begin at one place. Of a transaction that began before it, the rest is kept together."""
+
+    def __init__(
+        self, starts: Mapping[L, int], spans: Mapping[L, TransactionSpans], reached: Mapping[L, Reached] | None = None
+    ) -> None:
+        self._lanes = list(starts)
+        self._starts = np.array([starts[lane] for lane in self._lanes], np.int64)
+        parts = [spans[lane] for lane in self._lanes]
+        lane = np.repeat(np.arange(len(parts)), [len(part.numbers) for part in parts])
+        numbers, firsts, ends = (
+            np.concatenate([np.empty(0, np.int64), *columns]) for columns in zip(*parts, strict=True)
+        )
+        bound = firsts >= self._starts[lane]
+        self._numbers, transaction = np.unique(numbers[bound], return_inverse=True)
+        # The spans of one transaction lie together.
+        order = np.argsort(transaction, kind="stable")
+        self._lane, self._firsts, self._ends = lane[bound][order], firsts[bound][order], ends[bound][order]
+        self._transaction = transaction[order]
+        self._places = np.searchsorted(self._transaction, np.arange(len(self._numbers) + 1))
+        self._by_end = [self._sorted(self._ends, number) for number in range(len(self._lanes))]
+        self._by_first = [self._sorted(self._firsts, number) for number in range(len(self._lanes))]
+        self._groups: dict[Hashable, list[tuple[int, Reached]]] = {}
+        for number, name in enumerate(self._lanes):
+            if reached is not None and name in reached:
+                self._groups.setdefault(reached[name].group, []).append((number, reached[name]))
+
+    def _sorted(self, offsets: Int64Array, lane: int) -> tuple[Int64Array, Numbers]:
+        """The offsets of the spans in one lane in order, and whose they are."""
+        mine = np.flatnonzero(self._lane == lane)
+        mine = mine[np.argsort(offsets[mine], kind="stable")]
+        return offsets[mine], self._transaction[mine]
+
+    def below(self, limits: Mapping[L, int]) -> dict[L, int]:
+        """The greatest consistent ends that are nowhere behind the limits."""
+        given = np.maximum(self._array(limits), self._starts)
+        ends = given
+        left = np.array([len(offsets) for offsets, _ in self._by_end])
+        out = np.zeros(len(self._numbers), np.bool_)
+        changed: Iterable[int] = range(len(self._lanes))
+        while True:
+            found = []
+            for lane in changed:
+                offsets, owners = self._by_end[lane]
+                place = int(np.searchsorted(offsets, ends[lane], side="right"))
+                found.append(owners[place : left[lane]])
+                left[lane] = min(left[lane], place)
+            spans = self._fresh_spans(found, out)
+            lowered = ends.copy()
+            np.minimum.at(lowered, self._lane[spans], self._firsts[spans])
+            if (lowered == ends).all():
+                lowered = self._aligned_below(ends, given)
+            changed = np.flatnonzero(lowered < ends).tolist()
+            if not changed:
+                return self._mapping(ends)
+            ends = lowered
+
+    def above(self, seeds: Mapping[L, int], stable: Mapping[L, int], rows_max: int) -> dict[L, int]:
+        """The smallest consistent ends that are nowhere before the seeds.
+
+        Raises `Unstable` if they lie behind the stable offsets, `TooLarge` if there are more rows before them.
+        """
+        ends = np.maximum(self._array(seeds), self._starts)
+        ceilings = self._array(stable)
+        passed = np.zeros(len(self._lanes), np.int64)
+        taken = np.zeros(len(self._numbers), np.bool_)
+        changed: Iterable[int] = range(len(self._lanes))
+        while True:
+            if (ends > ceilings).any():
+                raise Unstable
+            if int((ends - self._starts).sum()) > rows_max:
+                raise TooLarge
+            found = []
+            for lane in changed:
+                offsets, owners = self._by_first[lane]
+                place = int(np.searchsorted(offsets, ends[lane], side="left"))
+                found.append(owners[passed[lane] : place])
+                passed[lane] = max(passed[lane], place)
+            spans = self._fresh_spans(found, taken)
+            raised = ends.copy()
+            np.maximum.at(raised, self._lane[spans], self._ends[spans])
+            if (raised == ends).all():
+                raised = self._aligned_above(ends, ceilings)
+            changed = np.flatnonzero(raised > ends).tolist()
+            if not changed:
+                return self._mapping(ends)
+            ends = raised
+
+    def smallest(self, stable: Mapping[L, int], rows_max: int) -> dict[L, int]:
+        """The consistent ends with the fewest rows that have one row at least; raises as `above` does."""
+        found: list[dict[L, int]] = []
+        large = False
+        for lane, start in zip(self._lanes, self._starts.tolist(), strict=True):
+            if stable[lane] <= start:
+                continue
+            try:
+                found.append(self.above({**self._mapping(self._starts), lane: start + 1}, stable, rows_max))
+            except TooLarge:
+                large = True
+            except Unstable:
+                pass
+        if not found:
+            raise TooLarge if large else Unstable
+        return min(found, key=lambda ends: sum(ends.values()))
+
+    def torn(self, ends: Mapping[L, int]) -> list[int]:
+        """The transactions that are half in: what makes these ends inconsistent."""
+        there = self._array(ends)[self._lane]
+        begun = np.unique(self._transaction[self._firsts < there])
+        open_ended = np.unique(self._transaction[self._ends > there])
+        return [int(number) for number in self._numbers[np.intersect1d(begun, open_ended)]]
+
+    def _fresh_spans(self, found: list[Numbers], seen: npt.NDArray[np.bool_]) -> Numbers:
+        """The spans of the transactions among these that were not seen before, which are from now on."""
+        fresh = np.unique(np.concatenate([np.empty(0, np.intp), *found]))
+        fresh = fresh[~seen[fresh]]
+        seen[fresh] = True
+        firsts = self._places[fresh]
+        counts = self._places[fresh + 1] - firsts
+        return np.repeat(firsts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+
+    def _aligned_below(self, ends: Int64Array, given: Int64Array) -> Int64Array:
+        """Ends at which no lane is taken beyond the time at which another one of its group was left."""
+        lowered = ends.copy()
+        for lanes in self._groups.values():
+            left = [
+                int(reached.times[place])
+                for lane, reached in lanes
+                if ends[lane] < given[lane]
+                and (place := int(np.searchsorted(reached.offsets, ends[lane]))) < len(reached.offsets)
+            ]
+            if left:
+                for lane, reached in lanes:
+                    place = int(np.searchsorted(reached.times, min(left), side="right"))
+                    if place < len(reached.offsets):
+                        lowered[lane] = max(self._starts[lane], min(ends[lane], reached.offsets[place]))
+        return lowered
+
+    def _aligned_above(self, ends: Int64Array, ceilings: Int64Array) -> Int64Array:
+        """Ends at which every lane is taken up to the time that another one of its group was taken to."""
+        raised = ends.copy()
+        for lanes in self._groups.values():
+            places = {lane: int(np.searchsorted(reached.offsets, ends[lane])) for lane, reached in lanes}
+            taken = [int(reached.times[places[lane] - 1]) for lane, reached in lanes if places[lane]]
+            if taken:
+                for lane, reached in lanes:
+                    place = int(np.searchsorted(reached.times, max(taken), side="left"))
+                    to = reached.offsets[place] if place < len(reached.offsets) else ceilings[lane]
+                    raised[lane] = max(ends[lane], to)
+        return raised
+
+    def _array(self, offsets: Mapping[L, int]) -> Int64Array:
+        return np.array([offsets[lane] for lane in self._lanes], np.int64)
+
+    def _mapping(self, offsets: Int64Array) -> dict[L, int]:
+        return dict(zip(self._lanes, offsets.tolist(), strict=True))
