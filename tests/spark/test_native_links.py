@@ -143,3 +143,18 @@ def test_a_home_that_was_moved_goes_on_between_batches_and_is_refused_inside_of_
     back = NativeCatchUp.begin(flow, str(before), log)
     assert back is not None
     assert back.history == history
+
+
+def test_files_are_not_read_first_where_one_ends_inside_a_transaction(tmp_path):
+    with mainstem.open(tmp_path / "home") as stem:
+        topic = stem.create_topic("t", schema="k STRING", key="k", partitions=2)
+        rows = [{"k": str(number)} for number in range(20)]
+        for _ in range(2):
+            with stem.transaction() as transaction:
+                transaction.append(topic, rows)
+            topic.seal()
+        whole, divided = EVERYTHING, HistoryLimits(1, 1, 1 << 40, 1 << 40, ordered=True)
+        linked = link_history(topic.backend, str(tmp_path / "one"), whole)
+        assert linked is not None
+        assert len(linked.portions) == 1
+        assert link_history(topic.backend, str(tmp_path / "other"), divided) is None

@@ -22,6 +22,7 @@ from mainstem.flows.packed_query import packed_query
 from mainstem.flows.real_time import check_cores, check_real_time
 from mainstem.flows.spark_errors import spark_errors
 from mainstem.log.waiting import patiently
+from mainstem.log_on_spark.agreed_cut import new_agreement, write_sources
 from mainstem.log_on_spark.build import Build, Leaf
 from mainstem.log_on_spark.flow_plan import (
     Operator,
@@ -34,6 +35,7 @@ from mainstem.log_on_spark.flow_plan import (
     row_conditions,
 )
 from mainstem.log_on_spark.flow_run import FlowRun
+from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.log_on_spark.native_history import NativeHistory
 from mainstem.log_on_spark.spark_session import has_times
 from mainstem.log_on_spark.spark_types import arrow_schema, check_no_times
@@ -76,6 +78,11 @@ class PlannedFlow:
     def topics(self) -> list[str]:
         """The topics among its sources."""
         return [source for source in self.sources if not source.startswith(("view ", "topics "))]
+
+    @property
+    def topic_reads(self) -> int:
+        """How often it reads topics; one that is joined with itself is read twice."""
+        return sum(not source.startswith("view ") for source in self.plan["sources"])
 
     @property
     def rows_max(self) -> int:
@@ -211,17 +218,21 @@ class Program:
         """
         filled = {number: replace(leaf, filled=True) for number, leaf in planned.leaves.items()}
         everything = {number: Leaf(number, leaf.source, leaf.schema) for number, leaf in planned.leaves.items()}
+        together = self._agreement(planned, run)
         for leaves in (planned.leaves, filled, everything):
             build = Build(
                 run=run, leaves=leaves, frames=self._build.frames, wait_ms=100 if len(leaves) == 1 else 10,
                 rows_max=planned.rows_max, schemas=self._build.schemas, files=files, after=after,
                 memory=self._build.memory, clock=clock, pace=planned.flow.pace, cuts=self._cuts,
+                together=together,
             )  # fmt: skip
             try:
                 with build.entered():
                     flow = next(flow for flow in _yielded(self._flows, self._stem) if flow.name == planned.name)
                     if arrow_schema(flow.rows.schema).equals(planned.schema, check_metadata=False):
                         stages = stages_of(flow.rows, build.stages, flow.name)
+                        if together and planned.topic_reads > 1:
+                            write_sources(together, build.requests)
                         return (
                             replace(flow, rows=packed_query(stages, buckets) or query_rows(stages)) if stages else flow
                         )
@@ -233,6 +244,12 @@ class Program:
             detail="The columns it gave differ from those it gave before.",
             hint="Make the program depend on nothing but the mainstem it is given.",
         )
+
+    def _agreement(self, planned: PlannedFlow, run: FlowRun) -> str:
+        """Where the sources of a query agree on the ends of its batches; empty where they do not."""
+        if self._cuts or planned.flow.pace == "real-time" or self._stem.log.address:
+            return ""
+        return new_agreement(FlowStore(self._stem.home, run.flow).checkpoint(run.version))
 
     def batch_rows(self, planned: PlannedFlow, run: FlowRun, batch: BatchStages) -> DataFrame:
         """What a flow with stages gives for one batch of the query before them."""

@@ -46,6 +46,12 @@ class BatchCut:
             for number, end in cut.items()
         }
 
+    def rows_together(self, lanes: Mapping[int, Lane], starts: Mapping[int, int]) -> int:
+        """How many rows a batch may have that cannot be divided: those of `bytes_max`."""
+        behind = [lane.backend.behind(lane.partition, starts[number]) for number, lane in lanes.items()]
+        rows, size = sum(lag.records for lag in behind), sum(lag.bytes for lag in behind)
+        return max(1, self._bytes_max // max(1, size // max(1, rows)))
+
     def _steps_from(self, number: int, lane: Lane, start: int, rows_min: int) -> Steps:
         """Those that are known from the last batch are not looked up again."""
         known = self._steps.get(number, Steps.of([])).after(start)

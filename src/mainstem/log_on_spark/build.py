@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from mainstem.log_on_spark.flow_run import FlowRun
 from mainstem.log_on_spark.native_history import NativeHistory
-from mainstem.log_on_spark.topic_request import ROWS_MAX
+from mainstem.log_on_spark.topic_request import ROWS_MAX, TopicRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,6 +65,9 @@ class Build:
     batch: Any = None
     # Beside which checkpoint the clock of staged batches is kept; see `batch_clock`.
     clock: str = ""
+    # Where the flow's sources agree on the ends of its batches, and what each of them wants; see `agreed_cut`.
+    together: str = ""
+    requests: list[TopicRequest] = field(default_factory=list)
     # Of a replay: where its batches end, by topic; see `TopicRequest.cuts`.
     cuts: Mapping[str, Any] = field(default_factory=dict)
     next_stage: int = 0

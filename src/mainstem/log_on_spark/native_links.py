@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from mainstem.crash_points import reach
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.embedded.manifest import SealedEntry
+from mainstem.log.transaction_cut import TransactionCut
 from mainstem.log_on_spark.native_history import NativeHistory, Portion
 
 __all__ = ["HistoryLimits", "Sealed", "link_history", "portions_of", "sealed_history"]
@@ -25,6 +26,9 @@ TRIES = 10
 
 # File systems without hard links, or a topic that was moved to another one: to copy all of it first would not pay.
 NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
+
+
+EVERY_NUMBER = (0, 1 << 62)
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,27 @@ def sealed_history(topic: EmbeddedTopic, limits: HistoryLimits) -> Sealed | None
     entries = [entry for segments in found.segments.values() for entry in segments]
     if found.rows < limits.rows_min or max(entry.rows for entry in entries) > limits.file_rows_max:
         return None
-    return found
+    return None if _cuts_transactions(topic, found, limits) else found
+
+
+def _portions(topic: EmbeddedTopic, sealed: Sealed, limits: HistoryLimits) -> tuple[Portion, ...]:
+    files_max = max(1, limits.bytes_max // topic.settings.segment_bytes_max)
+    return portions_of(sealed.segments, sealed.starts, limits, files_max)
+
+
+def _cuts_transactions(topic: EmbeddedTopic, sealed: Sealed, limits: HistoryLimits) -> bool:
+    """Whether a portion would end inside a transaction: files are not divided, but the topic source finds such a place."""
+    if not any(entry.transactions for entries in sealed.segments.values() for entry in entries):
+        return False
+    ends = {
+        number: entries[-1].end if entries else sealed.starts[number] for number, entries in sealed.segments.items()
+    }
+    spans = {
+        number: topic.transaction_spans(number, sealed.starts[number], end, EVERY_NUMBER)
+        for number, end in ends.items()
+    }
+    cut = TransactionCut(sealed.starts, spans)
+    return any(cut.torn(portion.ends) for portion in _portions(topic, sealed, limits))
 
 
 def _linked(topic: EmbeddedTopic, folder: str, limits: HistoryLimits) -> NativeHistory | None:
@@ -96,9 +120,7 @@ def _linked(topic: EmbeddedTopic, folder: str, limits: HistoryLimits) -> NativeH
     sealed = sealed_history(topic, limits)
     if sealed is None:
         return None
-    files_max = max(1, limits.bytes_max // topic.settings.segment_bytes_max)
-    portions = portions_of(sealed.segments, sealed.starts, limits, files_max)
-    history = NativeHistory(topic.name, topic_id, folder, portions, sealed.cleaned)
+    history = NativeHistory(topic.name, topic_id, folder, _portions(topic, sealed, limits), sealed.cleaned)
     os.makedirs(history.waiting)
     os.makedirs(history.read)
     for number, segments in sealed.segments.items():

@@ -141,9 +141,12 @@ class SparkTopic(Topic):
             history=None if build is None or build.after is None else build.after.end,
             clock="" if build is None else build.clock,
             cuts=cuts,
+            together="" if build is None else build.together,
         )
         if build is not None and build.rows_max != ROWS_MAX:
             request = replace(request, rows_max=build.rows_max)
+        if build is not None:
+            build.requests.append(request)
         shown = leaf.schema.names if leaf.filled else columns
         schema = spark_schema(pa.schema([leaf.schema.field(name) for name in shown]))
         reader = spark.readStream.format(TOPIC_SOURCE).schema(schema).option(OPTION, request.to_option())

@@ -150,7 +150,11 @@ class TopicGlob:
             wait_ms=100 if build is None else build.wait_ms,
             condition=leaf.condition,
             clock="" if build is None else build.clock,
+            pattern=True,
+            together="" if build is None else build.together,
         )
+        if build is not None:
+            build.requests.append(request)
         schema = spark_schema(pa.schema([leaf.schema.field(name) for name in columns]))
         return spark.readStream.format("mainstem_topics").schema(schema).option(OPTION, request.to_option()).load()
 

@@ -61,6 +61,11 @@ class TopicRequest:
     # Where the batches of a replay end, one after the other, and behind the last one nothing comes: [{"0": 17}, ...].
     cuts: Any = None
 
+    # Whether `topic` is a pattern.
+    pattern: bool = False
+    # Where the sources of the flow agree on the ends of its batches; empty where no flow reads. See `agreed_cut`.
+    together: str = ""
+
     @property
     def run(self) -> FlowRun | None:
         return FlowRun(self.flow, self.epoch, self.version) if self.flow else None

@@ -30,8 +30,10 @@ from mainstem.log.partition_reads import offsets_at
 from mainstem.log.schema_ddl import type_to_ddl
 from mainstem.log.topic_reads import LiveReads
 from mainstem.log.watermark import NO_TIME
+from mainstem.log_on_spark.agreed_cut import AgreedCut
 from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
 from mainstem.log_on_spark.batch_cut import BatchCut, Lane
+from mainstem.log_on_spark.flow_cut import Positions
 from mainstem.log_on_spark.flow_store import check_epoch
 from mainstem.log_on_spark.option_values import from_text
 from mainstem.log_on_spark.passed_tokens import PassedTokens
@@ -145,6 +147,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._limit: dict[int, int] | None = None
         self._tokens = PassedTokens(request.home, request.topic)
         self._waking: Waking | None = None
+        self._agreed = AgreedCut(request, lambda: open_log(request.home))
         # None: what an earlier run holds is not known.
         self._held: dict[int, tuple[int, int]] | None = None
 
@@ -166,14 +169,23 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names from here on
         backend = self._check()
-        reads = LiveReads(backend)
-        numbers = list(range(backend.settings.partitions))
-        start = self._request.start
-        if isinstance(start, dict):
-            start = as_datetime(start["at"]) if "at" in start else {int(number): at for number, at in start.items()}
         cleaned = ReadSince.beginning(backend)
-        offset = self._offset(backend, offsets_at("earliest", reads, numbers) | offsets_at(start, reads, numbers))
+        offset = self._first_offset(backend)
         return offset if cleaned is None else offset | {"cleaned": cleaned}
+
+    def _first_offset(self, backend: EmbeddedTopic) -> dict[str, Any]:
+        begun = self._agreed.begun()
+        if begun is not None:
+            return self._offset(backend, {number: at for (_, number), at in begun.items()})
+        starts = _first_offsets(self._request, backend)
+        peers = self._agreed.peers()
+        if peers and not any(peer.pattern for peer in peers):
+            others = {peer.leaf: (peer.topic, _first_offsets(peer, open_backend(peer))) for peer in peers}
+            at = {
+                leaf: {(topic, number): first for number, first in by.items()} for leaf, (topic, by) in others.items()
+            }
+            self._agreed.begin({**at, self._request.leaf: self._lanes(starts)})
+        return self._offset(backend, starts)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()
@@ -188,17 +200,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = _positions(start)
         # Before the ends: what is committed now is in what can be read then.
         passed = self._tokens.passed(backend)
-        ends = self._ends(backend)
-        if self._limit is None and not _beyond(starts, ends):
-            if self._waking is None:
-                self._waking = backend.waking()
-                ends = self._ends(backend)
-            if not _beyond(starts, ends):
-                if not self._waking.wait(self._request.wait_ms / 1000):
-                    backend.settle()
-                ends = self._ends(backend)
         read_since = ReadSince(backend, start.get("cleaned"))
-        cut = self._cut(backend, starts, self._replayed(starts, ends))
+        cut = self._next_ends(backend, starts)
         # Before they are held: what is compacted in between counts as dropped too early, and not as never read.
         cleaned = read_since.next(starts, cut)
         planned = self._planned(backend, starts, cut)
@@ -214,6 +217,36 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = now_of(self._request.clock, backend.clock)
         clocks = Clocks(watermark, now, backend.appended_from(planned, now))
         return clocked(offset, start, clocks, delay, self._request.clock)
+
+    def _next_ends(self, backend: EmbeddedTopic, starts: dict[int, int]) -> dict[int, int]:
+        """Where the next batch ends: where another source of the flow has planned it, else as this one finds it."""
+        lanes = self._lanes(starts)
+        if (given := self._agreed.given(lanes)) is not None:
+            return {number: end for (_, number), end in given.items()}
+        ends = self._ends(backend)
+        if self._limit is None and not _beyond(starts, ends):
+            if self._waking is None:
+                self._waking = backend.waking()
+                ends = self._ends(backend)
+            if not _beyond(starts, ends):
+                self._wait(backend)
+                ends = self._ends(backend)
+        if self._request.cuts is not None:
+            return self._cut(backend, starts, self._replayed(starts, ends))
+        found = self._agreed.ends({self._request.topic: backend}, lanes, self._lanes(ends))
+        if self._agreed.waits and self._limit is None:
+            # For a transaction that is not decided: whoever has it open may be gone.
+            self._wait(backend)
+        return {number: end for (_, number), end in found.items()}
+
+    def _wait(self, backend: TopicBackend) -> None:
+        if self._waking is None:
+            self._waking = backend.waking()
+        if not self._waking.wait(self._request.wait_ms / 1000):
+            backend.settle()
+
+    def _lanes(self, at: Mapping[int, int]) -> Positions:
+        return {(self._request.topic, number): offset for number, offset in at.items()}
 
     def _planned(self, backend: TopicBackend, starts: Mapping[int, int], ends: dict[int, int]) -> dict[int, int]:
         """Hold a batch before Spark notes it down: from then on it reads the same rows however often it is run.
@@ -274,6 +307,16 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._waking is not None:
             self._waking.close()
             self._waking = None
+
+
+def _first_offsets(request: TopicRequest, backend: TopicBackend) -> dict[int, int]:
+    """Where a source begins that has had no batch."""
+    reads = LiveReads(backend)
+    numbers = list(range(backend.settings.partitions))
+    start = request.start
+    if isinstance(start, dict):
+        start = as_datetime(start["at"]) if "at" in start else {int(number): at for number, at in start.items()}
+    return offsets_at("earliest", reads, numbers) | offsets_at(start, reads, numbers)
 
 
 def _ends(backend: TopicBackend) -> dict[int, int]:

@@ -29,8 +29,9 @@ from mainstem.log.topic import Topic
 from mainstem.log.topic_reads import LiveReads
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import NO_TIME
+from mainstem.log_on_spark.agreed_cut import AgreedCut, nested, positions
 from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
-from mainstem.log_on_spark.batch_cut import BatchCut, Lane
+from mainstem.log_on_spark.flow_cut import Positions
 from mainstem.log_on_spark.flow_store import check_epoch
 from mainstem.log_on_spark.read_since import ReadSince
 from mainstem.log_on_spark.row_condition import condition_mask
@@ -43,9 +44,6 @@ __all__ = ["Positions", "TopicsSlice", "TopicsStreamReader", "by_topic"]
 
 REFUSED_TOPICS = "mainstem.refused_topics"
 REFUSED_SCHEMA = "flow STRING, topics STRING, topic STRING, reason STRING"
-
-# Topic and partition -> offset.
-Positions = dict[tuple[str, int], int]
 
 
 class TopicsSlice(InputPartition):
@@ -62,8 +60,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, request: TopicRequest, schema: pa.Schema) -> None:
         self._request = request
         self._schema = schema
-        self._batch_cut = BatchCut(request.rows_max, request.bytes_max)
-        self._numbers: dict[tuple[str, int], int] = {}
+        self._agreed = AgreedCut(request, self._log)
         self._limit: Positions | None = None
         self._watch: tuple[list[str], Watch] | None = None
         self._held: dict[str, dict[int, tuple[int, int]]] = {}
@@ -130,23 +127,32 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         self._check()
-        at, began, refused = _positions(start["topics"]), _positions(start["began"]), dict(start["refused"])
+        at, began, refused = positions(start["topics"]), positions(start["began"]), dict(start["refused"])
         topics = self._topics(refused)
         self._check_same(topics, start)
+        given = self._agreed.given(at)
         ends = _ends(topics) if self._limit is None else self._limit
-        if self._limit is None and not any(end > at.get(lane, -1) for lane, end in ends.items()):
+        if given is None and self._limit is None and not any(end > at.get(lane, -1) for lane, end in ends.items()):
             self._wait(topics)
             topics = self._topics(refused)
             self._check_same(topics, start)
             ends = _ends(topics)
         ends = {lane: end for lane, end in ends.items() if lane[0] in topics}
         noted = dict(start.get("cleaned", {}))
-        for name, number in ends:
-            if (name, number) not in at:
-                at[name, number] = began[name, number] = topics[name].earliest(number)
-                if name not in start["topics"] and (begun := ReadSince.beginning(topics[name])) is not None:
-                    noted[name] = begun
-        cut = self._cut(topics, at, ends)
+        fresh = [lane for lane in ends if lane not in at]
+        for name, number in fresh:
+            at[name, number] = began[name, number] = topics[name].earliest(number)
+            if name not in start["topics"] and (begun := ReadSince.beginning(topics[name])) is not None:
+                noted[name] = begun
+        if given is None:
+            cut = self._agreed.ends(topics, at, ends)
+        else:
+            cut = {lane: given.get(lane, at[lane]) for lane in ends}
+            if fresh:
+                # Who plans the next batch knows of them.
+                self._agreed.stand_at(at | cut)
+        if self._agreed.waits and self._limit is None:
+            self._wait(topics)
         read_since = {name: ReadSince(topics[name], noted.get(name)) for name in topics}
         cleaned = noted | {name: since for name, since in self._read_since(read_since, at, cut) if since is not None}
         self._hold(topics, at, cut)
@@ -186,15 +192,6 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = [topics[name].watermark_from(ends, delay) for name, ends in by_topic(at, topics) if any(ends.values())]
         return min(found, default=NO_TIME)
 
-    def _cut(self, topics: Mapping[str, EmbeddedTopic], at: Positions, ends: Positions) -> Positions:
-        lanes, starts, stops = {}, {}, {}
-        for (name, partition), end in ends.items():
-            number = self._numbers.setdefault((name, partition), len(self._numbers))
-            lanes[number] = Lane(topics[name], partition)
-            starts[number], stops[number] = at[name, partition], end
-        cut = self._batch_cut.ends(lanes, starts, stops)
-        return {lane: cut[number] for lane, number in self._numbers.items() if number in cut}
-
     def _hold(self, topics: Mapping[str, EmbeddedTopic], at: Positions, ends: Positions) -> None:
         """As the source of one topic does, before Spark notes the batch down."""
         for name, backend in topics.items():
@@ -232,9 +229,9 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         return {
             "glob": self._request.topic,
-            "topics": _nested(at),
+            "topics": nested(at),
             "ids": dict(sorted(ids.items())),
-            "began": _nested(began),
+            "began": nested(began),
             "refused": dict(sorted(refused.items())),
         }
 
@@ -242,8 +239,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         self._check()
-        starts = _positions(end["began"]) | _positions(start["topics"])
-        ends = _positions(end["topics"])
+        starts = positions(end["began"]) | positions(start["topics"])
+        ends = positions(end["topics"])
         rows = sum(at - starts[lane] for lane, at in ends.items())
         slices: list[InputPartition] = []
         for name in end["topics"]:
@@ -310,14 +307,3 @@ def _ends(topics: Mapping[str, EmbeddedTopic]) -> Positions:
         for name, backend in topics.items()
         for number in range(backend.settings.partitions)
     }
-
-
-def _positions(nested: Mapping[str, Mapping[str, int]]) -> Positions:
-    return {(name, int(number)): at for name, by in nested.items() for number, at in by.items()}
-
-
-def _nested(at: Positions) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for (name, number), offset in sorted(at.items()):
-        found.setdefault(name, {})[str(number)] = offset
-    return found

@@ -1,0 +1,203 @@
+"""FlowCut: where the next batch of a flow ends in all partitions of all its sources, so that no transaction is half in it.
+
+Each source has its own limits, by rows, bytes and event time (`batch_cut`). Below them the batch ends at the greatest ends
+that cut no transaction. If that leaves nothing, it goes on to the first ones behind, as long as the rows up to there are no
+more bytes than a batch may have. If they are more, the batch ends at its limits all the same, so that the flow goes on, and
+which transactions were cut is noted. If they wait for a transaction that is not decided, so does the flow.
+
+How far partitions can be read is looked at before the transactions are: of what could be read then, all parts were written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mainstem.log.embedded.embedded_topic import EmbeddedTopic
+from mainstem.log.transaction_cut import Reached, TooLarge, TransactionCut, Unstable
+from mainstem.log.transaction_spans import TransactionSpans
+from mainstem.log_on_spark.batch_cut import BatchCut, Lane
+from mainstem.log_on_spark.topic_request import TopicRequest
+
+__all__ = ["FlowCut", "FlowEnds", "Holder", "Positions", "SourcePart"]
+
+# Topic and partition -> offset.
+Positions = dict[tuple[str, int], int]
+# Source, topic and partition.
+Place = tuple[int, str, int]
+
+NOBODY = (1, 0)
+
+
+@dataclass(frozen=True)
+class SourcePart:
+    """One source: its topics, from where its batch is to begin, and how far it could be read at most."""
+
+    request: TopicRequest
+    topics: Mapping[str, EmbeddedTopic]
+    starts: Positions
+    ends: Positions
+
+    @property
+    def aligned(self) -> bool:
+        """Whether Spark's own operators may drop rows that come behind later ones. Stages go by each record's watermark."""
+        return self.request.delay is not None and not self.request.clock
+
+    def begin(self, lane: tuple[str, int]) -> int:
+        return self.starts.get(lane, 0)
+
+
+class Holder(NamedTuple):
+    """A transaction that is not decided, and who has it open; None if nobody is known."""
+
+    transaction: int
+    topic: str
+    partition: int
+    process: int | None
+
+
+@dataclass(frozen=True)
+class FlowEnds:
+    """Where a batch ends, by source. `held`: what it waits for if it has nothing; `torn`: the transactions that it cuts."""
+
+    ends: Mapping[int, Positions]
+    held: list[Holder] = field(default_factory=list)
+    torn: list[int] = field(default_factory=list)
+
+
+class _Limits:
+    """The limits of one source, batch after batch."""
+
+    def __init__(self, request: TopicRequest) -> None:
+        self._cut = BatchCut(request.rows_max, request.bytes_max)
+        self._numbers: dict[tuple[str, int], int] = {}
+
+    def ends(self, part: SourcePart) -> Positions:
+        numbered = self._numbered(part)
+        ends = self._cut.ends(
+            numbered,
+            {self._numbers[lane]: part.begin(lane) for lane in part.ends},
+            {self._numbers[lane]: end for lane, end in part.ends.items()},
+        )
+        return {lane: ends[self._numbers[lane]] for lane in part.ends}
+
+    def rows_together(self, part: SourcePart) -> int:
+        starts = {self._numbers[lane]: part.begin(lane) for lane in part.ends}
+        return self._cut.rows_together(self._numbered(part), starts)
+
+    def _numbered(self, part: SourcePart) -> dict[int, Lane]:
+        return {
+            self._numbers.setdefault((topic, partition), len(self._numbers)): Lane(part.topics[topic], partition)
+            for topic, partition in part.ends
+        }
+
+
+class FlowCut:
+    """Cuts batch after batch over the same sources. For one thread."""
+
+    def __init__(self) -> None:
+        self._limits: dict[int, _Limits] = {}
+
+    def ends(self, parts: Mapping[int, SourcePart]) -> FlowEnds:
+        limits: dict[Place, int] = {}
+        for leaf, part in parts.items():
+            own = self._limits.setdefault(leaf, _Limits(part.request)).ends(part)
+            limits |= {(leaf, *lane): end for lane, end in own.items()}
+        found = self._consistent(parts, limits)
+        by_leaf: dict[int, Positions] = {leaf: {} for leaf in parts}
+        for (leaf, topic, partition), end in found.ends.items():
+            by_leaf[leaf][topic, partition] = end
+        return FlowEnds(by_leaf, found.held, found.torn)
+
+    def _consistent(self, parts: Mapping[int, SourcePart], limits: dict[Place, int]) -> _Found:
+        starts = {place: parts[place[0]].begin(place[1:]) for place in limits}
+        if starts == limits:
+            return _Found(limits)
+        spans = _spans(parts, starts, limits)
+        if spans is None:
+            return _Found(limits)
+        cut = TransactionCut(starts, spans)
+        torn = cut.torn(limits)
+        if not torn:
+            return _Found(limits)
+        found = cut.below(limits)
+        if found != starts and any(part.aligned for part in parts.values()):
+            # Event times are read only where they can make a difference.
+            found = TransactionCut(starts, spans, _reached(parts, starts, limits)).below(limits)
+        return _Found(found) if found != starts else self._forward(parts, starts, limits, torn)
+
+    def _forward(
+        self, parts: Mapping[int, SourcePart], starts: dict[Place, int], limits: dict[Place, int], torn: list[int]
+    ) -> _Found:
+        """The first ends behind the limits that cut no transaction; the limits, if they are too far away."""
+        stable = {
+            (leaf, *lane): max(end, part.begin(lane)) for leaf, part in parts.items() for lane, end in part.ends.items()
+        }
+        rows_max = sum(self._limits[leaf].rows_together(part) for leaf, part in parts.items())
+        known = limits
+        while True:
+            spans = _spans(parts, starts, known)
+            assert spans is not None
+            furthest = {place: min(end, starts[place] + rows_max) for place, end in stable.items()}
+            try:
+                found = TransactionCut(starts, spans).smallest(stable, rows_max)
+                if any(part.aligned for part in parts.values()):
+                    reached = _reached(parts, starts, furthest)
+                    found = TransactionCut(starts, spans, reached).smallest(stable, rows_max)
+            except TooLarge:
+                return _Found(limits, torn=torn)
+            except Unstable:
+                if sum(stable.values()) - sum(starts.values()) > rows_max:
+                    return _Found(limits, torn=torn)
+                return _Found(starts, held=_holders(parts, stable))
+            if all(end <= known[place] for place, end in found.items()):
+                return _Found(found)
+            # What was not looked at so far may be cut there.
+            known = {place: max(end, known[place]) for place, end in found.items()}
+
+
+@dataclass(frozen=True)
+class _Found:
+    ends: Mapping[Place, int]
+    held: list[Holder] = field(default_factory=list)
+    torn: list[int] = field(default_factory=list)
+
+
+def _spans(
+    parts: Mapping[int, SourcePart], starts: Mapping[Place, int], ends: Mapping[Place, int]
+) -> dict[Place, TransactionSpans] | None:
+    """All of what the transactions wrote that have records between starts and ends; None if there are none."""
+
+    def look(numbers: tuple[int, int]) -> dict[Place, TransactionSpans]:
+        return {
+            place: parts[place[0]].topics[place[1]].transaction_spans(place[2], starts[place], end, numbers)
+            for place, end in ends.items()
+        }
+
+    found = look(NOBODY)
+    inside = [spans.between(starts[place], ends[place]).numbers for place, spans in found.items()]
+    lowest = min((int(numbers.min()) for numbers in inside if len(numbers)), default=None)
+    if lowest is None:
+        return None
+    # Elsewhere they may have written far behind where this batch ends.
+    return look((lowest, max(int(numbers.max()) for numbers in inside if len(numbers))))
+
+
+def _reached(
+    parts: Mapping[int, SourcePart], starts: Mapping[Place, int], ends: Mapping[Place, int]
+) -> dict[Place, Reached]:
+    return {
+        place: Reached(place[0], *parts[place[0]].topics[place[1]].times_reached(place[2], starts[place], end))
+        for place, end in ends.items()
+        if parts[place[0]].aligned
+    }
+
+
+def _holders(parts: Mapping[int, SourcePart], stable: Iterable[Place]) -> list[Holder]:
+    found = {}
+    for leaf, topic, partition in stable:
+        backend = parts[leaf].topics[topic]
+        for transaction in backend.open_transactions(partition):
+            found[transaction] = Holder(transaction, topic, partition, backend.owner_of(transaction))
+    return [found[number] for number in sorted(found)]
