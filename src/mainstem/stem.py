@@ -17,6 +17,7 @@ from mainstem.log.embedded.upkeep import UpkeepMode
 from mainstem.log.kafka.kafka_settings import SCHEME, names_brokers
 from mainstem.log.log import Log
 from mainstem.log.producer import Producer
+from mainstem.log.query_limits import ROWS_MAX, QueryLimits
 from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.transaction import Transaction
@@ -254,14 +255,20 @@ class Mainstem:
 
     # Asking
 
-    def query(self, sql: str, parameters: Sequence[object] = ()) -> pa.Table:
-        """Ask in SQL (DuckDB); topics and views are tables, `?` stands for a parameter. Of a compacted topic one sees the
-        latest record of each key; where a topic and a view share a name, the topic is meant."""
-        return self.log.query(
-            text(sql, "sql"),
-            values(parameters, "parameters"),
-            {name: self.view(name).to_arrow for name in self.views()},
-        )
+    def query(
+        self,
+        sql: str,
+        parameters: Sequence[object] = (),
+        *,
+        rows_max: int = ROWS_MAX,
+        timeout: Duration | None = None,
+    ) -> pa.Table:
+        """Ask in SQL (DuckDB): one SELECT over topics and views, `?` stands for a parameter. Of a compacted topic one sees
+        the latest record of each key; where a topic and a view share a name, the topic is meant. `Invalid` if the
+        statement is no SELECT, the answer has more than `rows_max` rows, or it takes longer than `timeout`."""
+        limits = QueryLimits.checked(rows_max, timeout)
+        asked, given = text(sql, "sql"), values(parameters, "parameters")
+        return self.log.query(asked, given, {name: self.view(name).to_arrow for name in self.views()}, limits)
 
     # Programs
 

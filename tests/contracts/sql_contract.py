@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -144,12 +145,54 @@ class SqlContract:
         assert "single" in refused.value.detail + refused.value.hint
 
     @promise(Promise.SQL)
-    def test_a_question_changes_nothing(self, stem: Mainstem, single: Topic) -> None:
+    def test_a_question_only_reads_and_only_topics(self, stem: Mainstem, single: Topic, tmp_path: Path) -> None:
         fill(single, 1)
-        for sql in ("DELETE FROM single", "DROP VIEW single", "CREATE TABLE other AS SELECT 1"):
-            try:
+        secret, new = tmp_path / "secret.csv", tmp_path / "new"
+        secret.write_text("a\nhidden\n")
+        for sql in (
+            "DELETE FROM single",
+            "DROP VIEW single",
+            "CREATE TABLE other AS SELECT 1",
+            "SELECT 1; SELECT 2",
+            f"COPY single TO '{new}'",
+            f"WITH a AS (COPY (SELECT 1) TO '{new}' (use_tmp_file false)) SELECT 1",
+            f"EXPORT DATABASE '{new}'",
+            f"ATTACH '{new}' AS other",
+            f"SELECT content FROM read_text('{secret}')",
+            f"SELECT * FROM '{secret}'",
+            "INSTALL httpfs",
+            "SET enable_external_access = true",
+        ):
+            with pytest.raises(Invalid):
                 stem.query(sql)
-            except MainstemError:
-                continue
+        assert not new.exists()
         assert stem.topics() == ["single"]
         assert stem.query("SELECT n FROM single").to_pylist() == [{"n": 1}]
+
+    @promise(Promise.SQL)
+    def test_a_question_has_limits(self, stem: Mainstem, single: Topic) -> None:
+        fill(single, 1, 2)
+        with pytest.raises(Invalid, match="the answer has more than 1 rows"):
+            stem.query("SELECT n FROM single", rows_max=1)
+        endless = "SELECT sum(n) FROM single, range(100000000) a, range(100000000) b"
+        with pytest.raises(Invalid, match="the query took longer than 200 milliseconds"):
+            stem.query(endless, timeout="200 milliseconds")
+
+    @promise(Promise.SQL)
+    def test_topics_whose_names_differ_by_case_are_two_tables(self, stem: Mainstem) -> None:
+        stem.create_topic("orders", schema="n bigint").append([{"n": 1}])
+        stem.create_topic("Orders", schema="n bigint").append([{"n": 2}])
+        stem.create_topic("returns", schema="n bigint").append([{"n": 3}])
+
+        assert stem.query("SELECT n FROM orders").to_pylist() == [{"n": 1}]
+        assert stem.query("SELECT n FROM Orders").to_pylist() == [{"n": 2}]
+        assert stem.query("SELECT n FROM RETURNS").to_pylist() == [{"n": 3}]
+        both = 'SELECT a.n AS a, b.n AS b FROM orders a, "Orders" b WHERE a.n < ?'
+        assert stem.query(both, [9]).to_pylist() == [{"a": 1, "b": 2}]
+        assert stem.query("SELECT orders.n, (SELECT max(Orders.n) FROM Orders) AS most FROM orders").to_pylist() == [
+            {"n": 1, "most": 2}
+        ]
+        assert stem.query("EXPLAIN " + both, [9]).num_rows > 0
+        with pytest.raises(NotFound) as refused:
+            stem.query("SELECT n FROM ORDERS")
+        assert "Orders, orders" in refused.value.detail

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -40,6 +41,28 @@ class ViewReadingContract:
         with pytest.raises(Invalid, match="cannot be run") as refused:
             view.query("SELECT revenues FROM revenue")
         assert "store, amount" in refused.value.hint
+
+    def test_sql_over_a_view_only_reads_and_has_limits(self, open_view: OpenView, tmp_path: Path) -> None:
+        view = open_view("revenue", key="store")
+        view.writer(RUN, SCHEMA).apply(rows(Berlin=1, Lisbon=2), Batch(0, RUN))
+        secret, new = tmp_path / "secret.csv", tmp_path / "new.parquet"
+        secret.write_text("a\nhidden\n")
+        for sql in (
+            "DELETE FROM revenue",
+            f"COPY revenue TO '{new}'",
+            f"WITH a AS (COPY (SELECT 1) TO '{new}' (use_tmp_file false)) SELECT 1",
+            f"ATTACH '{new}' AS other",
+            f"SELECT content FROM read_text('{secret}')",
+            f"SELECT * FROM '{secret}'",
+            "SELECT 1; SELECT 2",
+        ):
+            with pytest.raises(Invalid):
+                view.query(sql)
+        assert not new.exists()
+        with pytest.raises(Invalid, match="the answer has more than 1 rows"):
+            view.query("SELECT store FROM revenue", rows_max=1)
+        with pytest.raises(Invalid, match="the query took longer than"):
+            view.query("SELECT sum(1) FROM range(100000000) a, range(100000000) b", timeout="100 milliseconds")
 
     def test_a_read_after_a_token_sees_that_append_or_names_what_is_missing(self, open_view: OpenView) -> None:
         view = open_view("revenue", key="store")

@@ -1,9 +1,12 @@
 """mainstem query."""
 
+import threading
+
 import pyarrow as pa
 import pytest
 
 from mainstem.log_on_spark.flow_run import Batch, FlowRun
+from tests.log.endless_query import ENDLESS, interrupt_a_query
 
 
 @pytest.fixture
@@ -108,3 +111,33 @@ def test_a_question_sees_views_beside_topics(cli, stem, orders):
     _, detail, hint = cli("query", "SELECT * FROM revenu").error
     assert "There are these views: revenue." in detail
     assert hint == 'Hint: Did you mean "revenue"?'
+
+
+def test_ctrl_c_ends_a_query(cli, stem):
+    pressed = threading.Thread(target=interrupt_a_query)
+    pressed.start()
+
+    status = cli("query", ENDLESS).status
+
+    pressed.join()
+    assert status == 130
+
+
+def test_a_query_has_limits(cli, sales):
+    assert cli("query", ENDLESS, "--timeout", "50 milliseconds").error == [
+        "mainstem.Invalid: the query took longer than 50 milliseconds",
+        "Detail: It was ended; a query changes nothing.",
+        "Hint: Ask for less (fewer columns, a WHERE, a LIMIT), or give it more time.",
+    ]
+    assert cli("query", "SELECT * FROM orders", "--rows-max", "2").error[0] == (
+        "mainstem.Invalid: the answer has more than 2 rows"
+    )
+    assert "60 seconds" in cli("query", "--help").out
+
+
+def test_a_query_writes_no_file(cli, sales, place):
+    first, *_, hint = cli("query", "COPY orders TO 'orders.csv'").error
+
+    assert first == "mainstem.Invalid: a query only reads, and this one is COPY"
+    assert "--format csv > answer.csv" in hint
+    assert not (place / "orders.csv").exists()

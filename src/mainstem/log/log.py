@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mainstem.log.group_state import GroupState
     from mainstem.log.placed import Placed
     from mainstem.log.producer_run import ProducerRun
+    from mainstem.log.query_limits import QueryLimits
     from mainstem.log.queue_state import QueueState
     from mainstem.log.rows import CheckedRows
 
@@ -185,6 +186,10 @@ class Log(Protocol):
     def end_transaction(self, transaction: int, outcome: str) -> None: ...
     def outcome(self, transaction: str) -> Literal["open", "committed", "aborted"]: ...
     def query(
-        self, sql: str, parameters: Sequence[object], tables: Mapping[str, Callable[[], pa.Table]] | None = None
+        self,
+        sql: str,
+        parameters: Sequence[object],
+        tables: Mapping[str, Callable[[], pa.Table]] | None = None,
+        limits: QueryLimits | None = None,
     ) -> pa.Table: ...
     def close(self) -> None: ...

@@ -16,6 +16,7 @@ from mainstem.durations import Duration, duration_us
 from mainstem.errors import Conflict, Invalid, Unavailable, did_you_mean
 from mainstem.log.normal_schema import normal_schema, nullable_schema
 from mainstem.log.placed import parse_token
+from mainstem.log.query_limits import ROWS_MAX, QueryLimits
 from mainstem.log.schema_ddl import schema_to_ddl
 from mainstem.log_on_spark.flow_run import FlowRun
 from mainstem.names import check_name
@@ -182,9 +183,19 @@ class View:
         """A version, the live one unless another is named, as of one moment: rows in batches, and how far it was."""
         return self._store.live() if version is None else self._store.at(version)
 
-    def query(self, sql: str, parameters: Sequence[object] = (), *, as_of: AsOf | None = None) -> pa.Table:
-        """Ask in SQL (DuckDB), as of one moment; the view is a table of its name, `?` stands for a parameter."""
-        return query_table(self.name, self.to_arrow(as_of=as_of), text(sql, "sql"), values(parameters, "parameters"))
+    def query(
+        self,
+        sql: str,
+        parameters: Sequence[object] = (),
+        *,
+        as_of: AsOf | None = None,
+        rows_max: int = ROWS_MAX,
+        timeout: Duration | None = None,
+    ) -> pa.Table:
+        """Ask in SQL (DuckDB): one SELECT, as of one moment; the view is a table of its name, `?` stands for a parameter."""
+        limits = QueryLimits.checked(rows_max, timeout)
+        asked, given = text(sql, "sql"), values(parameters, "parameters")
+        return query_table(self.name, self.to_arrow(as_of=as_of), asked, given, limits)
 
     def export(self, folder: str | os.PathLike[str], *, as_of: AsOf | None = None) -> str:
         """Write all rows, as of one moment, to a Parquet file in `folder`; its path. Memory does not grow with it."""

@@ -7,26 +7,26 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from mainstem.errors import Invalid
+from mainstem.log.query_limits import QueryLimits
 
 __all__ = ["query_table"]
 
 
-def query_table(name: str, rows: pa.Table, sql: str, parameters: Sequence[object]) -> pa.Table:
+def query_table(name: str, rows: pa.Table, sql: str, parameters: Sequence[object], limits: QueryLimits) -> pa.Table:
     """The answer, with the rows as a table of that name.
 
-    >>> query_table("n", pa.table({"a": [1, 2]}), "SELECT max(a) AS m FROM n WHERE a < ?", [2]).to_pylist()
+    >>> query_table("n", pa.table({"a": [1, 2]}), "SELECT max(a) AS m FROM n WHERE a < ?", [2], QueryLimits()).to_pylist()
     [{'m': 1}]
     """
     import duckdb
 
-    with duckdb.connect(":memory:") as connection:
-        # Names in a question are the view, never variables of the program that asks.
-        connection.execute("SET python_enable_replacements = false")
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.register(name, rows)
+    from mainstem.log.sql_sandbox import SqlSandbox
+
+    with SqlSandbox.opened(limits) as sandbox:
+        sandbox.connection.register(name, rows)
+        sandbox.lock()
         try:
-            answer = connection.sql(sql, params=list(parameters))
-            return pa.table({}) if answer is None else answer.to_arrow_table()
+            return sandbox.answer(sql, parameters)
         except duckdb.Error as error:
             lines = str(error).splitlines() or [type(error).__name__]
             raise Invalid(

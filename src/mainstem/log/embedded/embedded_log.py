@@ -28,6 +28,7 @@ from mainstem.log.log import Promise
 from mainstem.log.missing_topic import no_such_topic
 from mainstem.log.producer_run import ProducerRun
 from mainstem.log.producer_state import ProducersState
+from mainstem.log.query_limits import QueryLimits
 from mainstem.log.state_ledger import MachineState
 from mainstem.log.topic_settings import TopicSettings, difference
 from mainstem.log.transaction_state import COMMITTED, Participant, TransactionState
@@ -263,8 +264,12 @@ class EmbeddedLog:
     # SQL
 
     def query(
-        self, sql: str, parameters: Sequence[object], tables: Mapping[str, Callable[[], pa.Table]] | None = None
+        self,
+        sql: str,
+        parameters: Sequence[object],
+        tables: Mapping[str, Callable[[], pa.Table]] | None = None,
+        limits: QueryLimits | None = None,
     ) -> pa.Table:
         from mainstem.log.embedded.sql import query  # DuckDB is loaded when the first question is asked
 
-        return query(self, sql, parameters, tables or {})
+        return query(self, sql, parameters, tables or {}, limits or QueryLimits())

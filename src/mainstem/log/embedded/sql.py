@@ -7,7 +7,6 @@ in a process: files never change under their name.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -19,7 +18,10 @@ from mainstem.errors import FellOff, Invalid, TopicNotFound, Unavailable, did_yo
 from mainstem.log.embedded.partition_reader import Visible
 from mainstem.log.embedded.sealed_check import check_once, was_checked
 from mainstem.log.log import Log
+from mainstem.log.query_limits import QueryLimits
 from mainstem.log.record import RECORD
+from mainstem.log.sql_sandbox import SqlSandbox, quoted
+from mainstem.log.table_names import TableNames
 from mainstem.log.topic_settings import TopicSettings
 
 if TYPE_CHECKING:
@@ -35,11 +37,11 @@ Tables = Mapping[str, Callable[[], pa.Table]]
 RECORD_PACKED = "struct_pack(" + ", ".join(f'"{f.name}" := record."{f.name}"' for f in RECORD) + ") AS record"
 
 
-def query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tables) -> pa.Table:
+def query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tables, limits: QueryLimits) -> pa.Table:
     """The answer as a table. `tables` are there beside the topics; where a topic has the same name, it is meant."""
     for left in reversed(range(TRIES)):
         try:
-            return _query(log, sql, parameters, tables)
+            return _query(log, sql, parameters, tables, limits)
         except (duckdb.IOException, FileNotFoundError, FellOff) as error:
             if not left:
                 raise Unavailable(
@@ -52,32 +54,29 @@ def query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tabl
     raise AssertionError
 
 
-def _query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tables) -> pa.Table:
-    with duckdb.connect(":memory:") as connection:
-        # Names in a question are topics, never variables of the program that asks.
-        connection.execute("SET python_enable_replacements = false")
-        connection.execute("SET TimeZone = 'UTC'")
-        topics = [name for name in log.topic_names() if mentions(sql, name)]
-        stores = [log.open_topic(topic).store for topic in topics]
+def _query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tables, limits: QueryLimits) -> pa.Table:
+    with SqlSandbox.opened(limits) as sandbox:
+        topics = set(log.topic_names())
+        names = TableNames.of(sql, topics | tables.keys())
+        asked = names.applied(sandbox.connection, sql)
+        stores = [log.open_topic(name).store for name in names.called if name in topics]
         for store in stores:
             store.refresh()
         seen = log.transactions.at_one_moment(lambda moment: [store.visible(moment) for store in stores])
+        files: list[str] = []
         for store, visible in zip(stores, seen, strict=True):
-            _register(connection, store, visible)
-        for name, rows in tables.items():
-            if name not in topics and mentions(sql, name):
-                connection.register(name, rows())
-        answer = connection.sql(sql, params=list(parameters))
-        return pa.table({}) if answer is None else answer.to_arrow_table()
+            files += _register(sandbox.connection, names.called[store.name], store, visible)
+        for name, called in names.called.items():
+            if name not in topics:
+                sandbox.connection.register(called, tables[name]())
+        sandbox.lock(files)
+        return sandbox.answer(asked, parameters)
 
 
-def mentions(sql: str, name: str) -> bool:
-    """Whether the name stands in the question as a word. One that is no table there costs a look and nothing else."""
-    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", sql, re.IGNORECASE) is not None
-
-
-def _register(connection: duckdb.DuckDBPyConnection, store: TopicStore, visible: dict[int, Visible]) -> None:
-    """Make the topic a view of that name."""
+def _register(
+    connection: duckdb.DuckDBPyConnection, called: str, store: TopicStore, visible: dict[int, Visible]
+) -> list[str]:
+    """Make the topic a view of that name; the files that it is read from."""
     files: dict[int, list[str]] = {}
     tail: list[pa.RecordBatch] = []
     checks: list[tuple[str, int, int, str]] = []
@@ -100,28 +99,28 @@ def _register(connection: duckdb.DuckDBPyConnection, store: TopicStore, visible:
         tail += store.readers[number].read(store.schemas, read_to, visible[number])
     _check(store, checks)
     settings = store.settings
-    name = _quoted(store.name)
-    tail_name = _quoted(f"tail of {store.name}")
-    connection.register(f"tail of {store.name}", pa.Table.from_batches(tail, settings.record_schema))
-    parts = [f"SELECT * FROM {tail_name}"]
+    connection.register(f"tail of {called}", pa.Table.from_batches(tail, settings.record_schema))
+    parts = [f"SELECT * FROM {quoted(f'tail of {called}')}"]
     for version, paths in files.items():
-        columns = ", ".join(_quoted(column) for column in settings.schema_of(version).names)
+        columns = ", ".join(quoted(column) for column in settings.schema_of(version).names)
         listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
         parts.append(f"SELECT {columns}, {RECORD_PACKED} FROM read_parquet([{listed}])")
-    connection.execute(f"CREATE TEMP VIEW {name} AS {_shown(' UNION ALL BY NAME '.join(parts), settings)}")
+    shown = _shown(" UNION ALL BY NAME ".join(parts), settings)
+    connection.execute(f"CREATE TEMP VIEW {quoted(called)} AS {shown}")
+    return [path for paths in files.values() for path in paths]
 
 
 def as_table(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table, settings: TopicSettings) -> None:
     """Make a topic's rows a view of its name."""
     connection.register(f"rows of {name}", rows)
-    shown = _shown(f"SELECT * FROM {_quoted(f'rows of {name}')}", settings)
-    connection.execute(f"CREATE TEMP VIEW {_quoted(name)} AS {shown}")
+    shown = _shown(f"SELECT * FROM {quoted(f'rows of {name}')}", settings)
+    connection.execute(f"CREATE TEMP VIEW {quoted(name)} AS {shown}")
 
 
 def _shown(rows: str, settings: TopicSettings) -> str:
     """Of a compacted topic the latest record of each key that is not deleted; of any other all of them."""
     if settings.keep.compacted:
-        key = ", ".join(_quoted(column) for column in settings.key)
+        key = ", ".join(quoted(column) for column in settings.key)
         rows = (
             f"SELECT * FROM (SELECT * FROM ({rows}) QUALIFY row_number() OVER (PARTITION BY {key} "
             "ORDER BY record.appended_at DESC, record.offset DESC) = 1) WHERE record.change <> 'delete'"
@@ -136,10 +135,6 @@ def _check(store: TopicStore, checks: list[tuple[str, int, int, str]]) -> None:
     with ThreadPoolExecutor(2) as pool:
         for _ in pool.map(lambda check: check_once(store.files, *check), fresh):
             pass
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _first_line(error: Exception) -> str:

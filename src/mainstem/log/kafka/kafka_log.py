@@ -41,6 +41,7 @@ from mainstem.log.kafka.writers_state import WritersState
 from mainstem.log.log import Promise
 from mainstem.log.missing_topic import no_such_topic
 from mainstem.log.producer_run import ProducerRun
+from mainstem.log.query_limits import QueryLimits
 from mainstem.log.state_ledger import Entry, MachineState
 from mainstem.log.topic_settings import TopicSettings, difference
 from mainstem.names import check_own_name
@@ -313,11 +314,15 @@ class KafkaLog:
         UnreadableTopic(self, topic).report(partition, end)
 
     def query(
-        self, sql: str, parameters: Sequence[object], tables: Mapping[str, Callable[[], pa.Table]] | None = None
+        self,
+        sql: str,
+        parameters: Sequence[object],
+        tables: Mapping[str, Callable[[], pa.Table]] | None = None,
+        limits: QueryLimits | None = None,
     ) -> pa.Table:
         from mainstem.log.kafka.kafka_query import query  # DuckDB is loaded when the first question is asked
 
-        return query(self, sql, parameters, tables or {})
+        return query(self, sql, parameters, tables or {}, limits or QueryLimits())
 
 
 def _checked(settings: TopicSettings) -> TopicSettings:

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 import duckdb
 import pyarrow as pa
 
-from mainstem.log.embedded.sql import Tables, as_table, mentions, translated
+from mainstem.log.embedded.sql import Tables, as_table, translated
+from mainstem.log.query_limits import QueryLimits
+from mainstem.log.sql_sandbox import SqlSandbox
+from mainstem.log.table_names import TableNames
 
 if TYPE_CHECKING:
     from mainstem.log.kafka.kafka_log import KafkaLog
@@ -20,31 +23,31 @@ if TYPE_CHECKING:
 __all__ = ["query"]
 
 
-def query(log: KafkaLog, sql: str, parameters: Sequence[object], tables: Tables) -> pa.Table:
+def query(log: KafkaLog, sql: str, parameters: Sequence[object], tables: Tables, limits: QueryLimits) -> pa.Table:
     """The answer as a table. `tables` are there beside the topics; where a topic has the same name, it is meant."""
     try:
-        with duckdb.connect(":memory:") as connection:
-            connection.execute("SET python_enable_replacements = false")
-            connection.execute("SET TimeZone = 'UTC'")
-            topics = [name for name in log.topic_names() if mentions(sql, name)]
-            for name in topics:
-                _register(connection, log, name)
-            for name, rows in tables.items():
-                if name not in topics and mentions(sql, name):
-                    connection.register(name, rows())
-            answer = connection.sql(sql, params=list(parameters))
-            return pa.table({}) if answer is None else answer.to_arrow_table()
+        with SqlSandbox.opened(limits) as sandbox:
+            topics = set(log.topic_names())
+            names = TableNames.of(sql, topics | tables.keys())
+            asked = names.applied(sandbox.connection, sql)
+            for name, called in names.called.items():
+                if name in topics:
+                    _register(sandbox, called, log, name)
+                else:
+                    sandbox.connection.register(called, tables[name]())
+            sandbox.lock()
+            return sandbox.answer(asked, parameters)
     except duckdb.Error as error:
         raise translated(log, error, tables) from error
 
 
-def _register(connection: duckdb.DuckDBPyConnection, log: KafkaLog, name: str) -> None:
+def _register(sandbox: SqlSandbox, called: str, log: KafkaLog, name: str) -> None:
     topic = log.open_topic(name)
     moment, settings = topic.moment(), topic.settings
-    batches = [
-        batch
-        for number in range(settings.partitions)
-        for batch in moment.read(number, moment.earliest(number), moment.latest(number), None)
-    ]
+    batches: list[pa.RecordBatch] = []
+    for number in range(settings.partitions):
+        for batch in moment.read(number, moment.earliest(number), moment.latest(number), None):
+            sandbox.check_time()
+            batches.append(batch)
     rows = pa.Table.from_batches(batches, settings.record_schema)
-    as_table(connection, name, rows, settings)
+    as_table(sandbox.connection, called, rows, settings)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mainstem.log.query_limits import ROWS_MAX
 from mainstem.workbench.cli.home_option import HomeOption, open_home
 from mainstem.workbench.cli.row_format import RowFormat
 
@@ -21,9 +22,14 @@ def query(
         typer.Option(metavar="VALUE", help="What the next ? stands for; may be given again.", show_default=False),
     ] = None,
     form: Annotated[RowFormat, typer.Option("--format", help="How to write the answer.")] = RowFormat.TABLE,
+    timeout: Annotated[str, typer.Option(metavar="DURATION", help="How long it may take.")] = "60 seconds",
+    rows_max: Annotated[
+        int, typer.Option(metavar="NUMBER", help="How many rows the answer may have.", min=1)
+    ] = ROWS_MAX,
     home: HomeOption = None,
 ) -> None:
-    """Ask in SQL, which is DuckDB's. Topics are tables; of a compacted one it sees the latest record of each key.
+    """Ask in SQL, which is DuckDB's: one SELECT. Topics and views are tables; of a compacted topic it sees the latest
+    record of each key. Ctrl-C ends it.
 
     Example: mainstem query "SELECT store, sum(amount) FROM orders WHERE store = ? GROUP BY store" --parameter Berlin
     """
@@ -31,7 +37,7 @@ def query(
 
     question = sys.stdin.read() if sql == "-" else sql
     with open_home(home) as stem:
-        answer = stem.query(question, parameter or [])
+        answer = stem.query(question, parameter or [], rows_max=rows_max, timeout=timeout)
         writer = row_writer(form, answer.schema)
         for batch in answer.to_batches():
             writer.write(batch)

@@ -1,0 +1,294 @@
+"""SqlSandbox: a DuckDB of its own for one statement, which reads the tables that it was given and nothing else.
+
+What keeps a statement from files, the network and the home:
+
+    statement       one, a SELECT (also VALUES, FROM, DESCRIBE, SHOW, SUMMARIZE), or EXPLAIN of one
+    syntax tree     only nodes that read: `WITH a AS (COPY ... TO ...) SELECT` is a SELECT to DuckDB, and writes
+    configuration   no external access but the files of the snapshot, no extensions, no variables of the program,
+                    no temporary files (their folder would be open to every statement), then locked
+    limits          half of the machine's memory for DuckDB and as much for the answer, rows, and time where it is asked for
+
+The statement runs in a thread of its own, so that Ctrl-C and the time limit end it: DuckDB looks at no signals.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from mainstem.durations import show_duration
+from mainstem.errors import Invalid
+from mainstem.log.query_limits import QueryLimits
+
+__all__ = ["SqlSandbox", "quoted"]
+
+# A setting here is one that only a closed DuckDB has; nothing of them can be changed by a statement.
+CLOSED: dict[str, str | int | float | list[str]] = {
+    "allow_community_extensions": False,
+    "allow_persistent_secrets": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "memory_limit": "50%",
+    "python_enable_replacements": False,
+    "temp_directory": "",
+}
+# Nodes of a syntax tree that only read. Those that change something (INSERT, UPDATE, DELETE, COPY) have types of their own.
+READING = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
+# What stands before the statement that is explained.
+EXPLAIN = re.compile(r"\s*EXPLAIN\b\s*(?:ANALYZE\b)?", re.IGNORECASE)
+EXPLAIN_WITH_OPTIONS = re.compile(EXPLAIN.pattern + r"\s*\([^()]*\)", re.IGNORECASE)
+# How often a running statement's time is looked at, and whether Ctrl-C was pressed.
+SLICE_SECONDS = 0.1
+# How long a statement that was told to end is waited for; one that does not heed it ends with the process.
+PATIENCE_SECONDS = 0.8
+# How often it is told: DuckDB forgets an interrupt that comes before the statement has begun.
+REPEAT_SECONDS = 0.02
+
+
+class SqlSandbox:
+    """Give it tables, lock it, then ask. One thread asks; it is not shared.
+
+    >>> with SqlSandbox.opened(QueryLimits()) as sandbox:
+    ...     sandbox.connection.register("numbers", pa.table({"n": [1, 2, 3]})) and None
+    ...     sandbox.lock()
+    ...     sandbox.answer("SELECT max(n) AS most FROM numbers WHERE n > ?", [1]).to_pylist()
+    [{'most': 3}]
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, limits: QueryLimits) -> None:
+        self.connection = connection
+        self._limits = limits
+        self._until = None if limits.seconds is None else time.monotonic() + limits.seconds
+        self._run: _Run | None = None
+        self._locked = False
+
+    @classmethod
+    @contextmanager
+    def opened(cls, limits: QueryLimits) -> Iterator[SqlSandbox]:
+        """A sandbox that is closed at the end."""
+        connection = duckdb.connect(":memory:", config=CLOSED)
+        connection.execute("SET TimeZone = 'UTC'")
+        sandbox = cls(connection, limits)
+        try:
+            yield sandbox
+        finally:
+            # Closing a connection waits for its statement; that of one which does not end is left to the process's end.
+            if sandbox._run is None or sandbox._run.ended.is_set():
+                connection.close()
+
+    def check_time(self) -> None:
+        """Raise if the time is over; for those who collect the rows of a table."""
+        if self._until is not None and time.monotonic() > self._until:
+            raise self._too_long()
+
+    def lock(self, files: Sequence[str] = ()) -> None:
+        """From now on nothing outside can be reached but these files. Needed before the first answer."""
+        listed = ", ".join(_text(path) for path in files)
+        self.connection.execute(f"SET allowed_paths = [{listed}]")
+        self.connection.execute("SET enable_external_access = false")
+        self.connection.execute("SET lock_configuration = true")
+        self._locked = True
+
+    def answer(self, sql: str, parameters: Sequence[object]) -> pa.Table:
+        """Run the statement, if it only reads."""
+        assert self._locked
+        split_statement(self.connection, sql)
+        self._run = _Run()
+        try:
+            self._run.start(lambda: self._rows(sql, parameters))
+            # In slices: a signal that comes just before a wait begins is heeded only when it ends.
+            while not self._run.ended.wait(SLICE_SECONDS):
+                self.check_time()
+        except BaseException:
+            self._run.end(self.connection)
+            raise
+        try:
+            return self._run.result()
+        except duckdb.PermissionException as error:
+            raise Invalid(
+                "a query reads topics and views, and nothing else",
+                detail=_said(error),
+                hint="Read a file in your program, or append its rows to a topic: mainstem topic append.",
+            ) from error
+        except duckdb.OutOfMemoryException as error:
+            raise Invalid(
+                "the query needs more than half of this machine's memory",
+                detail=_said(error),
+                hint="Ask for less: fewer columns, a WHERE, a LIMIT.",
+            ) from error
+
+    def _rows(self, sql: str, parameters: Sequence[object]) -> pa.Table:
+        memory = _bytes(self.connection)
+        asked = self.connection.sql(sql, params=list(parameters))
+        if asked is None:
+            return pa.table({})
+        batches: list[pa.RecordBatch] = []
+        rows = size = 0
+        with asked.to_arrow_reader(100_000) as reader:
+            for batch in reader:
+                batches.append(batch)
+                rows, size = rows + batch.num_rows, size + batch.nbytes
+                if rows > self._limits.rows:
+                    raise _too_large(f"more than {self._limits.rows:,} rows", "That is the limit, rows_max")
+                if size > memory:
+                    raise _too_large("more than half of this machine's memory", f"That is {memory:,} bytes")
+            return pa.Table.from_batches(batches, reader.schema)
+
+    def _too_long(self) -> Invalid:
+        return Invalid(
+            f"the query took longer than {show_duration(timedelta(seconds=self._limits.seconds or 0))}",
+            detail="It was ended; a query changes nothing.",
+            hint="Ask for less (fewer columns, a WHERE, a LIMIT), or give it more time.",
+        )
+
+
+@dataclass
+class _Failure:
+    error: BaseException
+
+
+class _Run:
+    """A call in a thread of its own, and how it ended."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self._outcome: pa.Table | _Failure | None = None
+
+    def start(self, call: Callable[[], pa.Table]) -> None:
+        # A daemon: the process ends also while DuckDB is busy with what cannot be interrupted.
+        threading.Thread(target=self._go, args=(call,), name="mainstem-query", daemon=True).start()
+
+    def _go(self, call: Callable[[], pa.Table]) -> None:
+        try:
+            self._outcome = call()
+        except BaseException as error:  # noqa: BLE001 - raised where it was asked
+            self._outcome = _Failure(error)
+        finally:
+            self.ended.set()
+
+    def end(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Tell it to end, and wait a moment for it."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not self.ended.is_set() and time.monotonic() < until:
+            connection.interrupt()
+            self.ended.wait(REPEAT_SECONDS)
+
+    def result(self) -> pa.Table:
+        if isinstance(self._outcome, _Failure):
+            raise self._outcome.error
+        return self._outcome
+
+
+def split_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[str, str]:
+    """The EXPLAIN before a statement, mostly nothing, and the SELECT. Raises `Invalid` unless it is one that only reads;
+    a mistake in its syntax is DuckDB's to tell."""
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1:
+        raise Invalid(
+            "a query is one statement" if statements else "the query is empty",
+            detail=f"This text has {len(statements)}.",
+            hint="Ask one SELECT; several questions are several calls.",
+        )
+    kind = statements[0].type
+    if kind == duckdb.StatementType.EXPLAIN:
+        for pattern in (EXPLAIN_WITH_OPTIONS, EXPLAIN):
+            if (found := pattern.match(sql)) and _selects(connection, sql[found.end() :]):
+                return found[0], sql[found.end() :]
+    elif kind == duckdb.StatementType.SELECT and _reads(connection, sql):
+        return "", sql
+    pivot = kind == duckdb.StatementType.MULTI
+    raise Invalid(
+        f"a query only reads, and this one is {'PIVOT without its columns' if pivot else _first_word(sql)}",
+        detail="Allowed are SELECT (also with WITH, FROM first, VALUES), DESCRIBE, SHOW, SUMMARIZE, and EXPLAIN of these.",
+        hint="Name the columns: PIVOT ... ON column IN (...)."
+        if pivot
+        else "Rows are changed by append and delete; an answer is written to a file by your program or the shell: "
+        'mainstem query "SELECT ..." --format csv > answer.csv',
+    )
+
+
+def _selects(connection: duckdb.DuckDBPyConnection, sql: str) -> bool:
+    try:
+        statements = connection.extract_statements(sql)
+    except duckdb.Error:
+        return False
+    return [found.type for found in statements] == [duckdb.StatementType.SELECT] and _reads(connection, sql)
+
+
+def _reads(connection: duckdb.DuckDBPyConnection, sql: str) -> bool:
+    """Whether every query in the statement only reads. A CTE may hold one that writes."""
+    return all(node["type"] in READING for node in queries(syntax_tree(connection, sql)))
+
+
+def syntax_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
+    """DuckDB's own syntax tree of a SELECT."""
+    tree: dict[str, Any] = json.loads(connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0])
+    if tree["error"]:
+        raise Invalid(
+            "the query cannot be checked",
+            detail=f"DuckDB says: {tree.get('error_message', 'nothing')}",
+            hint="Write it in another way; a query that cannot be checked is not run.",
+        )
+    return tree
+
+
+def nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """Every object of a syntax tree."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            yield node
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
+
+
+def queries(tree: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The nodes of a tree that are queries: each has its common table expressions."""
+    return (node for node in nodes(tree) if "cte_map" in node)
+
+
+def quoted(name: str) -> str:
+    """The name as SQL writes it.
+
+    >>> quoted('orders.emails')
+    '"orders.emails"'
+    """
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _bytes(connection: duckdb.DuckDBPyConnection) -> int:
+    return int(connection.execute("SELECT parse_formatted_bytes(current_setting('memory_limit'))").fetchall()[0][0])
+
+
+def _said(error: duckdb.Error) -> str:
+    return f"DuckDB says: {str(error).partition(chr(10))[0][:300]}"
+
+
+def _first_word(sql: str) -> str:
+    found = re.match(r"\s*(\w+)", sql)
+    word = found[1].upper()[:20] if found else "another statement"
+    return f"{word} of a statement that writes" if word in ("EXPLAIN", "WITH", "SELECT", "FROM") else word
+
+
+def _too_large(what: str, fact: str) -> Invalid:
+    return Invalid(
+        f"the answer has {what}",
+        detail=f"{fact}; an answer is kept in memory whole.",
+        hint="Add a LIMIT, a WHERE or a GROUP BY; all rows of a topic, batch by batch: topic.read or mainstem topic read.",
+    )
