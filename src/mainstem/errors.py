@@ -192,7 +192,8 @@ class Conflict(MainstemError):
 
 
 class AppendConflict(Conflict):
-    """A conditional append found that somebody had appended first; nothing was written."""
+    """Something else was appended first: a conditional append found another end, or a producer's sequence comes out of
+    order. Nothing was written."""
 
 
 class Fenced(Conflict):

@@ -1,10 +1,13 @@
 """What every log promises of producers: an append repeated is there once, and of several runs only the newest appends."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mainstem.errors import Fenced, Invalid, InvalidName
+from mainstem.errors import AppendConflict, Fenced, Invalid, InvalidName
+from mainstem.log.producer import Producer
+from mainstem.log.sequence_runs import RUNS_MAX
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem
 from tests.contracts.other_process import Line, OtherProcess
@@ -62,12 +65,91 @@ class ProducerContract:
         producer = stem.producer("checkout")
         for sequence in (0, 1, 5, 1000):
             assert producer.append(single, [{"k": "a", "n": sequence}], sequence=sequence).appended
-        for sequence in (0, 3, 999, 1000):
+        for sequence in (0, 1, 5, 1000):
             assert not producer.append(single, [{"k": "a", "n": sequence}], sequence=sequence).appended
         assert numbers(single.to_arrow()) == [0, 1, 5, 1000]
         for wrong in (-1, 2**63, 1.5, "7", True):
             with pytest.raises(Invalid, match="sequence"):
                 producer.append(single, [{"k": "a", "n": 0}], sequence=wrong)
+
+    @promise(Promise.IDEMPOTENT)
+    def test_a_sequence_that_comes_after_a_higher_one_is_refused(
+        self, opener: Callable[[], Mainstem], stem: Mainstem, spread: Topic
+    ) -> None:
+        """It is no repeat: dropped as one, its rows would be lost without a word."""
+        rows = [{"k": f"key-{number}", "n": number} for number in range(8)]
+        producer = stem.producer("checkout")
+        for sequence in (4, 6, 9):
+            producer.append(spread, rows, sequence=sequence)
+
+        def try_all(producer: Producer, topic: Topic | str) -> None:
+            for sequence in (0, 3, 5, 7, 8):
+                # Of one key: its partition alone could not know.
+                with pytest.raises(AppendConflict, match=f"sequence {sequence} .*out of order") as refused:
+                    producer.append(topic, rows[:1], sequence=sequence)
+                assert "sequence 9" in refused.value.detail
+                assert refused.value.hint
+            for sequence in (4, 6, 9):
+                assert not producer.append(topic, rows, sequence=sequence).appended
+
+        try_all(producer, spread)
+        with producer.transaction() as transaction, pytest.raises(AppendConflict, match="out of order"):
+            transaction.append(spread, rows, sequence=5)
+        assert len(spread.to_arrow()) == 24
+        stem.close()
+        with opener() as again:
+            try_all(again.producer("checkout"), "spread")
+            assert len(again.topic("spread").to_arrow()) == 24
+
+    @promise(Promise.IDEMPOTENT)
+    def test_sequences_with_more_gaps_than_are_remembered(self, stem: Mainstem, single: Topic) -> None:
+        producer = stem.producer("checkout")
+        with producer.transaction() as transaction:
+            for number in range(RUNS_MAX + 2):
+                transaction.append(single, [{"k": "a", "n": number}], sequence=2 * number)
+        assert not producer.append(single, [{"k": "a", "n": 2}], sequence=4).appended
+        # Whether it was there is not known any more: so it is not taken for a repeat.
+        for sequence in (0, 2):
+            with pytest.raises(AppendConflict, match="out of order"):
+                producer.append(single, [{"k": "a", "n": 0}], sequence=sequence)
+        assert len(single.to_arrow()) == RUNS_MAX + 2
+
+    @promise(Promise.IDEMPOTENT)
+    def test_threads_that_share_a_producer_lose_nothing(self, stem: Mainstem, spread: Topic) -> None:
+        producer = stem.producer("checkout")
+        # Two of them, as a program may make them: they have one run.
+        sharing = [producer, Producer(stem.log, producer.run)]
+
+        def append(thread: int) -> list[bool]:
+            return [
+                sharing[thread % 2].append(spread, [{"k": f"{thread}-{number}", "n": number}]).appended
+                for number in range(10)
+            ]
+
+        with ThreadPoolExecutor(4) as threads:
+            appended = [done for each in threads.map(append, range(4)) for done in each]
+        assert appended == [True] * 40
+        assert len(set(spread.to_arrow().column("k").to_pylist())) == len(spread.to_arrow()) == 40
+        assert producer.last_sequence(spread) == 39
+
+    @promise(Promise.IDEMPOTENT)
+    def test_a_repeat_after_partitions_were_added_adds_nothing(self, stem: Mainstem, other: Mainstem) -> None:
+        keyed = stem.create_topic("keyed", schema="k string, n bigint", key="k", partitions=2)
+        keyless = stem.create_topic("keyless", schema="k string, n bigint", partitions=2)
+        rows = [{"k": f"key-{number}", "n": number} for number in range(8)]
+        producer = stem.producer("checkout")
+        for topic in (keyed, keyless):
+            placed = {sequence: producer.append(topic, rows, sequence=sequence) for sequence in (2, 3)}
+            topic.backend.alter({"partitions": 5})
+            assert not producer.append(topic, rows, sequence=2).appended
+            repeated = producer.append(topic, rows, sequence=3)
+            assert (repeated.appended, repeated.offsets) == (False, placed[3].offsets)
+            assert len(topic.to_arrow()) == 16
+        again = other.producer("checkout")
+        for name in ("keyed", "keyless"):
+            assert not again.append(name, rows, sequence=3).appended
+            assert again.append(name, rows, sequence=4).appended
+            assert len(other.topic(name).to_arrow()) == 24
 
     @promise(Promise.IDEMPOTENT)
     def test_without_a_sequence_the_next_one_is_used(self, stem: Mainstem, single: Topic) -> None:

@@ -36,12 +36,9 @@ class Sequences:
 
     appended: list[tuple[int, Entry, tuple[int, int]]] = field(default_factory=list)
 
-    def last(self) -> int:
-        return max((sequence for sequence, _, _ in self.appended), default=-1)
-
-    def kept(self) -> int:
-        """The highest that counts: what an aborted transaction appended may come again."""
-        return max((sequence for sequence, entry, _ in self.appended if entry.state != "aborted"), default=-1)
+    def kept(self) -> set[int]:
+        """Those that count: what an aborted transaction appended may come again."""
+        return {sequence for sequence, entry, _ in self.appended if entry.state != "aborted"}
 
     def places(self, wanted: int) -> list[tuple[int, int]]:
         """Where a sequence lies."""
@@ -117,14 +114,12 @@ class ModelTopic:
         sequence: int = -1,
     ) -> dict[int, tuple[int, int]]:
         """Append rows to their partitions, unless they are there; where those that were not there before lie."""
-        offsets = {}
+        offsets: dict[int, tuple[int, int]] = {}
+        if producer and sequence in self.sequences(producer):
+            return offsets
         for number, part in rows.items():
             partition = self.partitions[number]
             first = len(partition.entries)
-            if producer:
-                known = partition.producers.setdefault(producer, Sequences())
-                if sequence <= known.kept():
-                    continue
             for row in part:
                 values = {name: value for name, value in row.items() if name != "record"}
                 record = row.get("record", {})
@@ -140,15 +135,23 @@ class ModelTopic:
                 )
             if producer:
                 at = (first, len(partition.entries))
-                partition.producers[producer].appended.append((sequence, partition.entries[first], at))
+                partition.producers.setdefault(producer, Sequences()).appended.append(
+                    (sequence, partition.entries[first], at)
+                )
             offsets[number] = (first, len(partition.entries))
         return offsets
 
+    def sequences(self, producer: str) -> set[int]:
+        """All that the topic has of a producer."""
+        return {
+            sequence
+            for partition in self.partitions
+            if producer in partition.producers
+            for sequence in partition.producers[producer].kept()
+        }
+
     def last_sequence(self, producer: str) -> int:
-        return max(
-            (partition.producers[producer].last() for partition in self.partitions if producer in partition.producers),
-            default=-1,
-        )
+        return max(self.sequences(producer), default=-1)
 
     def shown(self, columns: Sequence[str] | None = None) -> list[Shown]:
         """What those see who go on from where they are, in each partition up to the first record that is open."""

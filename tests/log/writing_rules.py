@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from hypothesis.stateful import precondition, rule
 
-from mainstem.errors import Fenced, Invalid
+from mainstem.errors import AppendConflict, Fenced, Invalid
 from mainstem.log.producer import Producer
 from mainstem.log.transaction import Transaction
 from tests.log.compared_log import (
@@ -82,7 +82,13 @@ class WritingRules(ComparedLog):
         except Fenced:
             assert not newest
             return
+        except AppendConflict:
+            assert newest
+            assert sequence < last
+            assert sequence not in topic.sequences(name)
+            return
         assert newest
+        assert sequence >= last or sequence in topic.sequences(name)
         expected = topic.append(
             topic.placed(rows, sequence % 2),
             self.clock.now(),

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 import mainstem
+from mainstem.log.embedded.partition import Partition
 from mainstem.workbench.cli import row_append, row_files
 from tests.workbench.conftest import json_lines, rows
 from tests.workbench.test_main import COMMAND
@@ -76,33 +77,21 @@ def test_an_append_cut_short_is_completed_by_the_same_command(cli, orders, place
     # The second batch has rows of both partitions.
     (place / "rows.jsonl").write_text(json_lines(*({"order_id": f"x-{n}"} for n in range(9))))
     command = ["topic", "append", "orders", "rows.jsonl", "--producer", "loader"]
-    place_rows = row_append.RowAppend._place
+    append = Partition.append
 
-    def cut_short(work, batch_rows, batch):
-        if batch.first != 4:
-            return place_rows(work, batch_rows, batch)
-        # As if partition 1 could not be written: only the rows of partition 0 are in.
-        placed = {row["order_id"]: place_of(orders, row) for row in batch_rows}
-        place_rows(work, [row for row in batch_rows if placed[row["order_id"]] == 0], batch)
-        raise mainstem.IncompleteAppend("an append reached 1 of 2 partitions", detail="Written: 0.", hint="In Python.")
+    def cut_short(partition, pending):
+        if pending.sequence == 6 and partition.slot == 1:
+            raise mainstem.Unavailable("no", detail="Not now.", hint="Later.")
+        append(partition, pending)
 
     with monkeypatch.context() as patched:
-        patched.setattr(row_append.RowAppend, "_place", cut_short)
+        patched.setattr(Partition, "append", cut_short)
         error = cli(*command).error
     assert error == [
-        "mainstem.IncompleteAppend: an append reached 1 of 2 partitions",
-        "Detail: Written: 0. The append was of lines 4 to 6; all before it is in.",
+        'mainstem.IncompleteAppend: an append to "orders" reached 1 of 2 partitions',
+        "Detail: Written: 0. Not written: 1 (no). The append was of lines 4 to 6; all before it is in.",
         "Hint: When the cause is gone, give the same command again: what is in is not appended twice.",
     ]
     assert 3 < appended(orders) < 6
     assert cli(*command).status == 0
     assert rows(orders, "order_id") == [f"x-{n}" for n in range(9)]
-
-
-def place_of(topic, row) -> int:
-    """The partition of a row."""
-    from mainstem.log.partitioner import key_bytes, partitions_of
-    from mainstem.log.rows import check_rows
-
-    batch = check_rows([row], topic.settings).batch
-    return int(partitions_of(key_bytes(batch, topic.settings.key), topic.settings.partitions)[0])

@@ -33,6 +33,7 @@ from mainstem.log.beat_thread import Beat, Beats, BeatThread
 from mainstem.log.group_state import GroupState
 from mainstem.log.lag import Lag
 from mainstem.log.member_positions import MemberPositions
+from mainstem.log.own_process import OwnProcess
 from mainstem.log.partition_reads import PartitionReads, Position, Processes, Waiter, offsets_at
 from mainstem.log.processes import Identity
 from mainstem.log.state_ledger import StateLedger
@@ -93,6 +94,7 @@ class Member:
                 hint='Give some seconds, for instance session="10 seconds".',
             )
         self._lock = threading.RLock()
+        self._process = OwnProcess()
         self._left = False
         self._generation = 0
         self._positions = MemberPositions(reads)
@@ -114,6 +116,7 @@ class Member:
         wait_us = 0 if wait is None else duration_us(wait, setting="wait")
         deadline = self._clock.monotonic() + wait_us
         while True:
+            self._check_process()
             with self._lock:
                 self._check_not_left()
                 self._catch_up()
@@ -135,6 +138,7 @@ class Member:
         Raises `Fenced` if the others took this member for dead meanwhile: then they have its partitions, and do again
         what it did not commit. Its next `poll` joins anew.
         """
+        self._check_process()
         with self._lock:
             self._check_not_left()
             generation, offsets = self._generation, self._uncommitted()
@@ -148,6 +152,7 @@ class Member:
 
     def commit_in(self, transaction: str) -> dict[int, int]:
         """As `commit`, but it counts once `transaction` is committed; the offsets recorded. Raises `Fenced`."""
+        self._check_process()
         with self._lock:
             self._check_not_left()
             generation, offsets = self._generation, self._uncommitted()
@@ -165,6 +170,7 @@ class Member:
         `to` is "earliest", "latest", a datetime with a zone, {partition: offset}, an append's token, or "committed":
         back to the last commit, so that what was polled since comes again.
         """
+        self._check_process()
         with self._lock:
             self._check_not_left()
             state = self._ledger.current()
@@ -182,8 +188,11 @@ class Member:
             self._positions.seek(offsets)
 
     def leave(self) -> None:
-        """Give all partitions to the others. What was not committed comes again. May be called twice."""
-        if self._left:
+        """Give all partitions to the others. What was not committed comes again. May be called twice.
+
+        In a forked child nothing happens: the member is the parent's.
+        """
+        if self._left or self._process.forked:
             return
         self._left = True
         self._beat.stop()
@@ -329,6 +338,10 @@ class Member:
     def _other_processes(self) -> list[Identity]:
         members = self._ledger.current().members.values()
         return [member.process for member in members if member.id != self._id and member.process is not None]
+
+    def _check_process(self) -> None:
+        # Before the lock is asked for: a thread of the parent may have held it.
+        self._process.check(f'a member of group "{self.group}"', "Open the log and join the group in this process.")
 
     def _check_not_left(self) -> None:
         if self._left:

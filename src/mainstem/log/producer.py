@@ -9,6 +9,7 @@ from mainstem.arguments import named
 from mainstem.clock import as_us
 from mainstem.errors import Invalid
 from mainstem.log.log import Log
+from mainstem.log.own_process import OwnProcess
 from mainstem.log.placed import Placed
 from mainstem.log.producer_run import ProducerRun
 from mainstem.log.rows import check_rows
@@ -25,7 +26,8 @@ class Producer:
     """A run of a named producer; made by `stem.producer(name)`. Opening it fences every older run of that name.
 
     Each append has a sequence, a number that rises (gaps are allowed). The same sequence again is acknowledged and
-    appended once, also after a restart: so who does not know whether an append went through, does it again.
+    appended once, also after a restart: so who does not know whether an append went through, does it again. Thread-safe:
+    appends to one topic come one after the other. A forked child opens a producer of its own.
 
     >>> import mainstem, tempfile
     >>> with mainstem.open(tempfile.mkdtemp()) as stem:
@@ -40,6 +42,7 @@ class Producer:
     def __init__(self, log: Log, run: ProducerRun) -> None:
         self._log = log
         self.run = run
+        self._process = OwnProcess()
         self._transaction: Transaction | None = None
 
     @property
@@ -53,17 +56,22 @@ class Producer:
         return self.run.epoch
 
     def append(self, topic: Topic | str, rows: Any, *, sequence: int | None = None) -> Placed:
-        """Append rows under a sequence; without one, under the next after the last that this topic has of us."""
+        """Append rows under a sequence; without one, under the next after the last that this topic has of us.
+
+        Raises `AppendConflict` for a sequence below the last one that was not appended before, and for one above an append
+        that is incomplete.
+        """
         self._check_free()
         return self.append_in(topic, rows, sequence, 0)
 
     def append_in(self, topic: Topic | str, rows: Any, sequence: int | None, transaction: int) -> Placed:
         """As `append`, within a transaction if it is not 0."""
+        self._check_process()
         topic = self._topic(topic)
         checked = check_rows(rows, topic.settings)
-        if sequence is None:
-            sequence = self.last_sequence(topic) + 1
-        elif isinstance(sequence, bool) or not isinstance(sequence, int) or not 0 <= sequence < 1 << 63:
+        if sequence is not None and (
+            isinstance(sequence, bool) or not isinstance(sequence, int) or not 0 <= sequence < 1 << 63
+        ):
             raise Invalid(
                 f"sequence {sequence!r} is not a whole number from 0 on",
                 detail="A sequence numbers the appends of a producer to a topic; it rises, gaps are allowed.",
@@ -72,24 +80,46 @@ class Producer:
         return topic.backend.append(checked, producer=self.run, sequence=sequence, transaction=transaction)
 
     def last_sequence(self, topic: Topic | str) -> int:
-        """The highest sequence that a topic has of this producer, of all its runs; -1 if none."""
-        return self.run.last_sequence(named(topic, "topic", Topic))
+        """The last sequence that a topic has of this producer, of all its runs, in all its partitions; -1 if none.
+
+        Go on after it. An append that was interrupted, so that some partitions lack their rows, does not count: appended
+        again, it is completed. Sequences of aborted transactions do not count either.
+        """
+        self._check_process()
+        return self.run.last_sequence(_name(topic))
+
+    def incomplete_sequence(self, topic: Topic | str) -> int | None:
+        """The sequence of an append that was interrupted, so that some partitions lack their rows; None if there is none.
+
+        The same rows under the same sequence complete it. Until then higher sequences are refused.
+        """
+        self._check_process()
+        return self.run.incomplete_sequence(_name(topic))
 
     def kept_sequence(self, topic: Topic | str) -> int:
-        """The highest sequence that a topic has of this producer, without those of aborted transactions; -1 if none."""
-        return self.run.kept_sequence(named(topic, "topic", Topic))
+        """As `last_sequence`, on Kafka without those of a transaction that is open."""
+        self._check_process()
+        return self.run.kept_sequence(_name(topic))
 
     def state_watermark(self, topic: Topic | str, at: datetime) -> None:
         """State that nothing with an event time earlier than `at` will come from this producer any more."""
-        self.run.state(named(topic, "topic", Topic), as_us(at))
+        self._check_process()
+        self.run.state(_name(topic), as_us(at))
 
     def transaction(self, *, timeout: Duration = "1 minute") -> Transaction:
         """A transaction whose appends carry this producer's sequences. Until it has ended, there is no other way in."""
         from mainstem.log.transaction import Transaction
 
+        self._check_process()
         self._check_free()
         self._transaction = Transaction(self._log, timeout=timeout, producer=self)
         return self._transaction
+
+    def _check_process(self) -> None:
+        self._process.check(
+            f'producer "{self.name}"',
+            "Open the log and a producer of its own name in this process; under the same name it would fence the other.",
+        )
 
     def _check_free(self) -> None:
         """Sequences that may yet be aborted say nothing about the ones that come after them: one after the other."""
@@ -101,6 +131,10 @@ class Producer:
             )
 
     def _topic(self, topic: Topic | str) -> Topic:
-        return (
-            topic if isinstance(topic, Topic) else Topic(self._log, self._log.open_topic(named(topic, "topic", Topic)))
-        )
+        if isinstance(topic, Topic):
+            return topic
+        return Topic(self._log, self._log.open_topic(_name(topic)))
+
+
+def _name(topic: Topic | str) -> str:
+    return named(topic, "topic", Topic)

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ProducerRun:
-    """`check` raises `Fenced` once a newer run was opened; `state` says that nothing earlier will come to a topic."""
+    """`check` raises `Fenced` once a newer run was opened; `state` says that nothing earlier will come to a topic.
+
+    A shared one is used by several processes at once, and orders its sequences by itself.
+    """
 
     name: str
     id: int
@@ -17,3 +20,5 @@ class ProducerRun:
     state: Callable[[str, int], None]
     last_sequence: Callable[[str], int]
     kept_sequence: Callable[[str], int]
+    incomplete_sequence: Callable[[str], int | None]
+    shared: bool = False

@@ -10,6 +10,7 @@ from mainstem.durations import Duration, duration_us
 from mainstem.errors import Fenced, Invalid
 from mainstem.log.group_member import Member
 from mainstem.log.log import Log
+from mainstem.log.own_process import OwnProcess
 from mainstem.log.placed import Placed, parse_token, token_of
 from mainstem.log.producer import Producer
 from mainstem.log.rows import check_rows, tombstones
@@ -42,6 +43,7 @@ class Transaction:
         self._producer = producer
         self._topics: dict[str, Topic] = {}
         self._ends: dict[str, dict[int, int]] = {}
+        self._process = OwnProcess()
         self._state: Literal["open", "committed", "aborted"] = "open"
         self.id = log.begin_transaction(
             duration_us(timeout, setting="timeout"), None if producer is None else producer.run
@@ -95,8 +97,8 @@ class Transaction:
         return self.token
 
     def abort(self) -> None:
-        """Undo all of it: nobody will see any of it."""
-        if self._state == "open":
+        """Undo all of it: nobody will see any of it. In a forked child nothing happens: it is the parent's."""
+        if self._state == "open" and not self._process.forked:
             self._state = "aborted"
             self._log.end_transaction(self.id, ABORTED)
 
@@ -122,6 +124,7 @@ class Transaction:
         return placed
 
     def _check_open(self) -> None:
+        self._process.check(f"transaction {self.id}", "Begin a transaction in this process; this one is the parent's.")
         if self._state != "open":
             raise Invalid(
                 f"transaction {self.id} is {self._state} already",

@@ -17,17 +17,19 @@ from mainstem.log.embedded.block import (
     Damage,
     decode_header,
     encode_header,
+    newer_version,
     walk,
 )
 from mainstem.log.watermark import NO_TIME
 from tests.log.embedded.memory_files import MemoryFiles
 
+u16 = st.integers(0, 2**16 - 1)
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
 i64 = st.integers(-(2**63), 2**63 - 1)
 fields = st.tuples(
-    st.integers(0, 255), st.integers(0, 2**16 - 1), u32, u32, u32, u32, u32, u32, u64, u64, i64, u64, i64, i64, i64,
-    i64, u64, u32, u32,
+    st.integers(0, 255), u16, u32, u32, u32, u32, u32, u32, u64, u64, i64, u64, i64, i64, i64, i64, u64, u32, u32,
+    u16, u16, u32,
 )  # fmt: skip
 
 
@@ -47,6 +49,24 @@ def test_a_header_with_one_bit_flipped_is_none(values, bit):
     assert decode_header(bytes(packed)) is None
 
 
+@given(fields, u16)
+def test_a_header_of_version_1_is_read_and_of_a_newer_one_is_told_from_damage(values, version):
+    """Version 1 ends in 12 zero bytes: of those it says nothing."""
+    plain = bytearray(encode_header(*values[:-3], 0, 0, 0)[0])
+
+    def of_version(number: int) -> bytes:
+        plain[4] = number
+        return bytes(plain[:-4]) + google_crc32c.value(bytes(plain[:-4])).to_bytes(4, "little")
+
+    old = decode_header(of_version(1))
+    assert old is not None
+    assert (tuple(old[:-4]), old[-4:-1]) == (values[:-3], (0, 0, 0))
+    assert newer_version(of_version(1)) is None
+    newer = of_version(max(3, version % 256))
+    assert (decode_header(newer), newer_version(newer)) == (None, newer[4])
+    assert newer_version(newer[:-1] + bytes([newer[-1] ^ 1])) is None
+
+
 @given(st.binary(max_size=300))
 def test_other_bytes_are_no_header(data):
     assert decode_header(data) is None
@@ -59,7 +79,7 @@ def chained(payloads: list[bytes], *, offset: int = 0, previous: int = 7) -> tup
     for payload in payloads:
         packed, header = encode_header(
             DATA, 0, len(payload), google_crc32c.value(payload), previous, 1, 0, 0, offset, 0, -1, 0,
-            5, NO_TIME, NO_TIME, NO_TIME, 0, 1, 99,
+            5, NO_TIME, NO_TIME, NO_TIME, 0, 1, 99, 0, 0, 0,
         )  # fmt: skip
         positions.append(len(data))
         data += packed + payload

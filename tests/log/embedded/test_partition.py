@@ -91,7 +91,7 @@ def test_a_producer_appends_a_sequence_once_also_after_rolls_and_crashes(files):
         opened.append(again)
         assert again.duplicate
         assert (again.base_offset, again.end_offset) == (first.base_offset, first.end_offset)
-    assert partition.last_sequence(9) == 5
+    assert partition.producer_state(9).kept == 5
     with pytest.raises(Fenced):
         partition.append(Pending(b"late", 1, producer_id=9, producer_epoch=0, sequence=6))
 
@@ -115,7 +115,7 @@ def test_a_sequence_of_an_aborted_transaction_counts_no_more(files):
         state = partition.state_scan(partition.published()).state
     assert state.hidden() == [(0, 1)]
     assert state.stable_offset(99) == 99
-    assert partition.last_sequence(9) == 3
+    assert partition.producer_state(9).kept == 3
 
 
 # Failures

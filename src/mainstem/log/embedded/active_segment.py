@@ -21,7 +21,7 @@ from typing import NamedTuple
 import google_crc32c
 
 from mainstem.errors import CorruptBlock, NewerFormat
-from mainstem.log.embedded.block import HEADER_BYTES, Block, Damage, Header, decode_header, walk
+from mainstem.log.embedded.block import HEADER_BYTES, VERSION, Block, Damage, Header, decode_header, newer_version, walk
 from mainstem.log.embedded.block import MAGIC as BLOCK_MAGIC
 from mainstem.log.embedded.files import Files
 
@@ -182,8 +182,15 @@ class ActiveSegment:
             # A header may lie across the border of two chunks.
             position += len(chunk) - HEADER_BYTES + 1
 
-    def corrupt(self, damage: Damage, end: int) -> CorruptBlock:
+    def corrupt(self, damage: Damage, end: int) -> CorruptBlock | NewerFormat:
         """The error that names file, byte and the exact range that cannot be read."""
+        version = newer_version(self._files.pread(self.handle, HEADER_BYTES, damage.position))
+        if version is not None:
+            return NewerFormat(
+                f'segment "{self.path}" has a block of version {version} at byte {damage.position}',
+                detail=f"This version of Mainstem reads blocks up to version {VERSION}.",
+                hint="Open the home with a newer Mainstem.",
+            )
         after = self.next_sound(damage.position + 1, end)
         until = f"offset {after[1].base_offset - 1}" if after else "the end of the segment"
         return CorruptBlock(

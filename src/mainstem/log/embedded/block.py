@@ -6,7 +6,8 @@
     schema version u32 | producer epoch u32
     base offset u64 | producer id u64 | sequence i64 | transaction u64
     appended at i64 | event time max i64 | observed up to i64 | stated watermark i64
-    synced u64 | partition epoch u32 | segment u32 | zero (12 bytes) | crc32c of the 124 bytes before u32
+    synced u64 | partition epoch u32 | segment u32
+    parts u16 | partitions u16 | dense u32 | zero (4 bytes) | crc32c of the 124 bytes before u32
 
 `previous` is the header checksum of the block before (of the segment's preamble for the first one): blocks are a
 chain, so a whole block that once lay here, or lies elsewhere, does not pass for the next one. `synced` is the end
@@ -14,6 +15,10 @@ offset known to be on disk when the block was written: whatever lies below it wa
 that is damage, and never the torn end of a crash, even when all else that knew of it is lost. `segment` is the
 checksum of the segment's preamble, which is random: a block found behind damage is known to belong there, and is not
 somebody's copy of a block inside a payload.
+
+The last three say of an append with a sequence what one partition cannot know: to how many partitions it went, how many
+the topic had when its rows were placed, and how many sequences directly below it the topic has without a gap. They are
+zero in all other blocks, and in blocks of version 1, which has zeros in their place: then they are not known.
 """
 
 from __future__ import annotations
@@ -29,8 +34,8 @@ import pyarrow as pa
 from mainstem.log.embedded.files import Files
 
 MAGIC = b"MSTM"
-VERSION = 1
-HEADER = struct.Struct("<4sBBHIIIIIIQQqQqqqqQII12x")
+VERSION = 2
+HEADER = struct.Struct("<4sBBHIIIIIIQQqQqqqqQIIHHI4x")
 HEADER_BYTES = HEADER.size + 4
 CHECKSUM = struct.Struct("<I")
 
@@ -68,6 +73,9 @@ class Header(NamedTuple):
     synced: int
     epoch: int
     segment: int
+    parts: int
+    partitions: int
+    dense: int
     crc: int
 
     @property
@@ -96,9 +104,16 @@ def decode_header(data: bytes | pa.Buffer, position: int = 0) -> Header | None:
     if google_crc32c.value(packed[: HEADER.size]) != crc:
         return None
     fields = HEADER.unpack_from(packed)
-    if fields[1] != VERSION:
+    if not 1 <= fields[1] <= VERSION:
         return None
     return Header._make((*fields[2:], crc))
+
+
+def newer_version(data: bytes) -> int | None:
+    """The version of a sound header that was written by a newer Mainstem; None if the bytes are not one."""
+    if len(data) < HEADER_BYTES or data[:4] != MAGIC or data[4] <= VERSION:
+        return None
+    return data[4] if google_crc32c.value(data[: HEADER.size]) == CHECKSUM.unpack_from(data, HEADER.size)[0] else None
 
 
 class Block(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Literal, TypeVar
@@ -19,6 +20,7 @@ from mainstem.log.embedded.file_errors import closed
 from mainstem.log.embedded.files import Files, RealFiles
 from mainstem.log.embedded.home import Home, unavailable
 from mainstem.log.embedded.ledger import Ledger, create_ledger
+from mainstem.log.embedded.numbered_appends import KnownAppends
 from mainstem.log.embedded.partition import Pending
 from mainstem.log.embedded.producers import Producers
 from mainstem.log.embedded.topic_store import TopicStore, create_topic
@@ -41,6 +43,8 @@ REAL_FILES = RealFiles()
 
 # Threads that append to several partitions at once; they wait for the disk, not for a core.
 APPEND_THREADS = 16
+
+_all: weakref.WeakSet[EmbeddedLog] = weakref.WeakSet()
 
 
 class EmbeddedLog:
@@ -81,6 +85,12 @@ class EmbeddedLog:
         )
         self.upkeep = Upkeep(self, lambda: list(self._topics), upkeep)
         self.upkeep.start()
+        _all.add(self)
+
+    def renew_in_child(self) -> None:
+        """In a forked child: the pool's threads do not exist there, and another thread may have held the guard."""
+        self._guard = threading.RLock()
+        self._pool = None
 
     def close(self) -> None:
         self.upkeep.stop()
@@ -213,9 +223,12 @@ class EmbeddedLog:
 
     def shared_producer(self, name: str) -> ProducerRun:
         """A producer of Mainstem's own that several processes use at once."""
-        return self._run(name, *self.producers.share(name))
+        return self._run(name, *self.producers.share(name), shared=True)
 
-    def _run(self, name: str, number: int, epoch: int) -> ProducerRun:
+    def _run(self, name: str, number: int, epoch: int, *, shared: bool = False) -> ProducerRun:
+        def known(topic: str) -> KnownAppends:
+            return self.open_topic(topic).numbered.known(number, epoch)
+
         def state(topic: str, at: int) -> None:
             lowest = self.producers.state_watermark(name, epoch, topic, at)
             self.open_topic(topic).state_watermark(lowest)
@@ -226,8 +239,11 @@ class EmbeddedLog:
             epoch,
             check=lambda: self.producers.check(name, epoch),
             state=state,
-            last_sequence=lambda topic: self.open_topic(topic).last_sequence(number),
-            kept_sequence=lambda topic: self.open_topic(topic).kept_sequence(number),
+            last_sequence=lambda topic: known(topic).runs.last,
+            # An aborted transaction's count for neither.
+            kept_sequence=lambda topic: known(topic).runs.last,
+            incomplete_sequence=lambda topic: known(topic).incomplete,
+            shared=shared,
         )
 
     def begin_transaction(self, timeout: int, producer: ProducerRun | None = None) -> int:
@@ -273,3 +289,11 @@ class EmbeddedLog:
         from mainstem.log.embedded.sql import query  # DuckDB is loaded when the first question is asked
 
         return query(self, sql, parameters, tables or {}, limits or QueryLimits())
+
+
+def _renew_in_child() -> None:
+    for log in list(_all):
+        log.renew_in_child()
+
+
+os.register_at_fork(after_in_child=_renew_in_child)

@@ -19,6 +19,7 @@ from mainstem.log.embedded.compaction import compact
 from mainstem.log.embedded.held_rows import HeldRows
 from mainstem.log.embedded.holds import Range
 from mainstem.log.embedded.ledger import Ledger
+from mainstem.log.embedded.numbered_appends import NumberedAppends
 from mainstem.log.embedded.partition import Pending
 from mainstem.log.embedded.partition_lock import UPKEEP
 from mainstem.log.embedded.partition_reader import PartitionReader, Visible
@@ -84,6 +85,7 @@ class EmbeddedTopic:
     def __init__(self, log: EmbeddedLog, store: TopicStore) -> None:
         self.store = store
         self._log = log
+        self.numbered = NumberedAppends(store)
         self._time = TopicTime(store, lambda partition, start, delay: self.read(partition, start, 1, [], delay))
 
     @property
@@ -123,16 +125,41 @@ class EmbeddedTopic:
             )
         if not rows.batch.num_rows:
             return Placed({}, as_datetime(self.clock.now()), self.token())
+        if producer is not None and not producer.shared:
+            return self._append_once(rows, producer, sequence, transaction)
         # Rows without a key are placed by sequence, so that a retry lands alike.
         keyless = sequence % partitions if sequence is not None else self.store.next_turn()
         blocks = pending_blocks(rows, keyless, self.clock.now(), partition)
-        if producer is not None or transaction:
+        if producer is not None and sequence is not None:
             for pending in blocks.values():
-                if producer is not None and sequence is not None:
-                    pending.producer_id, pending.producer_epoch = producer.id, producer.epoch
-                    pending.sequence = sequence
-                pending.transaction = transaction
-                pending.check = self._check(producer, transaction)
+                pending.producer_id, pending.producer_epoch = producer.id, producer.epoch
+                pending.sequence = sequence
+        return self._written(rows, blocks, self._check(producer, transaction), transaction)
+
+    def _append_once(self, rows: CheckedRows, producer: ProducerRun, sequence: int | None, transaction: int) -> Placed:
+        check = self._check(producer, transaction)
+        with self.numbered.turn(producer, transaction) as known:
+            if sequence is None:
+                sequence = known.sequence + 1
+            elif known.is_repeat(sequence):
+                check()
+                offsets = dict(known.offsets) if sequence == known.sequence else {}
+                return Placed(offsets, as_datetime(known.appended_at), self.token(), appended=False)
+            elif (refusal := known.refusal(self.name, producer.name, sequence)) is not None:
+                check()
+                raise refusal
+            over = known.placed_over(sequence, rows.settings.partitions)
+            blocks = pending_blocks(rows, sequence % over, self.clock.now(), over=over)
+            known.number(blocks, self.name, producer, sequence, over)
+            placed = self._written(rows, blocks, check, transaction)
+            known.note(blocks, sequence, over, transaction)
+        return placed
+
+    def _written(
+        self, rows: CheckedRows, blocks: Mapping[int, Pending], check: Callable[[], None], transaction: int
+    ) -> Placed:
+        for pending in blocks.values():
+            pending.transaction, pending.check = transaction, check
         if transaction:
             self._log.transactions.join(transaction, [("topic", self.name, number) for number in blocks])
         self.store.append(blocks)
@@ -152,10 +179,7 @@ class EmbeddedTopic:
         token = token_of({self.name: {0: offsets[0][1]}}) if alone else self.token()
         return Placed(offsets, as_datetime(appended_at), token, appended)
 
-    def _check(self, producer: ProducerRun | None, transaction: int) -> Callable[[], None] | None:
-        if producer is None and not transaction:
-            return None
-
+    def _check(self, producer: ProducerRun | None, transaction: int) -> Callable[[], None]:
         def check() -> None:
             if producer is not None:
                 producer.check()
@@ -169,15 +193,6 @@ class EmbeddedTopic:
         self.store.append(
             {number: Pending(b"", 0, stated_watermark=stated) for number in range(len(self.store.partitions))}
         )
-
-    def last_sequence(self, producer_id: int) -> int:
-        """The highest sequence of a producer in any partition; -1 if there is none."""
-        return max(partition.last_sequence(producer_id) for partition in self.store.partitions)
-
-    def kept_sequence(self, producer_id: int) -> int:
-        """The highest sequence of a producer in any partition that was not aborted; -1 if there is none."""
-        known = (partition.producer_state(producer_id) for partition in self.store.partitions)
-        return max((state.kept for state in known if state is not None), default=-1)
 
     def token(self) -> str:
         return token_of({self.name: {number: end.offset for number, end in enumerate(self.store.ends())}})

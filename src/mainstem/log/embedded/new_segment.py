@@ -13,8 +13,9 @@ from mainstem.log.embedded.crash_recovery import first_end
 from mainstem.log.embedded.files import Files, sync_file
 from mainstem.log.embedded.heads import DELETED, HAS_STATE, End, create_slots, new_end
 from mainstem.log.embedded.manifest import Manifest, encode_manifest
-from mainstem.log.embedded.partition_state import NO_SEQUENCE, PartitionState
+from mainstem.log.embedded.partition_state import PartitionState
 from mainstem.log.embedded.upkeep_clock import first_reading
+from mainstem.log.sequence_runs import NO_SEQUENCE
 
 
 def create_partition(files: Files, folder: str, clock: Clock) -> End:
@@ -53,7 +54,7 @@ def create_segment(files: Files, folder: str, before: End, state: PartitionState
     header, _ = encode_header(
         STATE, 0, len(payload), google_crc32c.value(payload), crc, 0, 0, 0, before.offset, 0, NO_SEQUENCE, 0,
         before.appended_at, before.event_time_max, before.observed_up_to, before.stated_watermark, synced,
-        before.epoch, crc,
+        before.epoch, crc, 0, 0, 0,
     )  # fmt: skip
     path = name.path(folder)
     handle = files.create(path + UNFINISHED)

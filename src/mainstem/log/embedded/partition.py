@@ -35,7 +35,7 @@ from mainstem.log.embedded.heads import DELETED, HAS_STATE, MENDING, SYNCING, WR
 from mainstem.log.embedded.manifest import ManifestFile
 from mainstem.log.embedded.new_segment import create_partition, create_segment
 from mainstem.log.embedded.partition_lock import SYNC, UPKEEP, WRITE, release_lock, share_lock
-from mainstem.log.embedded.partition_state import NO_SEQUENCE, PartitionState, ProducerState
+from mainstem.log.embedded.partition_state import PartitionState, ProducerState
 from mainstem.log.embedded.pending import Pending
 from mainstem.log.embedded.publisher import Publisher, deleted
 from mainstem.log.embedded.segment_writer import SegmentWriter
@@ -235,14 +235,11 @@ class Partition:
         self._scan.catch_up(end)
         return self._scan
 
-    def last_sequence(self, producer_id: int) -> int:
-        """The highest sequence that a producer has appended here, aborted ones included; -1 if none."""
-        return NO_SEQUENCE if (known := self.producer_state(producer_id)) is None else known.sequence
-
     def producer_state(self, producer_id: int) -> ProducerState | None:
         """What is known here of a producer."""
         with self._translated(), self.lock.held(WRITE):
-            return self.state_scan(self._tail_to_write()).state.producers.get(producer_id)
+            known = self.state_scan(self._tail_to_write()).state.producers.get(producer_id)
+            return known.copy() if known is not None else None
 
     # The tail
 

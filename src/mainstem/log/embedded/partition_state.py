@@ -7,36 +7,58 @@ the state at its base, so that it is known again after reading the last segment 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mainstem.log.embedded.block import ABORT, MARKERS, Header
+from mainstem.log.sequence_runs import NO_SEQUENCE, SequenceRuns
 from mainstem.log.transaction_spans import TransactionSpans
-
-NO_SEQUENCE = -1
 
 
 @dataclass(slots=True)
 class ProducerState:
     """The last appends of one producer here.
 
-    `sequence` is the highest ever seen. `kept` is the highest of those that count: when a transaction is aborted its
-    sequences count no more, and the same ones may be appended again.
+    `kept` is the highest sequence that counts: when a transaction is aborted its sequences count no more, and the same
+    ones may be appended again. The three fields after it are where that one lies, and when it was appended; `parts` and
+    `partitions` are as in its block's header. `runs` are the sequences that the whole topic has, as far as the blocks
+    here tell; of `kept` itself another partition may lack its part.
     """
 
     epoch: int
-    sequence: int
     kept: int
     base_offset: int
     end_offset: int
     appended_at: int
+    parts: int
+    partitions: int
+    runs: SequenceRuns
+
+    def last(self) -> list[int]:
+        """What is told of the last append that counts."""
+        return [self.kept, self.base_offset, self.end_offset, self.appended_at, self.parts, self.partitions]
+
+    def to_json(self) -> list[Any]:
+        return [self.epoch, *self.last(), self.runs.to_json()]
+
+    def copy(self) -> ProducerState:
+        return replace(self, runs=SequenceRuns(self.runs.to_json()))
+
+    @classmethod
+    def from_json(cls, fields: list[Any]) -> ProducerState:
+        if len(fields) == 6:
+            # Written before blocks of version 2: everything up to the last one counts as there. The second field was
+            # the highest sequence of all, with those that were aborted.
+            epoch, _, kept, *place = fields
+            fields = [epoch, kept, *place, 0, 0, [[0, kept]] if kept >= 0 else []]
+        return cls(*[*fields[:-1], SequenceRuns(fields[-1])])
 
 
 @dataclass(slots=True)
 class OpenTransaction:
     """A transaction that wrote here and is not decided here yet.
 
-    `before`: what its producer's `kept`, offsets and time were before it wrote, to be so again if it is aborted.
+    `before`: what was told of its producer's last append before it wrote, to be so again if it is aborted.
     """
 
     first_offset: int
@@ -60,7 +82,7 @@ def committed_spans(decided: Mapping[int, DecidedTransaction], start: int = 0) -
     return TransactionSpans.of(_committed(decided, start))
 
 
-def _committed(decided: Mapping[int, DecidedTransaction], start: int) -> Iterator[tuple[int, int, int]]:
+def _committed(decided: dict[int, DecidedTransaction], start: int) -> Iterator[tuple[int, int, int]]:
     # In the order of their markers, which stand behind all records of theirs.
     for number, outcome in reversed(decided.items()):
         if outcome.marker < start:
@@ -87,13 +109,18 @@ class PartitionState:
             self._note_transaction(header)
         if header.producer_id:
             known = self.producers.get(header.producer_id)
+            runs = known.runs if known else SequenceRuns()
+            # A block of version 1 has no parts: of what came before it, everything counts as there.
+            runs.add(header.sequence, header.sequence - header.dense if header.parts else 0)
             self.producers[header.producer_id] = ProducerState(
                 header.producer_epoch,
-                max(header.sequence, known.sequence if known else NO_SEQUENCE),
-                max(header.sequence, known.kept if known else NO_SEQUENCE),
+                header.sequence,
                 header.base_offset,
                 header.end_offset,
                 header.appended_at,
+                header.parts,
+                header.partitions,
+                runs,
             )
 
     def _note_transaction(self, header: Header) -> None:
@@ -103,11 +130,7 @@ class PartitionState:
         if header.producer_id and not transaction.producer_id:
             known = self.producers.get(header.producer_id)
             transaction.producer_id = header.producer_id
-            transaction.before = (
-                [known.kept, known.base_offset, known.end_offset, known.appended_at]
-                if known is not None
-                else [NO_SEQUENCE, -1, -1, header.appended_at]
-            )
+            transaction.before = known.last() if known is not None else [NO_SEQUENCE, -1, -1, header.appended_at, 0, 0]
         ranges = transaction.ranges
         if ranges and ranges[-1][1] == header.base_offset:
             ranges[-1][1] = header.end_offset
@@ -121,11 +144,19 @@ class PartitionState:
         committed = header.kind != ABORT
         producer = self.producers.get(transaction.producer_id)
         if producer is not None and not committed:
-            producer.kept, producer.base_offset, producer.end_offset, producer.appended_at = transaction.before
+            self._restore(producer, transaction.before)
         # A marker tells in its sequence field where in the ledger of transactions it was decided.
         self.decided[header.transaction] = DecidedTransaction(
             header.base_offset, committed, header.sequence, transaction.ranges
         )
+
+    @staticmethod
+    def _restore(producer: ProducerState, before: list[int]) -> None:
+        # Four fields if its state was written before blocks of version 2.
+        kept, producer.base_offset, producer.end_offset, producer.appended_at, *rest = before
+        producer.kept = kept
+        producer.parts, producer.partitions = rest or (0, 0)
+        producer.runs.cut_above(kept)
 
     def stable_offset(self, end: int) -> int:
         """The offset up to which every transaction is decided, at most `end`: how far those may read who go on from
@@ -162,8 +193,7 @@ class PartitionState:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "producers": {str(k): [p.epoch, p.sequence, p.kept, p.base_offset, p.end_offset, p.appended_at]
-                          for k, p in self.producers.items()},
+            "producers": {str(k): producer.to_json() for k, producer in self.producers.items()},
             "open": {str(k): [t.first_offset, t.ranges, t.producer_id, t.before] for k, t in self.open.items()},
             "decided": {str(k): [d.marker, d.committed, d.decided, d.ranges] for k, d in self.decided.items()},
         }  # fmt: skip
@@ -171,7 +201,7 @@ class PartitionState:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> PartitionState:
         return cls(
-            {int(k): ProducerState(*v) for k, v in value["producers"].items()},
+            {int(k): ProducerState.from_json(v) for k, v in value["producers"].items()},
             {int(k): OpenTransaction(*v) for k, v in value["open"].items()},
             {int(k): DecidedTransaction(*v) for k, v in value["decided"].items()},
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from mainstem.log.embedded.block import DATA
-from mainstem.log.embedded.partition_state import NO_SEQUENCE
+from mainstem.log.sequence_runs import NO_SEQUENCE
 from mainstem.log.watermark import NO_TIME
 
 
@@ -24,6 +24,9 @@ class Pending:
     producer_id: int = 0
     producer_epoch: int = 0
     sequence: int = NO_SEQUENCE
+    parts: int = 0
+    partitions: int = 0
+    dense: int = 0
     transaction: int = 0
     event_time_max: int = NO_TIME
     stated_watermark: int = NO_TIME

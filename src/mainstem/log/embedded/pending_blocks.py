@@ -17,11 +17,16 @@ from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import NO_TIME
 
 
-def pending_blocks(rows: CheckedRows, keyless: int, now: int, partition: int | None = None) -> dict[int, Pending]:
-    """The blocks of an append. Rows without a key go to `keyless`, all together; with `partition` all go there."""
+def pending_blocks(
+    rows: CheckedRows, keyless: int, now: int, partition: int | None = None, *, over: int | None = None
+) -> dict[int, Pending]:
+    """The blocks of an append. Rows without a key go to `keyless`, all together; with `partition` all go there.
+
+    With `over` keys are placed as if the topic had that many partitions.
+    """
     settings = rows.settings
     batch, flags = stored_batch(rows)
-    placed = by_partition(batch, settings, keyless) if partition is None else {partition: batch}
+    placed = by_partition(batch, settings, keyless, over) if partition is None else {partition: batch}
     return {
         number: Pending(
             part.serialize(),
@@ -53,16 +58,19 @@ def stored_batch(rows: CheckedRows) -> tuple[pa.RecordBatch, int]:
     return batch, flags
 
 
-def by_partition(batch: pa.RecordBatch, settings: TopicSettings, keyless: int) -> dict[int, pa.RecordBatch]:
-    """The rows of each partition; those without a key go to `keyless`."""
-    if settings.partitions == 1:
+def by_partition(
+    batch: pa.RecordBatch, settings: TopicSettings, keyless: int, over: int | None = None
+) -> dict[int, pa.RecordBatch]:
+    """The rows of each partition, of the topic's or of `over` many; those without a key go to `keyless`."""
+    partitions = over or settings.partitions
+    if partitions == 1:
         return {0: batch}
     if not settings.key:
         return {keyless: batch}
-    numbers = partitions_of(key_bytes(batch, settings.key), settings.partitions)
+    numbers = partitions_of(key_bytes(batch, settings.key), partitions)
     if batch.num_rows == 1:
         return {int(numbers[0]) if numbers[0] >= 0 else keyless: batch}
-    return split(batch, np.where(numbers < 0, np.int32(keyless), numbers), settings.partitions)
+    return split(batch, np.where(numbers < 0, np.int32(keyless), numbers), partitions)
 
 
 def _event_time_max(batch: pa.RecordBatch, settings: TopicSettings, now: int) -> int:

@@ -67,9 +67,8 @@ def _verify_blocks(report: Verification, number: int, partition: Partition) -> N
                 if isinstance(item, Damage):
                     if after is None or item.offset < after.base:
                         error = segment.corrupt(item, size)
-                        report.problems.append(
-                            Problem(number, segment.path, str(error), item.offset, error.last_offset)
-                        )
+                        last_offset = getattr(error, "last_offset", None)
+                        report.problems.append(Problem(number, segment.path, str(error), item.offset, last_offset))
                     break
                 if after is not None and item.header.base_offset >= after.base and item.header.count:
                     break

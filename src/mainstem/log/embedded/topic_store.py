@@ -6,7 +6,7 @@ import json
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, wait
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count as counter
@@ -200,6 +200,10 @@ class TopicStore:
             self.partitions[first].append(mine)
         except Exception as error:  # noqa: BLE001 - told together with the others
             errors[first] = error
+        except BaseException:
+            # Interrupted: none of it is to land after what its owner does next.
+            wait([future for _, future in waiting])
+            raise
         for number, future in waiting:
             if (failure := future.exception()) is not None:
                 errors[number] = failure

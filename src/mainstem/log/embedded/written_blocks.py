@@ -39,6 +39,7 @@ class WrittenBlocks:
             pending.schema_version, pending.producer_epoch, end.offset, pending.producer_id, pending.sequence,
             pending.transaction, self._now, pending.event_time_max, observed,
             max(pending.stated_watermark, end.stated_watermark), self._synced, end.epoch, self._segment_id,
+            pending.parts, pending.partitions, pending.dense,
         )  # fmt: skip
         self.buffers.append(packed)
         self.buffers.append(pending.payload)

@@ -32,7 +32,7 @@ from mainstem.log.kafka.kafka_settings import KafkaSettings
 from mainstem.log.kafka.kafka_topic import KafkaTopic
 from mainstem.log.kafka.kafka_transactions import KafkaTransactions
 from mainstem.log.kafka.kafka_writer import KafkaWriter
-from mainstem.log.kafka.named_writer import Known, NamedWriter
+from mainstem.log.kafka.named_writer import Known, Messages, NamedWriter, known_after, number_of, unnumbered
 from mainstem.log.kafka.partition_fetch import PartitionFetches
 from mainstem.log.kafka.raw_codec import check_raw
 from mainstem.log.kafka.state_topic import StateTopic
@@ -278,19 +278,27 @@ class KafkaLog:
         return self.transactions.begin(timeout, None if producer is None else self.named_writer(producer))
 
     def append_in(
-        self, transaction: int, topic: KafkaTopic, messages: dict[int, Any], at: int, sequence: int | None
+        self,
+        transaction: int,
+        topic: KafkaTopic,
+        messages_of: Callable[[int | None], Messages],
+        at: int,
+        sequence: int | None,
+        *,
+        numbered: bool,
     ) -> tuple[Known, bool]:
-        """Append within a transaction, under a sequence of its producer if there is one."""
+        """Append within a transaction; if it is numbered, under a sequence of its producer."""
         found = self.transactions.get(transaction)
-        if found.named is not None and sequence is not None:
-            known = found.sequences.get(topic.id) or found.named.known(topic.id)
-            if sequence <= known["sequence"]:
-                return (known if sequence == known["sequence"] else {**known, "offsets": {}}), False
-        offsets = found.send(topic.kafka_name, messages, at // 1000)
-        ends = {str(number): list(place) for number, place in offsets.items()}
-        written = {"sequence": -1 if sequence is None else sequence, "offsets": ends, "at": at}
-        if found.named is not None and sequence is not None:
-            found.sequences[topic.id] = found.says[found.named.key(topic.id)] = written
+        if found.named is None or not numbered:
+            offsets = found.send(topic.kafka_name, messages_of(None), at // 1000)
+            return unnumbered(offsets, at), True
+        known = found.sequences.get(topic.id) or found.named.known(topic.id)
+        number, repeated = number_of(known, sequence, topic.name, found.named.name)
+        if repeated:
+            return (known if number == known["sequence"] else {**known, "offsets": {}}), False
+        offsets = found.send(topic.kafka_name, messages_of(number), at // 1000)
+        written = known_after(known, number, offsets, at)
+        found.sequences[topic.id] = found.says[found.named.key(topic.id)] = written
         return written, True
 
     def join_group_offsets(self, transaction: int, topic: str, group: str) -> None:

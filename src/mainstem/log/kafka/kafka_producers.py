@@ -78,6 +78,8 @@ class KafkaProducers:
         return ProducerRun(
             name, 0, epoch, check=lambda: self.check(name, epoch), state=state, last_sequence=last,
             kept_sequence=kept,
+            # An append is a transaction of the broker's: it is never there in part.
+            incomplete_sequence=lambda topic: None, shared=epoch == 0,
         )  # fmt: skip
 
     def _state_watermark(self, name: str, epoch: int, topic: str, at: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from mainstem.log.kafka.kafka_processes import MachineProcesses
 from mainstem.log.kafka.kafka_reads import KafkaMoment, KafkaReads
 from mainstem.log.kafka.kafka_refusals import not_on_kafka
 from mainstem.log.kafka.kafka_waking import KafkaWaking
-from mainstem.log.kafka.named_writer import Known
+from mainstem.log.kafka.named_writer import Known, Messages, unnumbered
 from mainstem.log.kafka.state_topic import LEDGERS
 from mainstem.log.kafka.stated_watermarks import StatedWatermarks
 from mainstem.log.lag import Lag
@@ -98,12 +98,17 @@ class KafkaTopic:
         self._log.topic_entry(self.name, self.id, "last")
         if not rows.batch.num_rows:
             return Placed({}, as_datetime(self.clock.now()), self.token())
-        keyless = sequence % partitions if sequence is not None else self._next_turn(partitions)
-        parts = {partition: rows} if partition is not None else _split(rows, keyless)
+        parts: dict[int, CheckedRows] = {}
         codec = self._reads.codec
-        messages = {number: codec.messages(part) for number, part in parts.items()}
-        at = self._log.append_time()
-        known, appended = self._send(messages, at, producer, sequence, transaction)
+
+        def messages_of(number: int | None) -> Messages:
+            keyless = number % partitions if number is not None else self._next_turn(partitions)
+            parts.update({partition: rows} if partition is not None else _split(rows, keyless))
+            return {number: codec.messages(part) for number, part in parts.items()}
+
+        known, appended = self._send(messages_of, self._log.append_time(), producer, sequence, transaction)
+        if not appended and sequence is not None:
+            parts = _split(rows, sequence % partitions)
         offsets = {
             int(number): codec.placed(first, end, parts.get(int(number)))
             for number, (first, end) in known["offsets"].items()
@@ -114,14 +119,19 @@ class KafkaTopic:
         return Placed(offsets, as_datetime(known["at"]), token, appended)
 
     def _send(
-        self, messages: dict[int, Any], at: int, producer: ProducerRun | None, sequence: int | None, transaction: int
+        self,
+        messages_of: Callable[[int | None], Messages],
+        at: int,
+        producer: ProducerRun | None,
+        sequence: int | None,
+        transaction: int,
     ) -> tuple[Known, bool]:
         if transaction:
-            return self._log.append_in(transaction, self, messages, at, sequence if producer is not None else None)
-        if producer is not None and sequence is not None:
-            return self._log.named_writer(producer).append(self.kafka_name, self.id, sequence, messages, at)
-        offsets = self._log.writer.send(self.kafka_name, messages, at // 1000)
-        return {"sequence": -1, "offsets": {str(number): ends for number, ends in offsets.items()}, "at": at}, True
+            return self._log.append_in(transaction, self, messages_of, at, sequence, numbered=producer is not None)
+        if producer is not None:
+            return self._log.named_writer(producer).append(self, sequence, messages_of, at)
+        offsets = self._log.writer.send(self.kafka_name, messages_of(None), at // 1000)
+        return unnumbered(offsets, at), True
 
     def _next_turn(self, partitions: int) -> int:
         self._turn += 1

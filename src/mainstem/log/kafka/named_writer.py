@@ -10,18 +10,59 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mainstem.errors import Fenced, Unavailable
+from mainstem.errors import AppendConflict, Fenced, Unavailable
 from mainstem.log.kafka.commits_topic import CommitsTopic
 from mainstem.log.kafka.kafka_messages import Outgoing
 from mainstem.log.kafka.kafka_writer import Ranges, TransactionalWriter
+from mainstem.log.sequence_errors import out_of_order
+from mainstem.log.sequence_runs import NO_SEQUENCE, SequenceRuns
 
-__all__ = ["Known", "NamedWriter"]
+if TYPE_CHECKING:
+    from mainstem.log.kafka.kafka_topic import KafkaTopic
 
-# What is known of the last append to a topic: {"sequence": 7, "offsets": {"0": [40, 42]}, "at": microseconds}
+__all__ = ["Known", "Messages", "NamedWriter", "known_after", "number_of", "unnumbered"]
+
+# What is known of the last append to a topic, and which sequences are there:
+# {"sequence": 7, "offsets": {"0": [40, 42]}, "at": microseconds, "runs": [[0, 4], [6, 7]]}
+# Written by an older release it has no runs: then every sequence up to the last one counts as there.
 Known = dict[str, Any]
-NOTHING: Known = {"sequence": -1, "offsets": {}, "at": 0}
+NOTHING: Known = {"sequence": NO_SEQUENCE, "offsets": {}, "at": 0, "runs": []}
+
+Messages = Mapping[int, Sequence[Outgoing]]
+
+
+def runs_of(known: Known) -> SequenceRuns:
+    """The sequences that are there."""
+    last = known["sequence"]
+    return SequenceRuns(known.get("runs", [[0, last]] if last >= 0 else []))
+
+
+def number_of(known: Known, sequence: int | None, topic: str, producer: str) -> tuple[int, bool]:
+    """The sequence of an append, the next one if none is given, and whether it is a repeat; raises if it is out of order."""
+    last: int = known["sequence"]
+    if sequence is None or sequence > last:
+        return last + 1 if sequence is None else sequence, False
+    if sequence not in runs_of(known):
+        raise out_of_order(topic, producer, sequence, last)
+    return sequence, True
+
+
+def unnumbered(offsets: Ranges, at: int) -> Known:
+    """What is told of an append that has no sequence."""
+    return NOTHING | {"offsets": _places(offsets), "at": at}
+
+
+def _places(offsets: Ranges) -> dict[str, list[int]]:
+    return {str(number): list(place) for number, place in offsets.items()}
+
+
+def known_after(known: Known, sequence: int, offsets: Ranges, at: int) -> Known:
+    """What is known once another append is there."""
+    runs = runs_of(known)
+    runs.add(sequence, sequence - runs.dense_below(sequence))
+    return {"sequence": sequence, "offsets": _places(offsets), "at": at, "runs": runs.to_json()}
 
 
 class NamedWriter:
@@ -71,28 +112,40 @@ class NamedWriter:
         return f"sequence|{self.name}|{topic_id}"
 
     def append(
-        self, topic: str, topic_id: str, sequence: int, messages: Mapping[int, Sequence[Outgoing]], at: int
+        self, topic: KafkaTopic, sequence: int | None, messages_of: Callable[[int], Messages], at: int
     ) -> tuple[Known, bool]:
-        """Append messages under a sequence; what is known then, and whether it was done now."""
-        return self.append_from(topic, topic_id, at, lambda last: (sequence, messages))
+        """Append `messages_of(sequence)`, under the next sequence if none is given; what is known then, and whether it was
+        done now."""
+
+        def make(known: Known) -> tuple[int, Messages] | None:
+            if self._shared:
+                # Its users agree on the order of the sequences.
+                assert sequence is not None
+                return (sequence, messages_of(sequence)) if sequence > known["sequence"] else None
+            try:
+                number, repeated = number_of(known, sequence, topic.name, self.name)
+            except AppendConflict:
+                # One that was fenced is told so.
+                self.run_check()
+                raise
+            return None if repeated else (number, messages_of(number))
+
+        known, appended = self.append_from(topic.kafka_name, topic.id, at, make)
+        return (known if appended or sequence == known["sequence"] else {**known, "offsets": {}}), appended
 
     def append_from(
-        self,
-        topic: str,
-        topic_id: str,
-        at: int,
-        make: Callable[[int], tuple[int, Mapping[int, Sequence[Outgoing]]]],
+        self, topic: str, topic_id: str, at: int, make: Callable[[Known], tuple[int, Messages] | None]
     ) -> tuple[Known, bool]:
-        """As `append`, of what `make(last sequence)` makes; of a shared one nobody else appends in between."""
+        """Append what `make(what is known)` makes, if it makes something; nobody else appends in between."""
         while True:
             with self.guard:
                 writer = self.writer()
                 known = self.known(topic_id)
-                sequence, messages = make(known["sequence"])
-                if sequence <= known["sequence"]:
-                    return (known if sequence == known["sequence"] else NOTHING), False
+                made = make(known)
+                if made is None:
+                    return known, False
                 try:
-                    return self._append(writer, topic, topic_id, sequence, messages, at), True
+                    return self._append(writer, topic, topic_id, *made, at), True
                 except Fenced:
                     if not self._shared:
                         self.run_check()
@@ -104,13 +157,13 @@ class NamedWriter:
         topic: str,
         topic_id: str,
         sequence: int,
-        messages: Mapping[int, Sequence[Outgoing]],
+        messages: Messages,
         at: int,
     ) -> Known:
         writer.begin()
         try:
             offsets: Ranges = writer.send(topic, messages, at // 1000) if messages else {}
-            known = {"sequence": sequence, "offsets": {str(n): list(ends) for n, ends in offsets.items()}, "at": at}
+            known = known_after(self.known(topic_id), sequence, offsets, at)
             said = Outgoing(self.key(topic_id).encode(), json.dumps(known).encode(), None)
             writer.send(self._commits.topic, {0: [said]}, at // 1000)
         except BaseException:

@@ -14,14 +14,14 @@ transaction with how far it looked. Readers pass over what they cannot read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from mainstem.clock import as_datetime
 from mainstem.log.kafka.kafka_codec import codec_of
-from mainstem.log.kafka.kafka_messages import Outgoing, time_of
+from mainstem.log.kafka.kafka_messages import time_of
+from mainstem.log.kafka.named_writer import Known, Messages
 from mainstem.log.kafka.partition_fetch import PartitionFetch
 from mainstem.log.rows import check_rows
 from mainstem.log.topic_settings import TopicSettings
@@ -69,10 +69,10 @@ class UnreadableTopic:
         writer = log.named_writer(run)
         target = log.create_topic(TopicSettings.of(unreadable_topic(topic.name), schema=SCHEMA))
 
-        def make(last: int) -> tuple[int, Mapping[int, Sequence[Outgoing]]]:
-            if end - 1 <= last:
-                return end - 1, {}
-            rows = self._rows(partition, last + 1, end)
+        def make(known: Known) -> tuple[int, Messages] | None:
+            if end - 1 <= known["sequence"]:
+                return None
+            rows = self._rows(partition, known["sequence"] + 1, end)
             checked = check_rows(rows, target.settings)
             return end - 1, {0: codec_of(target.settings).messages(checked)} if rows else {}
 

@@ -5,9 +5,9 @@ says where to go on. With a file for the rejected, such lines go there, each wit
 
     {"line": 17, "reason": "line 17 is not JSON", "text": "{\\"order_id\\": "}
 
-With a producer, the number of a batch's last line is its sequence. A batch also ends where the producer has come to in
-each partition, so that every batch lies wholly before or wholly after that: appending the same file again, or one that
-has grown since, appends each line once.
+With a producer, the number of a batch's last line is its sequence. A batch also ends with the last line that is in, and
+with that of a batch that was interrupted: appending the same file again, or one that has grown since, completes that
+batch and appends each line once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 import pyarrow as pa
 
 from mainstem.errors import IncompleteAppend, InvalidRows, MainstemError, SchemaMismatch
-from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.plain_values import column_values, plain_writer
 from mainstem.log.row_errors import NOTHING_WRITTEN
 from mainstem.log.rows import check_rows
@@ -50,14 +49,10 @@ _IN_WORDS = (
 )
 
 
-def reached_lines(producer: Producer, topic: Topic) -> set[int]:
-    """The last line that a producer has brought into each partition."""
-    backend = topic.backend
-    if isinstance(backend, EmbeddedTopic):
-        reached = {partition.last_sequence(producer.run.id) for partition in backend.store.partitions}
-    else:
-        reached = {producer.last_sequence(topic)}
-    return {line for line in reached if line > 0}
+def reached_lines(producer: Producer, topic: Topic) -> tuple[int, set[int]]:
+    """The last line that a producer has brought in, and the lines that end a batch of the same rows as before."""
+    done, incomplete = producer.last_sequence(topic), producer.incomplete_sequence(topic)
+    return done, {line for line in (done, incomplete) if line is not None and line > 0}
 
 
 class RejectedFile(AbstractContextManager["RejectedFile"]):
@@ -101,12 +96,11 @@ class RowAppend:
     def steps(self) -> Iterator[RowBatch]:
         """Append batch after batch; gives each back when it is in, so that a caller can show how far it has come."""
         self.next = self.start
-        cuts = reached_lines(self.producer, self.topic) if self.producer is not None else set()
-        # Without a key a batch lies in one partition, so what came before the last one is there whole.
-        done = max(cuts, default=0) if not self.topic.settings.key else 0
+        done, cuts = reached_lines(self.producer, self.topic) if self.producer is not None else (0, set())
         for batch in self._batches(cuts):
             with interrupt_afterwards():
-                if batch.last <= done:
+                # The last one is tried again: of one that an older release wrote it is not known whether it is complete.
+                if batch.last < done:
                     self.repeated += len(batch.numbers)
                 else:
                     try:

@@ -1,0 +1,148 @@
+"""NumberedAppends: the appends of producers to one topic, one after the other, each there once.
+
+An append may go to several partitions, and a crash may leave it in some of them. Each of its blocks says how many there
+are (`parts`), so that an incomplete one is known when the producer is opened again. It must be completed before a higher
+sequence comes: so only a producer's highest sequence can be incomplete, and who has it, has it last.
+
+Only the newest run of a producer may append, so what its partitions know of it changes by its own appends alone: it is
+read once, and again after an error or a transaction. Which run that is, is still asked under each partition's lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from mainstem.errors import AppendConflict
+from mainstem.log.embedded.partition_state import ProducerState
+from mainstem.log.embedded.pending import Pending
+from mainstem.log.embedded.topic_store import TopicStore
+from mainstem.log.producer_run import ProducerRun
+from mainstem.log.sequence_errors import incomplete_before, other_rows, out_of_order
+from mainstem.log.sequence_runs import NO_SEQUENCE, SequenceRuns
+
+__all__ = ["KnownAppends", "NumberedAppends"]
+
+DENSE_MAX = (1 << 32) - 1
+
+
+@dataclass(slots=True)
+class KnownAppends:
+    """What a topic has of one producer: the sequences that are complete, and the highest one, which may not be.
+
+    `parts` is 0 where it is not known: its blocks are of version 1. Then it counts as complete, but a repeat is offered to
+    the partitions once more.
+    """
+
+    runs: SequenceRuns = field(default_factory=SequenceRuns)
+    sequence: int = NO_SEQUENCE
+    parts: int = 0
+    partitions: int = 0
+    offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
+    appended_at: int = 0
+    transaction: int = 0
+
+    @classmethod
+    def of(cls, states: Mapping[int, ProducerState]) -> KnownAppends:
+        """What the partitions know together."""
+        known = cls(sequence=max((state.kept for state in states.values()), default=NO_SEQUENCE))
+        for number, state in states.items():
+            known.runs = known.runs.merged(state.runs)
+            if state.kept == known.sequence >= 0:
+                known.offsets[number] = state.base_offset, state.end_offset
+                known.appended_at = max(known.appended_at, state.appended_at)
+                known.parts = max(known.parts, state.parts)
+                known.partitions = max(known.partitions, state.partitions)
+        if known.incomplete is not None:
+            known.runs.cut_above(known.sequence - 1)
+        return known
+
+    @property
+    def incomplete(self) -> int | None:
+        """The highest sequence, if some partitions lack their part of it."""
+        return self.sequence if len(self.offsets) < self.parts else None
+
+    def is_repeat(self, sequence: int) -> bool:
+        """Whether it is there, complete, and nothing is to be done."""
+        return sequence in self.runs and (sequence != self.sequence or self.parts > 0)
+
+    def refusal(self, topic: str, producer: str, sequence: int) -> AppendConflict | None:
+        """Why this sequence may not be written now."""
+        if sequence < self.sequence:
+            return out_of_order(topic, producer, sequence, self.sequence)
+        if sequence > self.sequence and self.incomplete is not None:
+            return incomplete_before(topic, producer, sequence, self.incomplete)
+        return None
+
+    def placed_over(self, sequence: int, partitions: int) -> int:
+        """Over how many partitions its rows are placed: a repeat goes where the first one went."""
+        return self.partitions or partitions if sequence == self.sequence else partitions
+
+    def number(self, blocks: Mapping[int, Pending], topic: str, run: ProducerRun, sequence: int, over: int) -> None:
+        """Write into the blocks of an append what tells that it is one, and which."""
+        if sequence == self.incomplete and len(blocks) != self.parts:
+            raise other_rows(topic, run.name, sequence, self.parts, len(blocks))
+        dense = min(self.runs.dense_below(sequence), DENSE_MAX)
+        for pending in blocks.values():
+            pending.producer_id, pending.producer_epoch = run.id, run.epoch
+            pending.sequence, pending.parts, pending.partitions, pending.dense = sequence, len(blocks), over, dense
+
+    def note(self, blocks: Mapping[int, Pending], sequence: int, over: int, transaction: int) -> None:
+        """An append that is in all its partitions."""
+        self.runs.add(sequence, sequence - self.runs.dense_below(sequence))
+        self.sequence, self.parts, self.partitions, self.transaction = sequence, len(blocks), over, transaction
+        self.offsets = {number: (it.base_offset, it.end_offset) for number, it in blocks.items()}
+        self.appended_at = max(it.appended_at for it in blocks.values())
+
+
+class _Turn:
+    """Who of a run's threads is appending, and what is known between appends."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.lock = threading.Lock()
+        self.known: KnownAppends | None = None
+
+
+class NumberedAppends:
+    """One per topic and process. Thread-safe."""
+
+    def __init__(self, store: TopicStore) -> None:
+        self._store = store
+        self._guard = threading.Lock()
+        self._turns: dict[int, _Turn] = {}
+
+    def known(self, producer_id: int, epoch: int) -> KnownAppends:
+        """As the partitions have it now; no thread of this run is in the middle of an append."""
+        with self._turn(producer_id, epoch).lock:
+            return self._read(producer_id)
+
+    @contextmanager
+    def turn(self, run: ProducerRun, transaction: int) -> Iterator[KnownAppends]:
+        """The only append of this run to this topic for as long as it lasts; what is known before it."""
+        turn = self._turn(run.id, run.epoch)
+        with turn.lock:
+            # What was appended in a transaction may have been aborted since.
+            if turn.known is None or turn.known.transaction not in (0, transaction):
+                turn.known = self._read(run.id)
+            try:
+                yield turn.known
+            except BaseException:
+                turn.known = None
+                raise
+
+    def _turn(self, producer_id: int, epoch: int) -> _Turn:
+        with self._guard:
+            turn = self._turns.get(producer_id)
+            if turn is None or turn.epoch != epoch:
+                turn = self._turns[producer_id] = _Turn(epoch)
+            return turn
+
+    def _read(self, producer_id: int) -> KnownAppends:
+        self._store.refresh()
+        states = {
+            number: partition.producer_state(producer_id) for number, partition in enumerate(self._store.partitions)
+        }
+        return KnownAppends.of({number: state for number, state in states.items() if state is not None})

@@ -1,0 +1,70 @@
+"""SequenceRuns: which sequences of a producer a topic has, as runs without gaps."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+__all__ = ["NO_SEQUENCE", "RUNS_MAX", "SequenceRuns"]
+
+NO_SEQUENCE = -1
+
+# A producer that counts its appends has one run, whatever their number. One whose sequences have gaps has a run for each:
+# of these the last ones are remembered, about 4 KiB in a segment's state.
+RUNS_MAX = 256
+
+
+class SequenceRuns:
+    """Runs of sequences, first and last of each, in order; at most `RUNS_MAX`, the oldest are forgotten.
+
+    >>> runs = SequenceRuns([[0, 4]])
+    >>> runs.add(5, 5 - runs.dense_below(5))
+    >>> runs.add(9, 9 - runs.dense_below(9))
+    >>> runs.to_json(), 7 in runs, 3 in runs
+    ([[0, 5], [9, 9]], False, True)
+    """
+
+    __slots__ = ("_runs",)
+
+    def __init__(self, runs: Iterable[Iterable[int]] = ()) -> None:
+        self._runs = [(first, last) for first, last in runs]
+
+    @property
+    def last(self) -> int:
+        """The highest sequence; -1 if there is none."""
+        return self._runs[-1][1] if self._runs else NO_SEQUENCE
+
+    def __contains__(self, sequence: int) -> bool:
+        at = bisect_right(self._runs, sequence, key=lambda run: run[0])
+        return at > 0 and sequence <= self._runs[at - 1][1]
+
+    def dense_below(self, sequence: int) -> int:
+        """How many sequences directly below one are there without a gap; it is the highest, or will be."""
+        first, last = self._runs[-1] if self._runs else (sequence, sequence)
+        return sequence - first if first < sequence <= last + 1 else 0
+
+    def add(self, sequence: int, first: int) -> None:
+        """Add a run that ends with the highest sequence. The one before `first` is not there, whatever was known of it."""
+        self.cut_above(first - 2)
+        self._runs.append((first, sequence))
+        del self._runs[:-RUNS_MAX]
+
+    def cut_above(self, sequence: int) -> None:
+        """Forget all sequences above one."""
+        while self._runs and self._runs[-1][0] > sequence:
+            self._runs.pop()
+        if self._runs and self._runs[-1][1] > sequence:
+            self._runs[-1] = (self._runs[-1][0], sequence)
+
+    def merged(self, other: SequenceRuns) -> SequenceRuns:
+        """The sequences that either has. Where a run begins, it is known that the sequence before it is not there."""
+        found = SequenceRuns()
+        for first, last in sorted([*self._runs, *other._runs]):
+            if first <= found.last:
+                found._runs[-1] = (found._runs[-1][0], max(last, found.last))
+            else:
+                found.add(last, first)
+        return found
+
+    def to_json(self) -> list[list[int]]:
+        return [list(run) for run in self._runs]
