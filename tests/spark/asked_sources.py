@@ -27,6 +27,8 @@ class AskedSources:
         self._readers: list[Reader] = []
         # Where each source stands, as Spark would have written it down; None before the first batch.
         self._at: list[dict[str, Any] | None] = [None] * len(requests)
+        # Those of the last batch.
+        self.rows: list[dict[str, Any]] = []
         self.restart()
 
     def restart(self) -> None:
@@ -59,9 +61,10 @@ class AskedSources:
         for leaf, (start, end) in ends.items():
             reader = self._readers[leaf]
             for part in reader.partitions(start, end):
-                found += [n for rows in reader.read(part) for n in rows.column("n").to_pylist()]
+                found += [row for rows in reader.read(part) for row in rows.to_pylist()]
             self._at[leaf] = end
-        return sorted(found)
+        self.rows = found
+        return sorted(row["n"] for row in found)
 
     def batches(self, empty_max: int = 2) -> list[list[int]]:
         """All batches until there is nothing more."""

@@ -95,6 +95,25 @@ def test_describe_shows_how_far_a_flow_is_with_sealed_files(cli, stem, orders):
     )
 
 
+def test_a_flow_that_waits_for_a_transaction_names_it_and_its_process(cli, stem, big_orders):
+    folder = Path(FlowStore(stem.home, "big_orders").checkpoint(1), "cut")
+    folder.mkdir()
+    (folder / "note").write_text(
+        '{"waits": [[12, "orders", 1, 4711], [13, "orders", 0, null]], "torn": 2, "last_torn": [7, 9]}'
+    )
+
+    shown = cli("flow", "describe", "big_orders").out
+    facts = cli("flow", "describe", "big_orders", "--json").json
+
+    assert "transaction 12 of process 4711, open in orders, partition 1 and 1 more\n" in shown
+    assert "2 since it was started, the last: 7, 9;" in shown
+    assert facts["waits_for"][0] == {"transaction": 12, "topic": "orders", "partition": 1, "process": 4711}
+    assert facts["transactions_cut"] == 2
+    assert "running, waits" in cli("flow", "list").out
+    FlowStore(stem.home, "big_orders").end(big_orders, "stopped", [])
+    assert "waits for" not in cli("flow", "describe", "big_orders").out
+
+
 def test_describe_of_a_flow_that_failed_shows_the_cause(cli, stem, big_orders):
     FlowStore(stem.home, "big_orders").end(big_orders, "failed", ["mainstem.FlowFailed: it stopped", "Hint: Mend it."])
 

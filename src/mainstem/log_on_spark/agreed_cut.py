@@ -22,17 +22,18 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from mainstem.errors import Unavailable
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
-from mainstem.log_on_spark.flow_cut import FlowCut, FlowEnds, Holder, Positions, SourcePart
+from mainstem.log_on_spark.flow_cut import FlowCut, FlowEnds, Holder, Positions, SourcePart, readable_ends
 from mainstem.log_on_spark.flow_store import check_epoch
+from mainstem.log_on_spark.topic_glob import fitting
 from mainstem.log_on_spark.topic_request import TopicRequest
 
 __all__ = ["AgreedCut", "CutNote", "cut_note", "nested", "new_agreement", "positions", "write_sources"]
@@ -116,6 +117,8 @@ class AgreedCut:
         self._cut = FlowCut()
         self._round = 0
         self._asked = False
+        # Of which topics the others know that this source knows of them.
+        self._told: set[str] = set()
         self._note_left = CutNote()
         # Whether the last batch that this source planned has nothing because a transaction is not decided yet.
         self.waits = False
@@ -144,10 +147,12 @@ class AgreedCut:
             raise self._elsewhere()
         return {**starts, **mine}
 
-    def stand_at(self, at: Positions) -> None:
-        """Say where this source stands, where no plan says so."""
-        if not self._alone:
-            self._leave(f"start-{self._request.leaf}", {"round": self._round, "ends": nested(at)})
+    def stand_at(self, at: Positions, topics: Iterable[str] = ()) -> None:
+        """Say where this source stands, where no plan says so; and which topics it knows of, if it reads a pattern."""
+        if not self._alone and (not topics or set(topics) != self._told):
+            self._told = set(topics)
+            value = {"round": self._round, "ends": nested(at), "topics": sorted(self._told)}
+            self._leave(f"start-{self._request.leaf}", value)
 
     def begin(self, at: Mapping[int, Positions]) -> None:
         """Where all sources begin, by leaf: the first one that is asked knows it for all."""
@@ -179,6 +184,9 @@ class AgreedCut:
                 if (part := self._part(peer, plan)) is None:
                     return starts
                 parts[peer.leaf] = part
+        if any(self._unknown(part) for part in parts.values()):
+            # Found by the source itself when it is asked: until then a transaction may have written to it.
+            parts = {leaf: replace(part, ends={}) for leaf, part in parts.items()}
         found = self._cut.ends(parts)
         self._note(found)
         if not self._alone:
@@ -187,7 +195,15 @@ class AgreedCut:
             begun = {str(leaf): nested(part.starts) for leaf, part in parts.items()}
             planned = {str(leaf): nested(ends) for leaf, ends in at.items()}
             self._leave("plan", {"round": self._round, "starts": begun, "ends": planned})
-        return found.ends[self._request.leaf]
+        return {**starts, **found.ends[self._request.leaf]}
+
+    def _unknown(self, part: SourcePart) -> bool:
+        """Whether there are topics that another source will read and does not know of yet."""
+        if not part.request.pattern or part.request.leaf == self._request.leaf:
+            return False
+        known = _read(f"{self._folder}/start-{part.request.leaf}").get("topics", [])
+        names = fitting(part.request.topic, self._open_log().topic_names())
+        return not {*part.topics, *known}.issuperset(names)
 
     def _leave(self, name: str, value: Any) -> None:
         try:
@@ -210,11 +226,8 @@ class AgreedCut:
         log = self._open_log()
         names = {name for name, _ in starts} if peer.pattern else {peer.topic}
         topics = {name: log.open_topic(name) for name in sorted(names & set(log.topic_names()))}
-        lanes = {(name, number) for name, topic in topics.items() for number in range(topic.settings.partitions)}
-        if peer.pattern:
-            # One that was added joins when that source is asked.
-            lanes &= set(starts)
-        return SourcePart(peer, topics, starts, {(name, number): topics[name].latest(number) for name, number in lanes})
+        ends = {(name, number): end for name, topic in topics.items() for number, end in readable_ends(topic).items()}
+        return SourcePart(peer, topics, starts, ends)
 
     def _note(self, found: FlowEnds) -> None:
         self.waits = bool(found.held)

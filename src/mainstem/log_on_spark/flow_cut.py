@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
+from mainstem.log.log import TopicBackend
 from mainstem.log.transaction_cut import Reached, TooLarge, TransactionCut, Unstable
 from mainstem.log.transaction_spans import TransactionSpans
 from mainstem.log_on_spark.batch_cut import BatchCut, Lane
 from mainstem.log_on_spark.topic_request import TopicRequest
 
-__all__ = ["FlowCut", "FlowEnds", "Holder", "Positions", "SourcePart"]
+__all__ = ["FlowCut", "FlowEnds", "Holder", "Positions", "SourcePart", "readable_ends"]
 
 # Topic and partition -> offset.
 Positions = dict[tuple[str, int], int]
@@ -46,6 +47,16 @@ class SourcePart:
 
     def begin(self, lane: tuple[str, int]) -> int:
         return self.starts.get(lane, 0)
+
+
+def readable_ends(topic: TopicBackend) -> dict[int, int]:
+    """How far each partition of a topic can be read, also those that are added meanwhile."""
+    while True:
+        count = topic.settings.partitions
+        ends = {number: topic.latest(number) for number in range(count)}
+        # A transaction that can be read in one of them may have written to one that was added before it.
+        if topic.settings.partitions == count:
+            return ends
 
 
 class Holder(NamedTuple):

@@ -33,7 +33,7 @@ from mainstem.log.watermark import NO_TIME
 from mainstem.log_on_spark.agreed_cut import AgreedCut
 from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
 from mainstem.log_on_spark.batch_cut import BatchCut, Lane
-from mainstem.log_on_spark.flow_cut import Positions
+from mainstem.log_on_spark.flow_cut import Positions, readable_ends
 from mainstem.log_on_spark.flow_store import check_epoch
 from mainstem.log_on_spark.option_values import from_text
 from mainstem.log_on_spark.passed_tokens import PassedTokens
@@ -191,7 +191,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._limit = _ends(open_backend(self._request))
+        self._limit = readable_ends(open_backend(self._request))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         backend = self._check()
@@ -272,7 +272,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends if self._request.cuts is None else {number: starts.get(number, 0) for number in ends}
 
     def _ends(self, backend: TopicBackend) -> dict[int, int]:
-        return _ends(backend) if self._limit is None else self._limit
+        return readable_ends(backend) if self._limit is None else self._limit
 
     def _cut(self, backend: TopicBackend, starts: dict[int, int], ends: dict[int, int]) -> dict[int, int]:
         lanes = {number: Lane(backend, number) for number in ends}
@@ -301,7 +301,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         backend = open_backend(self._request)
-        return self._offset(backend, _ends(backend))
+        return self._offset(backend, readable_ends(backend))
 
     def stop(self) -> None:
         if self._waking is not None:
@@ -317,10 +317,6 @@ def _first_offsets(request: TopicRequest, backend: TopicBackend) -> dict[int, in
     if isinstance(start, dict):
         start = as_datetime(start["at"]) if "at" in start else {int(number): at for number, at in start.items()}
     return offsets_at("earliest", reads, numbers) | offsets_at(start, reads, numbers)
-
-
-def _ends(backend: TopicBackend) -> dict[int, int]:
-    return {number: backend.latest(number) for number in range(backend.settings.partitions)}
 
 
 def _beyond(starts: Mapping[int, int], ends: Mapping[int, int]) -> bool:

@@ -31,7 +31,7 @@ from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import NO_TIME
 from mainstem.log_on_spark.agreed_cut import AgreedCut, nested, positions
 from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
-from mainstem.log_on_spark.flow_cut import Positions
+from mainstem.log_on_spark.flow_cut import Positions, readable_ends
 from mainstem.log_on_spark.flow_store import check_epoch
 from mainstem.log_on_spark.read_since import ReadSince
 from mainstem.log_on_spark.row_condition import condition_mask
@@ -78,13 +78,16 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _log(self) -> EmbeddedLog:
         return open_log(self._request.home)
 
+    def _names(self) -> list[str]:
+        return fitting(self._request.topic, self._log().topic_names())
+
     def _topics(self, refused: dict[str, str]) -> dict[str, EmbeddedTopic]:
         """The topics that fit; of the others the reason is added to `refused`, and noted."""
         log = self._log()
         plain = pa.schema([field for field in self._schema if field.name not in (TOPIC, "record")])
         event_time = None if self._request.delay is None else self._event_time()
         found = {}
-        for name in fitting(self._request.topic, log.topic_names()):
+        for name in self._names():
             if name in refused:
                 continue
             backend = log.open_topic(name)
@@ -137,6 +140,10 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topics = self._topics(refused)
             self._check_same(topics, start)
             ends = _ends(topics)
+        if self._limit is None and set(self._names()) - {*topics, *refused}:
+            # Made after the others were looked at. A transaction that can be read there may have written to it.
+            topics = self._topics(refused)
+            ends |= {lane: end for lane, end in _ends(topics).items() if lane not in ends}
         ends = {lane: end for lane, end in ends.items() if lane[0] in topics}
         noted = dict(start.get("cleaned", {}))
         fresh = [lane for lane in ends if lane not in at]
@@ -148,9 +155,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             cut = self._agreed.ends(topics, at, ends)
         else:
             cut = {lane: given.get(lane, at[lane]) for lane in ends}
-            if fresh:
-                # Who plans the next batch knows of them.
-                self._agreed.stand_at(at | cut)
+            # Who plans the next batch waits until it knows of all topics.
+            self._agreed.stand_at(at | cut, [*topics, *refused])
         if self._agreed.waits and self._limit is None:
             self._wait(topics)
         read_since = {name: ReadSince(topics[name], noted.get(name)) for name in topics}
@@ -302,8 +308,4 @@ def _ids(topics: Mapping[str, EmbeddedTopic]) -> dict[str, str]:
 
 
 def _ends(topics: Mapping[str, EmbeddedTopic]) -> Positions:
-    return {
-        (name, number): backend.latest(number)
-        for name, backend in topics.items()
-        for number in range(backend.settings.partitions)
-    }
+    return {(name, number): end for name, backend in topics.items() for number, end in readable_ends(backend).items()}

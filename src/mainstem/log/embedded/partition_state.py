@@ -77,7 +77,7 @@ class DecidedTransaction:
     ranges: list[list[int]]
 
 
-def committed_spans(decided: Mapping[int, DecidedTransaction], start: int = 0) -> TransactionSpans:
+def committed_spans(decided: dict[int, DecidedTransaction], start: int = 0) -> TransactionSpans:
     """Where the committed ones among them wrote, of those with a marker from `start` on."""
     return TransactionSpans.of(_committed(decided, start))
 

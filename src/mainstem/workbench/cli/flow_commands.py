@@ -54,7 +54,7 @@ def list_flows(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
             ],
             (
                 [
-                    it.flow, it.state, "" if it.pid is None else str(it.pid), it.sink, _batch(it), *_last(it),
+                    it.flow, f"{it.state}, waits" if it.waits else it.state, "" if it.pid is None else str(it.pid), it.sink, _batch(it), *_last(it),
                     *lag_cells(it.lag),
                 ]
                 for it in found
@@ -100,6 +100,8 @@ def _show(it: FlowFacts) -> None:
         ("last batch", _batch(it)),
         ("watermark", moment(last.get("watermark"), none="none")),
         *([("held back by", _holder(it))] if it.holders else []),
+        *([("waits for", it.waits)] if it.waits else []),
+        *([("transactions cut", _cut(it))] if it.transactions.torn else []),
         ("keeps", _state(last)),
         *([("sealed files", _files(it.history))] if it.history is not None else []),
         ("checkpoint", it.checkpoint),
@@ -135,6 +137,11 @@ def _files(history: HistoryStanding) -> str:
     if history.over:
         return f"{counted(history.rows, 'row')} were read from them, natively; since then it reads the topic"
     return f"{counted(history.rows_in)} of {counted(history.rows, 'row')} read from them, natively; then it reads the topic"
+
+
+def _cut(it: FlowFacts) -> str:
+    last = ", ".join(map(str, it.transactions.last_torn))
+    return f"{counted(it.transactions.torn)} since it was started, the last: {last}; they overlap further than a batch may reach"
 
 
 def _holder(it: FlowFacts) -> str:
@@ -187,6 +194,8 @@ def _to_json(it: FlowFacts) -> dict[str, Any]:
         "checkpoint": it.checkpoint,
         "stages": [dict(vars(stage)) for stage in it.stages],
         "watermark_holders": [dict(vars(holder)) for holder in it.holders],
+        "waits_for": [wait._asdict() for wait in it.transactions.waits] if it.waits else [],
+        "transactions_cut": it.transactions.torn,
         "sealed_files_first": None if it.history is None else dict(vars(it.history)),
     }
 

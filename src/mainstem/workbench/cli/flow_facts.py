@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mainstem.errors import FlowNotFound, InvalidName, TopicNotFound, did_you_mean
 from mainstem.log.lag import Lag
 from mainstem.log.topic import Topic
+from mainstem.log_on_spark.agreed_cut import CutNote, cut_note
 from mainstem.log_on_spark.checkpoint_offsets import batch_offsets, last_batch, source_offsets
 from mainstem.log_on_spark.flow_store import FlowStore, flow_names, running_in
 from mainstem.log_on_spark.history_standing import HistoryStanding, history_standing
@@ -70,6 +71,18 @@ class FlowFacts:
     holders: tuple[HolderFacts, ...] = ()
     # The sealed files that it read before it went live; None if it read none.
     history: HistoryStanding | None = None
+    # Which transactions its run waits for, and which ones it had to cut.
+    transactions: CutNote = field(default_factory=CutNote)
+
+    @property
+    def waits(self) -> str:
+        """What a flow that runs waits for; empty if it does not."""
+        if self.state != "running" or not self.transactions.waits:
+            return ""
+        first, *others = self.transactions.waits
+        owner = "" if first.process is None else f" of process {first.process}"
+        more = f" and {len(others)} more" if others else ""
+        return f"transaction {first.transaction}{owner}, open in {first.topic}, partition {first.partition}{more}"
 
     @property
     def lag(self) -> Lag:
@@ -110,6 +123,7 @@ def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any
         stages=tuple(stage_facts(checkpoint)),
         holders=tuple(watermark_holders(stem, checkpoint)),
         history=history_standing(checkpoint),
+        transactions=cut_note(checkpoint),
     )
 
 
