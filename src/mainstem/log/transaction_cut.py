@@ -156,9 +156,10 @@ class TransactionCut(Generic[L]):
     def torn(self, ends: Mapping[L, int]) -> list[int]:
         """The transactions that are half in: what makes these ends inconsistent."""
         there = self._array(ends)[self._lane]
-        begun = np.unique(self._transaction[self._firsts < there])
-        open_ended = np.unique(self._transaction[self._ends > there])
-        return [int(number) for number in self._numbers[np.intersect1d(begun, open_ended)]]
+        begun, missed = np.zeros((2, len(self._numbers)), np.bool_)
+        begun[self._transaction[self._firsts < there]] = True
+        missed[self._transaction[self._ends > there]] = True
+        return [int(number) for number in self._numbers[begun & missed]]
 
     def _fresh_spans(self, found: list[Numbers], seen: npt.NDArray[np.bool_]) -> Numbers:
         """The spans of the transactions among these that were not seen before, which are from now on."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +35,11 @@ class TransactionSpans(NamedTuple):
         """
         table = np.array(list(rows), np.int64).reshape(-1, 3)
         return cls(table[:, 0], table[:, 1], table[:, 2])
+
+    @classmethod
+    def joined(cls, parts: Sequence[TransactionSpans]) -> TransactionSpans:
+        """One after the other."""
+        return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True))) if parts else NO_SPANS
 
     @classmethod
     def together(cls, parts: Iterable[TransactionSpans]) -> TransactionSpans:

@@ -140,7 +140,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topics = self._topics(refused)
             self._check_same(topics, start)
             ends = _ends(topics)
-        if self._limit is None and set(self._names()) - {*topics, *refused}:
+        if self._limit is None and not self._request.log and set(self._names()) - {*topics, *refused}:
             # Made after the others were looked at. A transaction that can be read there may have written to it.
             topics = self._topics(refused)
             ends |= {lane: end for lane, end in _ends(topics).items() if lane not in ends}
@@ -152,7 +152,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if name not in start["topics"] and (begun := ReadSince.beginning(topics[name])) is not None:
                 noted[name] = begun
         if given is None:
-            cut = self._agreed.ends(topics, at, ends)
+            cut = self._cut(topics, at, ends)
         else:
             cut = {lane: given.get(lane, at[lane]) for lane in ends}
             # Who plans the next batch waits until it knows of all topics.
@@ -197,6 +197,9 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return NO_TIME
         found = [topics[name].watermark_from(ends, delay) for name, ends in by_topic(at, topics) if any(ends.values())]
         return min(found, default=NO_TIME)
+
+    def _cut(self, topics: Mapping[str, EmbeddedTopic], at: Positions, ends: Positions) -> Positions:
+        return self._agreed.ends(topics, at, ends)
 
     def _hold(self, topics: Mapping[str, EmbeddedTopic], at: Positions, ends: Positions) -> None:
         """As the source of one topic does, before Spark notes the batch down."""

@@ -6,6 +6,7 @@ import mainstem
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.embedded.manifest import Manifest, SealedEntry, decode_manifest, encode_manifest
 from mainstem.log.keep_rule import Keep
+from mainstem.log.rows import check_rows
 
 ALL = (0, 1 << 62)
 
@@ -14,7 +15,8 @@ def spans(stem: mainstem.Mainstem, partition: int, start: int = 0) -> list[tuple
     backend = stem.log.open_topic("t")
     assert isinstance(backend, EmbeddedTopic)
     found = backend.transaction_spans(partition, start, 1 << 62, ALL)
-    return sorted(found.rows())
+    # What is in two files may be named twice.
+    return sorted(set(found.rows()))
 
 
 def test_they_stay_known_when_blocks_are_sealed(tmp_path):
@@ -23,10 +25,7 @@ def test_they_stay_known_when_blocks_are_sealed(tmp_path):
 
         def append(transaction, partition, *numbers):
             rows = [{"n": number} for number in numbers]
-            backend = topic.backend
-            from mainstem.log.rows import check_rows
-
-            backend.append(check_rows(rows, topic.settings), partition=partition, transaction=transaction.id)
+            topic.backend.append(check_rows(rows, topic.settings), partition=partition, transaction=transaction.id)
 
         assert spans(stem, 0) == []
         one, two, undone = stem.transaction(), stem.transaction(), stem.transaction()

@@ -31,7 +31,7 @@ from mainstem.log.embedded.sealed_segment import noted_spans, read_sealed, read_
 from mainstem.log.embedded.segment_index import SegmentIndex
 from mainstem.log.embedded.state_scan import StateScan
 from mainstem.log.embedded.topic_schemas import Reading, TopicSchemas
-from mainstem.log.transaction_spans import NO_SPANS, TransactionSpans
+from mainstem.log.transaction_spans import TransactionSpans
 
 T = TypeVar("T")
 
@@ -117,12 +117,14 @@ class PartitionReader:
         found = []
         if head.transactions_end > max(start, self.partition.manifest_file.read().end):
             found.append(self._with_state(lambda state, _: state.spans_from(start)))
-        for entry in self.partition.manifest_file.read().segments:
-            if entry.transactions and entry.end > start:
+        segments = self.partition.manifest_file.read().segments
+        for entry in segments[bisect.bisect_right(segments, start, key=lambda entry: entry.end) :]:
+            if entry.transactions:
                 low, high = entry.transactions
                 if entry.base < end or (low <= numbers[1] and high >= numbers[0]):
-                    found.append(self._noted(entry))
-        return TransactionSpans.together(found) if found else NO_SPANS
+                    noted = self._noted(entry)
+                    found.append(noted.only(noted.ends > start))
+        return TransactionSpans.joined(found)
 
     def _noted(self, entry: SealedEntry) -> TransactionSpans:
         known = self._spans.get(entry.file)
