@@ -112,6 +112,15 @@ def show_duration(duration: timedelta) -> str:
     return " ".join(words) or "0 seconds"
 
 
+def show_span(microseconds: int | None) -> str | None:
+    """The same for microseconds; None for none.
+
+    >>> show_span(90_000_000)
+    '1 minute 30 seconds'
+    """
+    return None if microseconds is None else show_duration(timedelta(microseconds=microseconds))
+
+
 def parse_size(value: str, *, setting: str = "size") -> int:
     """The number of bytes written in `value`; `setting` is what an error calls it.
 

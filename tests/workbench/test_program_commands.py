@@ -53,11 +53,13 @@ def test_check_shows_every_flow_and_starts_none(cli):
         "  reads  orders: order_id, store, amount, placed_at (4 of 5 columns)",
         "  keeps  nothing from one batch to the next",
         "  into   topic big_orders, each row once (output mode update)",
+        "  run    new, 3 rows to read",
         "",
         "per_store",
         "  reads  orders: store (1 of 5 columns)",
         "  keeps  aggregate: STATE GROWS WITHOUT BOUND",
         "  into   view per_store, rows as they change (output mode update)",
+        "  run    new, 3 rows to read",
         "",
         "2 flows, 1 warning; nothing was started",
     ]
@@ -102,7 +104,7 @@ def test_check_finds_what_is_wrong_and_names_the_line(cli, place):
 
 
 @pytest.mark.usefixtures("spark", "shop")
-def test_run_until_idle_fills_the_sinks_and_says_where_it_stands(cli, stem):
+def test_run_until_idle_fills_the_sinks_and_says_where_it_stands(cli, stem, place):
     said = cli("run", "shop.py", "--until-idle", "--json")
 
     assert (said.status, said.err) == (0, "")
@@ -118,6 +120,21 @@ def test_run_until_idle_fills_the_sinks_and_says_where_it_stands(cli, stem):
         "big_orders": "stopped",
         "per_store": "stopped",
     }
+
+    assert [flow["run"]["outcome"] for flow in cli("check", "shop.py", "--json").json["flows"]] == ["unchanged"] * 2
+    changed = PROGRAM.replace(
+        'groupBy("store").agg(F.count("*")', 'groupBy("store").agg(F.max("amount").cast("bigint")'
+    )
+    (place / "changed.py").write_text(changed.replace("amount > 20", "amount > 30"))
+    checked = cli("check", "changed.py")
+    assert [line for line in checked.out.splitlines() if line.startswith("  run")] == [
+        "  run    unchanged",
+        "  run    must be rebuilt, 3 rows to read: aggregate: of count(1) -> CAST(max(amount) AS BIGINT)",
+    ]
+    assert checked.err.splitlines()[-1] == (
+        'Warning: flow "per_store" cannot continue with its checkpoint. Make a new version beside the live one: '
+        "mainstem view rebuild per_store --program FILE. That replays 3 rows."
+    )
 
     stem.topic("orders").append([{"order_id": "o-4", "store": "Rome", "amount": 99.0}])
     again = cli("run", "shop.py", "--until-idle", "--flow", "big_orders")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainstem.errors import Conflict
-from mainstem.flows.kept_state import state_is_taken
+from mainstem.flows.plan_changes import plan_changes
 from mainstem.log_on_spark.checkpoint_offsets import last_batch, source_offsets
 from mainstem.log_on_spark.read_since import check_no_deletions_missed
 from mainstem.log_on_spark.topic_glob import fitting
@@ -25,15 +25,12 @@ def check_code(planned: PlannedFlow, known: dict[str, Any], checkpoint: str, log
     if before is None or last_batch(checkpoint, "offsets") is None:
         return
     _check_sink(planned, known.get("sink"))
-    # A part that an older Mainstem did not write down fits.
-    before = {**planned.plan, **before}
-    if before == planned.plan:
-        return
-    if state_is_taken(planned, before):
+    refused = [change.text for change in plan_changes(before, planned) if not change.taken]
+    if not refused:
         return
     raise Conflict(
         f'flow "{planned.name}" was changed in a way that its checkpoint cannot take',
-        detail=f"{_difference(before, planned.plan)} What it has kept so far belongs to the flow as it was.",
+        detail=f"What changed: {'; '.join(refused)}. What it has kept so far belongs to the flow as it was.",
         hint=f"{way_out(planned)} That replays {rows_to_replay(log, planned):,} rows.",
     )
 
@@ -96,30 +93,6 @@ def rows_to_replay(log: Log, planned: PlannedFlow) -> int:
         backend = log.open_topic(name)
         rows += sum(backend.latest(p) - backend.earliest(p) for p in range(backend.settings.partitions))
     return rows
-
-
-def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    if before["sources"] != now["sources"]:
-        return f"It read {_list(before['sources'])}, and now reads {_list(now['sources'])}."
-    old, new = ([_shown(kept) for kept in plan["operators"]] for plan in (before, now))
-    gone, come = [kept for kept in old if kept not in new], [kept for kept in new if kept not in old]
-    if old == new and before.get("places") != now.get("places"):
-        gone, come = (
-            [", ".join(place) for place in plan["places"] if place not in other["places"]]
-            for plan, other in ((before, now), (now, before))
-        )
-        return f"What it keeps lay in this order: {_list(gone)}; and now in this: {_list(come)}."
-    return f"It kept {_list(gone or old)}, and now keeps {_list(come or new)}."
-
-
-def _list(things: list[str]) -> str:
-    return ", ".join(things) or "nothing"
-
-
-def _shown(kept: dict[str, Any]) -> str:
-    by = f" by {', '.join(kept['by'])}" if kept.get("by") else ""
-    of = f" of {', '.join(kept['of'])}" if kept.get("of") else ""
-    return f"{kept['operator']}{of}{by}"
 
 
 def way_out(planned: PlannedFlow) -> str:

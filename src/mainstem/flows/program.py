@@ -171,7 +171,12 @@ class Program:
         names = {number: leaf.source for number, leaf in leaves.items()}
         plan = fingerprint(rows, names)
         plan["operators"] += [
-            {"operator": stage.name, "of": dict(stage.spec.definition), **stage.spec.engine.described()}
+            {
+                "operator": stage.name,
+                "of": dict(stage.spec.definition),
+                "parameters": dict(stage.spec.parameters),
+                **stage.spec.engine.described(),
+            }
             for stage in stages
         ]
         return PlannedFlow(

@@ -139,10 +139,16 @@ def fingerprint(rows: DataFrame, sources: Mapping[int, str]) -> dict[str, Any]:
     other, without a word.
     """
     plan = rows._jdf.queryExecution().analyzed()
-    leaves = [leaf for node in _nodes(plan) if (leaf := _leaf_of(node)) is not None]
+    leaves = [(leaf, node) for node in _nodes(plan) if (leaf := _leaf_of(node)) is not None]
     kept = [_kept(node) for node in _nodes(plan) if _keeps(node)]
     placed = [_places(node) for node in _nodes(optimized(rows)) if _keeps(node)]
-    return {"sources": [sources[leaf] for leaf in leaves], "operators": kept, "places": placed}
+    return {
+        "sources": [sources[leaf] for leaf, _ in leaves],
+        # By how much the watermark of each is behind, in microseconds; None where it has none.
+        "watermarks": [json.loads(node.extraOptions().get(OPTION)).get("delay") for _, node in leaves],
+        "operators": kept,
+        "places": placed,
+    }
 
 
 def _keeps(node: Any) -> bool:

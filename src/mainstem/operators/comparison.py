@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mainstem.durations import Duration, duration_us, show_duration
+from mainstem.durations import Duration, duration_us, show_duration, show_span
 from mainstem.errors import Invalid
 from mainstem.log.record import RECORD_MARK
 from mainstem.log.watermark import NO_TIME, WATERMARKED_RECORD
@@ -98,6 +98,7 @@ def _planned(
         plan.arrow,
         bounded_by=f"a result is forgotten when the watermark is {kept_for} past the end of its window",
         definition={"by": list(names)},
+        parameters={"earlier": show_span(span), "by": list(names), "lateness": show_span(corrected)},
     )
     return spec, _shown(schema, names, values)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from mainstem.durations import Duration, duration_us, show_duration
+from mainstem.durations import Duration, duration_us, show_duration, show_span
 from mainstem.errors import Invalid
 from mainstem.log.record import RECORD_MARK
 from mainstem.log.watermark import WATERMARKED_RECORD
@@ -69,7 +69,8 @@ def _planned(
         check_column(on, schema, "dedupe")
     names = by_names(by, schema, "dedupe")
     check_record(schema, "dedupe")
-    keyed = KeyedRows(schema, names, on or event_time_of(schema, "dedupe"))
+    time = on or event_time_of(schema, "dedupe")
+    keyed = KeyedRows(schema, names, time)
     record = record_field(schema)
     if rows.isStreaming:
         _check_watermark(record)
@@ -83,6 +84,7 @@ def _planned(
         bounded_by=f"what was kept is forgotten when the watermark is {remembered_for} past it",
         late_names={f"by_{place}": name for place, name in enumerate(names)},
         definition={"by": list(names)},
+        parameters={"by": list(names), "within": show_span(span), "on": time},
     )
     columns = [Shown(f"row.{field.name}", field) for field in schema if record is None or field.name != record.name]
     return spec, [*columns, Shown("record", pa.field("record", WATERMARKED_RECORD, metadata=RECORD_MARK))]

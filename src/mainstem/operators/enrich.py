@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from mainstem.durations import Duration, duration_us, show_duration
+from mainstem.durations import Duration, duration_us, show_duration, show_span
 from mainstem.errors import Invalid
 from mainstem.log.record import RECORD_MARK
 from mainstem.log.watermark import WATERMARKED_RECORD
@@ -21,7 +21,7 @@ from mainstem.operators.joins.join_rows import JoinSide
 from mainstem.operators.joins.join_terms import LEFT, RIGHT
 from mainstem.operators.joins.latest_engine import LatestEngine
 from mainstem.operators.stage.frame_columns import Shown, by_names, check_record, columns_of, record_field, shaped
-from mainstem.operators.stage.stage import Preparation, StageSpec, remembered, staged_together
+from mainstem.operators.stage.stage import Parameter, Preparation, StageSpec, remembered, staged_together
 from mainstem.operators.tables.changing import TableSource, is_changing, table_source
 from mainstem.operators.windows.window_time import RowTime
 
@@ -155,12 +155,31 @@ def _planned(
         bounded_by=bound,
         late_names={f"by_{place}": key for place, key in enumerate(facts.on)},
         definition={"on": dict(on), "how": how},
+        parameters=_parameters(engine, on, how, times),
         others=(Preparation(versions.native, versions.arrow),),
         packed=engine.input_schema if facts.packable and versions.packable else None,
     )
     columns = [Shown(f"left.{field.name}", field) for field in facts.fields]
     columns += [Shown(f"right.{field.name}", _plain(field)) for field in versions.fields if field.name not in shared]
     return spec, [*columns, Shown("version", pa.field("version", VERSION)), Shown("record", _RECORD)]
+
+
+def _parameters(
+    engine: LatestEngine | EnrichEngine, on: Mapping[str, str], how: str, times: tuple[RowTime | None, RowTime | None]
+) -> dict[str, Parameter]:
+    """As they take effect; of a table, from when on its rows are valid."""
+    facts, versions = times
+    given: dict[str, Parameter] = {
+        "table": "valid from its changes on" if versions is None else f"valid from {versions.title}",
+        "on": dict(on),
+        "how": how,
+    }
+    if isinstance(engine, LatestEngine):
+        return given | {"at": "latest", "wait": None, "corrections": "ignore", "lateness": None}
+    assert facts is not None
+    corrections = "re-emit" if engine.corrected else "ignore"
+    spans = {"wait": show_span(engine.wait), "lateness": show_span(engine.lateness)}
+    return given | {"at": facts.title, "corrections": corrections} | spans
 
 
 def _fact_time(schema: pa.Schema, at: str | Latest | None) -> RowTime | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from mainstem.durations import Duration, duration_us, show_duration
+from mainstem.durations import Duration, duration_us, show_duration, show_span
 from mainstem.errors import Invalid, did_you_mean
 from mainstem.operators.joins.join_columns import check_keys, join_columns, key_names, sides_of
 from mainstem.operators.joins.join_engine import JoinEngine
@@ -14,7 +14,7 @@ from mainstem.operators.joins.join_results import JoinLate, JoinResults
 from mainstem.operators.joins.join_rows import JoinSide
 from mainstem.operators.joins.join_terms import HOW, LEFT, RIGHT, How, JoinTerms
 from mainstem.operators.stage.frame_columns import Shown, columns_of, shaped
-from mainstem.operators.stage.stage import Preparation, StageSpec, remembered, staged_together
+from mainstem.operators.stage.stage import Parameter, Preparation, StageSpec, remembered, staged_together
 from mainstem.operators.tables.changing import is_changing
 from mainstem.operators.tables.table_join import table_join
 
@@ -102,11 +102,29 @@ def _planned(
         bounded_by=_bound(terms),
         late_names={f"by_{place}": key for place, key in enumerate(sides[LEFT].on)},
         definition={"on": dict(on), "how": terms.how},
+        parameters=_parameters(on, terms, sides),
+        # How many others a row meets is decided when it comes; it is kept all the same.
+        changeable=frozenset({"limit"}),
         others=(Preparation(sides[RIGHT].native, sides[RIGHT].arrow),),
         behind=terms.behind,
         packed=engine.input_schema if all(side.packable for side in sides) else None,
     )
     return spec, columns
+
+
+def _parameters(on: Mapping[str, str], terms: JoinTerms, sides: tuple[JoinSide, JoinSide]) -> dict[str, Parameter]:
+    """As they take effect."""
+    return {
+        "on": dict(on),
+        "within": None
+        if not terms.bounded
+        else [f"{show_span(terms.before)} before", f"{show_span(terms.after)} after"],
+        "how": terms.how,
+        "lateness": show_span(terms.lateness),
+        "state": "bounded" if terms.bounded else "unbounded",
+        "limit": terms.limit,
+        "at": [side.time.title for side in sides if side.time is not None],
+    }
 
 
 def _terms(

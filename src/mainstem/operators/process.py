@@ -63,8 +63,9 @@ def _planned(schema: pa.Schema, by: str | Sequence[str], using: type[Process]) -
         )
     engine = ProcessEngine(using, tuple(keyed.by_fields), output, StateText(using.State), keyed.watermarked)
     spec = StageSpec(
-        "process", engine, keyed.native, keyed.arrow, bounded_by=using.bounded_by, definition={"by": list(keyed.by)}
-    )
+        "process", engine, keyed.native, keyed.arrow, bounded_by=using.bounded_by, definition={"by": list(keyed.by)},
+        parameters={"by": list(keyed.by), "using": using.__name__},
+    )  # fmt: skip
     columns = [
         Shown(f"o_{place}", column.with_metadata(EVENT_TIME_MARK if column.name == using.event_time else None))
         for place, column in enumerate(output)

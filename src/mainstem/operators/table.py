@@ -82,6 +82,7 @@ def _planned(
         plan.arrow,
         bounded_by=f"one row for each {', '.join(names)}{', also of one that was deleted' if order_by else ''}",
         definition={"key": list(names), "newest": f"the last in the log{by}"},
+        parameters={"key": list(names), "order_by": order_by},
         packed=plan.input_schema if plan.packable else None,
     )
     return spec, [Shown(f"row.{field.name}", field) for field in fields], names

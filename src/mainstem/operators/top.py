@@ -10,7 +10,7 @@ import pyarrow as pa
 from mainstem.errors import Invalid
 from mainstem.operators.aggregates.aggregate_text import computed
 from mainstem.operators.stage.frame_columns import Shown, by_names, check_record, columns_of, scripted
-from mainstem.operators.stage.stage import StageSpec, remembered, staged
+from mainstem.operators.stage.stage import Parameter, StageSpec, remembered, staged
 from mainstem.operators.tables.changed_rows import ChangedRows
 from mainstem.operators.tables.changing import check_hashable, row_columns, shown_changes
 from mainstem.operators.tables.row_order import read_order
@@ -98,10 +98,12 @@ def _planned(rows: DataFrame, count: int, by: str | Sequence[str], order: Any) -
     row = tuple(field.name for field in fields)
     changed = ChangedRows(wide, names, hashed=(row,), kept=tuple(found.values), row=row)
     engine = TopEngine(count, changed.row_type, types, found.parts)
-    definition = {"top": count, "by": list(names), "order": [part.text for part in found.parts]}
+    definition: dict[str, Any] = {"top": count, "by": list(names), "order": [part.text for part in found.parts]}
+    parameters: dict[str, Parameter] = {"count": count, "by": definition["by"], "order": definition["order"]}
     spec = StageSpec(
-        "top", engine, changed.native, changed.arrow, bounded_by="the rows of the table", definition=definition
-    )
+        "top", engine, changed.native, changed.arrow, bounded_by="the rows of the table", definition=definition,
+        parameters=parameters,
+    )  # fmt: skip
     return _Plan(spec, [Shown(f"row.{field.name}", field) for field in fields], found.values, wide)
 
 

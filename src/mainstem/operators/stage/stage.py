@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchStages",
+    "Parameter",
     "Preparation",
     "Stage",
     "StageSpec",
@@ -44,6 +45,9 @@ __all__ = [
     "staged",
     "staged_together",
 ]
+
+# A value as JSON has it.
+Parameter: TypeAlias = "str | int | Sequence[str] | Mapping[str, str] | None"
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,10 @@ class StageSpec:
     late_units: tuple[str, ...] = ()
     # What the program says the state is of: its key, its windows, its aggregates. Other ones cannot go on with it.
     definition: Mapping[str, Any] = field(default_factory=dict)
+    # Every parameter that the operator was given, as it takes effect and as a person reads it. State that was kept by another
+    # value does not fit, unless the parameter is one of those that decide nothing about the state.
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    changeable: frozenset[str] = frozenset()
     # What the watermark of its batches is about: event times, or append times.
     time: Literal["event", "append"] = "event"
     # How the further inputs are prepared, where a stage has several; all come to the same columns, and a column of their

@@ -114,6 +114,7 @@ def planned_aggregate(rows: DataFrame, by: str | Sequence[str], aggregates: Sequ
         changed.arrow,
         bounded_by=f"one row for each {', '.join(names) or 'table'}{kept}",
         definition={"by": list(names), "aggregates": [call.text for call in written.calls]},
+        parameters={"by": list(names), "aggregates": [call.text for call in written.calls]},
     )
     title = None if record is None else record.name
     return AggregatePlan(

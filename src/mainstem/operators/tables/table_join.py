@@ -69,6 +69,9 @@ def _planned(
         others=(Preparation(sides[RIGHT].native, sides[RIGHT].arrow),),
         bounded_by="the rows of both tables",
         definition={"on": dict(on), "how": how},
+        parameters={"on": dict(on), "how": how, "limit": limit},
+        # It says when to give up, and nothing about what is kept.
+        changeable=frozenset({"limit"}),
     )
     return spec, _shown(schemas, shared, how)
 

@@ -15,7 +15,14 @@ from mainstem.log.record import RECORD_MARK
 from mainstem.operators.aggregates.aggregate_text import AggregateText, computed, read_aggregate_text
 from mainstem.operators.stage.stage import StageSpec
 from mainstem.operators.windows.window_kinds import Sessions, WindowKind
-from mainstem.operators.windows.window_plan import check_corrections, check_names, shown_as, stage_spec, with_late_names
+from mainstem.operators.windows.window_plan import (
+    check_corrections,
+    check_names,
+    parameters_of,
+    shown_as,
+    stage_spec,
+    with_late_names,
+)
 from mainstem.operators.windows.window_rows import WindowRows
 from mainstem.operators.windows.window_time import WINDOW_MARK, RowTime
 
@@ -83,7 +90,9 @@ def scripted_plan(
     def prepare(rows: pa.Table) -> pa.Table:
         return ready.arrow(_narrowed(rows, names, time, window, written))
 
-    spec = replace(with_late_names(spec, names, titles, written.calls), prepare_rows=prepare)
+    calls = [call.text for call in written.calls]
+    parameters = parameters_of(window, names, calls, time, spec.engine)
+    spec = replace(with_late_names(spec, names, titles, written.calls), prepare_rows=prepare, parameters=parameters)
     return ScriptedPlan(spec, tuple(names), written, shown_as(settings))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mainstem.arguments import chosen
-from mainstem.durations import Duration, duration_us
+from mainstem.durations import Duration, duration_us, show_span
 from mainstem.errors import Invalid
 from mainstem.operators.stage.engine import NEVER, NO_TIME
 
@@ -44,6 +44,21 @@ class Trigger:
         if not self.periods or came == NO_TIME:
             return NEVER
         return min(NEVER, *(period.due(came) for period in self.periods))
+
+    @property
+    def title(self) -> str:
+        """As a person reads it.
+
+        >>> first_of(every("1 minute"), after_rows(100)).title
+        'every 1 minute or after 100 rows'
+        """
+        parts = [
+            f"every {show_span(period.length)}{'' if period.aligned else ' since the first row'}"
+            for period in self.periods
+        ]
+        if self.rows is not None:
+            parts.append("each row" if self.rows == 1 else f"after {self.rows} rows")
+        return " or ".join(parts)
 
     def described(self) -> dict[str, Any]:
         periods = [[period.length, "epoch" if period.aligned else "first row"] for period in self.periods]

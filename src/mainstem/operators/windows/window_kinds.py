@@ -6,18 +6,18 @@ of `Sessions`, `Sliding` and `Validity` depend on the other rows of the key.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from mainstem.arguments import chosen, text
-from mainstem.durations import Duration, duration_us
+from mainstem.durations import Duration, duration_us, show_span
 from mainstem.errors import Invalid
 
 __all__ = [
     "Calendar", "Cumulating", "Everything", "Hopping", "Sessions", "Sliding", "Tumbling", "Validity", "WindowKind",
-    "calendar", "cumulating", "everything", "hopping", "sessions", "sliding", "tumbling", "validity",
+    "calendar", "cumulating", "everything", "hopping", "sessions", "shown_window", "sliding", "tumbling", "validity",
 ]  # fmt: skip
 
 _UNITS = ("hour", "day", "week", "month", "quarter", "year")
@@ -85,6 +85,17 @@ class Validity:
 
 
 WindowKind = Tumbling | Hopping | Cumulating | Calendar | Everything | Sliding | Sessions | Validity
+
+
+def shown_window(window: WindowKind) -> dict[str, str]:
+    """The kind of a window and its parameters, as a person reads them.
+
+    >>> shown_window(tumbling("90 seconds"))
+    {'window': 'tumbling', 'size': '1 minute 30 seconds', 'offset': '0 seconds'}
+    """
+    given = {at.name: getattr(window, at.name) for at in fields(window)}
+    shown = {name: str(show_span(value) if isinstance(value, int) else value) for name, value in given.items()}
+    return {"window": type(window).__name__.lower(), **shown}
 
 
 def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> Tumbling:

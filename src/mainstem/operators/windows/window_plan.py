@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from mainstem.durations import show_span
 from mainstem.errors import Invalid
 from mainstem.log.record import RECORD_MARK
 from mainstem.operators.aggregates.aggregate_columns import read_aggregates
 from mainstem.operators.aggregates.aggregates import Aggregates
 from mainstem.operators.stage.engine import Engine
 from mainstem.operators.stage.frame_columns import by_names, columns_of, scripted
-from mainstem.operators.stage.stage import StageSpec
+from mainstem.operators.stage.stage import Parameter, StageSpec
 from mainstem.operators.windows.window_assignment import WindowAssignment
 from mainstem.operators.windows.window_engine import WindowEngine
-from mainstem.operators.windows.window_kinds import Everything, Sessions, Sliding, Validity, WindowKind
+from mainstem.operators.windows.window_kinds import Everything, Sessions, Sliding, Validity, WindowKind, shown_window
 from mainstem.operators.windows.window_rows import WindowRows
 from mainstem.operators.windows.window_time import WINDOW_MARK, RowTime, row_time
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["WindowPlan", "planned"]
+__all__ = ["WindowPlan", "parameters_of", "planned"]
 
 RESERVED = ("window", "pane", "record")
 
@@ -77,10 +78,27 @@ def planned(
     spec = with_late_names(spec, names, {number: title for title, number in titles.items()}, written.calls)
     calls = [call.text for call in written.calls]
     definition = {"window": repr(window), "by": list(names), "time": time.title, "aggregates": calls}
-    spec = replace(spec, definition=definition)
+    spec = replace(spec, definition=definition, parameters=parameters_of(window, names, calls, time, spec.engine))
     before = [*_keys(names), *time.native_columns(), *_gap(rows, window)]
     before += [column.alias(name) for name, column in written.inputs.items()]
     return WindowPlan(spec, before, _after(schema, names, written.answers, shown_as(settings)))
+
+
+def parameters_of(
+    window: WindowKind, names: Sequence[str], calls: Sequence[str], time: RowTime, engine: Any
+) -> dict[str, Parameter]:
+    """As they take effect; those of the window stand among them."""
+    return {
+        **shown_window(window),
+        "by": list(names),
+        "aggregates": list(calls),
+        "on": time.title,
+        "early": None if engine.early is None else engine.early.title,
+        "late": None if engine.late_trigger is None else engine.late_trigger.title,
+        "lateness": show_span(engine.lateness),
+        "results": engine.results,
+        "on_time": engine.on_time,
+    }
 
 
 def stage_spec(

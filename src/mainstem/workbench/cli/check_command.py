@@ -14,6 +14,7 @@ from mainstem.workbench.cli.progress import show_progress
 from mainstem.workbench.cli.terminal_table import show_facts, show_note
 
 if TYPE_CHECKING:
+    from mainstem.flows.flow_prospect import FlowProspect
     from mainstem.flows.program import PlannedFlow
     from mainstem.log_on_spark.history_standing import HistoryStanding
     from mainstem.stem import Mainstem
@@ -27,7 +28,8 @@ def check(
     """Build every flow of a program without starting one: what it reads, what it keeps, where it goes.
 
     An unknown topic or column, a sink that cannot take the rows or two flows into one sink are found here, with the line
-    of the program; the exit status is 1 then. State that grows without bound is a warning.
+    of the program; the exit status is 1 then. State that grows without bound is a warning. Of a flow that has run before it
+    says whether it continues with its checkpoint, what changed, and how many rows a rebuild would read.
 
     Example: mainstem check shop.py
     """
@@ -41,13 +43,16 @@ def check(
             flows = Program(stem, file.flows).only(None)
         warnings = [warning for flow in flows for warning in flow.warnings()]
         if as_json:
-            shown = [_to_json(flow, _files(stem, flow)) for flow in flows]
+            shown = [_to_json(flow, _files(stem, flow), _prospect(stem, flow)) for flow in flows]
             print_json({"program": program, "flows": shown, "warnings": warnings})
             return
         for flow in flows:
             typer.secho(flow.name, bold=True)
-            show_facts(_facts(flow, _files(stem, flow)))
+            prospect = _prospect(stem, flow)
+            show_facts(_facts(flow, _files(stem, flow), prospect))
             typer.echo()
+            if prospect.hint:
+                warnings.append(f'flow "{flow.name}" cannot continue with its checkpoint. {prospect.hint}')
         typer.echo(f"{counted(len(flows), 'flow')}, {counted(len(warnings), 'warning')}; nothing was started")
         for warning in warnings:
             show_note(f"Warning: {warning}")
@@ -62,7 +67,14 @@ def _files(stem: Mainstem, flow: PlannedFlow) -> HistoryStanding | None:
     return foreseen_history(flow, checkpoint, stem.log)
 
 
-def _facts(flow: PlannedFlow, files: HistoryStanding | None) -> list[tuple[str, str]]:
+def _prospect(stem: Mainstem, flow: PlannedFlow) -> FlowProspect:
+    """Whether a run that began now would continue."""
+    from mainstem.flows.flow_prospect import FlowProspect
+
+    return FlowProspect.of(flow, stem.home, stem.log)
+
+
+def _facts(flow: PlannedFlow, files: HistoryStanding | None, prospect: FlowProspect) -> list[tuple[str, str]]:
     facts = [("  reads", _reading(source)) for source in _sources(flow)]
     if files is not None:
         done = f", {counted(files.rows_in)} of them done" if files.rows_in else ""
@@ -76,6 +88,9 @@ def _facts(flow: PlannedFlow, files: HistoryStanding | None) -> list[tuple[str, 
         facts.append(("  pace", "real-time: each row as it comes, at least once"))
     mode = "rows as they change" if flow.mode == "update" and flow.operators else "each row once"
     facts.append(("  into", f"{flow.flow.into.kind} {flow.flow.into.name}, {mode} (output mode {flow.mode})"))
+    rows = f", {counted(prospect.rows, 'row')} to read" if prospect.outcome in ("new", "must be rebuilt") else ""
+    changes = f": {'; '.join(prospect.changes)}" if prospect.changes else ""
+    facts.append(("  run", f"{prospect.outcome}{rows}{changes}"))
     return facts
 
 
@@ -96,7 +111,7 @@ def _sources(flow: PlannedFlow) -> list[dict[str, Any]]:
     return found
 
 
-def _to_json(flow: PlannedFlow, files: HistoryStanding | None) -> dict[str, Any]:
+def _to_json(flow: PlannedFlow, files: HistoryStanding | None, prospect: FlowProspect) -> dict[str, Any]:
     from mainstem.log.schema_ddl import schema_to_ddl
 
     sink = flow.flow.into
@@ -109,5 +124,11 @@ def _to_json(flow: PlannedFlow, files: HistoryStanding | None) -> dict[str, Any]
         "pace": flow.flow.pace,
         "output_mode": flow.mode,
         "schema": schema_to_ddl(flow.schema),
+        "run": {
+            "outcome": prospect.outcome,
+            "changes": list(prospect.changes),
+            "rows_to_read": prospect.rows,
+            "hint": prospect.hint or None,
+        },
         "warnings": flow.warnings(),
     }
