@@ -65,7 +65,8 @@ def values(data_type: pa.DataType) -> st.SearchStrategy[object]:
         return st.fixed_dictionaries({field.name: field_values(field) for field in data_type})
     if kinds.is_map(data_type):
         keys = values(data_type.key_type).filter(lambda key: key == key)
-        return st.lists(st.tuples(keys, st.none() | values(data_type.item_type)), max_size=2)
+        pairs = st.tuples(keys, st.none() | values(data_type.item_type))
+        return st.lists(pairs, max_size=2, unique_by=lambda pair: pair[0])
     if kinds.is_list(data_type):
         return st.lists(st.none() | values(data_type.value_type), max_size=3)
     if kinds.is_integer(data_type):

@@ -13,6 +13,7 @@ from mainstem.log_on_spark.fitting_rows import fitting_rows
 from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.log_on_spark.rejected_rows import TEXT_MAX, RejectedRows
 from mainstem.log_on_spark.topic_writer import APPENDS_MAX, TopicWriter
+from tests.log.test_readable_values import text
 
 RUN = FlowRun("copies", 1)
 
@@ -104,3 +105,17 @@ def test_every_row_that_does_not_fit_is_found(stem: Mainstem) -> None:
     assert [rejection.row for rejection in sorted(rejections, key=lambda r: r.row)] == list(range(100, 100 + len(bad)))
     assert fitting.column("id").to_pylist() == [*range(100), *range(20)]
     assert rejections[0].reason == '300 does not fit column "small", which is TINYINT'
+
+
+def test_a_row_that_not_everybody_can_read_is_rejected_alone_with_what_can_be_shown(
+    stem: Mainstem, tmp_path: Path
+) -> None:
+    rejected = RejectedRows(stem.log, str(tmp_path), sink="topic copies")
+    table = pa.table({"id": [1, 2, 3], "note": text(b"a", b"\xff", b"c"), "small": [1, 2, 3]})
+    written = writer_of(stem).append(table, Batch(0, RUN, rejected=rejected))
+
+    assert (written.rows, written.rejected, ids(stem, "copies")) == (2, 1, [1, 3])
+    [row] = stem.topic("copies.rejected").to_arrow().to_pylist()
+    assert (row["id"], row["note"], row["small"]) == (2, None, 2)
+    assert '"note": "<unreadable: ' in row["row"]
+    assert row["rejection"]["reason"].endswith("its bytes are not UTF-8")

@@ -95,3 +95,33 @@ def test_a_flow_that_rejects_more_than_it_may_stops_before_anything_is_written(s
             assert "does not fit" in failed.value.detail or "is null" in failed.value.detail
     assert [name for name in stem.topics() if name.endswith(".rejected")] == []
     assert len(stem.topic("small").to_arrow()) == 0
+
+
+def test_what_not_everybody_can_read_is_rejected_and_the_flow_goes_on(stem: Mainstem) -> None:
+    events = stem.create_topic("events", schema="id BIGINT, raw BINARY, micros BIGINT")
+    stem.create_topic("texts", schema="id BIGINT, note STRING, at TIMESTAMP")
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        # Spark holds text of any bytes, and times of any year.
+        rows = stem.topic("events").stream().selectExpr("id", "cast(raw AS STRING) note", "timestamp_micros(micros) at")
+        yield Flow(rows, into=stem.topic("texts"))
+        yield Flow(rows, into=stem.view("latest", key="id"))
+
+    events.append(
+        [
+            {"id": 1, "raw": b"a", "micros": 0},
+            {"id": 2, "raw": b"\xff", "micros": 0},
+            {"id": 3, "raw": b"c", "micros": 1_767_225_600_000_000_000},
+            {"id": 4, "raw": b"d", "micros": 5},
+        ]
+    )
+    stem.run(flows, until="idle")
+
+    assert sorted(stem.topic("texts").to_arrow().column("id").to_pylist()) == [1, 4]
+    assert [row["id"] for row in stem.view("latest").to_arrow().to_pylist()] == [1, 4]
+    for flow in ("texts", "latest"):
+        rejected = stem.topic(f"{flow}.rejected").to_arrow().to_pylist()
+        reasons = {row["id"]: row["rejection"]["reason"] for row in rejected}
+        assert reasons.keys() == {2, 3}
+        assert reasons[2].endswith("its bytes are not UTF-8")
+        assert reasons[3].endswith("its year is not one of 1 to 9999")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mainstem.errors import SchemaMismatch
 from mainstem.views.merge_batch import merge_batch
 from tests.contracts.view_rows import SCHEMA, recorded, rows
+from tests.log.test_readable_values import LAST, UTC_TIME, numbers, text
 
 RECORDS = st.lists(
     st.tuples(
@@ -69,3 +70,13 @@ def test_types_that_hold_the_same_values_are_taken_and_others_refused() -> None:
         merge_batch(pa.table({"store": ["a"], "amunt": [1]}), wide, ["store"], view="v")
     assert 'Did you mean "amount"?' in refused.value.hint
     assert "mainstem view rebuild v" in refused.value.hint
+
+
+def test_what_not_everybody_can_read_is_rejected_row_by_row() -> None:
+    table = pa.table({"k": text(b"a", b"\xff", b"c", b"d"), "at": numbers([0, 1, LAST + 1, 3], UTC_TIME)})
+    merged = merge_batch(table, table.schema, ["k"], view="v")
+    assert merged.upserts == [["a", "d"], [0, 3]]
+    assert [(bad.row, bad.reason) for bad in merged.rejections] == [
+        (1, 'column "k" cannot be read: its bytes are not UTF-8'),
+        (2, 'column "at" cannot be read: its year is not one of 1 to 9999'),
+    ]

@@ -2,14 +2,24 @@
 
 import math
 import sqlite3
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainstem.errors import InvalidRows
 from mainstem.log.normal_schema import nullable_schema
-from mainstem.views.stored_columns import arrow_column, column_type, python_value, quoted, shown_column, stored_values
+from mainstem.views.stored_columns import (
+    arrow_column,
+    column_type,
+    python_row,
+    python_value,
+    quoted,
+    shown_column,
+    stored_values,
+)
 from tests.log.schema_strategies import NAMES, TYPES, values
 
 COLUMNS = TYPES.map(lambda data_type: nullable_schema(pa.schema({"a": data_type})).field("a").type).flatmap(
@@ -80,3 +90,10 @@ def test_a_person_who_opens_the_file_is_shown_times_as_text(
     connection.execute("CREATE TABLE t (a)")
     connection.execute("INSERT INTO t VALUES (?)", (stored,))
     assert connection.execute(f"SELECT {shown_column(pa.field('a', data_type))} FROM t").fetchone() == (shown,)
+
+
+def test_a_stored_value_that_python_cannot_read_is_named() -> None:
+    schema = pa.schema({"k": pa.string(), "at": pa.timestamp("us", "UTC")})
+    assert python_row(["a", 0], schema, view="v") == {"k": "a", "at": datetime(1970, 1, 1, tzinfo=UTC)}
+    with pytest.raises(InvalidRows, match='column "at" of the row in view "v" cannot be read by Python'):
+        python_row(["a", 1_767_225_600_000_000_000], schema, view="v")

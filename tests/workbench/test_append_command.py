@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mainstem.workbench.cli import row_append, row_files
+from tests.log.test_readable_values import text
 from tests.workbench.conftest import ORDERS, json_lines, rows
 from tests.workbench.test_main import COMMAND
 
@@ -270,6 +271,19 @@ def test_bytes_that_are_no_text_survive_in_the_rejected(cli, orders, place):
 
     entry = json.loads((place / "bad.jsonl").read_text())
     assert entry["text"].encode("utf-8", "surrogateescape") == b'{"order_id": "\xff"}'
+
+
+def test_an_arrow_row_that_cannot_be_read_goes_to_the_rejected_alone(cli, orders, place):
+    table = pa.table({"order_id": text(b"o-1", b"\xff", b"o-3")})
+    with pa.OSFile(str(place / "rows.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+
+    said = cli("topic", "append", "orders", "rows.arrow", "--rejected", "bad.jsonl")
+
+    assert said == (0, "appended 2 rows to orders; 1 rejected to bad.jsonl\n", "")
+    assert rows(orders, "order_id") == ["o-1", "o-3"]
+    entry = json.loads((place / "bad.jsonl").read_text())
+    assert entry["values"]["order_id"].startswith("<unreadable: ")
 
 
 def test_without_bad_lines_there_is_no_file_of_rejected(cli, orders, place):

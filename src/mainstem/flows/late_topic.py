@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from mainstem.log.log import Log
 from mainstem.log.producer import Producer
+from mainstem.log.readable_values import python_rows, readable_part
 from mainstem.log.rows import check_rows
 from mainstem.log_on_spark.checkpoint_check import checkpoint_id
 from mainstem.log_on_spark.flow_run import FlowRun
@@ -76,7 +77,7 @@ class LateTopic:
         if not late:
             return
         name = late_topic_of(self._run.flow)
-        rows = self._fitting(name, late)
+        rows = readable_part(self._fitting(name, late))
         count = rows.num_rows
         rows = rows.append_column("version", pa.repeat(pa.scalar(self._run.version, pa.int32()), count))
         rows = rows.append_column("batch", pa.repeat(pa.scalar(batch, pa.int64()), count))
@@ -101,7 +102,7 @@ class LateTopic:
             known = widened_topic(self._log, name, pa.schema([*stored, *OWN])).settings.schema
             fits = [at.name for at in stored if known.field(at.name).type.equals(at.type)]
             rest = [at.name for at in rows.schema if at.name not in fits]
-            texts = [json.dumps(readable(row), ensure_ascii=False) for row in rows.select(rest).to_pylist()]
+            texts = [json.dumps(readable(row), ensure_ascii=False) for row in python_rows(rows.select(rest))]
             other = pa.array(texts if rest else [None] * rows.num_rows, pa.string())
             tables.append(rows.select(fits).append_column("other", other))
         return pa.concat_tables(tables, promote_options="default")

@@ -189,9 +189,9 @@ def check_required(
 def _python(scalar: pa.Scalar) -> object:
     try:
         return scalar.as_py()
-    except ValueError:
-        # Without pandas there is no Python value with nanoseconds.
-        return str(scalar)
+    except (ValueError, OverflowError):
+        # Without pandas there is no Python value with nanoseconds, and none of a year after 9999 at all.
+        return f"{scalar.type} {scalar.value}"
 
 
 def _first(flags: pa.Array) -> int:

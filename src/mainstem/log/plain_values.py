@@ -18,6 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from mainstem.log.readable_values import python_value as unread_value
+
 __all__ = ["Writer", "cell_text", "column_values", "json_line", "plain_writer", "python_value"]
 
 Writer = Callable[[Any], Any]
@@ -89,10 +91,18 @@ def column_values(array: pa.Array | pa.ChunkedArray, write: Writer) -> list[Any]
     try:
         return [write(value) for value in array.to_pylist()]
     except (ValueError, OverflowError):
-        # Python has no such time: past the year 9999, or finer than a microsecond. Arrow writes it all the same.
-        if kinds.is_nested(array.type):
-            return [None if not scalar.is_valid else str(scalar) for scalar in array]
-        return list(array.cast(pa.string()).to_pylist())
+        # Python cannot read one of them: a time past the year 9999, or finer than a microsecond; bytes that are not UTF-8.
+        return [_written(scalar, write) for scalar in array]
+
+
+def _written(scalar: pa.Scalar, write: Writer) -> Any:
+    try:
+        return write(scalar.as_py())
+    except (ValueError, OverflowError) as error:
+        if kinds.is_temporal(scalar.type) and not isinstance(error, OverflowError):
+            # Finer than a microsecond.
+            return scalar.cast(pa.string()).as_py()
+        return write(unread) if isinstance(unread := unread_value(scalar), dict | list) else unread
 
 
 def json_line(value: Any) -> str:

@@ -40,6 +40,7 @@ _EXACT: dict[str, frozenset[type]] = {
     "binary": frozenset({bytes}),
     "date": frozenset({date}),
 }
+_FLOAT_WHOLE_MAX = 1 << 24
 # What pandas calls a missing value; told by name, because pandas need not be there.
 _MISSING = frozenset({"NaTType", "NAType"})
 
@@ -89,8 +90,17 @@ def array_of(
     if not (types <= _EXACT.get(_kind(data_type), frozenset()) or _all_zoned_alike(types, values, data_type)):
         values = [_checked(value, data_type, path, row_of(index)) for index, value in enumerate(values)]
     if kinds.is_float32(data_type):
+        _check_whole(values, data_type, path, row_of)
         return converted(_plain(values, pa.float64(), path, row_of), data_type, path=path, topic=topic, row_of=row_of)
     return _plain(values, data_type, path, row_of)
+
+
+def _check_whole(values: list[Any], data_type: pa.DataType, path: str, row_of: RowOf) -> None:
+    """A FLOAT rounds what has decimals, but a whole number means itself: beyond 24 bits it would be another one."""
+    for index, value in enumerate(values):
+        if isinstance(value, int) and abs(value) > _FLOAT_WHOLE_MAX:
+            reason = f"FLOAT holds whole numbers from {-_FLOAT_WHOLE_MAX} to {_FLOAT_WHOLE_MAX} exactly"
+            raise out_of_range(row_of(index), path, data_type, value, reason)
 
 
 def _all_zoned_alike(types: set[type], values: list[Any], data_type: pa.DataType) -> bool:

@@ -37,6 +37,7 @@ from mainstem.log.queue_scan import QueueScan
 from mainstem.log.queue_settings import BY_KEY, QueueSettings
 from mainstem.log.queue_state import QueueState, Rejection
 from mainstem.log.queue_take import Taking, take
+from mainstem.log.readable_values import unreadable_value
 from mainstem.log.state_ledger import Entry, StateLedger
 from mainstem.names import check_name, check_own_name
 
@@ -131,15 +132,27 @@ class Queue:
                 taking = self._take(count)
                 if taking.rejected:
                     self._complete_rejections()
-            if taking.messages:
-                key = self._reads.key()
-                return [Message(self, opened, row, key) for opened, row in taking.messages]
-            if taking.unfinished:
+            if messages := self._messages(taking):
+                return messages
+            if taking.unfinished or taking.messages:
                 continue
             left = deadline - self._clock.monotonic()
             if waiter is None or left <= 0:
                 return []
             waiter.wait(left / 1_000_000, taking.due_at, taking.holders)
+
+    def _messages(self, taking: Taking) -> list[Message]:
+        """What was taken. A row that nobody can read is rejected by itself: the others are given out."""
+        key = self._reads.key()
+        found = []
+        for opened, row in taking.messages:
+            try:
+                found.append(Message(self, opened, row, key))
+            except (ValueError, OverflowError):
+                unread = unreadable_value(row)
+                reason = "it cannot be read" if unread is None else f'column "{unread.path}": {unread.reason}'
+                self.reject(opened.receipt, f"{reason}; an older Mainstem took it")
+        return found
 
     def _own_waiter(self) -> Waiter:
         """This thread's waiter; made before the first look, so that it knows of all that happens after."""

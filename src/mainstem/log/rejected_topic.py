@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from mainstem.errors import TopicNotFound
 from mainstem.log.log import Log, TopicBackend
+from mainstem.log.readable_values import readable_part
 from mainstem.log.rows import check_rows
 from mainstem.log.topic_settings import TopicSettings
 
@@ -19,6 +20,8 @@ class RejectedTopic:
 
     def append(self, sequence: int, rows: pa.Table) -> None:
         topic = self.make(rows.schema)
+        # What an older Mainstem took, and nobody can read: the origin topic still has it.
+        rows = readable_part(rows)
         producer = self._log.shared_producer(f"mainstem.{self._name}")
         topic.append(check_rows(rows, topic.settings), producer=producer, sequence=sequence)
 

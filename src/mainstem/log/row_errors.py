@@ -9,9 +9,19 @@ import pyarrow.types as kinds
 
 from mainstem.durations import show_size
 from mainstem.errors import InvalidRows, SchemaMismatch, did_you_mean
+from mainstem.log.readable_values import Unreadable
 from mainstem.log.schema_ddl import type_to_ddl
 
-__all__ = ["missing_value", "out_of_range", "shown", "too_large", "unknown_column", "wrong_type", "wrong_value"]
+__all__ = [
+    "missing_value",
+    "out_of_range",
+    "shown",
+    "too_large",
+    "unknown_column",
+    "unreadable",
+    "wrong_type",
+    "wrong_value",
+]
 
 # Arrow counts the bytes of a string column in 31 bits.
 APPEND_BYTES_MAX = (1 << 31) - 1
@@ -97,6 +107,21 @@ def _range_of(data_type: pa.DataType) -> str:
         before = data_type.precision - data_type.scale
         return f"{type_to_ddl(data_type)} has {before} digits before the point and {data_type.scale} after it"
     return ""
+
+
+def unreadable(found: Unreadable) -> InvalidRows:
+    """A value that the column's type holds, and that not every reader can read."""
+    hint = "Correct the row, or keep the value in a column of another type."
+    if kinds.is_string(found.data_type):
+        hint = "Bytes become text by value.decode(), with the encoding they are in; or use a BINARY column."
+    return InvalidRows(
+        f'row {found.row}: column "{found.path}" has a value of type {type_to_ddl(found.data_type)} that cannot be read: '
+        f"{found.reason}",
+        detail=f"Python, Spark and DuckDB must all be able to read what a topic holds. {NOTHING_WRITTEN}",
+        hint=hint,
+        row=found.row,
+        column=found.path,
+    )
 
 
 def too_large(size: int) -> InvalidRows:

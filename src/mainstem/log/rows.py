@@ -25,9 +25,10 @@ from mainstem.errors import Invalid, InvalidRows, SchemaMismatch, did_you_mean
 from mainstem.log.arrow_input import batch_of
 from mainstem.log.arrow_rows import check_required, converted
 from mainstem.log.python_rows import array_of, arrays_of, dicts_of
+from mainstem.log.readable_values import has_map, unreadable_value
 from mainstem.log.record import CHANGE, CHANGES, HEADERS
 from mainstem.log.record_size import row_bytes
-from mainstem.log.row_errors import NOTHING_WRITTEN, shown, unknown_column
+from mainstem.log.row_errors import NOTHING_WRITTEN, shown, unknown_column, unreadable
 from mainstem.log.topic_settings import TopicSettings
 
 __all__ = ["CheckedRows", "check_rows", "tombstones"]
@@ -60,6 +61,7 @@ def check_rows(rows: Any, settings: TopicSettings) -> CheckedRows:
     if _fits_as_it_is(rows, settings):
         _check_nulls(rows, None, rows.schema.names, settings)
         _check_key(rows, settings)
+        _check_readable(rows)
         return CheckedRows(rows, settings)
     batch = batch_of(rows)
     dicts: list[Mapping[str, Any]] = []
@@ -89,6 +91,14 @@ def check_rows(rows: Any, settings: TopicSettings) -> CheckedRows:
         )
     _check_key(checked, settings)
     _check_size(checked, headers, settings)
+    if batch is None:
+        # Python has no other value that others cannot read: what is not a key twice was refused when it became Arrow.
+        checked_names = [field.name for field in checked.schema if has_map(field.type)]
+        _check_readable(checked.select(checked_names))
+    else:
+        _check_readable(checked)
+    if headers is not None and batch is not None:
+        _check_readable(pa.record_batch({"record.headers": headers}))
     return CheckedRows(checked, settings, change, headers)
 
 
@@ -224,6 +234,7 @@ def _checked_change(change: pa.Array | None) -> pa.Array | None:
     change = pc.fill_null(change, "insert")
     known = pc.is_in(change, pa.array(CHANGES))
     if not pc.all(known).as_py():
+        _check_readable(pa.record_batch({"record.change": change}))
         row = pc.index(known, pa.scalar(value=False)).as_py()
         raise InvalidRows(
             f"row {row}: record.change is {shown(change[row].as_py())}",
@@ -288,6 +299,12 @@ def _refuse_null_key(batch: pa.RecordBatch, settings: TopicSettings, reason: str
             row=row,
             column=settings.key[0],
         )
+
+
+def _check_readable(batch: pa.RecordBatch) -> None:
+    """Refuse what Arrow holds and others cannot read: it would take the rows around it with it."""
+    if (found := unreadable_value(batch)) is not None:
+        raise unreadable(found)
 
 
 def _check_size(batch: pa.RecordBatch, headers: pa.Array | None, settings: TopicSettings) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from mainstem.errors import Conflict
+from mainstem.errors import Conflict, InvalidRows
 from mainstem.log.plain_values import column_values, json_line, plain_writer
 from mainstem.log.rows import check_rows
 from mainstem.log.topic import Topic
@@ -93,7 +93,11 @@ def copy_topic(
             rest = batch.slice(min(copied, batch.num_rows))
             copied -= batch.num_rows - rest.num_rows
             if rest.num_rows:
-                target.backend.append(check_rows(rest, target.settings), partition=number)
+                try:
+                    checked = check_rows(rest, target.settings)
+                except InvalidRows as error:
+                    raise _not_copied(error, rest, source.name, number) from error
+                target.backend.append(checked, partition=number)
             done += batch.num_rows
             progress(done)
         after = _Sum()
@@ -108,6 +112,20 @@ def copy_topic(
             )
         found.append(CopiedPartition(number, after.records, after.digest, before.offsets == after.offsets))
     return found
+
+
+def _not_copied(error: InvalidRows, batch: pa.RecordBatch, topic: str, partition: int) -> InvalidRows:
+    """The error with the record instead of the row of a batch."""
+    row = error.row or 0
+    offset = batch.column("record").field("offset")[row].as_py()
+    return InvalidRows(
+        f'record {offset} of "{topic}" partition {partition} cannot be copied: '
+        f"{str(error).removeprefix(f'row {row}: ')}",
+        detail=f"An older Mainstem took it. The copy has the records before it. {error.detail}",
+        hint="Copy the topic by a program that leaves this record out or corrects it: topic.batches(), then append.",
+        row=error.row,
+        column=error.column,
+    )
 
 
 def _settings_for(settings: TopicSettings, log: Log, codec: str | None) -> TopicSettings:

@@ -37,6 +37,7 @@ from mainstem.errors import InvalidRows, MainstemError, SchemaMismatch
 from mainstem.log.log import Log, TopicBackend
 from mainstem.log.normal_schema import normal_type
 from mainstem.log.producer import Producer
+from mainstem.log.readable_values import python_rows, readable_part
 from mainstem.log.rejected_topic import RejectedTopic
 from mainstem.log.rows import check_rows
 from mainstem.log.transaction import Transaction
@@ -177,7 +178,9 @@ class RejectedRows:
         refused = rows.take(pa.array([rejection.row for rejection in rejections], pa.int64()))
         records = refused.column("record").to_pylist() if "record" in refused.schema.names else [None] * len(refused)
         plain = refused.drop_columns(["record"]) if "record" in refused.schema.names else refused
-        texts = [json.dumps(readable(row), ensure_ascii=False) for row in plain.to_pylist()]
+        texts = [json.dumps(readable(row), ensure_ascii=False) for row in python_rows(plain)]
+        # The text has what is null here.
+        plain = readable_part(plain)
         large = [len(text) > TEXT_MAX for text in texts]
         if any(large):
             texts = [f"{text[:TEXT_KEPT]}..." if cut else text for text, cut in zip(texts, large, strict=True)]

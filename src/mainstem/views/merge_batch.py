@@ -19,6 +19,7 @@ import pyarrow.types as kinds
 
 from mainstem.errors import Invalid, InvalidRows, SchemaMismatch, did_you_mean
 from mainstem.log.arrow_rows import converted
+from mainstem.log.readable_values import unreadable_rows, unreadable_value
 from mainstem.views.nested_json import is_nested, to_json
 from mainstem.views.stored_columns import stored_values
 
@@ -96,7 +97,7 @@ def merge_columns(
     columns = {}
     for field in schema:
         given = _one_array(rows.column(field.name))
-        columns[field.name] = _fitting(given, field.type, field.name, view, reasons)
+        columns[field.name] = _readable(_fitting(given, field.type, field.name, view, reasons), field.name, reasons)
         for row, reason in ({} if unfit is None else unfit(columns[field.name], field)).items():
             reasons.setdefault(row, reason)
     for name in key:
@@ -171,6 +172,20 @@ def _fitting(array: pa.Array, data_type: pa.DataType, path: str, view: str, reas
                 reasons.setdefault(row, str(error).partition(": ")[2])
                 pieces.append(pa.nulls(1, data_type))
         return pa.concat_arrays(pieces)
+
+
+def _readable(array: pa.Array, name: str, reasons: dict[int, str]) -> pa.Array:
+    """The column with null in place of what not everybody can read, each with its reason."""
+    rows = unreadable_rows(array)
+    if not rows:
+        return array
+    for row in rows:
+        found = unreadable_value(pa.record_batch([array.take([row])], [name]))
+        assert found is not None
+        reasons.setdefault(row, f'column "{found.path}" cannot be read: {found.reason}')
+    unread = np.zeros(len(array), bool)
+    unread[rows] = True
+    return pc.if_else(pa.array(unread), pa.scalar(None, array.type), array)
 
 
 def _sortable(column: pa.Array) -> pa.Array:

@@ -19,7 +19,7 @@ from mainstem.views.postgres_columns import encoded, unfit, wire_type
 from mainstem.views.postgres_history import PostgresHistory
 from mainstem.views.postgres_pool import Encoded, Session
 from mainstem.views.postgres_tables import PostgresTables
-from mainstem.views.stored_columns import arrow_column, python_value
+from mainstem.views.stored_columns import arrow_column, python_row
 from mainstem.views.view_facts import Facts, no_such_version
 from mainstem.views.view_key import key_columns
 from mainstem.views.view_store import KeptSince, Progress
@@ -76,7 +76,7 @@ class PostgresSnapshot:
             values = self._one(tables.select_row, given)
         if values is None:
             return None
-        return {field.name: python_value(value, field.type) for field, value in zip(self.schema, values, strict=True)}
+        return python_row(values, self.schema, view=tables.view)
 
     def count(self) -> int:
         return int(self._one(f"SELECT count(*) FROM {self._tables.rows}")[0])

@@ -18,15 +18,19 @@ as REAL, SQLite would make 0.0 of -0.0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
+from mainstem.errors import InvalidRows
+from mainstem.log.row_errors import shown
+from mainstem.log.schema_ddl import type_to_ddl
 from mainstem.views.nested_json import from_json, is_nested, to_json
 
-__all__ = ["arrow_column", "column_type", "python_value", "quoted", "shown_column", "stored_values"]
+__all__ = ["arrow_column", "column_type", "python_row", "python_value", "quoted", "shown_column", "stored_values"]
 
 _NOT_A_NUMBER = "NaN"
 _AS_THEY_ARE = frozenset([pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.string(), pa.binary()])
@@ -120,6 +124,23 @@ def python_value(value: Any, data_type: pa.DataType) -> Any:
     if kinds.is_boolean(data_type):
         return bool(value)
     return arrow_column([value], data_type)[0].as_py()
+
+
+def python_row(values: Sequence[Any], schema: pa.Schema, *, view: str) -> dict[str, Any]:
+    """The stored values of a row as it is shown; raises `InvalidRows` if Python cannot read one of them."""
+    found = {}
+    for field, value in zip(schema, values, strict=True):
+        try:
+            found[field.name] = python_value(value, field.type)
+        except (ValueError, OverflowError) as error:
+            raise InvalidRows(
+                f'column "{field.name}" of the row in view "{view}" cannot be read by Python',
+                detail=f"It is {type_to_ddl(field.type)} and stored as {shown(value)}; an older Mainstem took it.",
+                hint="Read it in Arrow: view.to_arrow(). A rebuild sends such rows to the rejected of the flow: "
+                f"mainstem view rebuild {view}.",
+                column=field.name,
+            ) from error
+    return found
 
 
 def shown_column(field: pa.Field) -> str:

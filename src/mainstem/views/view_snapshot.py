@@ -13,7 +13,7 @@ import pyarrow as pa
 from mainstem.errors import Unavailable, ViewNotFound
 from mainstem.views.change_rows import change_rows
 from mainstem.views.sqlite_history import SqliteHistory
-from mainstem.views.stored_columns import arrow_column, python_value
+from mainstem.views.stored_columns import arrow_column, python_row
 from mainstem.views.view_connection import Connections, translated
 from mainstem.views.view_facts import Facts, no_such_version
 from mainstem.views.view_file import ViewFile
@@ -60,7 +60,7 @@ class ViewSnapshot:
         values = self.row(stored) if position is None else self._row_before(stored, position)
         if values is None:
             return None
-        return {field.name: python_value(value, field.type) for field, value in zip(self.schema, values, strict=True)}
+        return python_row(values, self.schema, view=self.file.view)
 
     def row(self, key: list[Any]) -> tuple[Any, ...] | None:
         """The stored values of one row, or None."""

@@ -66,6 +66,8 @@ texts = st.one_of(
             '{"n":01}',
             '{"x":1e400}',
             '{"x":-1e400}',
+            '{"s":"\ud800"}',
+            '{"t":"0000-01-01T00:00:00Z"}',
             '[{"n":1}]',
             '{\n"n":1}',
             "null",
@@ -95,6 +97,13 @@ def test_at_once_is_as_one_by_one(messages: list[Written]) -> None:
 @given(st.lists(ordinary.map(json.dumps), min_size=1, max_size=6))
 def test_ordinary_values_are_read_at_once(values: list[str]) -> None:
     assert lines_read([value.encode() for value in values], TOPIC.stored_schema) is not None
+
+
+@pytest.mark.parametrize("text", ['{"s":"\ud800"}', '{"t":"0000-01-01T00:00:00Z"}'])
+def test_what_arrow_takes_and_nobody_can_read_is_found_alone(text: str) -> None:
+    messages = [Written('{"n":1}'), Written(text), Written('{"n":3}')]
+    rows, unreadable = JsonCodec().decode(messages, TOPIC)  # type: ignore[arg-type]
+    assert ([row["n"] for row in rows.to_pylist()], [number for number, _ in unreadable]) == ([1, None, 3], [1])
 
 
 def test_what_stands_for_something_else_is_read_one_by_one() -> None:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import duckdb
 import pyarrow as pa
 
-from mainstem.errors import FellOff, Invalid, TopicNotFound, Unavailable, did_you_mean
+from mainstem.errors import FellOff, Invalid, InvalidRows, TopicNotFound, Unavailable, did_you_mean
 from mainstem.log.embedded.partition_reader import Visible
 from mainstem.log.embedded.sealed_check import check_once, was_checked
 from mainstem.log.log import Log
 from mainstem.log.query_limits import QueryLimits
+from mainstem.log.readable_values import unreadable_value
 from mainstem.log.record import RECORD
 from mainstem.log.sql_sandbox import SqlSandbox, quoted
 from mainstem.log.table_names import TableNames
@@ -50,6 +51,8 @@ def query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tabl
                     hint="Ask again.",
                 ) from error
         except duckdb.Error as error:
+            if isinstance(error, duckdb.InvalidInputException | duckdb.ConversionException):
+                _name_unreadable(log, sql, error)
             raise translated(log, error, tables) from error
     raise AssertionError
 
@@ -71,6 +74,24 @@ def _query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tab
                 sandbox.connection.register(called, tables[name]())
         sandbox.lock(files)
         return sandbox.answer(asked, parameters)
+
+
+def _name_unreadable(log: EmbeddedLog, sql: str, error: duckdb.Error) -> None:
+    """Raise `InvalidRows` if a topic of the question has a row that DuckDB cannot read: it does not say which."""
+    for name in TableNames.of(sql, log.topic_names()).called:
+        moment = log.open_topic(name).moment()
+        for number in moment.visible:
+            for batch in moment.read(number, moment.earliest(number), moment.latest(number), None):
+                if (found := unreadable_value(batch)) is not None:
+                    offset = batch.column("record").field("offset")[found.row].as_py()
+                    raise InvalidRows(
+                        f'record {offset} of "{name}" partition {number} cannot be read: column "{found.path}", '
+                        f"{found.reason}",
+                        detail=f"An older Mainstem took it. DuckDB says: {_first_line(error)}",
+                        hint="Leave the column out of the query; or copy the other rows to a new topic, which takes none like it.",
+                        row=found.row,
+                        column=found.path,
+                    ) from error
 
 
 def _register(

@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.types as kinds
 
+from mainstem.log.readable_values import unreadable_value
+
 __all__ = ["lines_read"]
 
 
@@ -45,7 +47,9 @@ def lines_read(values: Sequence[bytes | None], schema: pa.Schema) -> pa.RecordBa
                 return None
     except pa.ArrowInvalid:
         return None
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    found = pa.RecordBatch.from_arrays(columns, schema=schema)
+    # Arrow takes bytes that are not UTF-8, and the year 0.
+    return found if unreadable_value(found) is None else None
 
 
 def _is_plain(kind: pa.DataType) -> bool:
