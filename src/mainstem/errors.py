@@ -244,10 +244,12 @@ class CorruptManifest(Corrupt):
 
 
 class CorruptSegment(Corrupt):
-    """A sealed segment fails its checksum."""
+    """A sealed segment fails its checksum, or is missing."""
 
     topic: str = ""
     partition: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
 
 
 class CorruptHome(Corrupt):

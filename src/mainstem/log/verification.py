@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mainstem.errors import Corrupt
+
 __all__ = ["Problem", "Verification"]
 
 
@@ -28,6 +30,13 @@ class Verification:
     sealed_segments: int = 0
     block_segments: int = 0
     problems: list[Problem] = field(default_factory=list)
+
+    def add(self, partition: int, error: Corrupt) -> None:
+        """A problem that was found as an error; one that was found in two ways is one."""
+        first, last = getattr(error, "first_offset", None), getattr(error, "last_offset", None)
+        problem = Problem(partition, error.path, str(error), first, last)
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     @property
     def sound(self) -> bool:

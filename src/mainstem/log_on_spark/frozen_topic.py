@@ -115,7 +115,7 @@ class _Freeze:
 
     def _partition(self, moment: EmbeddedMoment, number: int, first: int, end: int) -> Iterator[Cut]:
         reader = self._topic.store.readers[number]
-        visible = moment.visible[number]
+        visible = moment.visible(number)
         manifest = self._manifest_of(reader, visible)
         if first < min(manifest.start, end):
             raise reader.fell_off(first, manifest.start)

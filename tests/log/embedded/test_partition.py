@@ -192,15 +192,17 @@ def test_a_missing_segment_with_acknowledged_records_is_told(files):
     partition.roll()
     partition.append(Pending(b"two", 1))
     files.remove(SegmentName(1, 1).path(FOLDER))
+    damaged = open_partition(files.killed())
     with pytest.raises(CorruptBlock, match="before what was acknowledged") as raised:
-        open_partition(files.killed())
+        damaged.append(Pending(b"three", 1))
     assert (raised.value.first_offset, raised.value.last_offset) == (1, 1)
 
 
 def test_no_segment_at_all_is_told(files):
     files.remove(SegmentName(0, 1).path(FOLDER))
+    partition = open_partition(files.killed())
     with pytest.raises(CorruptBlock, match="no segment"):
-        open_partition(files.killed())
+        partition.append(Pending(b"one", 1))
 
 
 def test_what_a_sealed_segment_has_left_is_enough(files):

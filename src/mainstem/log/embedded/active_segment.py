@@ -140,11 +140,11 @@ class ActiveSegment:
         """The blocks between two positions, each checked; see `block.walk`."""
         return walk(self._files, self.handle, position, end, offset=offset, previous=previous)
 
-    def blocks(self, position: int, end: int, offset: int) -> Iterator[Block]:
-        """The blocks of a range that was published: anything unsound in it is damage."""
+    def blocks(self, position: int, end: int, offset: int, until: int | None = None) -> Iterator[Block]:
+        """The blocks of a range that was published: anything unsound in it is damage. `until`: the offset behind them."""
         for item in self.walk(position, end, offset):
             if isinstance(item, Damage):
-                raise self.corrupt(item, end)
+                raise self.corrupt(item, end, until)
             yield item
 
     def headers(self, position: int, end: int) -> Iterator[tuple[int, Header]]:
@@ -182,8 +182,11 @@ class ActiveSegment:
             # A header may lie across the border of two chunks.
             position += len(chunk) - HEADER_BYTES + 1
 
-    def corrupt(self, damage: Damage, end: int) -> CorruptBlock | NewerFormat:
-        """The error that names file, byte and the exact range that cannot be read."""
+    def corrupt(self, damage: Damage, end: int, until: int | None = None) -> CorruptBlock | NewerFormat:
+        """The error that names file, byte and the exact range that cannot be read.
+
+        `until` is the offset behind the segment, where it is known: what lies behind the last block that is damaged.
+        """
         version = newer_version(self._files.pread(self.handle, HEADER_BYTES, damage.position))
         if version is not None:
             return NewerFormat(
@@ -192,14 +195,30 @@ class ActiveSegment:
                 hint="Open the home with a newer Mainstem.",
             )
         after = self.next_sound(damage.position + 1, end)
-        until = f"offset {after[1].base_offset - 1}" if after else "the end of the segment"
+        behind = after[1].base_offset if after else until
+        last = None if behind is None else max(behind - 1, damage.offset)
+        upto = "the end of the segment" if last is None else f"offset {last}"
         return CorruptBlock(
             f'segment "{self.path}" is damaged at byte {damage.position}',
-            detail=f"Records from offset {damage.offset} up to {until} cannot be read: a checksum does not fit.",
+            detail=f"Records from offset {damage.offset} up to {upto} cannot be read: a checksum does not fit.",
             hint="Nothing was changed. Restore the file from a copy, or read on after the damaged range by giving "
             "a start behind it.",
             path=self.path,
             position=damage.position,
             first_offset=damage.offset,
-            last_offset=after[1].base_offset - 1 if after else None,
+            last_offset=last,
         )
+
+
+def missing_records(title: str, path: str, first: int, behind: int) -> CorruptBlock:
+    """The error of records up to `behind` that no file has: `path` was removed, or cut where a block ends."""
+    return CorruptBlock(
+        f"records {first} to {behind - 1} of {title} are missing",
+        detail=f'They are neither sealed nor in a segment of blocks: a file was removed or cut. Place: "{path}".',
+        hint="Nothing was changed. Restore the file from a copy, or read on after these records by giving a start behind "
+        "them.",
+        path=path,
+        position=0,
+        first_offset=first,
+        last_offset=behind - 1,
+    )

@@ -82,7 +82,7 @@ def copy_segment(files: Files, path: str, to: str, entry: SealedEntry) -> None:
                 crc = google_crc32c.extend(crc, data)
                 files.pwrite(target, data, position)
             if crc != entry.crc32c or files.size(source) != entry.bytes:
-                raise corrupt_segment(path, f"records {entry.base} to {entry.end - 1}")
+                raise corrupt_segment(path, (entry.base, entry.end))
             files.sync(target)
         finally:
             files.close(target)
@@ -151,7 +151,7 @@ class Archive:
 
     def _checked(self, entry: SealedEntry) -> str:
         path = f"{self._folder}/{entry.file}"
-        check_frame_once(self._files, path, entry.bytes, entry.crc32c, f"records {entry.base} to {entry.end - 1}")
+        check_frame_once(self._files, path, entry.bytes, entry.crc32c, (entry.base, entry.end))
         return path
 
     def _fell_off(self, first: int, end: int) -> FellOff:

@@ -160,8 +160,7 @@ class _Compaction:
     def _path(self, base: int) -> str:
         entry = self._entries[base]
         path = f"{self._partition.folder}/{entry.file}"
-        range_text = f"records {entry.base} to {entry.end - 1}"
-        check_once(self._partition.files, path, entry.bytes, entry.crc32c, range_text)
+        check_once(self._partition.files, path, entry.bytes, entry.crc32c, (entry.base, entry.end))
         return path
 
     def _mark_tombstones(self, entry: SealedEntry, gone: RowMarks) -> int:

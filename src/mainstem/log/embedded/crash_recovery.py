@@ -172,7 +172,7 @@ class _Recovery:
         published = self._published
         if published is not None and (published.segment, published.epoch) == name:
             if published.position > size:
-                raise segment.corrupt(Damage(size, _last_offset(segment, size)), size)
+                raise segment.corrupt(_first_damage(segment, size), size, published.offset)
             end = published
         else:
             begun = first_end(segment)
@@ -256,11 +256,17 @@ class _Recovery:
             segment.close()
 
 
-def _last_offset(segment: ActiveSegment, size: int) -> int:
-    offset = segment.name.base
-    for _, header in segment.headers(PREAMBLE_BYTES, size):
-        offset = header.end_offset
-    return offset
+def _first_damage(segment: ActiveSegment, size: int) -> Damage:
+    """Where a segment that is shorter than it was ends, or is damaged before that."""
+    preamble = segment.preamble()
+    position, offset = PREAMBLE_BYTES, segment.name.base
+    if preamble is None:
+        return Damage(0, offset)
+    for item in segment.walk(position, size, offset, preamble.crc):
+        if isinstance(item, Damage):
+            return item
+        position, offset = item.position + item.header.size, item.header.end_offset
+    return Damage(position, offset)
 
 
 def abandon(files: Files, folder: str, names: list[SegmentName]) -> None:

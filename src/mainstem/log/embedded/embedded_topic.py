@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from mainstem.clock import Clock, as_datetime
-from mainstem.errors import Invalid
+from mainstem.errors import Corrupt, Invalid
 from mainstem.log import processes
 from mainstem.log.embedded.active_segment import segments_in
 from mainstem.log.embedded.archive import Archive, check_archive
@@ -49,32 +49,41 @@ from mainstem.log.verification import Verification
 if TYPE_CHECKING:
     from mainstem.log.embedded.embedded_log import EmbeddedLog
 
+T = TypeVar("T")
+
 MICROSECOND = timedelta(microseconds=1)
 
 
 class EmbeddedMoment:
     """What every partition of a topic shows at one moment."""
 
-    def __init__(self, store: TopicStore, visible: dict[int, Visible]) -> None:
+    def __init__(self, store: TopicStore, visible: dict[int, Visible | Corrupt]) -> None:
         self._store = store
         self._schemas = store.schemas
-        self.visible = visible
+        self._visible = visible
+
+    def visible(self, partition: int) -> Visible:
+        """Raises if that partition is damaged, and of no other one."""
+        seen = self._visible[partition]
+        if isinstance(seen, Corrupt):
+            raise seen
+        return seen
 
     def earliest(self, partition: int) -> int:
         return self._store.readers[partition].earliest()
 
     def latest(self, partition: int) -> int:
-        return self.visible[partition].end
+        return self.visible(partition).end
 
     def at_time(self, partition: int, at: int) -> int:
-        return self._store.readers[partition].offset_at(at, self.visible[partition])
+        return self._store.readers[partition].offset_at(at, self.visible(partition))
 
     def read(
         self, partition: int, start: int, stop: int, columns: Sequence[str] | None, delay: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         reader = self._store.readers[partition]
         reading = Reading(columns, delay=delay)
-        return reader.read(self._schemas, start, self.visible[partition], stop=stop, reading=reading)
+        return reader.read(self._schemas, start, self.visible(partition), stop=stop, reading=reading)
 
 
 class EmbeddedTopic:
@@ -208,7 +217,7 @@ class EmbeddedTopic:
 
     def moment(self) -> EmbeddedMoment:
         self.store.refresh()
-        return EmbeddedMoment(self.store, self._log.transactions.at_one_moment(self.store.visible))
+        return EmbeddedMoment(self.store, self._log.transactions.at_one_moment(self.store.visible_or_damaged))
 
     def _reader(self, partition: int) -> PartitionReader:
         self.store.refresh()
@@ -348,23 +357,35 @@ class EmbeddedTopic:
     def seal(self) -> int:
         """Close what is being appended to and seal everything that is decided; how many files that made."""
         self._log.transactions.settle()
-        made = 0
-        for number, partition in enumerate(self.store.partitions):
-            partition.roll()
-            made += seal(self.store, number)
-        return made
+
+        def close_and_seal(store: TopicStore, number: int) -> int:
+            store.partitions[number].roll()
+            return seal(store, number)
+
+        return sum(self._in_each(close_and_seal))
 
     def compact(self) -> CompactionReport:
         """Take out the records that a later one of the same key has replaced."""
         self._log.transactions.settle()
-        numbers = range(len(self.store.partitions))
-        return sum((compact(self.store, number) for number in numbers), CompactionReport())
+        return sum(self._in_each(compact), CompactionReport())
 
     def drop_expired(self) -> RetentionReport:
         """Drop what the topic need not keep any more."""
         self._log.transactions.settle()
-        numbers = range(len(self.store.partitions))
-        return sum((drop_expired(self.store, number) for number in numbers), RetentionReport())
+        return sum(self._in_each(drop_expired), RetentionReport())
+
+    def _in_each(self, step: Callable[[TopicStore, int], T]) -> list[T]:
+        """What a step gives in each partition. One that is damaged is told of once the others are done."""
+        done: list[T] = []
+        damage: Corrupt | None = None
+        for number in range(len(self.store.partitions)):
+            try:
+                done.append(step(self.store, number))
+            except Corrupt as error:
+                damage = damage or error
+        if damage is not None:
+            raise damage
+        return done
 
     def verify(self) -> Verification:
         return verify(self.store)

@@ -68,7 +68,7 @@ class HeldRows:
         return any(copy.base < end and copy.end > start for copy in self._holds.copies(self._partition))
 
     def _read_copy(self, copy: HeldCopy, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        check_frame_once(self._files, copy.path, copy.bytes, copy.crc32c, f"records {copy.base} to {copy.end - 1}")
+        check_frame_once(self._files, copy.path, copy.bytes, copy.crc32c, (copy.base, copy.end))
         for _, batch in read_shown(self._files, copy.path, self._schemas, self._reading, start=start, stop=end):
             if batch.num_rows:
                 yield batch

@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 from mainstem.errors import Corrupt
-from mainstem.log.embedded.active_segment import SegmentName, published_segments
+from mainstem.log.embedded.active_segment import SegmentName, published_segments, segments_in
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.files import copy_file, read_file, replace_file
 from mainstem.log.embedded.heads import SLOT_BYTES, End, Slots, encode_end
@@ -167,16 +167,20 @@ class LogCopy:
         with suppress(FileNotFoundError):  # one that is missing is as much damage there as here
             self._copy(f"{folder}/{MANIFEST}")
         last = SegmentName(end.segment, end.epoch)
-        for name in published_segments(self._files.list(folder), end.segment, end.epoch):
+        for segment in published_segments(self._files.list(folder), end.segment, end.epoch):
             try:
-                self._copy(name.path(folder), end.position if name == last else None)
+                self._copy(segment.path(folder), end.position if segment == last else None)
             except FileNotFoundError:
-                if name == last:
+                if segment == last and not self._is_lost(folder, last):
                     raise
-                # An old one of a ledger, which was trimmed meanwhile: every later one begins with all of the state.
+                # Lost before; or an old one of a ledger, trimmed meanwhile: every later one begins with all of the state.
         # The indexes are made again when the partition is opened.
         slot = encode_end(end)
         replace_file(self._files, self._in_target(f"{folder}/{TAIL}"), slot + slot)
+
+    def _is_lost(self, folder: str, last: SegmentName) -> bool:
+        """Whether it is not there because it was removed, and not because the partition was taken over just now."""
+        return segments_in(self._files.list(folder))[-1:] <= [last]
 
     def _copy_sealed(self, folder: str) -> None:
         self._files.make_directory(self._in_target(folder))

@@ -24,18 +24,19 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 import google_crc32c
 
 from mainstem.clock import Clock
-from mainstem.errors import Fenced, LockHeld, Unavailable
-from mainstem.log.embedded.active_segment import SegmentName, all_segments_in, segments_in
+from mainstem.errors import CorruptBlock, Fenced, LockHeld, Unavailable
+from mainstem.log.embedded.active_segment import SegmentName, segments_in
 from mainstem.log.embedded.admission import admit
-from mainstem.log.embedded.crash_recovery import cut_behind, is_whole, make_missing_indexes, recover, sweep
+from mainstem.log.embedded.crash_recovery import is_whole, make_missing_indexes, recover, sweep
 from mainstem.log.embedded.file_errors import as_ours, closed, translated
-from mainstem.log.embedded.files import Files, sync_file
+from mainstem.log.embedded.files import Files
 from mainstem.log.embedded.group_commit import GroupCommit
 from mainstem.log.embedded.heads import DELETED, HAS_STATE, MENDING, SYNCING, WRITTEN, End, Slots
 from mainstem.log.embedded.manifest import ManifestFile
 from mainstem.log.embedded.new_segment import create_partition, create_segment
 from mainstem.log.embedded.partition_lock import SYNC, UPKEEP, WRITE, release_lock, share_lock
 from mainstem.log.embedded.partition_state import PartitionState, ProducerState
+from mainstem.log.embedded.partition_take_over import take_over
 from mainstem.log.embedded.pending import Pending
 from mainstem.log.embedded.publisher import Publisher, deleted
 from mainstem.log.embedded.segment_writer import SegmentWriter
@@ -83,9 +84,13 @@ class Partition:
         self._writer: SegmentWriter | None = None
         self._scan: StateScan | None = None
         self._checked = False
+        self._damage: tuple[End | None, CorruptBlock] | None = None
         _all.add(self)
         try:
             self._open_check()
+        except CorruptBlock as error:
+            # For who appends, or reads so far: what is before it stays readable, and so do the other partitions.
+            self._damage = (heads.read(slot), error)
         except OSError as error:
             self.close()
             raise self._not_opened(error) from error
@@ -173,6 +178,10 @@ class Partition:
         """Whether an fsync failed, so that nobody may append until somebody takes over."""
         mark = self._tail.read(SYNCING)
         return mark is not None and mark.fenced
+
+    def damage(self) -> CorruptBlock | None:
+        """What was wrong with its end when it was opened, unless it goes on elsewhere since."""
+        return self._damage[1] if self._damage is not None and self._damage[0] == self.heads.read(self.slot) else None
 
     def start_offset(self) -> int:
         """The first offset that is kept."""
@@ -340,47 +349,7 @@ class Partition:
         A process that holds the partition's locks and does not go on is ended.
         """
         with self._translated(), self.lock.taken_over(WRITE), self.lock.taken_over(SYNC):
-            tail, mark = self._tail.read_all(2)
-            if tail is not None and tail.flags & DELETED:
-                raise deleted(self.title)
-            head = self.heads.read(self.slot)
-            fenced = mark is not None and mark.fenced and mark.epoch > 0
-            if mark is not None and fenced:
-                # After a failed fsync only what was published before it is certain.
-                base = mark._replace(flags=mark.flags & HAS_STATE)
-            else:
-                # Every valid block is kept.
-                base = self._mended_tail()
-                self._publisher.make_durable(head, base)
-            self._forget()
-            end = self._begin_epoch(base, [end.epoch for end in (tail, head, mark) if end is not None], fenced=fenced)
-            with suppress(OSError):
-                cut_behind(self.files, self.folder, base)
-            self._tail.write(WRITTEN, end)
-            self.heads.write(self.slot, end)
-            self._tail.write(SYNCING, end)
-            with suppress(OSError):
-                sweep(self.files, self.folder)
-
-    def _begin_epoch(self, base: End, epochs: list[int], *, fenced: bool) -> End:
-        """A segment of a new epoch that begins at `base`, on disk. Both locks are held."""
-        names = all_segments_in(self.files.list(self.folder))
-        before = base._replace(epoch=max([*epochs, *(name.epoch for name in names)]) + 1)
-        state = self.state_scan(base).state if base.flags & HAS_STATE else PartitionState()
-        self._forget_state()
-        # With the new epoch: from here on nothing that was written in the old one is published any more.
-        self._tail.write(WRITTEN, before._replace(flags=before.flags | MENDING))
-        now = max(self.clock.now(), base.appended_at)
-        end = create_segment(self.files, self.folder, before, state, now=now, synced=base.offset)
-        if not fenced:
-            self._tail.write(SYNCING, end)
-        try:
-            sync_file(self.files, SegmentName(end.segment, end.epoch).path(self.folder))
-            self.files.sync_directory(self.folder)
-        except OSError as error:
-            self._publisher.fence(base)
-            raise self._publisher.sync_failed(error) from error
-        return end
+            take_over(self, self._tail, self._publisher, self._mended_tail, self._forget)
 
     def mark_deleted(self) -> None:
         """Refuse every later append, also by processes that have the topic open."""

@@ -17,16 +17,22 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from mainstem.errors import FellOff
-from mainstem.log.embedded.active_segment import PREAMBLE_BYTES, ActiveSegment, SegmentName, segments_in
-from mainstem.log.embedded.block import DATA, Block, Header
+from mainstem.errors import Corrupt, CorruptBlock, CorruptManifest, FellOff
+from mainstem.log.embedded.active_segment import (
+    PREAMBLE_BYTES,
+    ActiveSegment,
+    SegmentName,
+    missing_records,
+    segments_in,
+)
+from mainstem.log.embedded.block import DATA, Header
 from mainstem.log.embedded.decisions import Decisions
 from mainstem.log.embedded.gathered_rows import GatheredRows
 from mainstem.log.embedded.heads import End
 from mainstem.log.embedded.manifest import Manifest, SealedEntry
 from mainstem.log.embedded.partition import Partition
 from mainstem.log.embedded.partition_state import DecidedTransaction, PartitionState
-from mainstem.log.embedded.sealed_check import check_frame_once, check_once
+from mainstem.log.embedded.sealed_check import check_frame_once, check_once, corrupt_segment
 from mainstem.log.embedded.sealed_segment import noted_spans, read_sealed, read_shown
 from mainstem.log.embedded.segment_index import SegmentIndex
 from mainstem.log.embedded.state_scan import StateScan
@@ -48,11 +54,16 @@ SEGMENTS_OPEN_MAX = 8
 
 
 class Visible(NamedTuple):
-    """Up to where a partition may be read, and which records before that are aborted."""
+    """Up to where a partition may be read, and which records before that are aborted.
+
+    Where its end is damaged, what lies from `known` on cannot be shown: who reads so far is told of the `damage`.
+    """
 
     end: int
     hidden: list[tuple[int, int]]
     head: End
+    known: int | None = None
+    damage: Corrupt | None = None
 
 
 class PartitionReader:
@@ -86,7 +97,14 @@ class PartitionReader:
         of an open one: for a bounded read, which shows all of a transaction or none.
         """
         head = self.partition.published()
-        if head.transactions_end <= self.partition.manifest_file.read().end:
+        if (damage := self.partition.damage()) is not None and (damage.first_offset or 0) >= head.offset:
+            # More than this was acknowledged: to end here would be to leave it out silently.
+            return self._seen(moment, head)._replace(end=head.offset + 1, known=head.offset, damage=damage)
+        return self._seen(moment, head)
+
+    def _seen(self, moment: Decisions | None, head: End) -> Visible:
+        sealed_to = self._sealed_to()
+        if head.transactions_end <= (sealed_to or 0):
             return Visible(head.offset, [], head)
 
         def look(state: PartitionState, head: End) -> Visible:
@@ -94,7 +112,22 @@ class PartitionReader:
                 return Visible(state.stable_offset(head.offset), state.hidden(), head)
             return Visible(head.offset, state.hidden_at(moment.outcomes, moment.decided_before), head)
 
-        return self._with_state(look)
+        try:
+            return self._with_state(look)
+        except CorruptBlock as error:
+            # Which records are aborted is known only of those before the damage, and before what was open there.
+            with self._guard:
+                reached = None if self._scan is None else self._scan.reached
+                if self._scan is None or reached is None:
+                    return Visible(head.offset, [], head, sealed_to or 0, error)
+                seen = look(self._scan.state, head)
+                return seen._replace(end=head.offset, known=self._scan.state.stable_offset(reached), damage=error)
+
+    def _sealed_to(self) -> int | None:
+        """Up to which offset history is sealed; None if that is not known, because the manifest is damaged."""
+        with suppress(CorruptManifest):
+            return self.partition.manifest_file.read().end
+        return None
 
     def decided(self) -> dict[int, DecidedTransaction]:
         """The transactions whose markers stand in segments that are still blocks."""
@@ -169,7 +202,8 @@ class PartitionReader:
         reading: Reading = EVERYTHING,
     ) -> Iterator[pa.RecordBatch]:
         """The records from `start` up to what is visible (and `stop`), each batch with `record` as its last column."""
-        end = visible.end if stop is None else min(stop, visible.end)
+        asked = visible.end if stop is None else min(stop, visible.end)
+        end = asked if visible.known is None else min(asked, visible.known)
         failed = 0
         while start < end:
             try:
@@ -177,10 +211,25 @@ class PartitionReader:
                     start, failed = next_start, 0
                     if batch is not None and batch.num_rows:
                         yield batch
-            except FileNotFoundError:
+            except FileNotFoundError as error:
                 failed += 1
                 if failed == TRIES:
-                    raise
+                    raise self._missing(start, visible.head, error) from error
+        if end < asked and visible.damage is not None:
+            raise visible.damage
+
+    def _missing(self, start: int, head: End, error: FileNotFoundError) -> Exception:
+        """The file with an offset is not there, however often one looks."""
+        if not self.files.exists(self._folder):
+            return error  # the topic was deleted
+        manifest = self.partition.manifest_file.read()
+        if start < manifest.end:
+            entry = sealed_at(manifest, start)
+            return corrupt_segment(f"{self._folder}/{entry.file}", (entry.base, entry.end), "missing")
+        bases = [name.base for name in segments_in(self.files.list(self._folder))]
+        first = head.segment if start >= head.segment else start if bases and bases[0] < start else manifest.end
+        behind = min([*(base for base in bases if base > start), head.offset])
+        return missing_records(self.partition.title, self._folder, first, behind)
 
     def _read_segment(
         self,
@@ -192,10 +241,10 @@ class PartitionReader:
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
         """Batches out of the segment that holds `start`, each with the offset to go on from."""
         # The manifest is read after the state of transactions: what it does not cover, that state tells of.
-        manifest = self.partition.manifest_file.read()
-        if start < manifest.start:
+        manifest = self._manifest_for(start, visible.head)
+        if manifest is not None and start < manifest.start:
             raise self.fell_off(start, manifest.start)
-        if start < manifest.end:
+        if manifest is not None and start < manifest.end:
             yield from self._read_sealed(schemas, manifest, start, end, visible.hidden, reading)
             return
         segment, size, limit = self._segment_of(start, visible.head)
@@ -203,10 +252,14 @@ class PartitionReader:
         gathered = GatheredRows(self._number, schemas, reading)
         # A segment that was sealed meanwhile is still readable by its handle, but the aborted records in it may be
         # forgotten by now: then read the sealed file.
-        if self.partition.manifest_file.read().end > start:
+        manifest = self._manifest_for(start, visible.head)
+        if manifest is not None and manifest.end > start:
             raise FileNotFoundError(segment.path)
-        for block in self._blocks_from(segment, start, size):
+        until = visible.head.offset if limit is None else limit
+        position, reached = self._place_of(segment, start, size)
+        for block in segment.blocks(position, size, reached, until):
             header = block.header
+            reached = header.end_offset
             if header.base_offset >= stop:
                 break
             if header.kind == DATA and header.count and header.end_offset > start:
@@ -219,7 +272,18 @@ class PartitionReader:
             if header.end_offset >= stop:
                 break  # what lies behind may be the rest of something that was abandoned
         yield from gathered.take(reading.rows_max)
+        if reached < stop:
+            raise missing_records(self.partition.title, segment.path, reached, until)
         yield stop, None
+
+    def _manifest_for(self, start: int, head: End) -> Manifest | None:
+        """The manifest; None if it is damaged and not needed: the segment that is appended to was never sealed."""
+        try:
+            return self.partition.manifest_file.read()
+        except CorruptManifest:
+            if start < head.segment:
+                raise
+            return None
 
     def _read_sealed(
         self,
@@ -239,13 +303,13 @@ class PartitionReader:
     def sealed_path(self, entry: SealedEntry) -> str:
         """The path of a sealed file, for `read_sealed`, which checks what it reads of it."""
         path = f"{self._folder}/{entry.file}"
-        check_frame_once(self.files, path, entry.bytes, entry.crc32c, f"records {entry.base} to {entry.end - 1}")
+        check_frame_once(self.files, path, entry.bytes, entry.crc32c, (entry.base, entry.end))
         return path
 
     def whole_sealed_path(self, entry: SealedEntry) -> str:
         """The path of a sealed file whose bytes are those that were written, for readers that do not check them."""
         path = f"{self._folder}/{entry.file}"
-        check_once(self.files, path, entry.bytes, entry.crc32c, f"records {entry.base} to {entry.end - 1}")
+        check_once(self.files, path, entry.bytes, entry.crc32c, (entry.base, entry.end))
         return path
 
     def _segment(self, name: SegmentName) -> ActiveSegment:
@@ -264,30 +328,34 @@ class PartitionReader:
         """The segment of blocks that holds an offset, up to where it may be read, and the offset it ends at if closed."""
         names = segments_in(self.files.list(self._folder))
         at = bisect.bisect_right([name.base for name in names], start) - 1
-        if at < 0:
+        # The last one must be there: else what is in it would be looked for in the one before.
+        if at < 0 or (start >= head.segment and names[at].base < head.segment):
             raise FileNotFoundError(self._folder)
         name = names[at]
         segment = self._segment(name)
         size = head.position if (head.segment, head.epoch) == name else segment.size()
         return segment, size, names[at + 1].base if at + 1 < len(names) else None
 
-    def _blocks_from(self, segment: ActiveSegment, start: int, size: int) -> Iterator[Block]:
-        """The blocks from the one on that holds `start`."""
-        position, offset = self._place_of(segment, start, size)
-        return segment.blocks(position, size, offset)
-
     def _place_of(self, segment: ActiveSegment, start: int, size: int) -> tuple[int, int]:
         """Position and base offset of the block that holds `start`."""
         position, offset = PREAMBLE_BYTES, segment.name.base
-        if start > offset:
-            found = SegmentIndex(self.files, segment.name.index_path(self._folder)).find_offset(segment, start)
-            if found is not None:
-                position, offset = found
-                # Between here and the wanted block only headers are read.
-                for at, header in segment.headers(position, size):
-                    position, offset = at, header.base_offset
-                    if header.end_offset > start:
-                        break
+        if start == offset:
+            return position, offset
+        found = SegmentIndex(self.files, segment.name.index_path(self._folder)).find_offset(segment, start)
+        if found is not None:
+            position, offset = found
+        # Between here and the wanted block only headers are read: damage of records that nobody asked for is no matter.
+        for at, header in segment.headers(position, size):
+            if header.end_offset > start:
+                return at, header.base_offset
+            position, offset = at + header.size, header.end_offset
+        if position < size:
+            # A header is damaged: what lies behind it is found by its look.
+            for at, header in segment.sound_after(position + 1, size):
+                if header.base_offset <= start < header.end_offset:
+                    return at, header.base_offset
+                if header.base_offset > start:
+                    break
         return position, offset
 
     def headers_from(self, start: int) -> Iterator[Header]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import google_crc32c
@@ -21,6 +21,9 @@ import pyarrow.parquet as pq
 from mainstem.errors import CorruptSegment
 from mainstem.log.embedded.block_checksums import BlockChecksums
 from mainstem.log.embedded.files import Files
+
+# The first offset of a segment, and the one behind its last.
+Span = tuple[int, int]
 
 # In the file's own metadata.
 BLOCKS = b"mainstem.blocks"
@@ -41,7 +44,7 @@ class _Checked(NamedTuple):
     identity: tuple[int, int, int]
     crc32c: int
     blocks: BlockChecksums | None
-    range_text: str = ""
+    span: Span | None = None
 
 
 _checked: WeakKeyDictionary[Files, dict[str, _Checked]] = WeakKeyDictionary()
@@ -55,7 +58,7 @@ def checksum(files: Files, handle: int, size: int) -> int:
     return crc
 
 
-def check_sealed(files: Files, path: str, size: int, crc32c: int, range_text: str) -> None:
+def check_sealed(files: Files, path: str, size: int, crc32c: int, span: Span) -> None:
     """Read every byte, and stop loudly if one is not as it was written."""
     handle = files.open(path)
     try:
@@ -64,7 +67,7 @@ def check_sealed(files: Files, path: str, size: int, crc32c: int, range_text: st
     finally:
         files.close(handle)
     if not sound:
-        raise corrupt_segment(path, range_text)
+        raise corrupt_segment(path, span)
 
 
 def was_checked(files: Files, path: str, crc32c: int) -> bool:
@@ -73,7 +76,7 @@ def was_checked(files: Files, path: str, crc32c: int) -> bool:
     return known is not None and known.blocks is None
 
 
-def check_once(files: Files, path: str, size: int, crc32c: int, range_text: str) -> None:
+def check_once(files: Files, path: str, size: int, crc32c: int, span: Span) -> None:
     """Check a whole file, if this process has not done so since it was last touched.
 
     Bits that rot after that are found in pages as they are read, and all of them by the next process.
@@ -81,20 +84,20 @@ def check_once(files: Files, path: str, size: int, crc32c: int, range_text: str)
     if was_checked(files, path, crc32c):
         return
     identity = files.identity(path)
-    check_sealed(files, path, size, crc32c, range_text)
-    _remember(files, path, _Checked(identity, crc32c, None))
+    check_sealed(files, path, size, crc32c, span)
+    _remember(files, path, _Checked(identity, crc32c, None, span))
 
 
-def check_frame_once(files: Files, path: str, size: int, crc32c: int, range_text: str) -> None:
+def check_frame_once(files: Files, path: str, size: int, crc32c: int, span: Span) -> None:
     """Check what tells where everything lies in a file; `check_ranges` then checks what is read of it."""
     if _known(files, path, crc32c) is not None:
         return
     identity = files.identity(path)
     blocks = _frame(files, path, size, crc32c)
     if blocks is None:
-        check_once(files, path, size, crc32c, range_text)
+        check_once(files, path, size, crc32c, span)
     else:
-        _remember(files, path, _Checked(identity, crc32c, blocks, range_text))
+        _remember(files, path, _Checked(identity, crc32c, blocks, span))
 
 
 def check_ranges(files: Files, path: str, ranges: Iterable[tuple[int, int]]) -> None:
@@ -102,15 +105,28 @@ def check_ranges(files: Files, path: str, ranges: Iterable[tuple[int, int]]) -> 
     with _checked_guard:
         known = _checked.get(files, {}).get(path)
     if known is not None and known.blocks is not None and not known.blocks.sound(files, path, ranges):
-        raise corrupt_segment(path, known.range_text)
+        raise corrupt_segment(path, known.span)
 
 
-def corrupt_segment(path: str, range_text: str) -> CorruptSegment:
+def span_of(files: Files, path: str) -> Span | None:
+    """The offsets of a file that was checked; None if it was not."""
+    with _checked_guard:
+        known = _checked.get(files, {}).get(path)
+    return None if known is None else known.span
+
+
+def corrupt_segment(path: str, span: Span | None, what: Literal["damaged", "missing"] = "damaged") -> CorruptSegment:
+    """The error that names the file, and the records in it."""
+    records = "its records" if span is None else f"records {span[0]} to {span[1] - 1}"
+    reason = "Its bytes are not the ones that were written" if what == "damaged" else "The file is not there"
     return CorruptSegment(
-        f'sealed segment "{os.path.basename(path)}" is damaged',
-        detail=f'Its bytes are not the ones that were written, so {range_text} cannot be read. File: "{path}".',
-        hint="Nothing was changed. Restore the file from a copy or from the archive.",
+        f'sealed segment "{os.path.basename(path)}" is {what}',
+        detail=f'{reason}, so {records} cannot be read. File: "{path}".',
+        hint="Nothing was changed. Restore the file from a copy or from the archive, or read on after these records by "
+        "giving a start behind them.",
         path=path,
+        first_offset=None if span is None else span[0],
+        last_offset=None if span is None else span[1] - 1,
     )
 
 

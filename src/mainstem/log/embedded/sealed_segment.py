@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from mainstem.log.embedded.block_checksums import BlockChecksums
 from mainstem.log.embedded.files import Files, remove_if_there
-from mainstem.log.embedded.sealed_check import BLOCKS, check_ranges, corrupt_segment
+from mainstem.log.embedded.sealed_check import BLOCKS, check_ranges, corrupt_segment, span_of
 from mainstem.log.embedded.topic_schemas import Reading, TopicSchemas
 from mainstem.log.record import RECORD
 from mainstem.log.schema_evolution import fit
@@ -133,7 +133,7 @@ def noted_spans(files: Files, path: str) -> TransactionSpans:
     except (pa.ArrowInvalid, pa.ArrowSerializationError, ValueError, zlib.error, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise corrupt_segment(path, "its transactions") from error
+        raise corrupt_segment(path, None) from error
 
 
 def read_sealed(
@@ -166,7 +166,7 @@ def read_sealed(
     except (pa.ArrowInvalid, pa.ArrowSerializationError, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise corrupt_segment(path, "its records") from error
+        raise corrupt_segment(path, span_of(files, path)) from error
 
 
 def read_shown(

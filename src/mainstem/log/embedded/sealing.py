@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from mainstem.log.embedded.active_segment import PREAMBLE_BYTES, ActiveSegment, SegmentName
+from mainstem.log.embedded.active_segment import PREAMBLE_BYTES, ActiveSegment, SegmentName, missing_records
 from mainstem.log.embedded.block import DATA, MARKERS, Header
 from mainstem.log.embedded.manifest import Marker, SealedEntry
 from mainstem.log.embedded.partition import Partition
@@ -113,9 +113,11 @@ def _batches(
     """The rows of a run of segments as they lie in the Parquet file; what else is learned goes into the span."""
     for name, limit in zip(names, [*(name.base for name in names[1:]), end], strict=True):
         segment = ActiveSegment(partition.files, partition.folder, name)
+        reached = name.base
         try:
-            for block in segment.blocks(PREAMBLE_BYTES, segment.size(), name.base):
+            for block in segment.blocks(PREAMBLE_BYTES, segment.size(), name.base, limit):
                 header = block.header
+                reached = header.end_offset
                 span.add(header)
                 outcome = decided.get(header.transaction) if header.transaction else None
                 if header.kind in MARKERS and outcome is not None:
@@ -132,4 +134,7 @@ def _batches(
                     break
         finally:
             segment.close()
+        if reached < limit:
+            # Sealed like this, they would be gone without a word.
+            raise missing_records(partition.title, segment.path, reached, limit)
     yield from rows.rest()

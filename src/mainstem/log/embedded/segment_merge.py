@@ -135,7 +135,7 @@ def _rows(
     for entry in run:
         path = f"{partition.folder}/{entry.file}"
         # Always, and not once: what is written anew gets a new checksum, and damage would be sound for ever.
-        check_sealed(partition.files, path, entry.bytes, entry.crc32c, f"records {entry.base} to {entry.end - 1}")
+        check_sealed(partition.files, path, entry.bytes, entry.crc32c, (entry.base, entry.end))
         stays = ~gone.of(entry.base)
         row = 0
         for batch in read_sealed(partition.files, path, record_columns=("record",)):

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from mainstem.errors import Corrupt
-from mainstem.log.embedded.active_segment import PREAMBLE_BYTES, ActiveSegment, segments_in
+from mainstem.errors import Corrupt, CorruptManifest
+from mainstem.log.embedded.active_segment import (
+    PREAMBLE_BYTES,
+    ActiveSegment,
+    SegmentName,
+    missing_records,
+    segments_in,
+)
 from mainstem.log.embedded.block import DATA, Damage
+from mainstem.log.embedded.heads import End
 from mainstem.log.embedded.partition import Partition
 from mainstem.log.embedded.sealed_check import check_sealed
 from mainstem.log.embedded.sealed_segment import read_sealed
@@ -17,11 +24,12 @@ def verify(store: TopicStore) -> Verification:
     """Check manifests, sealed files (whole and page by page), blocks and indexes of every partition."""
     report = Verification(store.name)
     for number, partition in enumerate(store.partitions):
-        try:
-            _verify_sealed(report, number, partition)
-            _verify_blocks(report, number, partition)
-        except Corrupt as error:
-            report.problems.append(Problem(number, error.path, f"{error}. {error.detail}"))
+        for part in (_verify_sealed, _verify_blocks):
+            # What is damaged does not keep the rest from being looked at.
+            try:
+                part(report, number, partition)
+            except Corrupt as error:
+                report.add(number, error)
     return report
 
 
@@ -35,7 +43,7 @@ def _verify_sealed(report: Verification, number: int, partition: Partition) -> N
             report.problems.append(Problem(number, path, "the segment before it is missing", expected, entry.base - 1))
         expected = entry.end
         try:
-            check_sealed(partition.files, path, entry.bytes, entry.crc32c, f"records {span[0]} to {span[1]}")
+            check_sealed(partition.files, path, entry.bytes, entry.crc32c, (entry.base, entry.end))
             rows = sum(batch.num_rows for batch in read_sealed(partition.files, path, columns=[]))
             if rows != entry.rows:
                 report.problems.append(Problem(number, path, f"has {rows} rows, not {entry.rows}", *span))
@@ -50,35 +58,67 @@ def _verify_sealed(report: Verification, number: int, partition: Partition) -> N
 
 def _verify_blocks(report: Verification, number: int, partition: Partition) -> None:
     head = partition.published()
-    manifest = partition.manifest_file.read()
-    names = [name for name in segments_in(partition.files.list(partition.folder)) if name.base >= manifest.end]
+    try:
+        sealed_to: int | None = partition.manifest_file.read().end
+    except CorruptManifest:
+        sealed_to = None  # told of already
+    names = segments_in(partition.files.list(partition.folder))
+    names = [name for name in names if sealed_to is None or name.base >= sealed_to]
+    expected = sealed_to
     for name, after in zip(names, [*names[1:], None], strict=True):
-        segment = ActiveSegment(partition.files, partition.folder, name)
-        try:
-            active = name == (head.segment, head.epoch)
-            size = head.position if active else segment.size()
-            offset = name.base
-            position = PREAMBLE_BYTES
-            preamble = segment.preamble()
-            if preamble is None:
-                report.problems.append(Problem(number, segment.path, "its preamble is damaged", name.base, None))
-                continue
-            for item in segment.walk(PREAMBLE_BYTES, size, name.base, preamble.crc):
+        if expected is not None and expected < name.base:
+            report.add(number, missing_records(partition.title, partition.folder, expected, name.base))
+        _verify_segment(report, number, partition, name, after, head)
+        expected = name.base if after is None else after.base
+    if SegmentName(head.segment, head.epoch) not in names and head.offset > head.segment:
+        report.add(number, missing_records(partition.title, partition.folder, head.segment, head.offset))
+
+
+def _verify_segment(
+    report: Verification, number: int, partition: Partition, name: SegmentName, after: SegmentName | None, head: End
+) -> None:
+    """Every block of a segment; behind one that is damaged it goes on with the next sound one."""
+    segment = ActiveSegment(partition.files, partition.folder, name)
+    try:
+        active = name == (head.segment, head.epoch)
+        size = head.position if active else segment.size()
+        until = after.base if after is not None else head.offset if active else head.segment
+        preamble = segment.preamble()
+        if preamble is None:
+            report.problems.append(Problem(number, segment.path, "its preamble is damaged", name.base, None))
+        position, offset = PREAMBLE_BYTES, name.base
+        chain = None if preamble is None else preamble.crc
+        damaged = preamble is None
+        while offset < until or position == PREAMBLE_BYTES:
+            damage: Damage | None = None
+            for item in segment.walk(position, size, offset, chain):
                 if isinstance(item, Damage):
-                    if after is None or item.offset < after.base:
-                        error = segment.corrupt(item, size)
-                        last_offset = getattr(error, "last_offset", None)
-                        report.problems.append(Problem(number, segment.path, str(error), item.offset, last_offset))
+                    damage = item
                     break
-                if after is not None and item.header.base_offset >= after.base and item.header.count:
+                if item.header.base_offset >= until and item.header.count:
                     break
-                offset, position = item.header.end_offset, item.position + item.header.size
+                position, offset = item.position + item.header.size, item.header.end_offset
                 report.records += item.header.count if item.header.kind == DATA else 0
-            if not SegmentIndex(partition.files, name.index_path(partition.folder)).sound(segment, position):
-                report.problems.append(Problem(number, name.index_path(partition.folder), "the index is damaged"))
-            report.bytes += size
-            report.block_segments += 1
-            if after is not None and offset < after.base and not report.problems:
-                report.problems.append(Problem(number, segment.path, "records are missing", offset, after.base - 1))
-        finally:
-            segment.close()
+            if damage is None or damage.offset >= until:
+                break
+            damaged = True
+            error = segment.corrupt(damage, size, until)
+            if isinstance(error, NewerFormat):
+                raise error
+            report.add(number, error)
+            following = segment.next_sound(damage.position + 1, size)
+            if following is None:
+                offset = until
+                break
+            (position, header), chain = following, None
+            offset = header.base_offset
+        if offset < until:
+            report.add(number, missing_records(partition.title, segment.path, offset, until))
+        elif not damaged and not SegmentIndex(partition.files, name.index_path(partition.folder)).sound(
+            segment, position
+        ):
+            report.problems.append(Problem(number, name.index_path(partition.folder), "the index is damaged"))
+        report.bytes += size
+        report.block_segments += 1
+    finally:
+        segment.close()

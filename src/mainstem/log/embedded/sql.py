@@ -80,7 +80,7 @@ def _name_unreadable(log: EmbeddedLog, sql: str, error: duckdb.Error) -> None:
     """Raise `InvalidRows` if a topic of the question has a row that DuckDB cannot read: it does not say which."""
     for name in TableNames.of(sql, log.topic_names()).called:
         moment = log.open_topic(name).moment()
-        for number in moment.visible:
+        for number in range(log.open_topic(name).settings.partitions):
             for batch in moment.read(number, moment.earliest(number), moment.latest(number), None):
                 if (found := unreadable_value(batch)) is not None:
                     offset = batch.column("record").field("offset")[found.row].as_py()
@@ -100,7 +100,7 @@ def _register(
     """Make the topic a view of that name; the files that it is read from."""
     files: dict[int, list[str]] = {}
     tail: list[pa.RecordBatch] = []
-    checks: list[tuple[str, int, int, str]] = []
+    checks: list[tuple[str, int, int, tuple[int, int]]] = []
     for number, partition in enumerate(store.partitions):
         manifest = partition.manifest_file.read()
         end = visible[number].end
@@ -115,7 +115,7 @@ def _register(
                 break  # decided and sealed after the moment that is shown: what is to be hidden is left out below
             path = f"{partition.folder}/{entry.file}"
             files.setdefault(entry.schema_version, []).append(path)
-            checks.append((path, entry.bytes, entry.crc32c, f"records {entry.base} to {entry.end - 1}"))
+            checks.append((path, entry.bytes, entry.crc32c, (entry.base, entry.end)))
             read_to = entry.end
         tail += store.readers[number].read(store.schemas, read_to, visible[number])
     _check(store, checks)
@@ -149,7 +149,7 @@ def _shown(rows: str, settings: TopicSettings) -> str:
     return rows
 
 
-def _check(store: TopicStore, checks: list[tuple[str, int, int, str]]) -> None:
+def _check(store: TopicStore, checks: list[tuple[str, int, int, tuple[int, int]]]) -> None:
     fresh = [check for check in checks if not was_checked(store.files, check[0], check[2])]
     if not fresh:
         return

@@ -39,7 +39,7 @@ class StateScan:
         """
         target = SegmentName(end.segment, end.epoch)
         if self._segment is None or self._segment.name != target:
-            self._begin(target)
+            self._begin(target, end.offset)
         assert self._segment is not None
         for position, header in self._segment.headers(self._position, end.position):
             if header.base_offset != self._offset:
@@ -47,15 +47,20 @@ class StateScan:
             self.state.apply(header)
             self._position, self._offset = position + header.size, header.end_offset
         if self._position < end.position:
-            raise self._segment.corrupt(Damage(self._position, self._offset), end.position)
+            raise self._segment.corrupt(Damage(self._position, self._offset), end.position, end.offset)
 
-    def _begin(self, name: SegmentName) -> None:
+    @property
+    def reached(self) -> int | None:
+        """The offset up to which the state is known; None if it is not known where its segment begins."""
+        return None if self._segment is None else self._offset
+
+    def _begin(self, name: SegmentName, until: int) -> None:
         self.close()
         segment = ActiveSegment(self._files, self._folder, name)
         try:
-            block = next(segment.blocks(PREAMBLE_BYTES, segment.size(), name.base), None)
+            block = next(segment.blocks(PREAMBLE_BYTES, segment.size(), name.base, until), None)
             if block is None or block.header.kind != STATE:
-                raise segment.corrupt(Damage(PREAMBLE_BYTES, name.base), segment.size())
+                raise segment.corrupt(Damage(PREAMBLE_BYTES, name.base), segment.size(), until)
             self.state = PartitionState.from_json(json.loads(block.payload.to_pybytes()))
         except BaseException:
             segment.close()

@@ -13,7 +13,7 @@ from itertools import count as counter
 from random import randrange
 
 from mainstem.clock import Clock
-from mainstem.errors import IncompleteAppend, MainstemError, TopicNotFound
+from mainstem.errors import Corrupt, CorruptHome, IncompleteAppend, MainstemError, TopicNotFound
 from mainstem.log.embedded.decisions import Decisions
 from mainstem.log.embedded.file_errors import closed
 from mainstem.log.embedded.files import Files, read_file, replace_file
@@ -66,7 +66,11 @@ class TopicStore:
         self.schemas: TopicSchemas
         self._refreshing = threading.Lock()
         self._closed = False
+        self._inode: int | None = None
         with self._deleted_if_missing():
+            if not files.exists(self.heads_path) and files.exists(self._settings_path):
+                # Never synced, so it may be lost: the segments tell what it told.
+                create_slots(files, self.heads_path, [])
             self.heads = Slots(files, self.heads_path)
             self._inode = files.identity(self.heads_path)[0]
         self.refresh()
@@ -113,6 +117,8 @@ class TopicStore:
         try:
             yield
         except FileNotFoundError as error:
+            if self._inode is not None and self.is_current():
+                raise self._incomplete_folder(error) from error
             raise TopicNotFound(
                 f'topic "{self.name}" does not exist',
                 detail="It was deleted while it was open.",
@@ -123,8 +129,11 @@ class TopicStore:
     def _read_settings(self, identity: tuple[int, int, int]) -> None:
         if not self.is_current():
             raise FileNotFoundError(self.folder)
-        content = json.loads(read_file(self.files, self._settings_path))
-        settings = TopicSettings.from_json(content)
+        try:
+            content = json.loads(read_file(self.files, self._settings_path))
+            settings = TopicSettings.from_json(content)
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._damaged_settings(error) from error
         # One that was made before there were ids goes without.
         self.id = str(content.get("id", ""))
         self._settings = settings
@@ -141,6 +150,22 @@ class TopicStore:
         for partition in self.partitions:
             partition.segment_bytes_max = settings.segment_bytes_max
         self._identity = identity
+
+    def _incomplete_folder(self, error: FileNotFoundError) -> CorruptHome:
+        return CorruptHome(
+            f'a file of topic "{self.name}" is missing',
+            detail=f'"{error.filename or error}" was removed; a topic has all of its files from its first moment.',
+            hint="Restore the file from a copy. The other topics are not touched by it.",
+            path=str(error.filename or self.folder),
+        )
+
+    def _damaged_settings(self, error: Exception) -> CorruptHome:
+        return CorruptHome(
+            f'the settings of topic "{self.name}" cannot be read',
+            detail=f'"{self._settings_path}" does not read as the JSON that was written: {error}.',
+            hint="Restore the file from a copy. The other topics are not touched by it.",
+            path=self._settings_path,
+        )
 
     def write_settings(self, settings: TopicSettings) -> None:
         """Put altered settings in place; the home's lock is held. New partitions are there before they are named."""
@@ -179,6 +204,10 @@ class TopicStore:
     def visible(self, moment: Decisions) -> dict[int, Visible]:
         """What may be read of every partition as of one moment of the ledger of transactions."""
         return {number: reader.visible(moment) for number, reader in enumerate(self.readers)}
+
+    def visible_or_damaged(self, moment: Decisions) -> dict[int, Visible | Corrupt]:
+        """The same; of a partition that is damaged, why nothing can be read."""
+        return {number: _visible(reader, moment) for number, reader in enumerate(self.readers)}
 
     # Appending
 
@@ -226,3 +255,10 @@ class TopicStore:
         )  # fmt: skip
         incomplete.__cause__ = first
         return incomplete
+
+
+def _visible(reader: PartitionReader, moment: Decisions) -> Visible | Corrupt:
+    try:
+        return reader.visible(moment)
+    except Corrupt as error:
+        return error

@@ -18,8 +18,14 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from mainstem.errors import CorruptBlock, DiskFull, MainstemError, Unavailable
-from mainstem.log.embedded.active_segment import PREAMBLE_BYTES, ActiveSegment, SegmentName, segments_in
+from mainstem.errors import DiskFull, MainstemError, Unavailable
+from mainstem.log.embedded.active_segment import (
+    PREAMBLE_BYTES,
+    ActiveSegment,
+    SegmentName,
+    missing_records,
+    segments_in,
+)
 from mainstem.log.embedded.block import Damage
 from mainstem.log.embedded.files import remove_if_there
 from mainstem.log.embedded.heads import DELETED, WRITTEN, Slots
@@ -139,15 +145,7 @@ def closed_segments(partition: Partition, manifest: Manifest) -> list[tuple[Segm
     if names and names[0].base != manifest.end:
         if partition.manifest_file.read() != manifest:
             return []  # sealed by another process since it was read
-        raise CorruptBlock(
-            f"a segment of {partition.title} is missing",
-            detail=f"Records {manifest.end} to {names[0].base - 1} are neither sealed nor in a segment of blocks.",
-            hint="Nothing was changed. Restore the missing file from a copy.",
-            path=partition.folder,
-            position=0,
-            first_offset=manifest.end,
-            last_offset=names[0].base - 1,
-        )
+        raise missing_records(partition.title, partition.folder, manifest.end, names[0].base)
     published = partition.published().segment
     return [(name, after) for name, after in pairwise(names) if after.base <= published]
 

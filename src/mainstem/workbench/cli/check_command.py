@@ -33,10 +33,13 @@ def check(
 
     Example: mainstem check shop.py
     """
+    from mainstem.workbench.cli.before_spark import check_before_spark
+
     file = load_program(program)
     with open_home(home, spark=spark) as stem:
         from mainstem.flows.program import Program
 
+        check_before_spark(stem, file)
         with show_progress("start Spark"):
             _ = stem.spark
         with file.building():

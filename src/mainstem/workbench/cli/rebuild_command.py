@@ -47,8 +47,12 @@ def rebuild(
         )
     if not apply and not keep_both and not somebody_is_there():
         raise typer.BadParameter("one of them is needed where nobody can be asked", param_hint="--apply, --keep-both")
+    from mainstem.workbench.cli.before_spark import check_before_spark, check_writable
+
     file = load_program(program)
     with open_home(home, upkeep="background", spark=spark) as stem:
+        check_writable(stem.home)
+        check_before_spark(stem, file, view=view)
         with show_progress("start Spark"):
             _ = stem.spark
         with file.building():

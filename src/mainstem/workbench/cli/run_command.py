@@ -58,18 +58,21 @@ def run_program(
 
     Example: mainstem run shop.py --until-idle
     """
+    from mainstem.workbench.cli.before_spark import check_before_spark, check_writable
     from mainstem.workbench.cli.metrics_server import MetricsServer, parse_address
 
     address = None if metrics is None else parse_address(metrics)
     file = load_program(program)
     with open_home(home, upkeep="background", spark=spark) as stem, ExitStack() as stack:
+        run = _Run(stem, as_json=as_json)
+        check_writable(stem.home)
+        check_before_spark(stem, file, only=flow)
+        # Before Spark: a port that is taken is known at once.
+        server = None if address is None else stack.enter_context(MetricsServer(address, run.metrics))
         with show_progress("start Spark"):
             _ = stem.spark
-        signals = stack.enter_context(heeded_signals())
-        run = _Run(stem, signals, as_json=as_json)
-        if address is not None:
-            # Before the flows: a port that is taken is no reason to stop them again.
-            server = stack.enter_context(MetricsServer(address, run.metrics))
+        run.signals = stack.enter_context(heeded_signals())
+        if server is not None:
             show_note(f"metrics at {server.url}")
         run.start(file, flow)
         status = run.to_the_end(until_idle=until_idle)
@@ -79,9 +82,10 @@ def run_program(
 class _Run:
     """One run, from the start of the flows to their end."""
 
-    def __init__(self, stem: Mainstem, signals: RunSignals, *, as_json: bool) -> None:
+    signals: RunSignals
+
+    def __init__(self, stem: Mainstem, *, as_json: bool) -> None:
         self._stem = stem
-        self._signals = signals
         self._as_json = as_json
         self._standings: RunStandings | None = None
         self._told: set[str] = set()
@@ -112,9 +116,9 @@ class _Run:
         try:
             if until_idle:
                 threading.Thread(target=self._wait_until_idle, name="mainstem-until-idle", daemon=True).start()
-            while not self._look() and not self._idle.is_set() and not self._signals.wait(LOOK_SECONDS):
+            while not self._look() and not self._idle.is_set() and not self.signals.wait(LOOK_SECONDS):
                 pass
-            if self._signals.wanted is not None:
+            if self.signals.wanted is not None:
                 self._display.apart(lambda: show_note("stopping; once more Ctrl-C does not wait for it"))
         finally:
             # Also after a second Ctrl-C: whatever can still be stopped in order is.
@@ -125,7 +129,7 @@ class _Run:
             from mainstem.workbench.cli.run_display import show_standings
 
             show_standings(self._now())
-        return FAILED if self._told else self._signals.status
+        return FAILED if self._told else self.signals.status
 
     def _look(self) -> bool:
         """Show how the flows stand, tell of those that failed; True when all have ended."""

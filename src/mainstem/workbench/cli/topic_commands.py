@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainstem.errors import Invalid
+from mainstem.errors import Corrupt, Invalid
 from mainstem.workbench.cli import adopt_command, append_command, copy_command, read_command, upkeep_commands
 from mainstem.workbench.cli.amounts import about_size, counted, moment
 from mainstem.workbench.cli.home_option import HomeOption, open_home
@@ -111,41 +111,52 @@ def list_topics(*, as_json: JsonOption = False, home: HomeOption = None) -> None
     from mainstem.workbench.cli.topic_facts import topic_facts
 
     with open_home(home) as stem:
-        facts = [topic_facts(stem.topic(name)) for name in stem.topics()]
+        facts: dict[str, TopicFacts | Corrupt] = {}
+        for name in stem.topics():
+            # One that cannot be opened does not keep the others from being listed.
+            try:
+                facts[name] = topic_facts(stem.topic(name))
+            except Corrupt as error:
+                facts[name] = error
         if as_json:
-            print_json(
-                [
-                    {
-                        "topic": it.topic.name,
-                        "partitions": len(it.partitions),
-                        "records": it.records,
-                        "bytes": it.bytes,
-                        "keep": str(it.topic.settings.keep),
-                        "appended_at": it.appended_at,
-                        "groups": len(it.topic.groups()),
-                        "queues": len(it.topic.queues()),
-                    }
-                    for it in facts
-                ]
-            )
+            print_json([_list_json(name, it) for name, it in facts.items()])
             return
-        show_table(
-            [
-                Column("topic", style="bold"), Column("partitions", "right"), Column("records", "right"),
-                Column("size", "right"), Column("keep"), Column("last append"), Column("groups", "right"),
-                Column("queues", "right"),
-            ],
-            (_list_row(it) for it in facts),
-            empty="no topics yet",
-        )  # fmt: skip
+        columns = [
+            Column("topic", style="bold"), Column("partitions", "right"), Column("records", "right"),
+            Column("size", "right"), Column("keep"), Column("last append"), Column("groups", "right"),
+            Column("queues", "right"),
+        ]  # fmt: skip
+        rows = [_list_row(name, it) for name, it in facts.items()]
+        if any(row[-1] for row in rows):
+            columns.append(Column("damage"))
+        show_table(columns, (row[: len(columns)] for row in rows), empty="no topics yet")
 
 
-def _list_row(facts: TopicFacts) -> list[str]:
+def _list_row(name: str, facts: TopicFacts | Corrupt) -> list[str]:
+    if isinstance(facts, Corrupt):
+        return [name, "", "", "", "", "", "", "", str(facts)]
     topic = facts.topic
     return [
-        topic.name, str(len(facts.partitions)), counted(facts.records), about_size(facts.bytes),
+        name, str(len(facts.partitions)), counted(facts.records), about_size(facts.bytes),
         str(topic.settings.keep), moment(facts.appended_at), str(len(topic.groups())), str(len(topic.queues())),
+        "; ".join(facts.damage),
     ]  # fmt: skip
+
+
+def _list_json(name: str, facts: TopicFacts | Corrupt) -> dict[str, object]:
+    if isinstance(facts, Corrupt):
+        return {"topic": name, "damage": [str(facts)]}
+    return {
+        "topic": name,
+        "partitions": len(facts.partitions),
+        "records": facts.records,
+        "bytes": facts.bytes,
+        "keep": str(facts.topic.settings.keep),
+        "appended_at": facts.appended_at,
+        "groups": len(facts.topic.groups()),
+        "queues": len(facts.topic.queues()),
+        "damage": facts.damage,
+    }
 
 
 @app.command()
@@ -201,10 +212,16 @@ def _show(facts: TopicFacts) -> None:
             for it in facts.partitions
         ),
     )  # fmt: skip
+    for damage in facts.damage:
+        typer.echo(f"damaged: {damage}")
     for noun, lags in (("group", facts.group_lags()), ("queue", facts.queue_lags())):
         typer.echo()
-        show_table([Column(noun, style="bold"), *LAG_COLUMNS], ([n, *lag_cells(lag)] for n, lag in lags.items()),
-                   empty=f"no {noun}s")  # fmt: skip
+        known = {name: lag for name, lag in lags.items() if not isinstance(lag, Corrupt)}
+        show_table([Column(noun, style="bold"), *LAG_COLUMNS], ([n, *lag_cells(lag)] for n, lag in known.items()),
+                   empty=f"no {noun}s" if not lags else "")  # fmt: skip
+        for name, lag in lags.items():
+            if isinstance(lag, Corrupt):
+                typer.echo(f"{noun} {name}: {lag}")
 
 
 @app.command()

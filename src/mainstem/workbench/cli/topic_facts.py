@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,6 +10,7 @@ from typing import Any
 
 from mainstem.clock import as_datetime
 from mainstem.durations import show_duration
+from mainstem.errors import Corrupt
 from mainstem.log.embedded.active_segment import segments_in
 from mainstem.log.embedded.block import DATA
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
@@ -32,6 +34,8 @@ class PartitionFacts:
     segments: int | None = None
     sealed: int | None = None
     appended_at: datetime | None = None
+    # What is wrong with it, if anything was found: then the numbers are those that could be told.
+    damage: str | None = None
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,18 @@ class TopicFacts:
         """When the last record came."""
         return max((it.appended_at for it in self.partitions if it.appended_at is not None), default=None)
 
-    def group_lags(self) -> dict[str, Lag]:
-        """How far each reader group is behind."""
-        return {name: self.topic.group(name).lag() for name in self.topic.groups()}
+    @property
+    def damage(self) -> list[str]:
+        """What is wrong with its partitions, as far as it was looked at."""
+        return [f"partition {it.partition}: {it.damage}" for it in self.partitions if it.damage is not None]
 
-    def queue_lags(self) -> dict[str, Lag]:
-        """How far each queue is behind."""
-        return {name: self.topic.open_queue(name).lag() for name in self.topic.queues()}
+    def group_lags(self) -> dict[str, Lag | Corrupt]:
+        """How far each reader group is behind; or why that cannot be told."""
+        return {name: _lag(self.topic.group(name).lag) for name in self.topic.groups()}
+
+    def queue_lags(self) -> dict[str, Lag | Corrupt]:
+        """How far each queue is behind; or why that cannot be told."""
+        return {name: _lag(self.topic.open_queue(name).lag) for name in self.topic.queues()}
 
     def to_json(self) -> dict[str, Any]:
         """Everything, for a program."""
@@ -81,9 +90,21 @@ class TopicFacts:
             "bytes": self.bytes,
             "appended_at": self.appended_at,
             "partitions": list(self.partitions),
-            "groups": [{"group": name, "lag": lag_json(lag)} for name, lag in self.group_lags().items()],
-            "queues": [{"queue": name, "lag": lag_json(lag)} for name, lag in self.queue_lags().items()],
+            "damage": self.damage,
+            "groups": [{"group": name, **_lag_json(lag)} for name, lag in self.group_lags().items()],
+            "queues": [{"queue": name, **_lag_json(lag)} for name, lag in self.queue_lags().items()],
         }
+
+
+def _lag(look: Callable[[], Lag]) -> Lag | Corrupt:
+    try:
+        return look()
+    except Corrupt as error:
+        return error
+
+
+def _lag_json(lag: Lag | Corrupt) -> dict[str, Any]:
+    return {"lag": None, "damage": str(lag)} if isinstance(lag, Corrupt) else {"lag": lag_json(lag)}
 
 
 def topic_facts(topic: Topic) -> TopicFacts:
@@ -92,6 +113,18 @@ def topic_facts(topic: Topic) -> TopicFacts:
 
 
 def _facts(topic: Topic, number: int) -> PartitionFacts:
+    try:
+        return _partition_facts(topic, number)
+    except Corrupt as error:
+        damage = str(error)
+    start = end = 0
+    with suppress(Corrupt):
+        end = topic.backend.latest(number)
+        start = topic.backend.earliest(number)
+    return PartitionFacts(number, start, end, max(0, end - start), 0, damage=damage)
+
+
+def _partition_facts(topic: Topic, number: int) -> PartitionFacts:
     backend = topic.backend
     start, end = backend.earliest(number), backend.latest(number)
     behind = backend.behind(number, start)
@@ -111,13 +144,14 @@ def _facts(topic: Topic, number: int) -> PartitionFacts:
         sealed=len(manifest.segments),
         # A partition has an append time from its first moment; without a record it means nothing.
         appended_at=as_datetime(appended_at) if partition.published().offset else None,
+        damage=None if (found := partition.damage()) is None else str(found),
     )
 
 
 def _unsealed(backend: EmbeddedTopic, number: int, start: int) -> int:
     """How many records there are from an offset on, by the headers of their blocks: markers and what was aborted, or is
     not decided, are none."""
-    visible = backend.moment().visible[number]
+    visible = backend.moment().visible(number)
     count = 0
     # Sealed since we looked: what is left of it then is counted by offsets.
     with suppress(FileNotFoundError):

@@ -41,8 +41,11 @@ def check(
 
     Example: mainstem view check revenue --program shop.py --sample 1000
     """
+    from mainstem.workbench.cli.before_spark import check_before_spark
+
     file = load_program(program)
     with open_home(home, upkeep="manual", spark=spark) as stem:
+        check_before_spark(stem, file, view=view)
         with show_progress("start Spark"):
             _ = stem.spark
         with file.building(), show_progress(f"check {view}"):
