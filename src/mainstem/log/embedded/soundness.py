@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainstem.errors import Corrupt, CorruptManifest
+from mainstem.errors import Corrupt, CorruptManifest, NewerFormat
 from mainstem.log.embedded.active_segment import (
     PREAMBLE_BYTES,
     ActiveSegment,
