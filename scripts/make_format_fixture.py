@@ -9,6 +9,8 @@ version that wrote them is the one installed.
 import json
 import os
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,6 +19,8 @@ import pyarrow as pa
 from mainstem import Backoff, Keep, Mainstem, __version__
 from mainstem.clock import ManualClock
 from mainstem.log.embedded.embedded_log import EmbeddedLog
+from mainstem.log.embedded.pending import Pending
+from mainstem.log.embedded.topic_store import TopicStore
 
 REPOSITORY = Path(__file__).parent.parent
 sys.path.insert(0, str(REPOSITORY))
@@ -27,6 +31,7 @@ from tests.formats.home_facts import facts  # noqa: E402 - the test reads with t
 def fill(stem: Mainstem, clock: ManualClock) -> None:
     fill_orders(stem, clock)
     fill_payments(stem, clock)
+    fill_deliveries(stem)
     fill_stock(stem, clock)
     fill_readings(stem, clock)
 
@@ -106,6 +111,23 @@ def leave_open(stem: Mainstem) -> None:
         stem.transaction(timeout="1 day").append("booked", [{"order_id": "left behind"}])
         os._exit(0)
     os.waitpid(child, 0)
+
+
+def fill_deliveries(stem: Mainstem) -> None:
+    """A producer whose last append reached one of three partitions, as a crash may leave it."""
+    deliveries = stem.create_topic("deliveries", schema="order_id string", key="order_id", partitions=3)
+    producer = stem.producer("loader")
+    producer.append(deliveries, [{"order_id": f"d-{number}"} for number in range(10)], sequence=10)
+    append = TopicStore.append
+
+    def cut_short(store: TopicStore, blocks: Mapping[int, Pending]) -> None:
+        append(store, dict([next(iter(blocks.items()))]))
+        raise InterruptedError
+
+    TopicStore.append = cut_short  # type: ignore[method-assign]
+    with suppress(InterruptedError):
+        producer.append(deliveries, [{"order_id": f"d-{number}"} for number in range(10, 20)], sequence=20)
+    TopicStore.append = append  # type: ignore[method-assign]
 
 
 def fill_stock(stem: Mainstem, clock: ManualClock) -> None:

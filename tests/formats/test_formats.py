@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import mainstem
+from mainstem.errors import AppendConflict
 from tests.formats.home_facts import facts
 
 VERSIONS = sorted(path for path in Path(__file__).parent.glob("v*") if path.is_dir())
@@ -49,6 +50,35 @@ def test_it_goes_on(home):
 
         assert booked.to_arrow().column("order_id").to_pylist() == [*before, "new"]
         assert [message.deliveries for message in stem.topic("orders").queue("emails").take(2)] == [2, 2]
+
+
+def test_its_producer_goes_on(home):
+    """Of version 1 every sequence up to the last one counts as there, also one that was skipped."""
+    with mainstem.open(home) as stem:
+        payments = stem.topic("payments")
+        before = len(payments.to_arrow())
+        producer = stem.producer("checkout")
+        for sequence in (0, 3, 9, 2):
+            assert not producer.append(payments, [{"order_id": f"p-{sequence}"}], sequence=sequence).appended
+        assert producer.append(payments, [{"order_id": "p-12"}], sequence=12).appended
+        with pytest.raises(AppendConflict, match="out of order"):
+            producer.append(payments, [{"order_id": "p-11"}], sequence=11)
+        for sequence in (3, 9, 12):
+            assert not producer.append(payments, [{"order_id": f"p-{sequence}"}], sequence=sequence).appended
+        assert (producer.last_sequence(payments), len(payments.to_arrow())) == (12, before + 1)
+
+
+def test_what_was_incomplete_is_completed(home):
+    with mainstem.open(home) as stem:
+        if "deliveries" not in stem.topics():
+            return  # version 1 does not tell which appends are incomplete
+        deliveries = stem.topic("deliveries")
+        producer = stem.producer("loader")
+        assert (producer.last_sequence(deliveries), producer.incomplete_sequence(deliveries)) == (10, 20)
+        deliveries.backend.alter({"partitions": 5})
+        producer.append(deliveries, [{"order_id": f"d-{number}"} for number in range(10, 20)], sequence=20)
+        found = sorted(deliveries.to_arrow().column("order_id").to_pylist())
+        assert found == sorted(f"d-{number}" for number in range(20))
 
 
 def test_the_files_are_small(version):

@@ -53,6 +53,21 @@ def test_a_batch_whose_transaction_was_aborted_is_not_held(stem: Mainstem) -> No
         transaction.commit()
 
 
+def test_an_interrupted_batch_is_done_again_over_more_partitions_and_older_ones_are_repeats(stem: Mainstem) -> None:
+    writer = writer_of(stem)
+    for number in range(3):
+        writer.append(rows(number), Batch(number, RUN))
+    transaction = writer._producer.transaction()
+    transaction.append("copies", rows(3, 4), sequence=3 * APPENDS_MAX)
+    stem.topic("copies").alter(partitions=8)
+
+    later = writer_of(stem)
+    for number in (3, 3, 1, 0):
+        # A batch with rows of another one is not appended: it is there.
+        later.append(rows(3, 4), Batch(number, RUN))
+    assert (later.held, ids(stem, "copies")) == (3, [0, 1, 2, 3, 4])
+
+
 def test_what_does_not_fit_is_rejected_once_however_often_the_batch_is_done(stem: Mainstem, tmp_path: Path) -> None:
     rejected = RejectedRows(stem.log, str(tmp_path), sink="topic copies", topics=["orders"])
     for _ in range(3):
