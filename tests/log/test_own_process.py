@@ -58,6 +58,21 @@ def test_a_producer(stem, use):
     assert producer.append("orders", [{"k": "a", "n": 1}]).appended
 
 
+def test_a_producer_that_the_child_opens(stem, tmp_path):
+    producer = stem.producer("checkout")
+    producer.append("orders", [{"k": "a", "n": 1}])
+
+    def append() -> int:
+        with mainstem.open(tmp_path / "home") as own:
+            own.producer("child").append("orders", [{"k": "a", "n": 2}])
+        stem.producer("child").append("orders", [{"k": "a", "n": 3}])
+        return stem.producer("child").last_sequence("orders")
+
+    assert in_child(append) == 1
+    assert producer.append("orders", [{"k": "a", "n": 4}]).appended
+    assert len(stem.topic("orders").to_arrow()) == 24
+
+
 def test_a_transaction_is_neither_written_to_nor_ended(stem):
     transaction = stem.transaction()
     transaction.append("orders", [{"k": "a", "n": 100}])

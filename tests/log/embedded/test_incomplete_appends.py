@@ -12,7 +12,9 @@ import mainstem
 from mainstem.errors import AppendConflict, IncompleteAppend, Unavailable
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.files import RealFiles
+from mainstem.log.embedded.heads import End
 from mainstem.log.embedded.partition import Partition
+from mainstem.log.embedded.publisher import Publisher
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem
 
@@ -161,6 +163,27 @@ def test_it_is_still_known_after_segments_were_rolled_and_sealed(stem, refusing)
     assert (producer.last_sequence("orders"), producer.incomplete_sequence("orders")) == (3, 7)
     producer.append("orders", rows(100), sequence=7)
     assert found(orders) == [*range(12), *range(100, 112), *range(500, 512)]
+
+
+def test_what_counts_as_there_is_on_disk(stem, home, monkeypatch):
+    """A writer that was killed before its fsync leaves blocks that others can see, and that a power cut could take."""
+    publish = Publisher.publish
+
+    def killed(publisher: Publisher, end: End) -> None:
+        if publisher._title == '"orders" partition 1':
+            raise Unavailable("no", detail="Not now.", hint="Later.")
+        publish(publisher, end)
+
+    found(stem.topic("orders"))
+    with mainstem.open(home) as other, monkeypatch.context() as patched:
+        producer = other.producer("loader")
+        patched.setattr(Publisher, "publish", killed)
+        with pytest.raises(IncompleteAppend):
+            producer.append("orders", rows(100), sequence=7)
+        patched.undo()
+        assert stem.producer("loader").last_sequence("orders") == 7
+        # What is read is what is synced.
+        assert found(stem.topic("orders")) == list(range(100, 112))
 
 
 class KillingFiles(RealFiles):

@@ -135,7 +135,7 @@ class EmbeddedTopic:
         if not rows.batch.num_rows:
             return Placed({}, as_datetime(self.clock.now()), self.token())
         if producer is not None and not producer.shared:
-            return self._append_once(rows, producer, sequence, transaction)
+            return self._append_once(rows, partition, producer, sequence, transaction)
         # Rows without a key are placed by sequence, so that a retry lands alike.
         keyless = sequence % partitions if sequence is not None else self.store.next_turn()
         blocks = pending_blocks(rows, keyless, self.clock.now(), partition)
@@ -145,7 +145,9 @@ class EmbeddedTopic:
                 pending.sequence = sequence
         return self._written(rows, blocks, self._check(producer, transaction), transaction)
 
-    def _append_once(self, rows: CheckedRows, producer: ProducerRun, sequence: int | None, transaction: int) -> Placed:
+    def _append_once(
+        self, rows: CheckedRows, partition: int | None, producer: ProducerRun, sequence: int | None, transaction: int
+    ) -> Placed:
         check = self._check(producer, transaction)
         with self.numbered.turn(producer, transaction) as known:
             if sequence is None:
@@ -158,7 +160,7 @@ class EmbeddedTopic:
                 check()
                 raise refusal
             over = known.placed_over(sequence, rows.settings.partitions)
-            blocks = pending_blocks(rows, sequence % over, self.clock.now(), over=over)
+            blocks = pending_blocks(rows, sequence % over, self.clock.now(), partition, over=over)
             known.number(blocks, self.name, producer, sequence, over)
             placed = self._written(rows, blocks, check, transaction)
             known.note(blocks, sequence, over, transaction)

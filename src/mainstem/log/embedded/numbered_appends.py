@@ -142,7 +142,10 @@ class NumberedAppends:
 
     def _read(self, producer_id: int) -> KnownAppends:
         self._store.refresh()
-        states = {
-            number: partition.producer_state(producer_id) for number, partition in enumerate(self._store.partitions)
-        }
-        return KnownAppends.of({number: state for number, state in states.items() if state is not None})
+        states: dict[int, ProducerState] = {}
+        for number, partition in enumerate(self._store.partitions):
+            if (state := partition.producer_state(producer_id)) is not None:
+                states[number] = state
+                # A killed writer may have left it written and not synced: what counts as there must stay there.
+                partition.publish_written()
+        return KnownAppends.of(states)
