@@ -120,6 +120,7 @@ class AgreedCut:
         # Of which topics the others know that this source knows of them.
         self._told: set[str] = set()
         self._note_left = CutNote()
+        self._held: list[Holder] = []
         # Whether the last batch that this source planned has nothing because a transaction is not decided yet.
         self.waits = False
 
@@ -141,11 +142,8 @@ class AgreedCut:
         if plan.get("round", 0) <= self._round:
             return None
         self._round = plan["round"]
-        mine = positions(plan["ends"][str(self._request.leaf)])
-        planned = positions(plan["starts"][str(self._request.leaf)])
-        if any(starts.get(lane, 0) != at for lane, at in planned.items()):
-            raise self._elsewhere()
-        return {**starts, **mine}
+        self._check_at(starts, plan["starts"])
+        return {**starts, **positions(plan["ends"][str(self._request.leaf)])}
 
     def stand_at(self, at: Positions, topics: Iterable[str] = ()) -> None:
         """Say where this source stands, where no plan says so; and which topics it knows of, if it reads a pattern."""
@@ -180,6 +178,7 @@ class AgreedCut:
         plan: dict[str, Any] = {}
         if not self._alone:
             plan = _read(f"{self._folder}/plan")
+            self._check_at(starts, plan.get("ends", {}))
             for peer in self.peers():
                 if (part := self._part(peer, plan)) is None:
                     return starts
@@ -233,15 +232,22 @@ class AgreedCut:
         self.waits = bool(found.held)
         before = self._note_left
         last = tuple(found.torn[-TORN_SHOWN:]) or before.last_torn
-        note = CutNote(tuple(found.held), before.torn + len(found.torn), last)
+        # Between two markers every transaction is open for a moment: said is what is open when it is asked again.
+        waits = tuple(holder for holder in found.held if holder in self._held)
+        self._held = found.held
+        note = CutNote(waits, before.torn + len(found.torn), last)
         if note != before and self._folder:
             self._note_left = note
             # It is for who looks at the flow, and never stops it.
             with suppress(OSError):
                 _write(f"{os.path.dirname(self._folder)}/note", note._asdict())
 
-    def _elsewhere(self) -> Unavailable:
-        return Unavailable(
+    def _check_at(self, starts: Positions, planned: Mapping[str, Nested]) -> None:
+        """Raise `Unavailable` if a plan has this source stand elsewhere than Spark has it."""
+        known = positions(planned.get(str(self._request.leaf), {}))
+        if all(starts.get(lane, 0) == at for lane, at in known.items()):
+            return
+        raise Unavailable(
             f'the sources of flow "{self._request.flow}" do not agree on where a batch begins',
             detail=f'Source "{self._request.topic}" was planned from another offset than the one that Spark has for it. Nothing was read.',
             hint="The flow is started again by itself. If this stays so, report it together with the folder "
