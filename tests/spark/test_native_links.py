@@ -12,8 +12,11 @@ import mainstem
 from mainstem.errors import Conflict, CorruptHome
 from mainstem.flows.native_catch_up import NativeCatchUp
 from mainstem.log.embedded.manifest import SealedEntry
+from mainstem.log.embedded.sealing import seal
+from mainstem.log.transaction_cut import TransactionCut
+from mainstem.log.transaction_spans import NO_SPANS, TransactionSpans
 from mainstem.log_on_spark.native_history import NativeHistory, Portion, noted_history
-from mainstem.log_on_spark.native_links import HistoryLimits, link_history, portions_of
+from mainstem.log_on_spark.native_links import HistoryLimits, link_history, portions_of, whole_portions
 
 EVERYTHING = HistoryLimits(rows_min=1, rows_max=1 << 40, file_rows_max=1 << 40, bytes_max=1 << 40, ordered=False)
 
@@ -145,16 +148,46 @@ def test_a_home_that_was_moved_goes_on_between_batches_and_is_refused_inside_of_
     assert back.history == history
 
 
-def test_files_are_not_read_first_where_one_ends_inside_a_transaction(tmp_path):
+def test_a_portion_of_files_ends_where_no_transaction_is_cut(tmp_path):
     with mainstem.open(tmp_path / "home") as stem:
         topic = stem.create_topic("t", schema="k STRING", key="k", partitions=2)
         rows = [{"k": str(number)} for number in range(20)]
-        for _ in range(2):
+        for _ in range(3):
             with stem.transaction() as transaction:
                 transaction.append(topic, rows)
             topic.seal()
-        whole, divided = EVERYTHING, HistoryLimits(1, 1, 1 << 40, 1 << 40, ordered=True)
-        linked = link_history(topic.backend, str(tmp_path / "one"), whole)
+        small = HistoryLimits(1, 1, 1 << 40, 1 << 40, ordered=True)
+        linked = link_history(topic.backend, str(tmp_path / "one"), small)
         assert linked is not None
-        assert len(linked.portions) == 1
-        assert link_history(topic.backend, str(tmp_path / "other"), divided) is None
+        assert [portion.rows for portion in linked.portions] == [20, 20, 20]
+        # One more file of one partition ends inside of a transaction: it is read from the topic.
+        with stem.transaction() as transaction:
+            transaction.append(topic, rows)
+        topic.backend.store.partitions[0].roll()
+        assert seal(topic.backend.store, 0) == 1
+        again = link_history(topic.backend, str(tmp_path / "two"), small)
+        assert again is not None
+        assert again.portions == linked.portions
+        assert sorted(os.listdir(again.waiting)) == sorted(name for portion in again.portions for name in portion.files)
+
+
+@pytest.mark.parametrize(
+    ("spans", "limits", "expected"),
+    [
+        ([], EVERYTHING, ["0-a", "1-a", "0-b"]),
+        ([(1, 0, 5), (1, 0, 5)], EVERYTHING, ["0-a 1-a", "0-b"]),
+        ([(1, 8, 12), (1, 0, 5)], EVERYTHING, ["0-a 1-a 0-b"]),
+        ([(1, 8, 12), (1, 0, 5)], HistoryLimits(1, 1, 29, 1 << 40, ordered=False), None),
+        ([(1, 8, 12), (1, 0, 5)], HistoryLimits(1, 1, 30, 1 << 40, ordered=True), None),
+        # What lies behind the last place where none is cut is read from the topic.
+        ([(1, 18, 22), (1, 0, 5)], EVERYTHING, ["0-a"]),
+        ([(1, 18, 22), (1, 0, 5)], HistoryLimits(11, 1, 1 << 40, 1 << 40, ordered=False), None),
+    ],
+)
+def test_portions_between_which_a_transaction_is_cut_are_put_together(spans, limits, expected):
+    portions = [
+        Portion(("0-a",), 10, {0: 10, 1: 0}), Portion(("1-a",), 10, {0: 10, 1: 10}), Portion(("0-b",), 10, {0: 20, 1: 10})
+    ]  # fmt: skip
+    known = {number: TransactionSpans.of([span]) for number, span in enumerate(spans)} or {0: NO_SPANS, 1: NO_SPANS}
+    found = whole_portions(portions, TransactionCut({0: 0, 1: 0}, known), limits, files_max=9)
+    assert (None if found is None else [" ".join(portion.files) for portion in found]) == expected

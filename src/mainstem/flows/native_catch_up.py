@@ -11,8 +11,8 @@ A run that is killed anywhere finds by the checkpoint where it is: what was plan
 Spark's replay of it asks for them; once a batch of the topic source is planned there is no way back.
 
 Only a flow with one source, the whole of a topic, none of whose operators forgets or drops by a watermark: Spark's
-watermark is the highest event time of all that was read, and files are not cut at one event time. And only where no
-portion of files ends inside a transaction: a sink never holds a part of one.
+watermark is the highest event time of all that was read, and files are not cut at one event time. And only where
+files can be put into portions that end inside no transaction: a sink never holds a part of one.
 """
 
 from __future__ import annotations

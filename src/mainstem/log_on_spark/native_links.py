@@ -11,7 +11,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mainstem.crash_points import reach
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
@@ -19,7 +19,7 @@ from mainstem.log.embedded.manifest import SealedEntry
 from mainstem.log.transaction_cut import TransactionCut
 from mainstem.log_on_spark.native_history import NativeHistory, Portion
 
-__all__ = ["HistoryLimits", "Sealed", "link_history", "portions_of", "sealed_history"]
+__all__ = ["HistoryLimits", "Sealed", "link_history", "portions_of", "sealed_history", "whole_portions"]
 
 # A sealed file may be compacted away or dropped between the look and the link; then all of it is done again.
 TRIES = 10
@@ -70,10 +70,12 @@ class Sealed:
     starts: Mapping[int, int]
     # Of a compacted topic: how far each partition is compacted.
     cleaned: Mapping[int, int] | None = None
+    portions: tuple[Portion, ...] = ()
 
     @property
     def rows(self) -> int:
-        return sum(entry.rows for entries in self.segments.values() for entry in entries)
+        """How many rows are read from files."""
+        return sum(portion.rows for portion in self.portions)
 
 
 def sealed_history(topic: EmbeddedTopic, limits: HistoryLimits) -> Sealed | None:
@@ -90,29 +92,51 @@ def sealed_history(topic: EmbeddedTopic, limits: HistoryLimits) -> Sealed | None
     if any(entries and entries[0].base < found.starts[number] for number, entries in found.segments.items()):
         return None
     entries = [entry for segments in found.segments.values() for entry in segments]
-    if found.rows < limits.rows_min or max(entry.rows for entry in entries) > limits.file_rows_max:
+    if (
+        sum(entry.rows for entry in entries) < limits.rows_min
+        or max(entry.rows for entry in entries) > limits.file_rows_max
+    ):
         return None
-    return None if _cuts_transactions(topic, found, limits) else found
+    portions = _portions(topic, found, limits)
+    return None if portions is None else replace(found, portions=portions)
 
 
-def _portions(topic: EmbeddedTopic, sealed: Sealed, limits: HistoryLimits) -> tuple[Portion, ...]:
+def _portions(topic: EmbeddedTopic, sealed: Sealed, limits: HistoryLimits) -> tuple[Portion, ...] | None:
+    """What is read at a time. A portion ends where no transaction is cut; None if that is too far apart."""
     files_max = max(1, limits.bytes_max // topic.settings.segment_bytes_max)
-    return portions_of(sealed.segments, sealed.starts, limits, files_max)
-
-
-def _cuts_transactions(topic: EmbeddedTopic, sealed: Sealed, limits: HistoryLimits) -> bool:
-    """Whether a portion would end inside a transaction: files are not divided, but the topic source finds such a place."""
+    portions = portions_of(sealed.segments, sealed.starts, limits, files_max)
     if not any(entry.transactions for entries in sealed.segments.values() for entry in entries):
-        return False
-    ends = {
-        number: entries[-1].end if entries else sealed.starts[number] for number, entries in sealed.segments.items()
-    }
+        return portions
     spans = {
-        number: topic.transaction_spans(number, sealed.starts[number], end, EVERY_NUMBER)
-        for number, end in ends.items()
+        number: topic.transaction_spans(number, start, portions[-1].ends[number], EVERY_NUMBER)
+        for number, start in sealed.starts.items()
     }
-    cut = TransactionCut(sealed.starts, spans)
-    return any(cut.torn(portion.ends) for portion in _portions(topic, sealed, limits))
+    return whole_portions(portions, TransactionCut(sealed.starts, spans), limits, files_max)
+
+
+def whole_portions(
+    portions: Sequence[Portion], cut: TransactionCut[int], limits: HistoryLimits, files_max: int
+) -> tuple[Portion, ...] | None:
+    """The portions with those put together between which a transaction would be cut, up to the last place where none is.
+
+    None if one becomes too large, or all of them are not worth it.
+    """
+    found: list[Portion] = []
+    files: tuple[str, ...] = ()
+    rows = 0
+    for portion in portions:
+        files, rows = (*files, *portion.files), rows + portion.rows
+        if not cut.torn(portion.ends):
+            # One that was not put together with another one is as large as it must be.
+            together = files != portion.files
+            partitions = [name.partition("-")[0] for name in files]
+            if together and (len(files) > files_max or rows > limits.file_rows_max):
+                return None
+            if together and limits.ordered and len(set(partitions)) < len(files):
+                return None
+            found.append(Portion(files, rows, portion.ends))
+            files, rows = (), 0
+    return tuple(found) if sum(portion.rows for portion in found) >= limits.rows_min else None
 
 
 def _linked(topic: EmbeddedTopic, folder: str, limits: HistoryLimits) -> NativeHistory | None:
@@ -120,12 +144,13 @@ def _linked(topic: EmbeddedTopic, folder: str, limits: HistoryLimits) -> NativeH
     sealed = sealed_history(topic, limits)
     if sealed is None:
         return None
-    history = NativeHistory(topic.name, topic_id, folder, _portions(topic, sealed, limits), sealed.cleaned)
+    history = NativeHistory(topic.name, topic_id, folder, sealed.portions, sealed.cleaned)
     os.makedirs(history.waiting)
     os.makedirs(history.read)
+    wanted = {name for portion in sealed.portions for name in portion.files}
     for number, segments in sealed.segments.items():
         for entry in segments:
-            if entry.rows:
+            if _name(number, entry) in wanted:
                 source = store.readers[number].whole_sealed_path(entry)
                 os.link(source, f"{history.waiting}/{_name(number, entry)}")
     reach("history_linked")
