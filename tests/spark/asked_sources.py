@@ -34,14 +34,10 @@ class AskedSources:
     def restart(self) -> None:
         self.stop()
         folder = new_agreement(self._checkpoint)
-        known = [
-            TopicRequest(
-                home=self._stem.home, leaf=leaf, together=folder, wait_ms=0, **{"columns": ("n", "record"), **request}
-            )
-            for leaf, request in enumerate(self._requests)
-        ]
+        shared = {"home": self._stem.home, "together": folder, "wait_ms": 0, "columns": ("n", "record")}
+        known = [TopicRequest(**{**shared, "leaf": leaf, **request}) for leaf, request in enumerate(self._requests)]
         if len(known) > 1:
-            write_sources(folder, known)
+            write_sources(folder, list({request.leaf: request for request in known}.values()))
         self._readers = [self._reader(request) for request in known]
 
     def _reader(self, request: TopicRequest) -> Reader:

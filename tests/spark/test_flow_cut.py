@@ -265,3 +265,31 @@ def test_no_row_becomes_late_and_no_transaction_is_cut(stem: Mainstem, tmp_path:
     assert seen == topic.to_arrow().num_rows
     assert sources.note.torn == 0
     assert len(batches) > 1
+
+
+def test_a_topic_that_is_joined_with_itself_is_cut_alike(stem: Mainstem, topic: Topic, tmp_path: Path):
+    """One stream of a program that is read twice is two sources with one number."""
+    for number in range(9):
+        with stem.transaction() as transaction:
+            for partition in range(3):
+                write(topic, transaction, partition, 100 * number + partition)
+    request = {"topic": "t", "rows_max": 4, "leaf": 0}
+    sources = AskedSources(stem, tmp_path / "cp", [request, request])
+    found = sources.batches()
+    assert parts_of(found) == dict.fromkeys(range(9), 1)
+    assert all(count == 2 for batch in found for count in Counter(batch).values())
+
+
+def test_a_new_run_begins_without_the_note_of_the_last_one(stem: Mainstem, topic: Topic, tmp_path: Path):
+    sources = AskedSources(stem, tmp_path / "cp", [{"topic": "t"}])
+    stalled = stem.transaction()
+    write(topic, stalled, 0, 100)
+    with stem.transaction() as transaction:
+        write(topic, transaction, 0, 200)
+        write(topic, transaction, 1, 201)
+    assert sources.batches() == []
+    assert sources.note.waits
+    sources.restart()
+    assert not sources.note.waits
+    stalled.commit()
+    assert sources.batches() == [[100, 200, 201]]

@@ -61,6 +61,8 @@ def new_agreement(checkpoint: str) -> str:
     os.makedirs(parent, exist_ok=True)
     for name in os.listdir(parent):
         shutil.rmtree(f"{parent}/{name}", ignore_errors=True)
+    with suppress(FileNotFoundError):
+        os.remove(f"{parent}/note")
     os.mkdir(folder)
     return folder
 
@@ -163,6 +165,7 @@ class AgreedCut:
         plan = {} if self._alone else _read(f"{self._folder}/plan")
         return positions(plan["starts"][str(self._request.leaf)]) if plan else None
 
+    @cached_property
     def peers(self) -> list[TopicRequest]:
         """The other sources, each once."""
         found = [] if self._alone else _read(f"{self._folder}/sources")["sources"]
@@ -179,10 +182,7 @@ class AgreedCut:
         if not self._alone:
             plan = _read(f"{self._folder}/plan")
             self._check_at(starts, plan.get("ends", {}))
-            for peer in self.peers():
-                if (part := self._part(peer, plan)) is None:
-                    return starts
-                parts[peer.leaf] = part
+            parts |= {peer.leaf: self._part(peer, plan) for peer in self.peers}
         if any(self._unknown(part) for part in parts.values()):
             # Found by the source itself when it is asked: until then a transaction may have written to it.
             parts = {leaf: replace(part, ends={}) for leaf, part in parts.items()}
@@ -213,18 +213,18 @@ class AgreedCut:
                 check_epoch(self._request.home, self._request.run)
             raise
 
-    def _part(self, peer: TopicRequest, plan: Mapping[str, Any]) -> SourcePart | None:
-        """Another source as it is now; None if it has not said yet where it stands."""
+    def _part(self, peer: TopicRequest, plan: Mapping[str, Any]) -> SourcePart:
+        """Another source as it is now."""
         known = _read(f"{self._folder}/start-{peer.leaf}")
         if plan and (not known or known["round"] < plan["round"]):
             starts = positions(plan["ends"][str(peer.leaf)])
         elif known:
             starts = positions(known["ends"])
         else:
-            return None
+            raise self._disagreement(f'Source "{peer.topic}" has not said where it stands.')
         log = self._open_log()
-        names = {name for name, _ in starts} if peer.pattern else {peer.topic}
-        topics = {name: log.open_topic(name) for name in sorted(names & set(log.topic_names()))}
+        names = {name for name, _ in starts} & set(log.topic_names()) if peer.pattern else {peer.topic}
+        topics = {name: log.open_topic(name) for name in sorted(names)}
         ends = {(name, number): end for name, topic in topics.items() for number, end in readable_ends(topic).items()}
         return SourcePart(peer, topics, starts, ends)
 
@@ -245,11 +245,15 @@ class AgreedCut:
     def _check_at(self, starts: Positions, planned: Mapping[str, Nested]) -> None:
         """Raise `Unavailable` if a plan has this source stand elsewhere than Spark has it."""
         known = positions(planned.get(str(self._request.leaf), {}))
-        if all(starts.get(lane, 0) == at for lane, at in known.items()):
-            return
-        raise Unavailable(
+        if any(starts.get(lane, 0) != at for lane, at in known.items()):
+            raise self._disagreement(
+                f'Source "{self._request.topic}" was planned from another offset than the one that Spark has for it.'
+            )
+
+    def _disagreement(self, detail: str) -> Unavailable:
+        return Unavailable(
             f'the sources of flow "{self._request.flow}" do not agree on where a batch begins',
-            detail=f'Source "{self._request.topic}" was planned from another offset than the one that Spark has for it. Nothing was read.',
+            detail=f"{detail} Nothing was read.",
             hint="The flow is started again by itself. If this stays so, report it together with the folder "
             f'"{self._folder}".',
         )

@@ -178,8 +178,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begun is not None:
             return self._offset(backend, {number: at for (_, number), at in begun.items()})
         starts = _first_offsets(self._request, backend)
-        peers = self._agreed.peers()
-        if peers and not any(peer.pattern for peer in peers):
+        peers = self._agreed.peers
+        if not any(peer.pattern for peer in peers):
             others = {peer.leaf: (peer.topic, _first_offsets(peer, open_backend(peer))) for peer in peers}
             at = {
                 leaf: {(topic, number): first for number, first in by.items()} for leaf, (topic, by) in others.items()
