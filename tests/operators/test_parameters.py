@@ -41,10 +41,15 @@ from mainstem.operators import (
     validity,
     windowed,
 )
+from mainstem.operators.stage.engine import BatchClock
+from mainstem.operators.stage.memory_state import MemoryState
 from mainstem.operators.stage.stage import Stage, StageSpec
 from mainstem.operators.windows import window_kinds
+from mainstem.operators.windows.window_engine import WindowEngine
 from mainstem.testing import TestStream, TestStreams
 from mainstem.testing.scripted_rows import ScriptedRows
+from tests.operators.naive_windows import Row
+from tests.operators.window_scripts import AGGREGATES, BY, panes, windowed_rows
 
 LEFT = "id INT, store STRING, amount INT, at TIMESTAMP, sent_at TIMESTAMP"
 RIGHT = "key INT, shop STRING, size INT, since TIMESTAMP, until TIMESTAMP"
@@ -350,3 +355,20 @@ def test_a_stage_that_came_or_went_is_named() -> None:
     assert (change.text, change.taken) == ("stateful operators: windowed-0 -> distinct-0", False)
     [change] = plan_changes({**windows.plan, "sources": ["payments"]}, windows)
     assert (change.text, change.taken) == ("sources: payments -> orders", False)
+
+
+def test_with_a_longer_watermark_a_window_that_was_evicted_would_begin_again() -> None:
+    """Why it is refused: the window holds 7 and is shown, time is set back by 10, and a row that was too late comes in."""
+    engine = WindowEngine(BY, AGGREGATES)
+    state = MemoryState(engine.state_schema)
+    shown = []
+    for rows, clock in [
+        ([Row(1, 3, 0, 7, 0, 0)], BatchClock(12)),
+        ([], BatchClock(2, watermark_before=12)),
+        ([Row(1, 4, 1, 1, 0, 1)], BatchClock(3, watermark_before=2)),
+        ([], BatchClock(10, watermark_before=3)),
+    ]:
+        step = engine.step(state, windowed_rows(engine, lambda time: [(0, 10)], rows), clock)
+        state.apply(step)
+        shown += [(pane.values[0], pane.timing, pane.index) for pane in panes(step.output)]
+    assert shown == [(7, "on_time", 0), (1, "on_time", 0)]
