@@ -18,6 +18,7 @@ from mainstem.log.kafka.kafka_settings import SCHEME, names_brokers
 from mainstem.log.log import Log
 from mainstem.log.producer import Producer
 from mainstem.log.query_limits import ROWS_MAX, QueryLimits
+from mainstem.log.take_over_report import TakeOverReport
 from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.transaction import Transaction
@@ -252,6 +253,14 @@ class Mainstem:
     def files(self, path: str | os.PathLike[str], *, partition_by: str | Sequence[str] = ()) -> FileSink:
         """A folder of Parquet files that a flow adds to; with a folder in it for each value of the columns given."""
         return FileSink(path, self.home, self._session, partition_by=partition_by)
+
+    def take_over(self) -> TakeOverReport:
+        """End processes that stand still inside a lock of this home, and fence what they had under way; what was done.
+
+        Only what nobody could append to is taken over. `LockHeld` names such a process; after a failed fsync a new segment
+        is begun behind what is safe. Reading needs no lock, so that no reader needs this.
+        """
+        return self.log.take_over()
 
     # Asking
 

@@ -97,6 +97,7 @@ def test_a_lock_held_by_a_stopped_process(cli, things):
     assert error[1].startswith(f"Detail: Process {holder.pid} (")
     assert error[1].endswith(" Nothing was written.")
     assert "--take-over" in error[2]
-    assert taken == (0, "appended 1 row to things\n", "")
+    assert (taken.status, taken.out) == (0, "appended 1 row to things\n")
+    assert taken.err.startswith(f'took over "things" partition 0; ended the stopped process {holder.pid} (')
     assert ended == -signal.SIGKILL
     assert things.to_arrow().num_rows == 1

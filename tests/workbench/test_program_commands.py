@@ -103,6 +103,15 @@ def test_check_finds_what_is_wrong_and_names_the_line(cli, place):
     assert "line 7 of topic.py" in detail
 
 
+HOLDER = """
+import os, signal
+import mainstem
+from mainstem.log.embedded.partition_lock import WRITE
+with mainstem.open("shop", upkeep="manual").log.transactions.ledger().partition.lock.held(WRITE):
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
 @pytest.mark.usefixtures("spark", "shop")
 def test_run_until_idle_fills_the_sinks_and_says_where_it_stands(cli, stem, place):
     said = cli("run", "shop.py", "--until-idle", "--json")
@@ -137,8 +146,15 @@ def test_run_until_idle_fills_the_sinks_and_says_where_it_stands(cli, stem, plac
     )
 
     stem.topic("orders").append([{"order_id": "o-4", "store": "Rome", "amount": 99.0}])
-    again = cli("run", "shop.py", "--until-idle", "--flow", "big_orders")
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER])
+    try:
+        os.waitpid(holder.pid, os.WUNTRACED)
+        again = cli("run", "shop.py", "--until-idle", "--flow", "big_orders", "--take-over")
+    finally:
+        holder.kill()
+        holder.wait()
 
+    assert again.err.startswith(f"took over transactions; ended the stopped process {holder.pid} (")
     heading, _, line = again.out.splitlines()[-3:]
     assert heading.split()[:4] == ["flow", "state", "last", "batch"]
     assert line.split() == ["big_orders", "stopped", "1", "1", "1", "0", "0", "0"]

@@ -28,6 +28,7 @@ from mainstem.log.record import RECORD, next_offset, record_schema
 from mainstem.log.rejected_topic import RejectedTopic
 from mainstem.log.rows import check_rows, tombstones
 from mainstem.log.schema_ddl import schema_to_ddl
+from mainstem.log.take_over_report import TakeOverReport
 from mainstem.log.topic_reads import LiveReads, MomentReads
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.topic_waiter import TopicWaiter
@@ -371,12 +372,13 @@ class Topic:
         """Read every byte and say what is sound."""
         return self.backend.verify()
 
-    def take_over(self) -> None:
-        """End processes that stand still inside a lock of this topic, and fence what they had under way.
+    def take_over(self) -> TakeOverReport:
+        """End processes that stand still inside a lock of this topic, and fence what they had under way; what was done.
 
-        Also lifts the fence after a failed fsync: a new segment is begun behind what is safe.
+        Also of its groups and queues, and of the ledgers of the home, if one is held. Lifts the fence after a failed
+        fsync: a new segment is begun behind what is safe.
         """
-        self.backend.take_over()
+        return self.backend.take_over()
 
     def alter(self, **changes: Any) -> None:
         """Change settings: `keep`, added columns and wider types by `schema`, more `partitions`, and others.

@@ -23,6 +23,7 @@ from mainstem.log.embedded.ledger import Ledger, create_ledger
 from mainstem.log.embedded.numbered_appends import KnownAppends
 from mainstem.log.embedded.partition import Pending
 from mainstem.log.embedded.producers import Producers
+from mainstem.log.embedded.take_over import take_over_ledger_if_stuck, take_over_lock_if_stuck
 from mainstem.log.embedded.topic_store import TopicStore, create_topic
 from mainstem.log.embedded.transaction_log import TransactionLog
 from mainstem.log.embedded.upkeep import Upkeep, UpkeepMode
@@ -32,6 +33,7 @@ from mainstem.log.producer_run import ProducerRun
 from mainstem.log.producer_state import ProducersState
 from mainstem.log.query_limits import QueryLimits
 from mainstem.log.state_ledger import MachineState
+from mainstem.log.take_over_report import TakeOverReport
 from mainstem.log.topic_settings import TopicSettings, difference
 from mainstem.log.transaction_state import COMMITTED, Participant, TransactionState
 from mainstem.names import check_own_name
@@ -212,6 +214,19 @@ class EmbeddedLog:
                 ledger.close()
             if self.files.exists(folder):
                 self.home.remove_folder(folder)
+
+    def take_over(self) -> TakeOverReport:
+        """End every process that stands still inside a lock of the home, its topics and ledgers; fence what it did."""
+        parts = [self.open_topic(name).take_over_if_stuck() for name in self.topic_names()]
+        return sum(parts, self.take_over_home())
+
+    def take_over_home(self) -> TakeOverReport:
+        """The same of the home's own lock, and of the ledgers of producers and transactions."""
+        report = take_over_lock_if_stuck(self.home.lock, "the home")
+        for name, ledger in (("producers", self.producers.ledger), ("transactions", self.transactions.ledger)):
+            if self.files.exists(f"{self.home.path}/ledgers/{name}/heads"):
+                report += take_over_ledger_if_stuck(ledger())
+        return report
 
     # Producers and transactions
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from mainstem.clock import Clock, as_datetime
-from mainstem.errors import Corrupt, Invalid
+from mainstem.errors import Corrupt, Invalid, LockHeld
 from mainstem.log import processes
 from mainstem.log.embedded.active_segment import segments_in
 from mainstem.log.embedded.archive import Archive, check_archive
@@ -21,13 +22,13 @@ from mainstem.log.embedded.holds import Range
 from mainstem.log.embedded.ledger import Ledger
 from mainstem.log.embedded.numbered_appends import NumberedAppends
 from mainstem.log.embedded.partition import Pending
-from mainstem.log.embedded.partition_lock import UPKEEP
 from mainstem.log.embedded.partition_reader import PartitionReader, Visible
 from mainstem.log.embedded.partition_steps import first_after, partition_steps, times_reached
 from mainstem.log.embedded.pending_blocks import pending_blocks
 from mainstem.log.embedded.retention import drop_expired
 from mainstem.log.embedded.sealing import seal
 from mainstem.log.embedded.soundness import verify
+from mainstem.log.embedded.take_over import take_over_if_stuck, take_over_ledger_if_stuck, take_over_partition
 from mainstem.log.embedded.topic_schemas import Reading
 from mainstem.log.embedded.topic_store import TopicStore
 from mainstem.log.embedded.topic_time import TopicTime
@@ -41,6 +42,7 @@ from mainstem.log.queue_state import QueueState
 from mainstem.log.rows import CheckedRows
 from mainstem.log.state_ledger import StateLedger
 from mainstem.log.steps import Int64Array, Steps
+from mainstem.log.take_over_report import TakeOverReport
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.transaction_spans import TransactionSpans
 from mainstem.log.upkeep_report import CompactionReport, RetentionReport
@@ -352,7 +354,9 @@ class EmbeddedTopic:
         return Watch([self.store.heads_path, *paths])
 
     def settle(self) -> None:
-        self._log.transactions.settle()
+        """Settle transactions that were left behind, for who waits for records. A reader goes on if it cannot be done now."""
+        with suppress(LockHeld):
+            self._log.transactions.settle()
 
     # Upkeep
 
@@ -392,11 +396,20 @@ class EmbeddedTopic:
     def verify(self) -> Verification:
         return verify(self.store)
 
-    def take_over(self) -> None:
-        """End processes that stand still inside a lock of this topic, and fence what they had under way."""
-        for partition in self.store.partitions:
-            with partition.lock.taken_over(UPKEEP):
-                partition.take_over()
+    def take_over(self) -> TakeOverReport:
+        """End processes that stand still inside a lock of this topic, and fence what they had under way; also in the ledgers
+        of its groups and queues, and in those of the home, without which nobody can append either."""
+        parts = [take_over_partition(partition) for partition in self.store.partitions]
+        return sum([*parts, self._take_over_ledgers()], self._log.take_over_home())
+
+    def take_over_if_stuck(self) -> TakeOverReport:
+        """As `take_over`, but only what nobody can append to."""
+        parts = [take_over_if_stuck(partition) for partition in self.store.partitions]
+        return sum([*parts, self._take_over_ledgers()], TakeOverReport())
+
+    def _take_over_ledgers(self) -> TakeOverReport:
+        ledgers: list[Ledger[Any]] = [*map(self.group_ledger, self.groups()), *map(self.queue_ledger, self.queues())]
+        return sum(map(take_over_ledger_if_stuck, ledgers), TakeOverReport())
 
     # Groups and queues
 
@@ -411,12 +424,12 @@ class EmbeddedTopic:
         names = self.store.files.list(folder) if self.store.files.exists(folder) else []
         return [name for name in names if not name.startswith(".")]
 
-    def group_ledger(self, name: str) -> StateLedger[GroupState]:
+    def group_ledger(self, name: str) -> Ledger[GroupState]:
         return self._log.ledger(
             f"{self.store.folder}/groups/{name}", GroupState, GroupState.restore, f'group "{name}" of "{self.name}"'
         )
 
-    def queue_ledger(self, name: str) -> StateLedger[QueueState]:
+    def queue_ledger(self, name: str) -> Ledger[QueueState]:
         return self._log.ledger(
             f"{self.store.folder}/queues/{name}", QueueState, QueueState.restore, f'queue "{name}" of "{self.name}"'
         )

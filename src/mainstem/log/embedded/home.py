@@ -37,7 +37,7 @@ class Home:
             if not files.exists(f"{path}/mainstem.json"):
                 self._create()
             self.id = self._read()
-        self._lock: PartitionLock = share_lock(files, f"{path}/lock")
+        self.lock: PartitionLock = share_lock(files, f"{path}/lock")
         self._sweep()
 
     def _create(self) -> None:
@@ -94,12 +94,12 @@ class Home:
                         self._files.remove_tree(f"{folder}/{name}")
 
     def close(self) -> None:
-        release_lock(self._lock)
+        release_lock(self.lock)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Inside, no other process makes, alters or deletes a topic."""
-        with self._lock.held(WRITE):
+        with self.lock.held(WRITE):
             yield
 
     def topic_folder(self, name: str) -> str:

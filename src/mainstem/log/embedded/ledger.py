@@ -63,7 +63,7 @@ class Ledger(Generic[S]):
         self._guard = threading.RLock()
         self._heads = Slots(files, self.heads_path)
         self._segment_bytes_max = segment_bytes_max
-        self._partition = Partition(
+        self.partition = Partition(
             # The partition itself never rolls: the ledger does, so that a snapshot comes first.
             files, f"{folder}/0", self._heads, 0, clock, title=title, segment_bytes_max=1 << 62,
         )  # fmt: skip
@@ -73,13 +73,13 @@ class Ledger(Generic[S]):
         self._closed = False
 
     def _new_replay(self) -> LedgerReplay[S]:
-        return LedgerReplay(self._files, self._partition.folder, self._new_state, self._restore)
+        return LedgerReplay(self._files, self.partition.folder, self._new_state, self._restore)
 
     def close(self) -> None:
         with self._guard:
             self._closed = True
             self._replay.close()
-            self._partition.close()
+            self.partition.close()
             self._heads.close()
 
     def current(self) -> S:
@@ -90,19 +90,19 @@ class Ledger(Generic[S]):
     @property
     def version(self) -> tuple[int, int]:
         """A value that changes with every entry; cheap to look at."""
-        end = self._partition.published()
+        end = self.partition.published()
         return end.segment, end.position
 
     def _catch_up(self) -> S:
         if self._closed:
-            raise closed(self._partition.title)
+            raise closed(self.partition.title)
         try:
-            self._replay.advance(self._partition.published())
+            self._replay.advance(self.partition.published())
         except FileNotFoundError:
             # The segment we stood in was trimmed away: start at the last snapshot.
             self._replay.close()
             self._replay = self._new_replay()
-            self._replay.advance(self._partition.published())
+            self._replay.advance(self.partition.published())
         return self._replay.state
 
     def decide(self, decision: Callable[[S, int], tuple[list[Entry], T]]) -> T:
@@ -121,21 +121,25 @@ class Ledger(Generic[S]):
                     self._append(entries)
                 except AppendConflict:
                     # Who came before us may not have synced yet, or has died: what is written must become visible.
-                    self._partition.publish_written()
+                    self.partition.publish_written()
                     continue
                 self._begin_segment_if_due()
                 return result
 
     def _append(self, entries: list[Entry]) -> None:
         payload = json.dumps(entries, separators=(",", ":")).encode()
-        self._partition.append(Pending(payload, len(entries), kind=ENTRIES, expected=self._replay.offset))
+        self.partition.append(Pending(payload, len(entries), kind=ENTRIES, expected=self._replay.offset))
 
     def _begin_segment_if_due(self) -> None:
         """Close a full segment and begin the next with a snapshot; if somebody appends between, the next one will."""
-        if self._partition.published().position < self._segment_bytes_max:
+        if self.partition.published().position < self._segment_bytes_max:
             return
-        with suppress(AppendConflict):
-            self._partition.roll()
+        self.partition.roll()
+        self.write_snapshot()
+
+    def write_snapshot(self) -> None:
+        """Append the state, at the beginning of a new segment; if somebody appends before, that one will do without."""
+        with self._guard, suppress(AppendConflict):
             self._append([{"kind": SNAPSHOT, "state": self._catch_up().snapshot()}])
 
     def state_at(self, at: int) -> S:
@@ -143,7 +147,7 @@ class Ledger(Generic[S]):
         self.current()
         replay = self._new_replay()
         try:
-            replay.advance_to_time(self._partition.published(), at)
+            replay.advance_to_time(self.partition.published(), at)
             return replay.state
         finally:
             replay.close()
@@ -156,7 +160,7 @@ class Ledger(Generic[S]):
 
     def trim(self, segments: int) -> None:
         """Keep only so many of the last segments; looking back ends where they begin."""
-        folder = self._partition.folder
+        folder = self.partition.folder
         for name in segments_in(self._files.list(folder))[: -max(2, segments)]:
             remove_if_there(self._files, name.path(folder))
             remove_if_there(self._files, name.index_path(folder))

@@ -114,15 +114,13 @@ class Partition:
             with self.lock.held(WRITE):
                 end = self._mended_tail()
                 make_missing_indexes(self.files, self.folder, names[:-1], end)
+            if not end.flags & DELETED:
+                self._publisher.publish(end)
         except LockHeld:
-            # Its holder was let in once the partition was mended, so what is published is all that was acknowledged.
+            # Its holder was let in once the partition was mended, so what is published is all that was acknowledged: who only
+            # reads needs no lock.
             if head is None:
                 raise
-            return
-        if end.flags & DELETED:
-            return
-        try:
-            self._publisher.publish(end)
         except Fenced:
             return  # taken over just now, and so published
         except Unavailable:
@@ -343,12 +341,13 @@ class Partition:
             self._publisher.publish(tail)
         return rolled
 
-    def take_over(self) -> None:
+    def take_over(self, ended: list[str] | None = None) -> None:
         """Raise the epoch and begin a new segment behind what is safe; whoever was in the middle of an append is refused.
 
-        A process that holds the partition's locks and does not go on is ended.
+        A process that holds the partition's locks and does not go on is ended, and added to `ended`.
         """
-        with self._translated(), self.lock.taken_over(WRITE), self.lock.taken_over(SYNC):
+        ended = [] if ended is None else ended
+        with self._translated(), self.lock.taken_over(WRITE, ended), self.lock.taken_over(SYNC, ended):
             take_over(self, self._tail, self._publisher, self._mended_tail, self._forget)
 
     def mark_deleted(self) -> None:

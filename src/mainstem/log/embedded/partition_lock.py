@@ -59,9 +59,12 @@ class PartitionLock:
         """Like `held`, where the holder may be long at work: one that runs is waited for without a limit."""
         return _Held(self, byte, self._wait_for_work)
 
-    def taken_over(self, byte: int) -> AbstractContextManager[None]:
-        """Like `held`; but a holder that does not go on is ended, if it is still the process that was found there."""
-        return _Held(self, byte, self._wrest)
+    def taken_over(self, byte: int, ended: list[str]) -> AbstractContextManager[None]:
+        """Like `held`; but a holder that does not go on is ended, if it is still the process that was found there.
+
+        Who was ended is added to `ended`.
+        """
+        return _Held(self, byte, lambda byte: self._wrest(byte, ended))
 
     def acquire(self, byte: int, wait: Callable[[int], None]) -> threading.Lock:
         """Take the lock; what is given back is the turn among threads, which `release` wants."""
@@ -135,20 +138,22 @@ class PartitionLock:
             f'the lock of "{os.path.dirname(self.path)}" is held by a {state} process',
             detail=f"Process {pid} ({process_name(pid)}) holds it, and has for {waited:.1f} seconds at least.",
             hint="Let it go on (kill -CONT), or end it and fence what it had under way: --take-over, "
-            "or topic.take_over() in Python.",
+            "or stem.take_over() in Python.",
             pid=pid,
             path=self.path,
         )
 
-    def _wrest(self, byte: int) -> None:
+    def _wrest(self, byte: int, ended: list[str]) -> None:
         for _ in range(TAKE_OVERS_MAX):
             try:
                 self._wait(byte)
             except LockHeld as held:
-                identity = identity_of(held.pid)
+                identity, name = identity_of(held.pid), process_name(held.pid)
                 # Asked again once its start time is known: whoever has this number now is the one that holds the lock.
-                if identity is not None and self.holder(byte) == held.pid and not end_process(identity):
-                    raise
+                if identity is not None and self.holder(byte) == held.pid:
+                    if not end_process(identity):
+                        raise
+                    ended.append(f"{held.pid} ({name})")
             else:
                 return
         self._wait(byte)

@@ -16,12 +16,12 @@ class Producers:
     """The ledger of producers, with the current state looked at cheaply. Thread-safe."""
 
     def __init__(self, open_ledger: Callable[[], Ledger[ProducersState]]) -> None:
-        self._open = open_ledger
+        self.ledger = open_ledger
 
     @property
     def _ledger(self) -> Ledger[ProducersState]:
         # The log keeps it open; a home that never needs it never makes it.
-        return self._open()
+        return self.ledger()
 
     def open(self, name: str) -> tuple[int, int]:
         """Begin a run: its producer's number, and the epoch that fences all older runs."""

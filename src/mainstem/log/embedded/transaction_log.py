@@ -33,13 +33,13 @@ class TransactionLog:
     """The transactions of a home. Thread-safe."""
 
     def __init__(self, open_ledger: Callable[[], Ledger[TransactionState]], mark: Marker) -> None:
-        self._open = open_ledger
+        self.ledger = open_ledger
         self._mark = mark
 
     @property
     def _ledger(self) -> Ledger[TransactionState]:
         # The log keeps it open; a home that never needs it never makes it.
-        return self._open()
+        return self.ledger()
 
     def moment(self) -> Decisions:
         state = self._ledger.current()

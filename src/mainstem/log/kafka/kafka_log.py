@@ -43,6 +43,7 @@ from mainstem.log.missing_topic import no_such_topic
 from mainstem.log.producer_run import ProducerRun
 from mainstem.log.query_limits import QueryLimits
 from mainstem.log.state_ledger import Entry, MachineState
+from mainstem.log.take_over_report import TakeOverReport
 from mainstem.log.topic_settings import TopicSettings, difference
 from mainstem.names import check_own_name
 
@@ -314,6 +315,11 @@ class KafkaLog:
         return self.transactions.outcome(int(transaction))
 
     # Reading
+
+    def take_over(self) -> TakeOverReport:
+        """Nothing to do: there are no locks. What dead processes left open is aborted."""
+        self._settle()
+        return TakeOverReport()
 
     def unreadable(self, topic: KafkaTopic, partition: int, end: int) -> None:
         """See to it that what cannot be read of a partition up to an offset lies in the topic of the unreadable."""

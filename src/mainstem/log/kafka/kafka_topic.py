@@ -31,6 +31,7 @@ from mainstem.log.queue_state import QueueState
 from mainstem.log.rows import CheckedRows
 from mainstem.log.state_ledger import StateLedger
 from mainstem.log.steps import Steps
+from mainstem.log.take_over_report import TakeOverReport
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.upkeep_report import CompactionReport, RetentionReport
 from mainstem.log.verification import Verification
@@ -267,9 +268,10 @@ class KafkaTopic:
                 found.bytes += batch.nbytes
         return found
 
-    def take_over(self) -> None:
+    def take_over(self) -> TakeOverReport:
         """Nothing to do: there are no locks. What dead processes left open is aborted."""
         self.settle()
+        return TakeOverReport()
 
     # Groups and queues
 

@@ -46,6 +46,12 @@ def run_program(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve metrics for Prometheus, as 127.0.0.1:9464.", show_default=False),
     ] = None,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", help="First end stopped processes that hold a lock of the home, and fence what they did."
+        ),
+    ] = False,
     spark: SparkOption = "local[*]",
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each batch.")] = False,
     home: HomeOption = None,
@@ -64,6 +70,8 @@ def run_program(
     address = None if metrics is None else parse_address(metrics)
     file = load_program(program)
     with open_home(home, upkeep="background", spark=spark) as stem, ExitStack() as stack:
+        if take_over:
+            show_note(str(stem.take_over()))
         run = _Run(stem, as_json=as_json)
         check_writable(stem.home)
         check_before_spark(stem, file, only=flow)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mainstem.workbench.cli.terminal_table import show_note
+
 if TYPE_CHECKING:
     from mainstem.log.topic import Topic
 
@@ -33,9 +35,9 @@ YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 def take_over_if(topic: Topic, *, asked: bool) -> None:
-    """Take the topic over before anything is written, so that nothing is written twice."""
+    """Take the topic over before anything is written, so that nothing is written twice; and say what was done."""
     if asked:
-        topic.take_over()
+        show_note(str(topic.take_over()))
 
 
 def split_words(text: str | None) -> list[str] | None:

@@ -1,0 +1,59 @@
+"""Taking over from a process that stands still inside a lock: of a partition, of a ledger, of the home itself.
+
+The process is ended, if it is still the one that holds the lock; the partition gets a new epoch, so that nothing of what
+it had under way counts. A ledger is a partition too, and gets a snapshot at the beginning of its new segment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mainstem.log.embedded.ledger import Ledger
+from mainstem.log.embedded.partition import Partition
+from mainstem.log.embedded.partition_lock import SYNC, UPKEEP, WRITE, PartitionLock
+from mainstem.log.processes import stopped
+from mainstem.log.take_over_report import TakeOverReport
+
+__all__ = ["take_over_if_stuck", "take_over_ledger_if_stuck", "take_over_lock_if_stuck", "take_over_partition"]
+
+NOTHING = TakeOverReport()
+
+
+def take_over_partition(partition: Partition) -> TakeOverReport:
+    """Take a partition over, whether somebody stands still in it or not; also lifts the fence after a failed fsync."""
+    ended: list[str] = []
+    with partition.lock.taken_over(UPKEEP, ended):
+        partition.take_over(ended)
+    return TakeOverReport(tuple(ended), (partition.title,))
+
+
+def take_over_if_stuck(partition: Partition) -> TakeOverReport:
+    """Take a partition over if nobody can append to it: its lock is held by a stopped process, or an fsync failed."""
+    return take_over_partition(partition) if _stuck(partition) else NOTHING
+
+
+def take_over_ledger_if_stuck(ledger: Ledger[Any]) -> TakeOverReport:
+    """As a partition."""
+    if not _stuck(ledger.partition):
+        return NOTHING
+    report = take_over_partition(ledger.partition)
+    ledger.write_snapshot()
+    return report
+
+
+def take_over_lock_if_stuck(lock: PartitionLock, title: str) -> TakeOverReport:
+    """End a stopped process that holds a lock under which only whole files are put in place."""
+    if not _held_by_a_stopped_process(lock, WRITE):
+        return NOTHING
+    ended: list[str] = []
+    with lock.taken_over(WRITE, ended):
+        return TakeOverReport(tuple(ended), (title,))
+
+
+def _stuck(partition: Partition) -> bool:
+    return partition.fenced() or any(_held_by_a_stopped_process(partition.lock, byte) for byte in (UPKEEP, WRITE, SYNC))
+
+
+def _held_by_a_stopped_process(lock: PartitionLock, byte: int) -> bool:
+    pid = lock.holder(byte)
+    return pid is not None and stopped(pid)
