@@ -38,7 +38,7 @@ from mainstem.log.partition_reads import PartitionReads, Position, Processes, Wa
 from mainstem.log.processes import Identity
 from mainstem.log.state_ledger import StateLedger
 
-__all__ = ["Member", "Outcomes", "dead_members"]
+__all__ = ["Member", "Outcomes", "check_session", "dead_members"]
 
 
 class Outcomes(Protocol):
@@ -46,6 +46,18 @@ class Outcomes(Protocol):
 
     def outcome(self, transaction: str) -> Literal["open", "committed", "aborted"]:
         """What became of a transaction; one whose owner is gone or late is aborted by asking."""
+
+
+def check_session(session: Duration) -> int:
+    """A session in microseconds."""
+    length = duration_us(session, setting="session")
+    if length == 0:
+        raise Invalid(
+            "a session of no length",
+            detail="The others would take this member for dead at once.",
+            hint='Give some seconds, for instance session="10 seconds".',
+        )
+    return length
 
 
 class Member:
@@ -86,13 +98,7 @@ class Member:
         self._clock = clock
         self._outcomes = outcomes
         self._start = start
-        self._session = duration_us(session, setting="session")
-        if self._session == 0:
-            raise Invalid(
-                "a session of no length",
-                detail="The others would take this member for dead at once.",
-                hint='Give some seconds, for instance session="10 seconds".',
-            )
+        self._session = check_session(session)
         self._lock = threading.RLock()
         self._process = OwnProcess()
         self._left = False

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from mainstem.arguments import column_names, whole_number
 from mainstem.durations import Duration, duration_us
-from mainstem.errors import GroupNotFound, Invalid, QueueNotFound, did_you_mean
+from mainstem.errors import Corrupt, GroupNotFound, Invalid, QueueNotFound, Unavailable, did_you_mean
 from mainstem.log.archived_moment import ArchivedMoment
 from mainstem.log.backoff import Backoff
-from mainstem.log.group_member import Member
+from mainstem.log.group_member import Member, check_session
 from mainstem.log.lag import Lag
 from mainstem.log.log import Log, ReadMoment, TopicBackend
 from mainstem.log.partition_reads import Position, offsets_at
@@ -28,6 +28,7 @@ from mainstem.log.record import RECORD, next_offset, record_schema
 from mainstem.log.rejected_topic import RejectedTopic
 from mainstem.log.rows import check_rows, tombstones
 from mainstem.log.schema_ddl import schema_to_ddl
+from mainstem.log.state_ledger import StateLedger
 from mainstem.log.take_over_report import TakeOverReport
 from mainstem.log.topic_reads import LiveReads, MomentReads
 from mainstem.log.topic_settings import TopicSettings
@@ -245,6 +246,10 @@ class Topic:
         A new group begins at `start`. A member that is silent for longer than its `session` loses its partitions.
         """
         check_name(name, "group")
+        # All of it before the group's ledger is made: a join that fails leaves no group behind.
+        reads = LiveReads(self.backend)
+        check_session(session)
+        offsets_at(start, reads, range(reads.partitions()))
         ledger = self.backend.group_ledger(name)
         return Member(
             name,
@@ -270,7 +275,7 @@ class Topic:
 
     def groups(self) -> list[str]:
         """The names of the groups that read this topic."""
-        return self.backend.groups()
+        return self._opened(self.backend.groups(), self.backend.group_ledger)
 
     def queue(
         self,
@@ -323,9 +328,18 @@ class Topic:
 
     def queues(self) -> list[str]:
         """The names of the queues over this topic."""
-        return [
-            name for name in self.backend.queues() if self.backend.queue_ledger(name).current().opened_at is not None
-        ]
+        return self._opened(self.backend.queues(), self.backend.queue_ledger)
+
+    def _opened(self, names: list[str], ledger: Callable[[str], StateLedger[Any]]) -> list[str]:
+        """Those that were opened: of one that was not, because its process died before, only a ledger is there."""
+
+        def opened(name: str) -> bool:
+            try:
+                return ledger(name).current().opened_at is not None
+            except (Corrupt, Unavailable):
+                return True  # it is there; who asks for it is told what is wrong with it
+
+        return [name for name in names if opened(name)]
 
     def lag(self, offsets: Mapping[int, int]) -> Lag:
         """How far somebody who reads these offsets next is behind."""
@@ -373,11 +387,8 @@ class Topic:
         return self.backend.verify()
 
     def take_over(self) -> TakeOverReport:
-        """End processes that stand still inside a lock of this topic, and fence what they had under way; what was done.
-
-        Also of its groups and queues, and of the ledgers of the home, if one is held. Lifts the fence after a failed
-        fsync: a new segment is begun behind what is safe.
-        """
+        """End processes that stand still inside a lock of this topic, its groups, its queues or the home's ledgers, and fence
+        what they had under way; what was done. After a failed fsync a new segment is begun behind what is safe."""
         return self.backend.take_over()
 
     def alter(self, **changes: Any) -> None:

@@ -155,7 +155,7 @@ class Ledger(Generic[S]):
     @contextmanager
     def still(self) -> Iterator[S]:
         """Inside, no process adds an entry; the state that all of them add up to."""
-        with self._guard, self._partition.still():
+        with self._guard, self.partition.still():
             yield self._catch_up()
 
     def trim(self, segments: int) -> None:

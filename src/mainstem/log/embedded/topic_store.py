@@ -13,7 +13,7 @@ from itertools import count as counter
 from random import randrange
 
 from mainstem.clock import Clock
-from mainstem.errors import Corrupt, CorruptHome, IncompleteAppend, MainstemError, TopicNotFound
+from mainstem.errors import Corrupt, CorruptHome, IncompleteAppend, MainstemError, NewerFormat, TopicNotFound
 from mainstem.log.embedded.decisions import Decisions
 from mainstem.log.embedded.file_errors import closed
 from mainstem.log.embedded.files import Files, read_file, replace_file
@@ -132,10 +132,12 @@ class TopicStore:
         try:
             content = json.loads(read_file(self.files, self._settings_path))
             settings = TopicSettings.from_json(content)
-        except (ValueError, KeyError, TypeError) as error:
+            # One that was made before there were ids goes without.
+            self.id = str(content.get("id", ""))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            if isinstance(error, NewerFormat):
+                raise
             raise self._damaged_settings(error) from error
-        # One that was made before there were ids goes without.
-        self.id = str(content.get("id", ""))
         self._settings = settings
         by_version = {version: settings.schema_of(version) for version in range(1, settings.schema_version + 1)}
         self.schemas = TopicSchemas(by_version, settings.event_time)

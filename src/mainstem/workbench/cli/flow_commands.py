@@ -14,7 +14,8 @@ from mainstem.workbench.cli.flow_plot_command import plot
 from mainstem.workbench.cli.home_option import HomeOption, open_home
 from mainstem.workbench.cli.json_output import JsonOption, lag_json, print_json
 from mainstem.workbench.cli.lag_columns import LAG_COLUMNS, lag_cells
-from mainstem.workbench.cli.terminal_table import Column, show_facts, show_table
+from mainstem.workbench.cli.list_entry import Unreadable, json_entry, looked_at, table_row
+from mainstem.workbench.cli.terminal_table import Column, show_facts, show_note, show_table
 
 if TYPE_CHECKING:
     from mainstem.log_on_spark.history_standing import HistoryStanding
@@ -42,25 +43,28 @@ def list_flows(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
     from mainstem.workbench.cli.flow_facts import flow_facts, known_flows, last_progress
 
     with open_home(home) as stem:
-        progress = last_progress(stem)
-        found = [flow_facts(stem, name, progress) for name in known_flows(stem)]
+        progress = looked_at({}, last_progress, stem)
+        if isinstance(progress, Unreadable):
+            show_note(f"the last batches are not shown: {progress.error}")
+            progress = {}
+        found = [looked_at({"flow": name}, flow_facts, stem, name, progress) for name in known_flows(stem)]
         if as_json:
-            print_json([_to_json(it) for it in found])
+            print_json([json_entry(it, _to_json) for it in found])
             return
         show_table(
             [
                 Column("flow", style="bold"), Column("state"), Column("pid", "right"), Column("into"),
                 Column("batch", "right"), Column("last batch"), Column("took", "right"), *LAG_COLUMNS,
             ],
-            (
-                [
-                    it.flow, f"{it.state}, waits" if it.waits else it.state, "" if it.pid is None else str(it.pid), it.sink, _batch(it), *_last(it),
-                    *lag_cells(it.lag),
-                ]
-                for it in found
-            ),
+            (table_row(it, _list_row) for it in found),
             empty="no flows yet",
         )  # fmt: skip
+
+
+def _list_row(it: FlowFacts) -> list[str]:
+    return [
+        it.flow, f"{it.state}, waits" if it.waits else it.state, "" if it.pid is None else str(it.pid), it.sink, _batch(it), *_last(it), *lag_cells(it.lag)
+    ]  # fmt: skip
 
 
 def _batch(it: FlowFacts) -> str:

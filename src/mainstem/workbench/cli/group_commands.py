@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,9 +10,14 @@ from mainstem.workbench.cli.amounts import about_duration, counted
 from mainstem.workbench.cli.home_option import HomeOption, open_home
 from mainstem.workbench.cli.json_output import JsonOption, lag_json, print_json
 from mainstem.workbench.cli.lag_columns import LAG_COLUMNS, lag_cells
+from mainstem.workbench.cli.list_entry import Unreadable, json_entry, looked_at, table_row
 from mainstem.workbench.cli.position_text import POSITION_HELP, parse_position
 from mainstem.workbench.cli.terminal_table import Column, show_facts, show_table
 from mainstem.workbench.cli.topic_argument import TopicArgument
+
+if TYPE_CHECKING:
+    from mainstem.log.reader_group import GroupDescription
+    from mainstem.stem import Mainstem
 
 __all__ = ["app"]
 
@@ -35,21 +40,30 @@ def list_groups(
     Example: mainstem group list orders
     """
     with open_home(home) as stem:
-        topics = [stem.topic(name) for name in (stem.topics() if topic is None else [topic])]
-        found = [found.group(name).describe() for found in topics for name in found.groups()]
+        found: list[GroupDescription | Unreadable] = []
+        # One that was asked for by its name must be there.
+        for name in stem.topics() if topic is None else [stem.topic(topic).name]:
+            groups = looked_at({"topic": name, "group": ""}, lambda name: stem.topic(name).groups(), name)
+            if isinstance(groups, Unreadable):
+                found.append(groups)
+                continue
+            found += [looked_at({"topic": name, "group": it}, _described, stem, name, it) for it in groups]
         if as_json:
-            print_json(
-                [
-                    {"topic": it.topic, "group": it.name, "members": len(it.members), "lag": lag_json(it.lag)}
-                    for it in found
-                ]
-            )
+            print_json([json_entry(it, _list_json) for it in found])
             return
         show_table(
             [Column("topic"), Column("group", style="bold"), Column("members", "right"), *LAG_COLUMNS],
-            ([it.topic, it.name, str(len(it.members)), *lag_cells(it.lag)] for it in found),
+            (table_row(it, lambda it: [it.topic, it.name, str(len(it.members)), *lag_cells(it.lag)]) for it in found),
             empty="no groups yet",
         )
+
+
+def _described(stem: Mainstem, topic: str, group: str) -> GroupDescription:
+    return stem.topic(topic).group(group).describe()
+
+
+def _list_json(it: GroupDescription) -> dict[str, Any]:
+    return {"topic": it.topic, "group": it.name, "members": len(it.members), "lag": lag_json(it.lag)}
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from mainstem.workbench.cli.error_text import with_facts
 from mainstem.workbench.cli.home_option import HomeOption, open_home
 from mainstem.workbench.cli.json_output import JsonOption, lag_json, print_json
 from mainstem.workbench.cli.lag_columns import LAG_COLUMNS, lag_cells
+from mainstem.workbench.cli.list_entry import Unreadable, json_entry, looked_at, table_row
 from mainstem.workbench.cli.position_text import POSITION_HELP, parse_position
 from mainstem.workbench.cli.take_command import QueueArgument, take
 from mainstem.workbench.cli.terminal_table import Column, show_facts, show_table
@@ -57,33 +58,43 @@ def list_queues(
     Example: mainstem queue list orders
     """
     with open_home(home) as stem:
-        topics = [stem.topic(name) for name in (stem.topics() if topic is None else [topic])]
-        found = [found.open_queue(name).describe() for found in topics for name in found.queues()]
+        found: list[QueueDescription | Unreadable] = []
+        # One that was asked for by its name must be there.
+        for name in stem.topics() if topic is None else [stem.topic(topic).name]:
+            queues = looked_at({"topic": name, "queue": ""}, lambda name: stem.topic(name).queues(), name)
+            if isinstance(queues, Unreadable):
+                found.append(queues)
+                continue
+            found += [looked_at({"topic": name, "queue": it}, _described, stem, name, it) for it in queues]
         if as_json:
-            print_json(
-                [
-                    {
-                        "topic": it.topic, "queue": it.name, "held": it.held, "returned": it.returned, "parked": it.parked,
-                        "rejected": _rejected(it), "lag": lag_json(it.lag),
-                    }
-                    for it in found
-                ]
-            )  # fmt: skip
+            print_json([json_entry(it, _list_json) for it in found])
             return
         show_table(
             [
                 Column("topic"), Column("queue", style="bold"), Column("held", "right"), Column("returned", "right"),
                 Column("parked", "right"), Column("rejected", "right"), *LAG_COLUMNS,
             ],
-            (
-                [
-                    it.topic, it.name, counted(it.held), counted(it.returned), counted(it.parked),
-                    counted(_rejected(it)), *lag_cells(it.lag),
-                ]
-                for it in found
-            ),
+            (table_row(it, _list_row) for it in found),
             empty="no queues yet",
         )  # fmt: skip
+
+
+def _described(stem: Mainstem, topic: str, queue: str) -> QueueDescription:
+    return stem.topic(topic).open_queue(queue).describe()
+
+
+def _list_row(it: QueueDescription) -> list[str]:
+    return [
+        it.topic, it.name, counted(it.held), counted(it.returned), counted(it.parked), counted(_rejected(it)),
+        *lag_cells(it.lag),
+    ]  # fmt: skip
+
+
+def _list_json(it: QueueDescription) -> dict[str, Any]:
+    return {
+        "topic": it.topic, "queue": it.name, "held": it.held, "returned": it.returned, "parked": it.parked,
+        "rejected": _rejected(it), "lag": lag_json(it.lag),
+    }  # fmt: skip
 
 
 _NOT_REJECTED = frozenset({"delivered", "redelivered", "acknowledged", "released"})

@@ -13,11 +13,14 @@ from mainstem.workbench.cli.amounts import about_size, counted, moment
 from mainstem.workbench.cli.home_option import HomeOption, open_home
 from mainstem.workbench.cli.json_output import JsonOption, print_json
 from mainstem.workbench.cli.lag_columns import LAG_COLUMNS, lag_cells
+from mainstem.workbench.cli.list_entry import Unreadable, json_entry, looked_at, table_row
 from mainstem.workbench.cli.terminal_table import Column, show_facts, show_note, show_table
 from mainstem.workbench.cli.topic_argument import TopicArgument, YesOption, confirm, split_words
 
 if TYPE_CHECKING:
     from mainstem.log.keep_rule import Keep
+    from mainstem.log.lag import Lag
+    from mainstem.stem import Mainstem
     from mainstem.workbench.cli.topic_facts import TopicFacts
 
 __all__ = ["app"]
@@ -108,38 +111,44 @@ def list_topics(*, as_json: JsonOption = False, home: HomeOption = None) -> None
 
     Example: mainstem topic list
     """
-    from mainstem.workbench.cli.topic_facts import topic_facts
-
     with open_home(home) as stem:
-        facts: dict[str, TopicFacts | Corrupt] = {}
-        for name in stem.topics():
-            # One that cannot be opened does not keep the others from being listed.
-            try:
-                facts[name] = topic_facts(stem.topic(name))
-            except Corrupt as error:
-                facts[name] = error
+        found = [looked_at({"topic": name}, _listed, stem, name) for name in stem.topics()]
         if as_json:
-            print_json([_list_json(name, it) for name, it in facts.items()])
+            print_json([json_entry(it, lambda it: it) for it in found])
             return
         columns = [
             Column("topic", style="bold"), Column("partitions", "right"), Column("records", "right"),
             Column("size", "right"), Column("keep"), Column("last append"), Column("groups", "right"),
             Column("queues", "right"),
         ]  # fmt: skip
-        rows = [_list_row(name, it) for name, it in facts.items()]
-        if any(row[-1] for row in rows):
+        if any(not isinstance(it, Unreadable) and it["damage"] for it in found):
             columns.append(Column("damage"))
-        show_table(columns, (row[: len(columns)] for row in rows), empty="no topics yet")
+        rows = [table_row(it, _list_row)[: len(columns)] for it in found]
+        show_table(columns, rows, empty="no topics yet")
 
 
-def _list_row(name: str, facts: TopicFacts | Corrupt) -> list[str]:
-    if isinstance(facts, Corrupt):
-        return [name, "", "", "", "", "", "", "", str(facts)]
-    topic = facts.topic
+def _listed(stem: Mainstem, name: str) -> dict[str, Any]:
+    from mainstem.workbench.cli.topic_facts import topic_facts
+
+    it = topic_facts(stem.topic(name))
+    return {
+        "topic": name,
+        "partitions": len(it.partitions),
+        "records": it.records,
+        "bytes": it.bytes,
+        "keep": str(it.topic.settings.keep),
+        "appended_at": it.appended_at,
+        "groups": len(it.topic.groups()),
+        "queues": len(it.topic.queues()),
+        "damage": it.damage,
+    }
+
+
+def _list_row(it: dict[str, Any]) -> list[str]:
     return [
-        name, str(len(facts.partitions)), counted(facts.records), about_size(facts.bytes),
-        str(topic.settings.keep), moment(facts.appended_at), str(len(topic.groups())), str(len(topic.queues())),
-        "; ".join(facts.damage),
+        it["topic"], str(it["partitions"]), counted(it["records"]), about_size(it["bytes"]), it["keep"],
+        moment(it["appended_at"]), str(it["groups"]), str(it["queues"]),
+        "; ".join(it["damage"]),
     ]  # fmt: skip
 
 
@@ -216,12 +225,12 @@ def _show(facts: TopicFacts) -> None:
         typer.echo(f"damaged: {damage}")
     for noun, lags in (("group", facts.group_lags()), ("queue", facts.queue_lags())):
         typer.echo()
-        known = {name: lag for name, lag in lags.items() if not isinstance(lag, Corrupt)}
-        show_table([Column(noun, style="bold"), *LAG_COLUMNS], ([n, *lag_cells(lag)] for n, lag in known.items()),
-                   empty=f"no {noun}s" if not lags else "")  # fmt: skip
-        for name, lag in lags.items():
-            if isinstance(lag, Corrupt):
-                typer.echo(f"{noun} {name}: {lag}")
+        rows = [_lag_row(name, lag) for name, lag in lags.items()]
+        show_table([Column(noun, style="bold"), *LAG_COLUMNS], rows, empty=f"no {noun}s")
+
+
+def _lag_row(name: str, entry: Lag | Unreadable) -> list[str]:
+    return table_row(entry, lambda lag: [name, *lag_cells(lag)])
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +16,7 @@ from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.lag import Lag
 from mainstem.log.topic import Topic
 from mainstem.workbench.cli.json_output import lag_json
+from mainstem.workbench.cli.list_entry import Unreadable, json_entry, looked_at
 
 __all__ = ["PartitionFacts", "TopicFacts", "topic_facts"]
 
@@ -63,13 +63,19 @@ class TopicFacts:
         """What is wrong with its partitions, as far as it was looked at."""
         return [f"partition {it.partition}: {it.damage}" for it in self.partitions if it.damage is not None]
 
-    def group_lags(self) -> dict[str, Lag | Corrupt]:
-        """How far each reader group is behind; or why that cannot be told."""
-        return {name: _lag(self.topic.group(name).lag) for name in self.topic.groups()}
+    def group_lags(self) -> dict[str, Lag | Unreadable]:
+        """How far each reader group is behind."""
+        return {
+            name: looked_at({"group": name}, lambda name: self.topic.group(name).lag(), name)
+            for name in self.topic.groups()
+        }
 
-    def queue_lags(self) -> dict[str, Lag | Corrupt]:
-        """How far each queue is behind; or why that cannot be told."""
-        return {name: _lag(self.topic.open_queue(name).lag) for name in self.topic.queues()}
+    def queue_lags(self) -> dict[str, Lag | Unreadable]:
+        """How far each queue is behind."""
+        return {
+            name: looked_at({"queue": name}, lambda name: self.topic.open_queue(name).lag(), name)
+            for name in self.topic.queues()
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Everything, for a program."""
@@ -91,20 +97,13 @@ class TopicFacts:
             "appended_at": self.appended_at,
             "partitions": list(self.partitions),
             "damage": self.damage,
-            "groups": [{"group": name, **_lag_json(lag)} for name, lag in self.group_lags().items()],
-            "queues": [{"queue": name, **_lag_json(lag)} for name, lag in self.queue_lags().items()],
+            "groups": [_lag_entry("group", name, lag) for name, lag in self.group_lags().items()],
+            "queues": [_lag_entry("queue", name, lag) for name, lag in self.queue_lags().items()],
         }
 
 
-def _lag(look: Callable[[], Lag]) -> Lag | Corrupt:
-    try:
-        return look()
-    except Corrupt as error:
-        return error
-
-
-def _lag_json(lag: Lag | Corrupt) -> dict[str, Any]:
-    return {"lag": None, "damage": str(lag)} if isinstance(lag, Corrupt) else {"lag": lag_json(lag)}
+def _lag_entry(noun: str, name: str, entry: Lag | Unreadable) -> dict[str, Any]:
+    return json_entry(entry, lambda lag: {noun: name, "lag": lag_json(lag)})
 
 
 def topic_facts(topic: Topic) -> TopicFacts:

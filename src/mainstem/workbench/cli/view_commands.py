@@ -11,6 +11,7 @@ from mainstem.workbench.cli.amounts import about_duration, about_size, counted, 
 from mainstem.workbench.cli.home_option import HomeOption, open_home
 from mainstem.workbench.cli.json_output import JsonOption, lag_json, print_json
 from mainstem.workbench.cli.lag_columns import LAG_COLUMNS, lag_cells
+from mainstem.workbench.cli.list_entry import json_entry, looked_at, table_row
 from mainstem.workbench.cli.position_text import parse_as_of
 from mainstem.workbench.cli.rebuild_command import rebuild
 from mainstem.workbench.cli.terminal_table import Column, show_facts, show_table
@@ -37,29 +38,32 @@ def list_views(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
     Example: mainstem view list
     """
     with open_home(home) as stem:
-        found = []
-        for name in stem.views():
-            with opened_view(stem, name) as view:
-                facts = view.describe()
-                found.append((facts, _lag(stem, facts.live)))
+        found = [looked_at({"view": name}, _found, stem, name) for name in stem.views()]
         if as_json:
-            print_json([_described(facts, lag) for facts, lag in found])
+            print_json([json_entry(it, lambda it: _described(*it)) for it in found])
             return
         show_table(
             [
                 Column("view", style="bold"), Column("key"), Column("rows", "right"), Column("on disk", "right"),
                 Column("live", "right"), Column("versions"), Column("flow"), Column("last change"), *LAG_COLUMNS,
             ],
-            (
-                [
-                    facts.name, ", ".join(facts.key), counted(facts.live.rows), about_size(facts.live.bytes),
-                    str(facts.live.number), ", ".join(map(str, facts.versions)), facts.live.flow or "",
-                    moment(facts.live.applied_at), *lag_cells(lag),
-                ]
-                for facts, lag in found
-            ),
+            (table_row(it, lambda it: _list_row(*it)) for it in found),
             empty="no views yet",
         )  # fmt: skip
+
+
+def _found(stem: Mainstem, name: str) -> tuple[ViewDescription, Lag]:
+    with opened_view(stem, name) as view:
+        facts = view.describe()
+        return facts, _lag(stem, facts.live)
+
+
+def _list_row(facts: ViewDescription, lag: Lag) -> list[str]:
+    return [
+        facts.name, ", ".join(facts.key), counted(facts.live.rows), about_size(facts.live.bytes),
+        str(facts.live.number), ", ".join(map(str, facts.versions)), facts.live.flow or "",
+        moment(facts.live.applied_at), *lag_cells(lag),
+    ]  # fmt: skip
 
 
 def _lag(stem: Mainstem, version: ViewVersion) -> Lag:
