@@ -59,8 +59,8 @@ def test_what_is_not_a_duration_is_told_why_and_what_to_do(written, complaint, h
     with pytest.raises(Invalid) as refused:
         parse_duration(written, setting="session")
 
-    assert str(refused.value).startswith('session "')
-    assert str(refused.value).endswith(complaint)
+    assert refused.value.summary.startswith('session "')
+    assert refused.value.summary.endswith(complaint)
     assert refused.value.detail
     assert refused.value.hint == hint
 
@@ -117,7 +117,7 @@ def test_what_is_not_a_size_is_told_why_and_what_to_do(written, complaint):
     with pytest.raises(Invalid) as refused:
         parse_size(written, setting="keep")
 
-    assert str(refused.value) == f'keep "{written}" {complaint}'
+    assert refused.value.summary == f'keep "{written}" {complaint}'
     assert refused.value.detail.startswith("A size is a number and a unit")
     assert refused.value.hint == ('For example: "64 MiB".' if written in ("64", 64) else 'For example: "10 MiB".')
 

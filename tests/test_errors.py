@@ -1,13 +1,14 @@
 """Errors: three sentences, fields, and a way through pickle."""
 
 import copy
+import logging
 import pickle
 import traceback
 
 import pytest
 
 from mainstem import errors
-from mainstem.errors import FellOff, MainstemError, TopicNotFound, Unavailable, did_you_mean
+from mainstem.errors import FellOff, MainstemError, TopicNotFound, Unavailable, did_you_mean, summary_of
 
 
 def every_error() -> list[type[MainstemError]]:
@@ -28,8 +29,23 @@ def test_a_traceback_shows_what_is_wrong_the_facts_and_what_to_do():
     )
 
 
-def test_an_error_without_detail_and_hint_has_no_notes():
-    assert not hasattr(MainstemError("it is so"), "__notes__")
+def test_an_error_without_detail_and_hint_is_one_sentence():
+    assert str(MainstemError("it is so")) == "it is so"
+
+
+def test_detail_and_hint_are_printed_and_logged(capsys, caplog):
+    error = TopicNotFound("it is so", detail="Facts.", hint="Do this.")
+    print(error)
+    assert capsys.readouterr().out == "it is so\nDetail: Facts.\nHint: Do this.\n"
+    logging.getLogger("somebody").error("failed: %s", error)
+    assert caplog.messages == ["failed: it is so\nDetail: Facts.\nHint: Do this."]
+    assert (error.summary, summary_of(error), summary_of(ValueError("no"))) == ("it is so", "it is so", "no")
+
+
+@pytest.mark.parametrize("error_class", every_error(), ids=lambda error: error.__name__)
+def test_a_traceback_shows_each_part_once(error_class):
+    shown = "".join(traceback.format_exception(error_class("it is so", detail="Facts.", hint="Do this.")))
+    assert [shown.count(part) for part in ("it is so", "Detail: Facts.", "Hint: Do this.")] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -42,9 +58,10 @@ def test_every_error_comes_out_of_pickle_whole(error_class, protocol):
 
     assert type(again) is error_class
     assert again.args == ("it is so",)
-    assert str(again) == "it is so"
+    assert again.summary == "it is so"
+    assert str(again) == str(error) == "it is so\nDetail: Facts.\nHint: Do this."
     assert vars(again) == vars(error)
-    assert again.__notes__ == ["Detail: Facts.", "Hint: Do this.", "While appending."]
+    assert again.__notes__ == ["While appending."]
     assert (again.topic, again.partition, again.written) == ("orders", 3, (0, 2))
 
 
@@ -82,7 +99,7 @@ def test_fields_not_given_have_a_value():
     assert (FellOff("gone").topic, FellOff("gone").last_lost) == ("", 0)
 
 
-@pytest.mark.parametrize("field", ["errno", "filename", "args", "add_note"])
+@pytest.mark.parametrize("field", ["errno", "filename", "args", "add_note", "summary"])
 def test_a_field_that_pickle_would_lose_is_refused(field):
     with pytest.raises(TypeError, match=field):
         Unavailable("it is so", **{field: 1})

@@ -14,8 +14,8 @@
 The branch is the policy: `Unavailable` may be tried again, `Conflict` is for the caller to decide anew, `Corrupt` stops
 at once and names file and byte, `Invalid` and `NotFound` are mistakes in a program or a command.
 
-An error is three sentences: what is wrong (`str(error)`: lower case, no full stop, the thing in double quotes), the
-facts, and what to do. The last two ride as exception notes, so every traceback shows them:
+An error is three sentences: what is wrong (`error.summary`: lower case, no full stop, the thing in double quotes), the
+facts, and what to do. `str(error)` has all three, so that they are printed, logged and in every traceback:
 
     mainstem.TopicNotFound: topic "ordres" does not exist
     Detail: The log in "data/shop" has 2 topics: customers, orders.
@@ -63,26 +63,32 @@ __all__ = [
     "Unavailable",
     "ViewNotFound",
     "did_you_mean",
+    "summary_of",
 ]
 
 # Fields live in `__dict__`, which is what pickle carries. A field named like one of these would land in a slot of the
 # built-in exception instead and be lost on the way, without an error.
-_TAKEN_BY_PYTHON = frozenset(dir(OSError))
+_TAKEN_BY_PYTHON = frozenset([*dir(OSError), "summary", "parts"])
 
 
 class MainstemError(Exception):
     """What every error of Mainstem is.
 
-    `detail` and `hint` become the notes "Detail: ..." and "Hint: ..."; further keyword arguments become attributes.
-    `args` holds the message alone and everything else lies in `__dict__`, so an error comes out of `pickle` whole.
+    `str(error)` is all three parts, a line each, so that they are printed and logged too; `summary` is the first alone.
+    Further keyword arguments become attributes. `args` holds the summary alone and everything else lies in `__dict__`, so
+    an error comes out of `pickle` whole.
 
     >>> error = MainstemError('topic "ordres" is odd', detail="It has no rows.", hint="Append some.", topic="ordres")
-    >>> str(error), error.topic, error.__notes__
-    ('topic "ordres" is odd', 'ordres', ['Detail: It has no rows.', 'Hint: Append some.'])
+    >>> print(error)
+    topic "ordres" is odd
+    Detail: It has no rows.
+    Hint: Append some.
+    >>> error.summary, error.topic
+    ('topic "ordres" is odd', 'ordres')
     """
 
-    detail: str
-    hint: str
+    detail: str = ""
+    hint: str = ""
 
     def __init__(self, message: str, *, detail: str = "", hint: str = "", **fields: object) -> None:
         super().__init__(message)
@@ -91,10 +97,19 @@ class MainstemError(Exception):
         self.detail = detail.strip()
         self.hint = hint.strip()
         self.__dict__.update(fields)
-        if self.detail:
-            self.add_note(f"Detail: {self.detail}")
-        if self.hint:
-            self.add_note(f"Hint: {self.hint}")
+
+    @property
+    def summary(self) -> str:
+        """What is wrong, in one sentence."""
+        return str(self.args[0]) if self.args else ""
+
+    def parts(self) -> list[str]:
+        """The three parts, each with its title; one that is missing is left out."""
+        titled = [f"{title}: {text}" for title, text in (("Detail", self.detail), ("Hint", self.hint)) if text]
+        return [self.summary, *titled]
+
+    def __str__(self) -> str:
+        return "\n".join(self.parts())
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
@@ -310,6 +325,11 @@ class NotYet(Unavailable):
 
     view: str = ""
     missing: Mapping[str, Mapping[int, tuple[int, int]]] = MappingProxyType({})
+
+
+def summary_of(error: BaseException) -> str:
+    """What any error says, in one sentence if it is one of ours: to be put into another message."""
+    return error.summary if isinstance(error, MainstemError) else str(error)
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

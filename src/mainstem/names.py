@@ -33,7 +33,7 @@ def check_name(name: str, kind: str = "topic") -> str:
     >>> try:
     ...     check_name("../orders")
     ... except InvalidName as error:
-    ...     print(error)
+    ...     print(error.summary)
     topic name "../orders" holds "/"
     """
     check_own_name(name, kind)

@@ -161,7 +161,7 @@ def test_the_refusal_has_three_parts() -> None:
     with pytest.raises(Fenced) as caught:
         group.do(decisions.commit, "b", 1, {0: 5})
 
-    assert str(caught.value) == 'member "b" is no longer in the group'
+    assert caught.value.summary == 'member "b" is no longer in the group'
     assert caught.value.detail.startswith("It left, or the others took it for dead")
     assert caught.value.hint.startswith("Poll again")
 

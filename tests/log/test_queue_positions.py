@@ -30,7 +30,7 @@ def test_a_queue_opened_again(office: Office) -> None:
     office.queue()
     with pytest.raises(Conflict) as caught:
         office.queue(lease="10 seconds", length_max=3)
-    assert str(caught.value) == 'queue "emails" is there with other settings'
+    assert caught.value.summary == 'queue "emails" is there with other settings'
     assert caught.value.detail == (
         'Deliveries_max is 5, asked for none; retry is "1 second to 1 minute, linear", asked for none; '
         "length_max is none, asked for 3."

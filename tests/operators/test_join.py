@@ -233,7 +233,7 @@ def test_columns_of_both_sides_must_be_told_apart() -> None:
     both = TestStreams(left=SHOWN, right=SHOWN)
     with pytest.raises(Invalid, match='both sides of the join have a column "shown_at"') as raised:
         both.run(lambda left, right: join(left, right, on="ad", within="1 minute"))
-    assert 'right.withColumnRenamed("shown_at", "right_shown_at")' in raised.value.__notes__[1]
+    assert 'right.withColumnRenamed("shown_at", "right_shown_at")' in raised.value.hint
     # Where the right side is not shown its names do no harm.
     both.run(lambda left, right: join(left, right, on="ad", within="1 minute", how="semi"))
     named = TestStreams(shown=TestStream("ad STRING, event_time TIMESTAMP", event_time="event_time"), clicks=CLICKS)

@@ -291,7 +291,7 @@ def test_an_update_which_does_not_say_what_it_replaces_is_refused(operator):
     with pytest.raises(Invalid, match="given an update") as refused:
         operator(scripted_table(PRICES, [[("~", price(1.0))]]))
 
-    assert "table(rows, key=...)" in "".join(refused.value.__notes__)
+    assert "table(rows, key=...)" in str(refused.value)
 
 
 def test_what_is_asked_wrongly_is_told_while_the_program_is_built():

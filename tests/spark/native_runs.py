@@ -33,7 +33,7 @@ def run_until_dead(stem: Mainstem, files: str, sinks: Sequence[str]) -> set[str]
             handle.wait_until_idle()
     running.stop()
     died = {handle.name: handle.error for handle in running if handle.error is not None}
-    assert {type(error.__cause__) for error in died.values()} <= {Died}, [error.__notes__ for error in died.values()]
+    assert {type(error.__cause__) for error in died.values()} <= {Died}, [str(error) for error in died.values()]
     return set(died)
 
 

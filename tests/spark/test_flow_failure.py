@@ -50,7 +50,7 @@ def test_a_broker_that_is_away_is_waited_for():
 def test_one_of_our_errors_is_found_again():
     found = root_cause(OURS)
     assert isinstance(found, Fenced)
-    assert (str(found), found.detail) == (
+    assert (found.summary, found.detail) == (
         'a later run of flow "copy" has begun',
         "This run has epoch 1, the flow is at epoch 2.",
     )
@@ -79,7 +79,7 @@ def test_a_worker_that_did_not_start_is_worth_another_try():
 def test_a_failure_says_where_the_next_run_resumes():
     failed = flow_failed("copy", 7, ValueError("no such price\nsecond line"), "The batch held orders[0] up to 9.")
     assert isinstance(failed, FlowFailed)
-    assert str(failed) == 'flow "copy" stopped at batch 7'
+    assert failed.summary == 'flow "copy" stopped at batch 7'
     assert failed.detail == "ValueError: no such price. The batch held orders[0] up to 9."
     assert failed.hint.endswith("the next run resumes at batch 7.")
-    assert str(flow_failed("copy", None, "no Java")) == 'flow "copy" stopped before its first batch'
+    assert flow_failed("copy", None, "no Java").summary == 'flow "copy" stopped before its first batch'

@@ -167,7 +167,7 @@ def test_what_is_wrong_is_found_before_anything_starts(shop, case):
     flows, kind, message = WRONG[case]
     with pytest.raises(kind) as raised:
         Program(shop, flows)
-    assert str(raised.value) == message
+    assert raised.value.summary == message
     assert raised.value.detail
     assert raised.value.hint
 
@@ -186,7 +186,7 @@ def test_a_changed_flow_is_refused_before_it_starts(shop):
         shop.run(program(10), until="idle")
     cause = raised.value.__cause__
     assert isinstance(cause, Conflict)
-    assert str(cause) == 'flow "counts" was changed in a way that its checkpoint cannot take'
+    assert cause.summary == 'flow "counts" was changed in a way that its checkpoint cannot take'
     assert "mainstem view rebuild counts" in cause.hint
     assert "1,000 rows" in cause.hint
     assert len(shop.view("counts").to_arrow()) == 4
@@ -229,7 +229,7 @@ def test_a_failed_flow_names_its_cause_and_the_others_go_on(shop):
         running["sound"].wait_until_idle()
         with pytest.raises(FlowFailed) as raised:
             running["broken"].wait_until_idle()
-    assert str(raised.value) == 'flow "broken" stopped at batch 0'
+    assert raised.value.summary == 'flow "broken" stopped at batch 0'
     assert "too much" in raised.value.detail
     assert "orders[0] up to" in raised.value.detail
     assert "\n\tat " not in raised.value.detail

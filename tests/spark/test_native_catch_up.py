@@ -127,7 +127,7 @@ def test_a_damaged_note_or_source_log_is_refused_and_a_lost_plan_is_made_again(s
         with pytest.raises(FlowFailed) as raised:
             run(stem, "native", files, ["counted"])
         assert isinstance(raised.value.__cause__, CorruptHome)
-        return str(raised.value.__notes__)
+        return str(raised.value)
 
     noted = checkpoint / "sources/0/1"
     for path, damage, said in [

@@ -76,7 +76,8 @@ def test_a_session_that_does_not_take_them_is_told_from_the_start(spark: SparkSe
             with pytest.raises(Invalid) as refused:
                 ask()
             assert (
-                str(refused.value) == f'column "opens" of {subject} is a TIME, which this Spark session does not take'
+                refused.value.summary
+                == f'column "opens" of {subject} is a TIME, which this Spark session does not take'
             )
             assert "time64" in refused.value.detail
             assert "spark.sql.timeType.enabled = false" in refused.value.hint

@@ -146,9 +146,14 @@ def test_another_hint_keeps_the_rest_of_an_error():
 
     changed = with_facts(error, hint="Words.")
 
-    assert (type(changed), str(changed), changed.detail, changed.hint) == (mainstem.FellOff, "gone", "Facts.", "Words.")
+    assert (type(changed), changed.summary, changed.detail, changed.hint) == (
+        mainstem.FellOff,
+        "gone",
+        "Facts.",
+        "Words.",
+    )
     assert (changed.partition, changed.first_lost, changed.last_lost) == (3, 1, 9)
-    assert changed.__notes__ == ["Detail: Facts.", "Hint: Words."]
+    assert str(changed) == "gone\nDetail: Facts.\nHint: Words."
 
 
 def test_what_the_operating_system_refuses_is_told_in_three_lines(cli, monkeypatch):

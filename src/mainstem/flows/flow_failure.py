@@ -72,7 +72,7 @@ def flow_failed(flow: str, batch: int | None, cause: BaseException | str, offset
     if isinstance(cause, BaseException) and not isinstance(cause, MainstemError):
         found = root_cause(str(cause)) if _from_spark(cause) else cause
     if isinstance(found, MainstemError):
-        facts = " ".join(part for part in (f"{_named(found)}: {found}.", found.detail) if part)
+        facts = " ".join(part for part in (f"{_named(found)}: {found.summary}.", found.detail) if part)
         hint = found.hint
     elif isinstance(found, BaseException):
         facts, hint = f"{_named(found)}: {str(found).splitlines()[0] if str(found) else 'no message'}.", ""

@@ -168,7 +168,8 @@ class RunningFlows:
     def _end(self, handle: FlowHandle, state: Literal["stopped", "failed"], error: FlowFailed | None = None) -> None:
         """Note what became of a flow, for other processes too."""
         if handle.run is not None:
-            lines = [] if error is None else [f"mainstem.{type(error).__name__}: {error}", *error.__notes__]
+            first, *others = [""] if error is None else error.parts()
+            lines = [] if error is None else [f"mainstem.{type(error).__name__}: {first}", *others]
             # A home that cannot be written to any more must not keep a flow from ending.
             with suppress(MainstemError, OSError):
                 FlowStore(self._stem.home, handle.name).end(handle.run, state, lines)

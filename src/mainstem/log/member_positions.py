@@ -82,7 +82,7 @@ class MemberPositions:
             except FellOff as error:
                 kept = self._reads.earliest(partition)
                 raise FellOff(
-                    str(error),
+                    error.summary,
                     detail=error.detail,
                     hint=f"Go on with the first record that is kept: member.seek({{{partition}: {kept}}}).",
                     topic=error.topic,

@@ -184,7 +184,7 @@ class Queue:
         except FellOff as error:
             kept = self._reads.earliest(error.partition)
             raise FellOff(
-                str(error),
+                error.summary,
                 detail=error.detail,
                 hint=f"Go on with the first record that is kept: queue.rewind({{{error.partition}: {kept}}}).",
                 topic=error.topic,

@@ -34,7 +34,7 @@ class Verification:
     def add(self, partition: int, error: Corrupt) -> None:
         """A problem that was found as an error; one that was found in two ways is one."""
         first, last = getattr(error, "first_offset", None), getattr(error, "last_offset", None)
-        problem = Problem(partition, error.path, str(error), first, last)
+        problem = Problem(partition, error.path, error.summary, first, last)
         if problem not in self.problems:
             self.problems.append(problem)
 

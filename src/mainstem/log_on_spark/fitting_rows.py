@@ -36,7 +36,7 @@ def fitting_rows(table: pa.Table, settings: TopicSettings) -> tuple[pa.Table, li
                 parts += [(first + half, count - half), (first, half)]
                 continue
             # "row 0: 300 does not fit ...": which row it is of those that were looked at helps nobody.
-            reason = str(error).removeprefix("row 0: ").removeprefix("row 0 ")
+            reason = error.summary.removeprefix("row 0: ").removeprefix("row 0 ")
             rejections.append(Rejection(first, reason))
     if not rejections:
         return table, rejections

@@ -62,7 +62,7 @@ def why_not(settings: TopicSettings, wanted: pa.Schema, event_time: str | None) 
             pa.schema(both),
         )
     except SchemaMismatch as error:
-        return str(error)
+        return error.summary
     return ""
 
 

@@ -169,7 +169,7 @@ def _fitting(array: pa.Array, data_type: pa.DataType, path: str, view: str, reas
             try:
                 pieces.append(converted(array.slice(row, 1), data_type, path=path, topic=view))
             except InvalidRows as error:
-                reasons.setdefault(row, str(error).partition(": ")[2])
+                reasons.setdefault(row, error.summary.partition(": ")[2])
                 pieces.append(pa.nulls(1, data_type))
         return pa.concat_arrays(pieces)
 

@@ -57,7 +57,7 @@ class Examination:
             try:
                 found = look()
             except MainstemError as error:
-                found = Finding(look.__name__.strip("_"), "ill", f"{error}. {error.detail}".strip(), error.hint)
+                found = Finding(look.__name__.strip("_"), "ill", f"{error.summary}. {error.detail}".strip(), error.hint)
             if found is not None:
                 yield found
 

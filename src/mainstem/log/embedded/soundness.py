@@ -49,7 +49,7 @@ def _verify_sealed(report: Verification, number: int, partition: Partition) -> N
                 report.problems.append(Problem(number, path, f"has {rows} rows, not {entry.rows}", *span))
             report.records += rows
         except Corrupt as error:
-            report.problems.append(Problem(number, path, str(error), *span))
+            report.problems.append(Problem(number, path, error.summary, *span))
         except FileNotFoundError:
             report.problems.append(Problem(number, path, "the file is missing", *span))
         report.bytes += entry.bytes

@@ -13,7 +13,15 @@ from itertools import count as counter
 from random import randrange
 
 from mainstem.clock import Clock
-from mainstem.errors import Corrupt, CorruptHome, IncompleteAppend, MainstemError, NewerFormat, TopicNotFound
+from mainstem.errors import (
+    Corrupt,
+    CorruptHome,
+    IncompleteAppend,
+    MainstemError,
+    NewerFormat,
+    TopicNotFound,
+    summary_of,
+)
 from mainstem.log.embedded.decisions import Decisions
 from mainstem.log.embedded.file_errors import closed
 from mainstem.log.embedded.files import Files, read_file, replace_file
@@ -249,7 +257,7 @@ class TopicStore:
         incomplete = IncompleteAppend(
             f'an append to "{self.name}" reached {len(written)} of {len(blocks)} partitions',
             detail=f"Written: {', '.join(map(str, written))}. Not written: "
-            + "; ".join(f"{number} ({why})" for number, why in sorted(errors.items())) + ".",
+            + "; ".join(f"{number} ({summary_of(why)})" for number, why in sorted(errors.items())) + ".",
             hint="Append again through a producer with the same sequence: what is there is not written twice. "
             "In a transaction it would be all or nothing.",
             written=tuple(written),

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Message
 
-from mainstem.errors import Invalid
+from mainstem.errors import Invalid, summary_of
 from mainstem.log.embedded.block import HAS_CHANGE, HAS_HEADERS
 from mainstem.log.embedded.pending_blocks import stored_batch
 from mainstem.log.kafka.kafka_messages import Outgoing, Unreadable, time_of
@@ -56,7 +56,7 @@ class ArrowCodec:
             try:
                 rows, record = _block(partition, message, settings)
             except (ValueError, struct.error, IndexError, TypeError, pa.ArrowException) as error:
-                unreadable.append(Unreadable(message, f"{type(error).__name__}: {error}"[:200]))
+                unreadable.append(Unreadable(message, f"{type(error).__name__}: {summary_of(error)}"[:200]))
                 continue
             base = self.first_row(message.offset())
             first, end = max(0, start - base), min(rows.num_rows, stop - base)

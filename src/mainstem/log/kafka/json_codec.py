@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 from confluent_kafka import Message
 
-from mainstem.errors import MainstemError
+from mainstem.errors import MainstemError, summary_of
 from mainstem.log.kafka.json_lines import lines_read
 from mainstem.log.plain_values import column_values, plain_writer
 from mainstem.log.python_rows import array_of
@@ -57,7 +57,7 @@ class JsonCodec:
                 rows.append(_row(message, settings, readers))
             except (ValueError, RecursionError, NotAValue, MainstemError) as error:
                 rows.append({})
-                unreadable.append((number, str(error)))
+                unreadable.append((number, summary_of(error)))
         try:
             arrays = [_array(rows, field) for field in schema]
         except MainstemError:
@@ -68,7 +68,7 @@ class JsonCodec:
                         _array([row], field)
                 except MainstemError as error:
                     rows[number] = {}
-                    unreadable.append((number, str(error)))
+                    unreadable.append((number, summary_of(error)))
             arrays = [_array(rows, field) for field in schema]
         return pa.RecordBatch.from_arrays(arrays, schema=schema), sorted(unreadable)
 

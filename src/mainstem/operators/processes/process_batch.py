@@ -233,7 +233,7 @@ class ProcessBatch:
             ]
         except MainstemError as error:
             raise FlowFailed(
-                f'process "{using}" put out a row that does not fit its output: {error}',
+                f'process "{using}" put out a row that does not fit its output: {error.summary}',
                 detail=error.detail.replace(" Nothing was written.", ""),
                 hint="Change what is yielded, or `output`.",
             ) from error

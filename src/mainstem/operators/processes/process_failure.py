@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from mainstem.errors import FlowFailed
+from mainstem.errors import FlowFailed, summary_of
 
 __all__ = ["process_failed"]
 
@@ -22,7 +22,7 @@ def process_failed(
     shown = ", ".join(map(repr, key)) or "of all rows"
     return FlowFailed(
         f'process "{using.__name__}" failed in {method} for the key {shown}',
-        detail=f"{type(error).__name__}: {error}{_line(error)}.{_origin(row)}",
+        detail=f"{type(error).__name__}: {summary_of(error)}{_line(error)}.{_origin(row)}",
         hint="Rows and state are safe: correct the program and start it again; it goes on with this batch.",
     )
 

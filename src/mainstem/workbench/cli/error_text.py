@@ -40,8 +40,8 @@ def error_lines(error: MainstemError) -> list[str]:
     >>> error_lines(MainstemError('topic "ordres" is odd', detail="It has no rows.", hint="Append some."))
     ['mainstem.MainstemError: topic "ordres" is odd', 'Detail: It has no rows.', 'Hint: Append some.']
     """
-    parts = [f"mainstem.{type(error).__name__}: {error}"]
-    parts += [f"{title}: {text}" for title, text in (("Detail", error.detail), ("Hint", error.hint)) if text]
+    first, *others = error.parts()
+    parts = [f"mainstem.{type(error).__name__}: {first}", *others]
     # Further lines of a part stand under its first word.
     return [visible(part).replace("\n", "\n        ") for part in parts]
 
@@ -60,7 +60,7 @@ def with_facts(error: MainstemError, *, detail: str | None = None, hint: str | N
     """The same error with another detail or hint: what Python should do is of no use at a command line."""
     fields = {name: value for name, value in vars(error).items() if name not in ("detail", "hint", "__notes__")}
     changed = type(error)(
-        str(error),
+        error.summary,
         detail=error.detail if detail is None else detail,
         hint=error.hint if hint is None else hint,
         **fields,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
-from mainstem.errors import MainstemError
+from mainstem.errors import MainstemError, summary_of
 
 __all__ = ["Unreadable", "json_entry", "looked_at", "table_row"]
 
@@ -33,7 +33,7 @@ def looked_at(names: dict[str, str], look: Callable[P, T], *arguments: P.args, *
     try:
         return look(*arguments, **named)
     except (MainstemError, OSError) as error:
-        return Unreadable(names, str(error))
+        return Unreadable(names, summary_of(error))
 
 
 def table_row(entry: T | Unreadable, row: Callable[[T], list[str]]) -> list[str]:

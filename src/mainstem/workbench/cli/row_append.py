@@ -179,7 +179,7 @@ class RowAppend:
 
     def _named(self, error: MainstemError, number: int) -> MainstemError:
         """The error with the line of the file instead of the row of the batch."""
-        message = _DECIMAL.sub(r"\1", _ROW.sub(f"{self.source.unit} {number}", str(error)))
+        message = _DECIMAL.sub(r"\1", _ROW.sub(f"{self.source.unit} {number}", error.summary))
         detail, hint = error.detail, error.hint
         for python, words in _IN_WORDS:
             detail, hint = detail.replace(python, words), hint.replace(python, words)
@@ -229,7 +229,7 @@ def _row_of(error: MainstemError) -> int | None:
 
 
 def _entry(number: int, data: bytes | pa.RecordBatch, error: MainstemError) -> dict[str, Any]:
-    reason = f"{error}. {error.detail.replace(NOTHING_WRITTEN, '')}".strip()
+    reason = f"{error.summary}. {error.detail.replace(NOTHING_WRITTEN, '')}".strip()
     if isinstance(data, bytes):
         return {"line": number, "reason": reason, "text": data.decode("utf-8", "surrogateescape")}
     values = {

@@ -138,7 +138,7 @@ class CsvLines:
             )
         if unknown := [name for name in names if name not in self._readers]:
             error = unknown_column(unknown[0], self._known, self._topic, None)
-            raise SchemaMismatch(f"line {number}: {error}", detail=error.detail, hint=error.hint)
+            raise SchemaMismatch(f"line {number}: {error.summary}", detail=error.detail, hint=error.hint)
         return names
 
 

@@ -154,7 +154,7 @@ def _list_row(it: dict[str, Any]) -> list[str]:
 
 def _list_json(name: str, facts: TopicFacts | Corrupt) -> dict[str, object]:
     if isinstance(facts, Corrupt):
-        return {"topic": name, "damage": [str(facts)]}
+        return {"topic": name, "damage": [facts.summary]}
     return {
         "topic": name,
         "partitions": len(facts.partitions),

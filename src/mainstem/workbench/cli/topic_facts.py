@@ -115,7 +115,7 @@ def _facts(topic: Topic, number: int) -> PartitionFacts:
     try:
         return _partition_facts(topic, number)
     except Corrupt as error:
-        damage = str(error)
+        damage = error.summary
     start = end = 0
     with suppress(Corrupt):
         end = topic.backend.latest(number)
@@ -143,7 +143,7 @@ def _partition_facts(topic: Topic, number: int) -> PartitionFacts:
         sealed=len(manifest.segments),
         # A partition has an append time from its first moment; without a record it means nothing.
         appended_at=as_datetime(appended_at) if partition.published().offset else None,
-        damage=None if (found := partition.damage()) is None else str(found),
+        damage=None if (found := partition.damage()) is None else found.summary,
     )
 
 
