@@ -57,6 +57,6 @@ class FlowProspect:
             check_sink(planned, known, checkpoint, log)
         except (Conflict, Invalid) as error:
             refused = tuple(change.text for change in changes if not change.taken)
-            reasons = refused or (f"{error}. {error.detail}",)
+            reasons = refused or (f"{error.summary}. {error.detail}",)
             return cls("must be rebuilt", reasons, rows_to_replay(log, planned), error.hint)
         return cls("continues" if changes else "unchanged", tuple(change.text for change in changes))

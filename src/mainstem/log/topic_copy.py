@@ -120,7 +120,7 @@ def _not_copied(error: InvalidRows, batch: pa.RecordBatch, topic: str, partition
     offset = batch.column("record").field("offset")[row].as_py()
     return InvalidRows(
         f'record {offset} of "{topic}" partition {partition} cannot be copied: '
-        f"{str(error).removeprefix(f'row {row}: ')}",
+        f"{error.summary.removeprefix(f'row {row}: ')}",
         detail=f"An older Mainstem took it. The copy has the records before it. {error.detail}",
         hint="Copy the topic by a program that leaves this record out or corrects it: topic.batches(), then append.",
         row=error.row,
