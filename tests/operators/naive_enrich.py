@@ -46,9 +46,9 @@ def with_deletes(rows: Any) -> Any:
     return rows.mapped(changed, rows.schema)
 
 
-def written(random: Random, *, keys: int = 3, steps: int = 12, rows: int = 6) -> TestStreams:
+def written(random: Random, *, keys: int = 3, steps: int = 12, rows: int = 6, idle: str = "") -> TestStreams:
     """A script of facts and versions; some versions say that their key is gone."""
-    return two_streams(random, SIDES, keys=keys, steps=steps, rows=rows)
+    return two_streams(random, SIDES, keys=keys, steps=steps, rows=rows, idle=idle)
 
 
 # Of a fact its version's number, and until when that is valid as far as was known; None for none.

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem.clock import as_us
+from mainstem.log.watermark import NO_TIME
 from mainstem.operators.joins import enrich_engine
 from mainstem.operators.joins.versions import Versions, known_ends
 from mainstem.testing import TestResults
@@ -25,8 +26,8 @@ ASKED = st.builds(
 )
 
 
-def looked_up(seed: int, asked: Asked, batches: str, keys: int) -> TestResults:
-    script = written(Random(seed), keys=keys, rows=2 * keys)
+def looked_up(seed: int, asked: Asked, batches: str, keys: int, idle: str = "") -> TestResults:
+    script = written(Random(seed), keys=keys, rows=2 * keys, idle=idle)
     return script.run(asked.looked_up, batches=batches)  # type: ignore[arg-type]
 
 
@@ -38,9 +39,10 @@ def told(row: dict[str, Any]) -> Found:
     return row["row"], None if until is None else as_us(until)
 
 
-def check_every_batch(asked: Asked, seed: int, batches: str = "scripted", keys: int = 3) -> None:
-    results = looked_up(seed, asked, batches, keys)
-    expected, late = naive_lookups(written(Random(seed), keys=keys, rows=2 * keys), asked, batches)
+def check_every_batch(asked: Asked, seed: int, batches: str = "scripted", keys: int = 3, idle: str = "") -> None:
+    results = looked_up(seed, asked, batches, keys, idle)
+    script = written(Random(seed), keys=keys, rows=2 * keys, idle=idle)
+    expected, late = naive_lookups(script, asked, batches)
     shown: dict[int, Found] = {}
     for number, (changes, wanted) in enumerate(zip(results.batches, expected, strict=True)):
         back = {row["fact"]: told(row) for change, row in changes if change == "delete"}
@@ -53,6 +55,9 @@ def check_every_batch(asked: Asked, seed: int, batches: str = "scripted", keys: 
                 shown[row["fact"]] = told(row)
         assert shown == wanted, f"batch {number}"
     assert len([row for row in results.late if row["side"] == "left"]) == len(late)
+    versions = [row for row in batches_so_far(script, SIDES, batches)[-1][0] if row.side == "versions"]
+    counted = [row for row in versions if row.key is not None and NO_TIME < row.time < row.own]
+    assert results.counts.get("late", 0) == len(counted)
     if asked.corrections == "ignore":
         assert all(change == "insert" for change, _ in results.changes)
 
@@ -62,9 +67,9 @@ def check_every_batch(asked: Asked, seed: int, batches: str = "scripted", keys: 
 )
 def test_every_batch_shows_what_the_naive_one_shows(batches: str, keys: int, scripts: int) -> None:
     @settings(max_examples=scripts, deadline=None)
-    @given(ASKED, SEEDS)
-    def check(asked: Asked, seed: int) -> None:
-        check_every_batch(asked, seed, batches, keys)
+    @given(ASKED, SEEDS, st.sampled_from(["", "versions"]))
+    def check(asked: Asked, seed: int, idle: str) -> None:
+        check_every_batch(asked, seed, batches, keys, idle)
 
     check()
 

@@ -45,20 +45,25 @@ class Row:
 
 
 def two_streams(
-    random: Random, sides: Mapping[str, Columns], *, keys: int = 3, steps: int = 10, rows: int = 6
+    random: Random, sides: Mapping[str, Columns], *, keys: int = 3, steps: int = 10, rows: int = 6, idle: str = ""
 ) -> TestStreams:
-    """A script of both, some of whose steps state a watermark, and some of whose batches are killed."""
+    """A script of both, some of whose steps state a watermark, and some of whose batches are killed. One side may be `idle`
+    after a while: then time passes too."""
     script = TestStreams(
         **{
-            side: TestStream(columns.schema, event_time=columns.at, delay=f"{random.choice([0, 2, 6])} microseconds")
+            side: TestStream(columns.schema, event_time=columns.at, delay=f"{random.choice([0, 2, 6])} microseconds",
+                             idle_after="5 microseconds" if side == idle else None)
             for side, columns in sides.items()
         }
-    )
+    )  # fmt: skip
     time, number = 0, 0
     timed: set[tuple[str, int]] = set()
     for _ in range(steps):
         side = random.choice(list(sides))
         time += random.choice([0, 1, 3, 8])
+        if idle:
+            script = script.now(as_datetime(ORIGIN + time))
+            side = random.choice([*sides, *(other for other in sides if other != idle)])
         if random.random() < 0.15:
             script = script.watermark(side, as_datetime(ORIGIN + time - random.randint(0, 10)))
             continue
@@ -99,7 +104,13 @@ def read(side: str, columns: Columns, rows: Any) -> list[Row]:
     """Rows of a side as the log gives them."""
     return [
         Row(side, row[columns.number], row["key"], *(NO_TIME if at is None else as_us(at) for at in
-            (row[columns.at], row["record"]["watermark"])), (row["record"]["partition"], row["record"]["offset"]),
+            (_time(row, columns), row["record"]["watermark"])), (row["record"]["partition"], row["record"]["offset"]),
             bool(row.get("gone")))
         for row in rows.to_pylist()
     ]  # fmt: skip
+
+
+def _time(row: dict[str, Any], columns: Columns) -> Any:
+    """Of a delete without a time, when it was appended."""
+    at = row[columns.at]
+    return row["record"]["appended_at"] if at is None and row.get("gone") else at

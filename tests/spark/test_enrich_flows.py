@@ -12,6 +12,7 @@ from mainstem import Flow, Mainstem
 from mainstem.errors import Invalid
 from mainstem.flows.program import Program
 from mainstem.operators import enrich, latest, table, tumbling, windowed
+from mainstem.testing import TestStream, TestStreams
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -63,3 +64,53 @@ def test_a_view_is_asked_by_its_key(stem: Mainstem) -> None:
 
     with pytest.raises(Invalid, match="enrich looks rows up by zip, and the table's key is user"):
         Program(stem, wrong)
+
+
+def test_rows_are_looked_up_in_a_table_that_is_written_once(spark: Any) -> None:
+    streams = TestStreams(
+        users=TestStream("user INT, city STRING, since TIMESTAMP", event_time="since", delay="0 seconds",
+                         idle_after="1 minute"),
+        orders=TestStream("order INT, user INT, at TIMESTAMP", event_time="at", delay="0 seconds"),
+    )  # fmt: skip
+
+    def order(number: int, minute: int) -> list[dict[str, Any]]:
+        return [{"order": number, "user": 1, "at": f"2026-01-01 12:{minute:02}"}]
+
+    def user(city: str, since: str) -> list[dict[str, Any]]:
+        return [{"user": 1, "city": city, "since": since}]
+
+    script = streams.now("2026-01-01 12:00").rows("users", user("Bonn", "2025-06-01"))
+    for number, at in enumerate(["12:00:01", "12:01:30", "12:02:30", "12:03:00"]):
+        # From the second on the table is idle; what was recorded before each of them is released.
+        script = script.now(f"2026-01-01 {at}").rows("orders", order(number + 1, number))
+    # Too late for the orders that were put out; and at the quiet end the clock releases what nothing is recorded of.
+    script = script.now("2026-01-01 12:03:01").rows("users", user("Köln", "2025-07-01")).now("2026-01-01 12:30")
+
+    def placed(users: Any, orders: Any) -> Any:
+        return enrich(orders, table(users, key="user"), on="user")
+
+    alone, with_spark = script.run(placed), script.run_on_spark(placed, spark)
+    told = [[(row["order"], row["city"]) for _, row in step] for step in alone.batches]
+    assert [(row["order"], row["city"]) for row in alone.rows] == [(1, "Bonn"), (2, "Bonn"), (3, "Köln")]
+    assert [[(row["order"], row["city"]) for _, row in step] for step in with_spark.batches] == told
+    assert with_spark.counts == alone.counts == {"late": 1}
+
+
+def looking_up(stem: Mainstem, **users: Any) -> Iterator[Flow]:
+    orders = stem.topic("visits").stream(watermark="1 minute")
+    homes = table(stem.topic("homes").stream(watermark="1 minute", **users), key="user")
+    yield Flow(enrich(orders, homes, on="user"), into=stem.topic("seen"))
+
+
+def test_the_table_of_an_enrich_is_idle_by_the_rule_of_its_topic_unless_said(stem: Mainstem) -> None:
+    stem.create_topic("homes", schema="user INT, at TIMESTAMP", event_time="at", idle_after="3 minutes")
+    stem.create_topic("visits", schema="user INT, seen_at TIMESTAMP", event_time="seen_at")
+    beside = [["visits", 60_000_000]]
+    for given, after in (({}, 180_000_000), ({"idle_after": "5 seconds"}, 5_000_000), ({"idle_after": "never"}, None)):
+        [flow] = Program(stem, lambda stem, given=given: looking_up(stem, **given)).flows
+        idle = {leaf.source: leaf.idle for leaf in flow.leaves.values()}
+        assert idle == {"visits": None, "homes": None if after is None else {"after": after, "beside": beside}}
+        warnings = [text for text in flow.warnings() if "waits for homes" in text]
+        assert len(warnings) == (after is None)
+    with pytest.raises(Invalid, match="has idle_after= and no watermark"):
+        stem.topic("homes").stream(idle_after="1 minute")

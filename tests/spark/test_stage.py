@@ -66,7 +66,7 @@ def test_state_goes_on_through_restarts_and_wakes_by_the_watermark(stem: Mainste
         running.wait_until_idle()
         progress = running["counts"].progress
     assert counts(stem)["new"] == 1
-    assert (progress.late, progress.state_rows, progress.watermark) == (1, 1, "2026-01-01T00:01:00+00:00")
+    assert (progress.too_late, progress.state_rows, progress.watermark) == (1, 1, "2026-01-01T00:01:00+00:00")
     [late] = stem.topic("counts.late").to_arrow().to_pylist()
     assert (late["store"], late["stage"], late["version"]) == ("late", "counted-0", 1)
 

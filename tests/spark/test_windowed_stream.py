@@ -100,8 +100,9 @@ def test_windows_are_shown_early_on_time_and_late_and_too_late_rows_are_kept(ste
     assert Counter((row["team"], row["total"], row["reason"]) for row in late) == Counter(
         [("red", 100, "too late"), ("red", 7, "no event time")]
     )
-    told = stem.query("SELECT sum(late) AS late FROM \"mainstem.progress\" WHERE flow = 'totals'").to_pylist()
-    assert told == [{"late": 2}]
+    counted = "sum(late) AS late, sum(too_late) AS too_late"
+    told = stem.query(f"SELECT {counted} FROM \"mainstem.progress\" WHERE flow = 'totals'").to_pylist()
+    assert told == [{"late": 1, "too_late": 2}]
     finals = stem.topic("finals").to_arrow().to_pylist()
     assert sorted(shown(finals)) == [
         ("blue", 0, 2, "on_time", 0, True),

@@ -1,6 +1,7 @@
 """Homes in which flows ran, made without Spark: what a run leaves there, file by file."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -40,12 +41,13 @@ def did_batch(
     offsets: dict[str, dict[int, int]],
     *,
     view: dict[str, object] | None = None,
+    more: Sequence[dict[str, object]] = (),
     **figures: object,
 ) -> None:
     """A batch that is complete, in the checkpoint and in the reports."""
     checkpoint = Path(FlowStore(stem.home, run.flow).checkpoint(run.version))
     lines = ["v1", "{}", *(json.dumps({"topic": topic, "offsets": ends}) for topic, ends in offsets.items())]
-    lines += [] if view is None else [json.dumps(view)]
+    lines += [json.dumps(source) for source in (view, *more) if source is not None]
     for folder, text in (("offsets", "\n".join(lines)), ("commits", "v1\n{}")):
         (checkpoint / folder).mkdir(parents=True, exist_ok=True)
         (checkpoint / folder / str(number)).write_text(text)

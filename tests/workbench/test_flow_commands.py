@@ -107,9 +107,9 @@ def test_a_flow_that_waits_for_a_transaction_names_it_and_its_process(cli, stem,
 
     assert "transaction 12 of process 4711, open in orders, partition 1 and 1 more\n" in shown
     assert "2 since it was started, the last: 7, 9;" in shown
-    assert facts["waits_for"][0] == {"transaction": 12, "topic": "orders", "partition": 1, "process": 4711}
+    assert facts["waits_for_transactions"][0] == {"transaction": 12, "topic": "orders", "partition": 1, "process": 4711}
     assert facts["transactions_cut"] == 2
-    assert "running, waits" in cli("flow", "list").out
+    assert "transaction 12 of process 4711" in cli("flow", "list").out
     FlowStore(stem.home, "big_orders").end(big_orders, "stopped", [])
     assert "waits for" not in cli("flow", "describe", "big_orders").out
 

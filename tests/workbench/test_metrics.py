@@ -30,7 +30,7 @@ def asked(url: str) -> tuple[int, str, str]:
 
 def test_every_figure_has_its_help_and_kind_and_a_line_for_each_flow():
     progress = FlowProgress(batch=7, watermark="2026-01-01T00:00:00.000Z", state_rows=3, state_bytes=4096, batch_ms=250)
-    counts = FlowCounts(rows_in=10, rows_out=8, rejected=1, late=1, batches=2, batch_ms=500)
+    counts = FlowCounts(rows_in=10, rows_out=8, rejected=1, late=1, too_late=3, batches=2, batch_ms=500)
     standing = Standing("revenue", "running", progress, counts, 5.0, Lag(records=4, seconds=1.5), 2)
 
     page = metrics_text([standing.figures()])
@@ -40,6 +40,7 @@ def test_every_figure_has_its_help_and_kind_and_a_line_for_each_flow():
         f'mainstem_flow_{name}{{flow="revenue"}}': value
         for name, value in {
             "running": "1", "rows_in_total": "10", "rows_out_total": "8", "rejected_total": "1", "late_total": "1",
+            "too_late_total": "3",
             "batches_total": "2", "batch_seconds_total": "0.5", "restarts_total": "2", "lag_records": "4",
             "lag_seconds": "1.5", "watermark_seconds": "1767225600.0", "state_rows": "3", "state_bytes": "4096",
             "last_batch": "7", "last_batch_seconds": "0.25",

@@ -2,6 +2,8 @@
 
 import io
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
 
 from rich.console import Console
 
@@ -9,8 +11,17 @@ from mainstem.clock import ManualClock
 from mainstem.flows.flow_handle import FlowProgress
 from mainstem.log.lag import Lag
 from mainstem.workbench.cli.run_counts import FlowCounts
-from mainstem.workbench.cli.run_display import BatchLines, JsonLines, LiveTable, live_table, run_display, show_standings
+from mainstem.workbench.cli.run_display import (
+    BatchLines,
+    JsonLines,
+    LiveTable,
+    batch_line,
+    live_table,
+    run_display,
+    show_standings,
+)
 from mainstem.workbench.cli.run_standing import Standing
+from mainstem.workbench.cli.stage_facts import HolderFacts
 
 WATERMARK = "2026-01-01T08:50:00.000Z"
 
@@ -21,7 +32,7 @@ def standing(state: str = "running", batch: int | None = 3, **progress: object) 
         "revenue",
         state,
         FlowProgress() if batch is None else FlowProgress(batch=batch, **known),
-        FlowCounts(rows_in=8000, rows_out=7990, rejected=4, late=6, batches=4, batch_ms=1200),
+        FlowCounts(rows_in=8000, rows_out=7990, rejected=4, late=6, too_late=2, batches=4, batch_ms=1200),
         812.4,
         Lag(records=120, bytes=4000, seconds=65.0),
         1,
@@ -36,7 +47,7 @@ def test_each_batch_is_a_line_once(capsys):
         standing("running", None),
         standing(),
         standing(),
-        standing(batch=4, rows_in=0, rows_out=0, rejected=2, late=1, state_rows=7, watermark=None),
+        standing(batch=4, rows_in=0, rows_out=0, rejected=2, late=1, too_late=3, state_rows=7, watermark=None),
         standing("failed", 4),
     ):
         display.show([it])
@@ -48,7 +59,10 @@ def test_each_batch_is_a_line_once(capsys):
             "2026-01-01 00:00:00Z  revenue: batch 3, 2,000 rows in, 1,999 out, 310 ms, 120 behind, "
             "watermark 2026-01-01 08:50:00Z"
         ),
-        "2026-01-01 00:00:00Z  revenue: batch 4, 0 rows in, 0 out, 2 rejected, 1 late, 310 ms, 120 behind, keeps 7",
+        (
+            "2026-01-01 00:00:00Z  revenue: batch 4, 0 rows in, 0 out, 2 rejected, 1 late, 3 too late, 310 ms, 120 behind, "
+            "keeps 7"
+        ),
         "2026-01-01 00:00:00Z  revenue: failed",
     ]
 
@@ -65,8 +79,8 @@ def test_each_batch_is_an_object_once(capsys):
     assert aside == "aside"
     assert json.loads(first) == {
         "flow": "revenue", "state": "running", "batch": 3, "rows_in": 2000, "rows_out": 1999, "rejected": 0, "late": 0,
-        "lag_records": 120, "lag_seconds": 65.0, "watermark": WATERMARK, "state_rows": 0, "state_bytes": 0,
-        "batch_ms": 310, "restarts": 1,
+        "too_late": 0, "lag_records": 120, "lag_seconds": 65.0, "watermark": WATERMARK, "state_rows": 0, "state_bytes": 0,
+        "batch_ms": 310, "restarts": 1, "waits_for": None,
     }  # fmt: skip
     assert json.loads(last)["state"] == "stopped"
 
@@ -80,7 +94,7 @@ def test_the_table_on_a_terminal_shows_all_of_it():
         "flow", "state", "rows/s", "rows", "in", "rows", "out", "behind", "oldest", "watermark", "keeps", "batch", "took"
     ]  # fmt: skip
     assert [cell.strip() for cell in first.split("  ") if cell.strip()] == [
-        "revenue", "running", "812", "8,000", "7,990, 4 rejected, 6 late", "120", "1 minute", "2026-01-01 08:50:00Z",
+        "revenue", "running", "812", "8,000", "7,990, 4 rejected, 6 late, 2 too late", "120", "1 minute", "2026-01-01 08:50:00Z",
         "7 (2 KiB)", "3", "310 ms",
     ]  # fmt: skip
     assert second.split()[:3] == ["revenue", "starting", "812"]
@@ -110,7 +124,16 @@ def test_at_the_end_it_says_where_each_flow_stands(capsys):
 
     heading, _, first, second = capsys.readouterr().out.splitlines()
     assert heading.split() == [
-        "flow", "state", "last", "batch", "rows", "in", "rows", "out", "rejected", "late", "behind"
+        "flow", "state", "last", "batch", "rows", "in", "rows", "out", "rejected", "late", "too", "late", "behind"
     ]  # fmt: skip
-    assert first.split() == ["revenue", "stopped", "3", "8,000", "7,990", "4", "6", "120"]
-    assert second.split() == ["revenue", "failed", "none", "8,000", "7,990", "4", "6", "120"]
+    assert first.split() == ["revenue", "stopped", "3", "8,000", "7,990", "4", "6", "2", "120"]
+    assert second.split() == ["revenue", "failed", "none", "8,000", "7,990", "4", "6", "2", "120"]
+
+
+def test_a_flow_that_gives_nothing_says_what_it_waits_for(capsys):
+    holder = HolderFacts("users", 0, datetime(2025, 12, 31, 23, 59, tzinfo=UTC))
+    waiting = replace(standing(rows_out=0), waits_for=holder)
+    assert "0 out: waits for users, partition 0, at 2025-12-31 23:59:00Z, 310 ms" in batch_line(waiting)
+    show_standings([waiting, standing()])
+    assert capsys.readouterr().out.splitlines()[-1] == "revenue waits for users, partition 0, at 2025-12-31 23:59:00Z"
+    assert str(HolderFacts("users", 0, None)) == "users, partition 0, where no record has a time yet"

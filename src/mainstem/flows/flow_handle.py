@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FlowHandle", "FlowProgress"]
 
-State = Literal["starting", "catching up", "running", "waiting", "stopped", "failed"]
+State = Literal["starting", "catching up", "running", "waiting to restart", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,9 @@ class FlowProgress:
     rows_in: int = 0
     rows_out: int = 0
     rejected: int = 0
+    # Rows that came late and count (a result is corrected); rows that came too late and count nowhere.
     late: int = 0
+    too_late: int = 0
     lag_records: int = 0
     lag_seconds: float = 0.0
     watermark: str | None = None
@@ -96,7 +98,9 @@ class FlowHandle:
         deadline = None if wait is None else self._clock.monotonic() + duration_us(wait, setting="wait")
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self.state not in ("starting", "catching up", "waiting"), timeout=1)
+                self._changed.wait_for(
+                    lambda: self.state not in ("starting", "catching up", "waiting to restart"), timeout=1
+                )
                 if self.error is not None:
                     raise self.error
                 if self.state == "stopped":

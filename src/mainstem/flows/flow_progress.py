@@ -11,12 +11,15 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from mainstem.clock import as_datetime
 from mainstem.errors import MainstemError
 from mainstem.flows.batch_listener import BatchListener
 from mainstem.flows.flow_handle import FlowHandle, FlowProgress
 from mainstem.flows.real_time_watch import note_unreadable, unreadable_in
 from mainstem.log.lag import Lag
+from mainstem.log.log import Log, TopicBackend
 from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log_on_spark.checkpoint_offsets import source_offsets
@@ -32,7 +35,7 @@ PROGRESS_TOPIC = "mainstem.progress"
 
 SCHEMA = (
     "flow STRING, epoch BIGINT, version INT, batch BIGINT, at TIMESTAMP, rows_in BIGINT, rows_out BIGINT, "
-    "rejected BIGINT, late BIGINT, lag_records BIGINT, lag_seconds DOUBLE, watermark TIMESTAMP, state_rows BIGINT, "
+    "rejected BIGINT, late BIGINT, too_late BIGINT, lag_records BIGINT, lag_seconds DOUBLE, watermark TIMESTAMP, state_rows BIGINT, "
     "state_bytes BIGINT, batch_ms BIGINT, rows_per_second DOUBLE, phases MAP<STRING, BIGINT>"
 )
 
@@ -49,8 +52,7 @@ class ProgressReports:
         self._stem = stem
         self._handles: list[FlowHandle] = []
         self._listener: BatchListener | None = None
-        settings = TopicSettings.of(PROGRESS_TOPIC, schema=SCHEMA, event_time="at", keep="7 days")
-        self._topic = Topic(stem.log, stem.log.create_topic(settings))
+        self._topic = Topic(stem.log, _progress_topic(stem.log))
 
     def begin(self, handles: Iterable[FlowHandle]) -> None:
         """Listen to what Spark says of these flows from now on."""
@@ -113,8 +115,10 @@ class ProgressReports:
             rows_in=rows_in,
             rows_out=0 if written is None else written.rows,
             rejected=0 if written is None else written.rejected,
-            late=sum(operator.get("numRowsDroppedByWatermark", 0) for operator in state)
-            + (0 if stages is None else stages.late),
+            late=0 if stages is None else stages.late,
+            # Spark's own operators drop what is late.
+            too_late=sum(operator.get("numRowsDroppedByWatermark", 0) for operator in state)
+            + (0 if stages is None else stages.too_late),
             lag_records=lag.records,
             lag_seconds=lag.seconds,
             # Before the first row Spark's watermark stands at the beginning of time as computers count it.
@@ -153,6 +157,18 @@ class ProgressReports:
         at = as_datetime(self._stem.log.clock.now())
         identity = {"flow": handle.name, "epoch": run.epoch, "version": run.version, "at": at, "watermark": watermark}
         self._topic.append([{**row, **identity}])
+
+
+def _progress_topic(log: Log) -> TopicBackend:
+    """The topic of reports; one that an earlier version made gets the columns that it lacks."""
+    settings = TopicSettings.of(PROGRESS_TOPIC, schema=SCHEMA, event_time="at", keep="7 days")
+    if PROGRESS_TOPIC not in log.topic_names():
+        return log.create_topic(settings)
+    known = log.open_topic(PROGRESS_TOPIC)
+    missing = [field for field in settings.schema if field.name not in known.settings.schema.names]
+    if missing:
+        known.alter({"schema": pa.schema([*known.settings.schema, *missing])})
+    return known
 
 
 def _number(value: Any) -> float:

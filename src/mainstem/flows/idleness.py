@@ -69,8 +69,5 @@ def _waits(stem: Mainstem, checkpoint: str, number: int) -> bool:
     offsets = [offset for offset in source_offsets(checkpoint, number) if "now" in offset]
     if not offsets:
         return False
-    return is_due(
-        folder,
-        max(clocks_of(offsets).watermark, watermark_of(stem.log, offsets, checkpoint)),
-        now_of(folder, stem.log.clock),
-    )
+    now = now_of(folder, stem.log.clock)
+    return is_due(folder, max(clocks_of(offsets).watermark, watermark_of(stem.log, offsets, checkpoint, now)), now)

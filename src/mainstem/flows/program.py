@@ -18,6 +18,7 @@ import pyarrow as pa
 from mainstem.errors import Conflict, DatabaseUnavailable, FlowNotFound, Invalid, Unavailable, did_you_mean
 from mainstem.flows.flow import Flow
 from mainstem.flows.flow_stages import query_rows, stage_operators, stages_of
+from mainstem.flows.idle_inputs import with_idle_inputs
 from mainstem.flows.packed_query import packed_query
 from mainstem.flows.real_time import check_cores, check_real_time
 from mainstem.flows.spark_errors import spark_errors
@@ -94,10 +95,16 @@ class PlannedFlow:
 
     def warnings(self) -> list[str]:
         """What is not wrong, but will hurt."""
-        return [
+        unbounded = [
             f'the state of "{operator.name}" in flow "{self.name}" grows without bound: nothing lets it forget'
             for operator in self.operators
             if not operator.bounded_by
+        ]
+        return unbounded + [
+            f'flow "{self.name}" waits for {leaf.source}, a table of enrich, whenever nothing is appended to it, for as long '
+            "as that lasts: it has no idle_after"
+            for leaf in self.leaves.values()
+            if leaf.table and leaf.delay is not None and leaf.idle is None
         ]
 
 
@@ -165,7 +172,8 @@ class Program:
             wanted = [name for name in leaf.schema.names if name in needed.get(number, ())]
             # A count needs no column, but its rows must be counted.
             columns = tuple(wanted) or (leaf.schema.names[-1],)
-            leaves[number] = Leaf(number, leaf.source, leaf.schema, columns, conditions.get(number))
+            leaves[number] = replace(leaf, columns=columns, condition=conditions.get(number))
+        leaves = with_idle_inputs(leaves, self._build.tables, self._stem.log, flow.name)
         if flow.pace == "real-time":
             check_real_time(flow, leaves, stages, self._stem.log)
         names = {number: leaf.source for number, leaf in leaves.items()}
@@ -222,7 +230,9 @@ class Program:
         one that is dropped later was made from it), they are there and null; and if not even that, as they are.
         """
         filled = {number: replace(leaf, filled=True) for number, leaf in planned.leaves.items()}
-        everything = {number: Leaf(number, leaf.source, leaf.schema) for number, leaf in planned.leaves.items()}
+        everything = {
+            number: replace(leaf, columns=None, condition=None, filled=False) for number, leaf in planned.leaves.items()
+        }
         together = self._agreement(planned, run)
         for leaves in (planned.leaves, filled, everything):
             build = Build(

@@ -159,7 +159,7 @@ class RunningFlows:
                     self._end(handle, "failed", failed)
                     return
                 failures = 1 if handle.batches > before else failures + 1
-                handle.become("waiting")
+                handle.become("waiting to restart")
                 self._pause(handle, RETRY.delay(failures).total_seconds())
             else:
                 break

@@ -135,7 +135,7 @@ class StagedBatches:
         before = self._before(number)
         content: dict[str, Any] = {}
         late, due = [], []
-        taken = 0
+        taken = came_late = 0
         for stage in self._stages:
             receipts = _receipts(way.batches[stage.name])
             known = before.get(stage.name, {})
@@ -143,6 +143,7 @@ class StagedBatches:
             counts = Counter(known.get("counts", {}))
             for receipt in receipts.values():
                 counts.update(receipt["counts"])
+                came_late += receipt["counts"].get("late", 0)
             tables = self._late.read([receipt["late"] for receipt in receipts.values()], stage)
             late += tables
             due += [_due(receipt, stage, self._lags[stage.number]) for receipt in receipts.values()]
@@ -169,7 +170,8 @@ class StagedBatches:
         return StageFigures(
             state_rows=sum(state["live"] for state in states),
             state_bytes=sum(run["bytes"] for state in states for run in state["runs"]),
-            late=sum(rows.num_rows for rows in late),
+            late=came_late,
+            too_late=sum(rows.num_rows for rows in late),
             watermark=None if way.clock.watermark == NO_TIME else way.clock.watermark,
             rows_in=None if way.packed is None else taken,
         )

@@ -81,7 +81,7 @@ def check_rows(rows: Any, settings: TopicSettings) -> CheckedRows:
             if field.name in columns
         }
         checked = _from_columns(converted_columns, batch.num_rows, settings)
-    change = _checked_change(change)
+    change = checked_changes(change)
     headers = _checked_headers(headers)
     given = settings.schema.names if batch is None else batch.schema.names
     _check_nulls(checked, change, given, settings)
@@ -228,7 +228,7 @@ def _record_of_dicts(rows: list[Mapping[str, Any]], topic: str) -> tuple[pa.Arra
     return change, headers
 
 
-def _checked_change(change: pa.Array | None) -> pa.Array | None:
+def checked_changes(change: pa.Array | None) -> pa.Array | None:
     if change is None or change.null_count == len(change):
         return None
     change = pc.fill_null(change, "insert")

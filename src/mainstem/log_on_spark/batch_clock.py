@@ -26,15 +26,36 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from mainstem.clock import Clock
 from mainstem.log.log import Log
 from mainstem.log.watermark import NO_TIME
-from mainstem.log_on_spark.observed_times import observed_over_topics, observed_watermark
+from mainstem.log_on_spark.idle_input import IdleInput, floor_of
+from mainstem.log_on_spark.observed_times import (
+    is_silent,
+    lowest_beside,
+    observed_over_topics,
+    observed_watermark,
+    times_in,
+)
 
 if TYPE_CHECKING:
     from mainstem.log.kafka.kafka_topic import KafkaTopic
 
-__all__ = ["Clocks", "clocked", "clocks_of", "is_due", "leave_due", "now_of", "set_now", "watermark_of"]
+__all__ = [
+    "Clocks",
+    "clocked",
+    "clocks_of",
+    "due_event",
+    "is_due",
+    "leave_due",
+    "now_of",
+    "set_now",
+    "unread",
+    "watermark_of",
+]
 
 
-_OWN = ("watermark", "now", "appended", "delay")
+# A time that does not come, as engines have it.
+NEVER = 2**63 - 1
+
+_OWN = ("watermark", "now", "appended", "delay", "idle")
 
 
 class Clocks(NamedTuple):
@@ -60,6 +81,11 @@ def clocked(
     return {**offset, "watermark": watermark, "now": now, "appended": appended, "delay": delay}
 
 
+def unread(offset: dict[str, Any], delay: int | None, folder: str, clock: Clock) -> dict[str, Any]:
+    """The first offset of a source, whose topic may hold nothing yet: of its time nothing is known, which holds the others back."""
+    return {**offset, "watermark": None, "now": now_of(folder, clock), "delay": delay} if folder else offset
+
+
 def clocks_of(offsets: Iterable[Mapping[str, Any]]) -> Clocks:
     """The clocks of a batch with these offsets: the lowest watermark of its sources, of those that were asked for one."""
     known = [offset for offset in offsets if "now" in offset]
@@ -68,29 +94,61 @@ def clocks_of(offsets: Iterable[Mapping[str, Any]]) -> Clocks:
     return Clocks(
         min(watermarks, default=NO_TIME),
         max((offset["now"] for offset in known), default=NO_TIME),
-        min((offset.get("appended", NO_TIME) for offset in known), default=NO_TIME),
+        min((offset["appended"] for offset in known if "appended" in offset), default=NO_TIME),
     )
 
 
-def watermark_of(log: Log, offsets: Iterable[Mapping[str, Any]], checkpoint: str) -> int:
+def watermark_of(log: Log, offsets: Iterable[Mapping[str, Any]], checkpoint: str, now: int) -> int:
     """What the watermark of a batch would be that came now and read nothing more than these offsets of a checkpoint."""
-    found = []
-    for offset in offsets:
-        by_topic = {offset["topic"]: offset["offsets"]} if "topic" in offset else offset.get("topics", {})
-        if "times" in offset and "topics" in offset:
-            there = set(log.topic_names())
-            topics = {name: cast("KafkaTopic", log.open_topic(name)) for name in by_topic if name in there}
-            found.append(observed_over_topics(topics, offset, checkpoint))
-            continue
-        for topic, ends in by_topic.items():
-            positions = {int(number): end for number, end in ends.items()}
-            if "times" in offset:
-                # Only a log on Kafka writes times into its offsets.
-                backend = cast("KafkaTopic", log.open_topic(topic))
-                found.append(observed_watermark(backend, offset, checkpoint))
-            elif offset["delay"] is not None and ("topic" in offset or any(positions.values())):
-                found.append(log.open_topic(topic).watermark_from(positions, offset["delay"]))
-    return min(found, default=NO_TIME)
+    asked = [offset for offset in offsets if offset["delay"] is not None]
+    reached = [_reached(log, offset, checkpoint, now) for offset in asked]
+    for place, offset in enumerate(asked):
+        if "times" in offset and "idle" in offset and is_silent(times_in(offset), now, offset["idle"]):
+            beside = lowest_beside(zip(asked, reached, strict=True), offset["idle"])
+            reached[place] = max(reached[place], beside)
+    return min(reached, default=NO_TIME)
+
+
+def _reached(log: Log, offset: Mapping[str, Any], checkpoint: str, now: int) -> int:
+    """How far one source has come by itself."""
+    if "topics" in offset:
+        there = set(log.topic_names())
+        ends = {
+            name: {int(number): end for number, end in by.items()}
+            for name, by in offset["topics"].items()
+            if name in there
+        }
+        if "times" in offset:
+            topics = {name: cast("KafkaTopic", log.open_topic(name)) for name in ends}
+            return observed_over_topics(topics, offset, checkpoint)
+        written = [(name, positions) for name, positions in ends.items() if any(positions.values())]
+        found = [log.open_topic(name).watermark_from(positions, offset["delay"]) for name, positions in written]
+        return min(found, default=NO_TIME)
+    backend = log.open_topic(offset["topic"])
+    if "times" in offset:
+        # Only a log on Kafka writes times into its offsets.
+        return observed_watermark(cast("KafkaTopic", backend), offset, checkpoint)
+    positions = {int(number): end for number, end in offset["offsets"].items()}
+    reached = backend.watermark_from(positions, offset["delay"])
+    if "idle" not in offset:
+        return reached
+    idle = IdleInput.of(log, backend, offset["idle"])
+    return idle.watermark(positions, floor_of(offset), reached, now)
+
+
+def due_event(folder: str) -> int | None:
+    """At which watermark the next row of state wakes; None if none does."""
+    due = _due(folder)
+    return None if due is None or due["event"] == NEVER else int(due["event"])
+
+
+def _due(folder: str) -> dict[str, Any] | None:
+    try:
+        with open(f"{folder}/due.json", encoding="utf-8") as file:
+            found: dict[str, Any] = json.load(file)
+    except (FileNotFoundError, ValueError):
+        return None
+    return found
 
 
 def is_due(folder: str, watermark: int, now: int, *, before: int = NO_TIME) -> bool:
@@ -99,10 +157,8 @@ def is_due(folder: str, watermark: int, now: int, *, before: int = NO_TIME) -> b
     A source of several does not know the others' watermarks, of which the lowest counts: where its own was the same
     `before`, a batch that comes for it would find nothing due, over and over.
     """
-    try:
-        with open(f"{folder}/due.json", encoding="utf-8") as file:
-            due = json.load(file)
-    except (FileNotFoundError, ValueError):
+    due = _due(folder)
+    if due is None:
         return False
     # What was due already when the note was left wakes in the next batch, whatever brings it.
     moved = watermark > before or due["event"] <= due.get("watermark", due["event"])

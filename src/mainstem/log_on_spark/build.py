@@ -22,7 +22,10 @@ from mainstem.log_on_spark.topic_request import ROWS_MAX, TopicRequest
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Build", "Leaf", "current_build"]
+__all__ = ["NEVER_IDLE", "Build", "Leaf", "current_build"]
+
+# Of a stream that always holds the others back.
+NEVER_IDLE = -1
 
 
 @dataclass
@@ -36,6 +39,14 @@ class Leaf:
     condition: Any = None
     # Whether the other columns are there, and null: for a program that names them on its way to another flow.
     filled: bool = False
+    # How far its watermark lags behind, in microseconds; None where it has none.
+    delay: int | None = None
+    # After how many microseconds without an append it stops holding the others of its flow back: NEVER_IDLE, or None where the
+    # program does not say. `idle` is what a request says of it, when the flow is known.
+    idle_after: int | None = None
+    idle: Any = None
+    # Whether it is what a table is made of in which rows are looked up by time.
+    table: bool = False
 
 
 @dataclass
@@ -63,6 +74,8 @@ class Build:
     stages: dict[int, Any] = field(default_factory=dict)
     memory: dict[Any, Any] = field(default_factory=dict)
     batch: Any = None
+    # The numbers of the leaves that tables are made of in which rows are looked up by time.
+    tables: set[int] = field(default_factory=set)
     # Beside which checkpoint the clock of staged batches is kept; see `batch_clock`.
     clock: str = ""
     # Where the flow's sources agree on the ends of its batches, and what each of them wants; see `agreed_cut`.

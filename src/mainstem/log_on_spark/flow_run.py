@@ -38,11 +38,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class StageFigures:
-    """What the stages of a flow kept after a batch, and what came too late for them in it."""
+    """What the stages of a flow kept after a batch, and how many rows of it came late, and too late for them."""
 
     state_rows: int
     state_bytes: int
     late: int
+    too_late: int
     # Microseconds; None if it is not known.
     watermark: int | None
     # How many rows came in, where Spark does not know it; else None.

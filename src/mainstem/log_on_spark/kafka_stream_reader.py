@@ -22,12 +22,15 @@ from mainstem.log.kafka.kafka_topic import MICROSECOND, KafkaTopic
 from mainstem.log.watermark import NO_TIME, TIME, times_of, with_watermark
 from mainstem.log_on_spark.append_time_cut import appended_from, cut_by_append_time
 from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
+from mainstem.log_on_spark.checkpoint_offsets import last_batch, source_offsets
 from mainstem.log_on_spark.flow_store import FlowStore, check_epoch
 from mainstem.log_on_spark.observed_times import (
     ObservedTimes,
     Times,
     as_offset,
+    is_silent,
     known_watermark,
+    lowest_beside,
     observed_folder,
     times_in,
 )
@@ -124,7 +127,11 @@ class KafkaStreamReader(TopicStreamReader):
         check_home(self._request)
         return open_topic(self._request)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
+        first = super().initialOffset()
+        return {**first, "leaf": self._request.leaf, "times": {}, "known": None} if "now" in first else first
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         backend: KafkaTopic = self._check()
         check_same_topic(backend, start.get("id", ""), self._request.flow)
         starts = {int(number): at for number, at in start["offsets"].items()}
@@ -158,17 +165,29 @@ class KafkaStreamReader(TopicStreamReader):
             known = known_watermark(times, backend.settings, delay)
             before = start.get("known")
             reached = max(known, NO_TIME if before is None else before, backend.stated_watermark(starts))
-            more = {
+            if self._request.idle is not None and folder:
+                coming = appended_from(backend, starts, ends, now_of(folder, backend.clock))
+                if is_silent(times, coming, self._request.idle):
+                    reached = max(reached, self._beside())
+                more = {"idle": self._request.idle}
+            more |= {
                 "leaf": self._request.leaf,
                 "times": as_offset(times),
                 "known": None if reached == NO_TIME else reached,
             }
         if not folder:
             return start if plain == offset else {**offset, **more}
-        bare = {name: value for name, value in start.items() if name not in ("leaf", "times", "known")}
+        bare = {name: value for name, value in start.items() if name not in ("leaf", "times", "known", "idle")}
         now = now_of(folder, backend.clock)
         found = clocked(offset, bare, Clocks(reached, now, appended_from(backend, planned, ends, now)), delay, folder)
         return start if found == bare else {**found, **more}
+
+    def _beside(self) -> int:
+        """How far the inputs beside this one had come in the last batch that was planned."""
+        checkpoint = FlowStore(self._request.home, self._request.flow).checkpoint(self._request.version)
+        number = last_batch(checkpoint, "offsets")
+        offsets = [] if number is None else list(source_offsets(checkpoint, number))
+        return lowest_beside(((offset, offset.get("watermark")) for offset in offsets), self._request.idle)
 
     def _seen(self, starts: dict[int, int], before: Times) -> Times:
         """The latest times of all that was read before some offsets."""

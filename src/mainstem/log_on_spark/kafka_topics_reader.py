@@ -51,6 +51,10 @@ class KafkaTopicsReader(TopicsStreamReader):
 
     # Offsets
 
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        first = super().initialOffset()
+        return {**first, "leaf": self._request.leaf, "times": {}, "known": None} if "now" in first else first
+
     def _cut(self, topics: Mapping[str, Any], at: Positions, ends: Positions) -> Positions:
         lanes = {(name, number): (topics[name], number) for name, number in ends}
         return cut_lanes(lanes, at, ends, self._request.rows_max)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +31,10 @@ __all__ = [
     "ObservedTimes",
     "Times",
     "as_offset",
+    "is_silent",
     "known_watermark",
     "lanes_watermark",
+    "lowest_beside",
     "observed_folder",
     "observed_over_topics",
     "observed_watermark",
@@ -115,6 +117,23 @@ def lanes_watermark(times: LaneTimes, settings: Mapping[str, TopicSettings], del
         default=NO_TIME,
     )
     return NO_TIME if lowest == NO_TIME else lowest - delay
+
+
+def is_silent(times: Times, coming: int, idle: Mapping[str, Any]) -> bool:
+    """Whether an input was idle (see `idle_input`) when a record is appended at a time, or none is until then."""
+    last = max((appended for _, appended in times.values()), default=NO_TIME)
+    return last != NO_TIME and coming - last > idle["after"]
+
+
+def lowest_beside(reached: Iterable[tuple[Mapping[str, Any], int | None]], idle: Mapping[str, Any]) -> int:
+    """How far the inputs beside an idle one have come, of offsets with how far each has."""
+    names = {topic for topic, _ in idle["beside"]}
+    found = [
+        NO_TIME if at is None else at
+        for offset, at in reached
+        if names & ({offset["topic"]} if "topic" in offset else {*offset.get("topics", {})})
+    ]
+    return min(found, default=NO_TIME)
 
 
 def observed_folder(checkpoint: str, leaf: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ from mainstem.log.rows import check_rows
 from mainstem.log.topic import Topic
 from mainstem.log.topic_reads import MomentReads
 from mainstem.log.watermark import WATERMARKED_RECORD
-from mainstem.log_on_spark.build import Build, Leaf, current_build
+from mainstem.log_on_spark.build import NEVER_IDLE, Build, Leaf, current_build
 from mainstem.log_on_spark.flow_run import FlowRun
 from mainstem.log_on_spark.spark_session import has_times
 from mainstem.log_on_spark.spark_types import check_no_times, spark_schema
@@ -83,19 +83,30 @@ class SparkTopic(Topic):
         reader = spark.read.format(TOPIC_SOURCE).schema(spark_schema(shown)).option(OPTION, request.to_option())
         return reader.load()
 
-    def stream(self, *, watermark: Duration | None = None, start: Position = "earliest") -> DataFrame:
+    def stream(
+        self,
+        *,
+        watermark: Duration | None = None,
+        start: Position = "earliest",
+        idle_after: Duration | Literal["never"] | None = None,
+    ) -> DataFrame:
         """The topic's records and those that come, as a streaming DataFrame with `record` as its last column.
 
         With `watermark` the event-time column gets Spark's watermark with that delay, and `record.watermark` the one
         that held in the log when the record was appended.
+
+        A flow's watermark is the lowest of its inputs. With `idle_after` this one stops holding the others back when its topic
+        had no append for that long; what comes later may be late. Unless said it never does, but for the table of an
+        `enrich` by time: there it is the topic's own `idle_after`, unless "never" is given.
         """
         delay = self._delay(watermark)
+        idle = self._idle_after(idle_after, delay)
         build = current_build()
         number = -1 if build is None else build.number()
         if build is not None and build.run is not None and number not in build.leaves:
             return build.frames[number]
         shown = self.shown_schema(delay)
-        leaf = Leaf(number, self.name, shown)
+        leaf = Leaf(number, self.name, shown, delay=delay, idle_after=idle)
         if build is not None:
             leaf = build.leaves.setdefault(number, leaf)
         rows = self._load(leaf, build, delay, start)
@@ -142,6 +153,7 @@ class SparkTopic(Topic):
             clock="" if build is None else build.clock,
             cuts=cuts,
             together="" if build is None else build.together,
+            idle=leaf.idle,
         )
         if build is not None and build.rows_max != ROWS_MAX:
             request = replace(request, rows_max=build.rows_max)
@@ -163,6 +175,17 @@ class SparkTopic(Topic):
             marks = {**(fields[at].metadata or {}), b"mainstem.key": str(place).encode()}
             fields[at] = fields[at].with_metadata(marks)
         return pa.schema(fields)
+
+    def _idle_after(self, idle_after: Duration | None, delay: int | None) -> int | None:
+        if idle_after is None or idle_after == "never":
+            return None if idle_after is None else NEVER_IDLE
+        if delay is None:
+            raise Invalid(
+                f'the stream of topic "{self.name}" has idle_after= and no watermark',
+                detail="idle_after says when a silent input stops holding the watermark of its flow back.",
+                hint="Give it a watermark too: stream(watermark=..., idle_after=...); or leave idle_after out.",
+            )
+        return duration_us(idle_after, setting="idle_after")
 
     def _delay(self, watermark: Duration | None) -> int | None:
         if watermark is None:

@@ -97,7 +97,7 @@ class TopicGlob:
             return build.frames[number]
         delay = None if watermark is None else duration_us(watermark, setting="watermark")
         shown, event_time = self._shown(delay)
-        leaf = Leaf(number, f"topics {self._glob}", shown)
+        leaf = Leaf(number, f"topics {self._glob}", shown, delay=delay)
         if build is not None:
             leaf = build.leaves.setdefault(number, leaf)
         rows = self._load(leaf, build, delay, start)

@@ -60,6 +60,8 @@ class TopicRequest:
     clock: str = ""
     # Where the batches of a replay end, one after the other, and behind the last one nothing comes: [{"0": 17}, ...].
     cuts: Any = None
+    # Of an input that may be silent for long: {"after": microseconds, "beside": [[topic, delay], ...]}; see `idle_input`.
+    idle: Any = None
 
     # Whether `topic` is a pattern.
     pattern: bool = False

@@ -31,10 +31,11 @@ from mainstem.log.schema_ddl import type_to_ddl
 from mainstem.log.topic_reads import LiveReads
 from mainstem.log.watermark import NO_TIME
 from mainstem.log_on_spark.agreed_cut import AgreedCut
-from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
+from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of, unread
 from mainstem.log_on_spark.batch_cut import BatchCut, Lane
 from mainstem.log_on_spark.flow_cut import Positions, readable_ends
 from mainstem.log_on_spark.flow_store import check_epoch
+from mainstem.log_on_spark.idle_input import Floor, IdleInput, floor_of, raised
 from mainstem.log_on_spark.option_values import from_text
 from mainstem.log_on_spark.passed_tokens import PassedTokens
 from mainstem.log_on_spark.read_since import ReadSince
@@ -49,9 +50,11 @@ __all__ = ["TopicSlice", "TopicStreamReader", "open_log", "planned_batches", "re
 class TopicSlice(InputPartition):
     """A range of offsets of one partition."""
 
-    def __init__(self, partition: int, start: int, end: int) -> None:
+    def __init__(self, partition: int, start: int, end: int, floors: Sequence[Floor] = ()) -> None:
         super().__init__((partition, start, end))
         self.partition, self.start, self.end = partition, start, end
+        # See `idle_input`.
+        self.floors = tuple(floors)
 
 
 # A worker serves many batches: it opens a home once.
@@ -93,7 +96,7 @@ def read_slice(request: TopicRequest, schema: pa.Schema, part: TopicSlice) -> It
     condition = request.condition
     columns = {*request.columns, *(() if condition is None else columns_in(condition))} - {"record"}
     batches = backend.read_held(part.partition, part.start, part.end, list(columns), request.delay)
-    return planned_batches(request, schema, batches)
+    return planned_batches(request, schema, (raised(batch, part.floors) for batch in batches))
 
 
 def planned_batches(
@@ -170,8 +173,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names from here on
         backend = self._check()
         cleaned = ReadSince.beginning(backend)
-        offset = self._first_offset(backend)
-        return offset if cleaned is None else offset | {"cleaned": cleaned}
+        first = unread(self._first_offset(backend), self._request.delay, self._request.clock, backend.clock)
+        return first if cleaned is None else first | {"cleaned": cleaned}
 
     def _first_offset(self, backend: EmbeddedTopic) -> dict[str, Any]:
         begun = self._agreed.begun()
@@ -215,8 +218,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         delay = self._request.delay
         watermark = NO_TIME if delay is None else backend.watermark_from(planned, delay)
         now = now_of(self._request.clock, backend.clock)
+        idle, floor = self._idle(backend), NO_TIME
+        if idle is not None:
+            floor = max([floor_of(start), *(floor for _, floor in idle.floors(starts, planned))])
+            watermark = idle.watermark(planned, floor, watermark, now)
         clocks = Clocks(watermark, now, backend.appended_from(planned, now))
-        return clocked(offset, start, clocks, delay, self._request.clock)
+        found = clocked(offset, start, clocks, delay, self._request.clock)
+        return found if idle is None or found == start else {**found, "idle": idle.to_json(floor)}
 
     def _next_ends(self, backend: EmbeddedTopic, starts: dict[int, int]) -> dict[int, int]:
         """Where the next batch ends: where another source of the flow has planned it, else as this one finds it."""
@@ -279,8 +287,23 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._batch_cut.ends(lanes, {number: starts.get(number, 0) for number in ends}, ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        check_same_topic(self._check(), end.get("id", ""), self._request.flow)
-        return slices_between(_positions(self._known(start)), _positions(end), self._request.slices)
+        backend = self._check()
+        check_same_topic(backend, end.get("id", ""), self._request.flow)
+        start = self._known(start)
+        starts, ends = _positions(start), _positions(end)
+        slices = slices_between(starts, ends, self._request.slices)
+        if (idle := self._idle(backend)) is None:
+            return slices
+        # What was said of the rows to come holds for them, also where the clock released rows.
+        first = max(floor_of(start), NO_TIME if start.get("watermark") is None else start["watermark"])
+        floors = [(NO_TIME, first), *idle.floors(starts, ends)]
+        return [TopicSlice(part.partition, part.start, part.end, floors) for part in slices]
+
+    def _idle(self, backend: TopicBackend) -> IdleInput | None:
+        request = self._request
+        if request.idle is None or request.delay is None or not request.clock:
+            return None
+        return IdleInput.of(open_log(request.home), backend, request.idle)
 
     def _known(self, offset: dict[str, Any]) -> dict[str, Any]:
         """An offset as this source writes it: at its first batch it is handed that of the file source before it."""

@@ -30,7 +30,7 @@ from mainstem.log.topic_reads import LiveReads
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import NO_TIME
 from mainstem.log_on_spark.agreed_cut import AgreedCut, nested, positions
-from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
+from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of, unread
 from mainstem.log_on_spark.flow_cut import Positions, readable_ends
 from mainstem.log_on_spark.flow_store import check_epoch
 from mainstem.log_on_spark.read_since import ReadSince
@@ -120,7 +120,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found = offsets_at(self._request.start, LiveReads(backend), numbers)
             at |= {(name, number): offset for number, offset in found.items()}
         cleaned = {name: noted for name in topics if (noted := ReadSince.beginning(topics[name])) is not None}
-        return self._offset(at, at, refused, _ids(topics)) | ({"cleaned": cleaned} if cleaned else {})
+        first = self._offset(at, at, refused, _ids(topics)) | ({"cleaned": cleaned} if cleaned else {})
+        return unread(first, self._request.delay, self._request.clock, self._log().clock)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()

@@ -13,6 +13,8 @@ from mainstem.durations import Duration, duration_us, show_duration, show_span
 from mainstem.errors import Invalid
 from mainstem.log.record import RECORD_MARK
 from mainstem.log.watermark import WATERMARKED_RECORD
+from mainstem.log_on_spark.build import Build, current_build
+from mainstem.log_on_spark.flow_plan import leaves_in, stages_in
 from mainstem.operators.joins.enrich_engine import EnrichEngine
 from mainstem.operators.joins.enrich_results import VERSION, EnrichResults
 from mainstem.operators.joins.join_columns import check_clashes, check_keys, key_names, time_of
@@ -64,6 +66,7 @@ def enrich(
 
     `table`: a view, or a table that changes (`table(rows, key=...)`). `at`: the time at which it is looked up, a column; the
     event time unless said. What was valid then is known when the watermark of both is past it: so long a row waits, `wait` at most.
+    A table whose topic is silent for its `idle_after` is not waited for (`topic.stream(..., idle_after=...)`).
     The version of a table made with `order_by` is valid from that time on, else from its event time, or its append. With
     at=latest() a row does not wait: it gets what is known when it comes, which differs when it is done again.
 
@@ -128,7 +131,8 @@ def _planned(
     times = _fact_time(schemas[LEFT], at), _version_time(schemas[RIGHT], source, at)
     plain = [JoinSide(schemas[side], keys[side], times[side], side) for side in (LEFT, RIGHT)]
     facts, versions = (
-        JoinSide(schemas[side], keys[side], times[side], side, plain[1 - side].row_type) for side in (LEFT, RIGHT)
+        JoinSide(schemas[side], keys[side], times[side], side, plain[1 - side].row_type, dated=side == RIGHT)
+        for side in (LEFT, RIGHT)
     )
     check_keys((facts, versions))
     shared = tuple(mine for mine, other in on.items() if mine == other)
@@ -140,6 +144,7 @@ def _planned(
         engine, bound = LatestEngine(results, late), f"one row for each {', '.join(versions.on)}"
     else:
         _check_watermark(rows, facts)
+        _note_table(rows, frame)
         span = duration_us(lateness, setting="lateness")
         limit = None if wait is None else duration_us(wait, setting="wait")
         # Where nobody says up to when a table is known, there is nothing to wait for but the clock.
@@ -245,6 +250,20 @@ def _check_watermark(rows: DataFrame, facts: JoinSide) -> None:
             detail="Without one nobody knows when everything that was valid at a row's time has come.",
             hint='Read the topic with stream(watermark="10 minutes"), keep `record` in what you select; or at=latest().',
         )
+
+
+def _note_table(rows: DataFrame, frame: DataFrame) -> None:
+    """Have it known which streams the table alone is made of: when they are silent, rows need not wait for them."""
+    build = current_build()
+    if build is not None and build.run is None and build.batch is None:
+        build.tables |= _streams_of(frame, build) - _streams_of(rows, build)
+
+
+def _streams_of(frame: DataFrame, build: Build) -> set[int]:
+    found = set(leaves_in(frame))
+    for number in stages_in(frame):
+        found = found.union(*(_streams_of(given, build) for given in build.stages[number].inputs))
+    return found
 
 
 def _plain(field: pa.Field) -> pa.Field:

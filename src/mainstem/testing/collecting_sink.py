@@ -29,6 +29,9 @@ class CollectingSink:
     batches: dict[int, pa.Table] = field(default_factory=dict)
     # What lost batches held.
     lost: dict[int, pa.Table] = field(default_factory=dict)
+    # Of each step of the script that is over, the rows of its batches with their changes: none, one or several batches.
+    steps: list[list[tuple[str, dict[str, Any]]]] = field(default_factory=list)
+    _told: int = -1
 
     def accept(self, schema: pa.Schema) -> None:
         """Takes everything."""
@@ -53,9 +56,11 @@ class CollectingSink:
     def close(self) -> None:
         """Nothing is open."""
 
-    def changes(self) -> list[list[tuple[str, dict[str, Any]]]]:
-        """Of each batch, its rows with their changes, without `record`, in the order of partitions and offsets."""
-        return [_changes(self.batches[number]) for number in sorted(self.batches)]
+    def end_step(self) -> None:
+        """What came since the last step is of this one: rows without `record`, in the order of partitions and offsets."""
+        numbers = sorted(number for number in self.batches if number > self._told)
+        self.steps.append([change for number in numbers for change in _changes(self.batches[number])])
+        self._told = max([self._told, *numbers])
 
 
 def _check_same(number: int, first: list[Any], second: list[Any]) -> None:

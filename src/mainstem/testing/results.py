@@ -25,7 +25,7 @@ class TestResults:
     # pytest would take it for a class of tests.
     __test__ = False
 
-    # Of each batch, its rows with their changes; without `record`.
+    # Of each step of the script (of each batch, if it is cut otherwise), its rows with their changes; without `record`.
     batches: list[list[tuple[str, Row]]]
     # Rows that came too late to count anywhere, as <flow>.late has them; what is null is left out.
     late: list[Row] = field(default_factory=list)

@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from mainstem.clock import ManualClock, as_datetime
 from mainstem.errors import FlowFailed, TopicNotFound
 from mainstem.flows.flow import Flow
@@ -21,7 +23,7 @@ from mainstem.operators.stage.stage_manifest import StageManifests
 from mainstem.stem import Mainstem
 from mainstem.testing.collecting_sink import CollectingSink
 from mainstem.testing.results import TestResults
-from mainstem.testing.scripted_log import Append, LogStep, ScriptedTopic
+from mainstem.testing.scripted_log import Append, LogStep, ScriptedTopic, partitions_of
 from mainstem.testing.scripted_rows import told
 
 if TYPE_CHECKING:
@@ -70,10 +72,10 @@ class _ScriptedHome:
         self._operator = operator
         self._sink = CollectingSink(FLOW)
         for name, topic in topics.items():
-            appends = [step for step in steps if isinstance(step, Append) and step.stream == name]
             timed = {} if topic.event_time is None else {"idle_after": NEVER_BY_ITSELF, "ahead_max": NEVER_BY_ITSELF}
-            partitions = 1 + max((step.partition for step in appends), default=0)
-            stem.create_topic(name, schema=topic.schema, event_time=topic.event_time, partitions=partitions, **timed)
+            stem.create_topic(
+                name, schema=topic.schema, event_time=topic.event_time, partitions=partitions_of(name, steps), **timed
+            )
         self._producer = stem.producer("test")
         self._manifests = StageManifests(FlowStore(stem.home, FLOW).checkpoint(1))
 
@@ -87,6 +89,7 @@ class _ScriptedHome:
                 running = self._until_idle(running)
                 # A step that made no batch has none to lose.
                 self._sink.killing = False
+                self._sink.end_step()
         finally:
             running.stop()
         return self._results()
@@ -94,13 +97,22 @@ class _ScriptedHome:
     def _flows(self, stem: Mainstem) -> Iterator[Flow]:
         streams = {}
         for name, topic in self._topics.items():
-            delay = None if topic.event_time is None else topic.delay or NEVER_BY_ITSELF
-            streams[name] = stem.topic(name).stream(watermark=delay)
+            if topic.event_time is None:
+                streams[name] = stem.topic(name).stream()
+                continue
+            delay = NEVER_BY_ITSELF if topic.delay is None else topic.delay
+            idle_after = "never" if topic.idle_after is None else topic.idle_after
+            streams[name] = stem.topic(name).stream(watermark=delay, idle_after=idle_after)
         yield Flow(self._operator(**streams), into=self._sink)
 
     def _do(self, step: LogStep) -> None:
         if isinstance(step, Append):
-            self._stem.topic(step.stream).append(step.rows, partition=step.partition)
+            rows = step.rows
+            if step.changes is not None:
+                record = pa.StructArray.from_arrays([step.changes], ["change"])
+                rows = rows.append_column("record", record)
+            if rows.num_rows:
+                self._stem.topic(step.stream).append(rows, partition=step.partition)
         elif step.kind == "watermark":
             self._producer.state_watermark(step.stream, as_datetime(step.at))
         else:
@@ -126,7 +138,7 @@ class _ScriptedHome:
                 if count:
                     counts[what] = counts.get(what, 0) + count
         state = {name: sum(bucket["live"] for bucket in stage["state"].values()) for name, stage in stages.items()}
-        return TestResults(self._sink.changes(), self._late(), counts, state, len(self._sink.lost))
+        return TestResults(self._sink.steps, self._late(), counts, state, len(self._sink.lost))
 
     def _late(self) -> list[dict[str, Any]]:
         try:

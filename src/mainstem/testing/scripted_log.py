@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from mainstem.log.watermark import NO_TIME, WATERMARKED_RECORD, times_of, with_w
 from mainstem.operators.stage.engine import BatchClock
 from mainstem.testing.scripted_rows import ScriptedBatch
 
-__all__ = ["ONLY", "Append", "LogStep", "Moment", "ScriptedTopic", "batches_of"]
+__all__ = ["ONLY", "Append", "LogStep", "Moment", "ScriptedTopic", "batches_of", "partitions_of"]
 
 
 # What the stream of a script with one is called.
@@ -25,12 +25,13 @@ ONLY = "test"
 
 @dataclass(frozen=True)
 class Append:
-    """Rows that are appended to a partition."""
+    """Rows that are appended to a partition; `changes` says of each what it is, None that all are inserts."""
 
     rows: pa.Table
     partition: int = 0
     killed: bool = False
     stream: str = ONLY
+    changes: pa.Array | None = None
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,12 @@ class Moment:
 
 @dataclass(frozen=True)
 class ScriptedTopic:
-    """What a stream is of: its columns, and what its watermark follows."""
+    """What a stream is of: its columns, what its watermark follows, and when it stops holding others back."""
 
     schema: pa.Schema
     event_time: str | None
     delay: Duration | None
+    idle_after: Duration | None = None
 
     @property
     def shown(self) -> pa.Schema:
@@ -61,62 +63,122 @@ class ScriptedTopic:
 LogStep = Append | Moment
 
 
-@dataclass
 class _Log:
-    """What is known of time so far in one stream."""
+    """What is known of time so far in one stream: as the embedded log writes it down, and `idle_input` reads it."""
 
-    topic: ScriptedTopic
-    stated: int = NO_TIME
-    highest: dict[int, int] = field(default_factory=dict)
-    ends: dict[int, int] = field(default_factory=dict)
+    def __init__(self, topic: ScriptedTopic, partitions: int) -> None:
+        self.topic = topic
+        self._delay = None if topic.delay is None else duration_us(topic.delay, setting="delay")
+        self._after = None if topic.idle_after is None else duration_us(topic.idle_after, setting="idle_after")
+        self._stated = NO_TIME
+        # Of each partition the highest event time, and the highest that was observed with its records.
+        self._highest = [NO_TIME] * partitions
+        self._observed = [NO_TIME] * partitions
+        self._ends = [0] * partitions
+        # When rows were appended, and with which watermark: the last ones, and those of an earlier time.
+        self._last = (NO_TIME, NO_TIME)
+        self._before = (NO_TIME, NO_TIME)
+        # What rows must not be below; and what was said of those to come.
+        self._floor = NO_TIME
+        self._told = NO_TIME
 
     @property
-    def watermark(self) -> int:
-        """The lowest over partitions of the highest event time, less the delay; or what was stated, if that is later."""
-        observed = min(self.highest.values(), default=NO_TIME)
-        if self.topic.delay is None or observed == NO_TIME:
-            return self.stated
-        return max(observed - duration_us(self.topic.delay, setting="delay"), self.stated)
+    def steady(self) -> bool:
+        """Whether it holds the others back however long it is silent."""
+        return self._after is None
 
-    def taken(self, step: LogStep, now: int) -> pa.Table:
+    @property
+    def own(self) -> int:
+        """The lowest watermark that a next row can have, by what the stream alone says."""
+        return self._less(max(min(self._highest), *self._observed))
+
+    def recorded(self, now: int) -> int:
+        """The watermark of the last rows that were appended before a time."""
+        return self._last[1] if self._last[0] < now else self._before[1]
+
+    def watermark(self, now: int, beside: Sequence[_Log]) -> int:
+        """The same for a flow with other streams beside it."""
+        known = max(self.own, self._floor)
+        if self._silent(now) and beside:
+            known = max(known, _lowest(beside, now))
+            assert self._after is not None
+            if all(now - log._last[0] > self._after for log in beside):
+                # The quiet end: the clock releases rows.
+                known = max(known, min(log.own for log in beside))
+        self._told = max(self._told, known)
+        return known
+
+    def taken(self, step: LogStep, now: int, beside: Sequence[_Log], *, replayed: bool) -> pa.Table:
         """The rows of a step as the log gives them; the log knows of the step from then on."""
         shown, event_time = self.topic.shown, self.topic.event_time
         if isinstance(step, Moment):
             if step.kind == "watermark":
-                self.stated = max(self.stated, step.at)
+                self._stated = max(self._stated, step.at)
+                self._observed = [self._seen(number) for number in range(len(self._highest))]
             return shown.empty_table()
-        # Every row of an append knows what was known before it.
-        own, count = self.watermark, step.rows.num_rows
-        first = self.ends.get(step.partition, 0)
-        record = record_array(step.partition, first, now, count=count)
-        if event_time is not None:
+        count, number = step.rows.num_rows, step.partition
+        record = record_array(number, self._ends[number], now, count=count, change=step.changes)
+        if event_time is not None and count:
+            if self._silent(now):
+                self._floor = max(self._floor, _lowest(beside, now))
+            # Every row of an append knows what was known before it.
+            self._observed[number] = self._seen(number)
+            recorded = self._less(self._observed[number])
+            own = max(recorded, self._floor, NO_TIME if replayed or self.steady else self._told)
             known = pa.array(np.full(count, own), mask=np.full(count, own == NO_TIME))
             record = with_watermark(record, known.view(pa.timestamp("us", "UTC")))
             times = times_of(step.rows.column(event_time).combine_chunks().cast(pa.timestamp("us", "UTC")))
-            self.highest[step.partition] = max(self.highest.get(step.partition, NO_TIME), *times.tolist(), NO_TIME)
-        self.ends[step.partition] = first + count
+            self._highest[number] = max(self._highest[number], *times.tolist())
+            self._before = self._before if self._last[0] == now else self._last
+            self._last = (now, max(self._last[1], recorded))
+        elif event_time is not None:
+            record = with_watermark(record, pa.nulls(0, pa.timestamp("us", "UTC")))
+        self._ends[number] += count
         return pa.Table.from_arrays([*step.rows.columns, record], schema=shown)
+
+    def _silent(self, now: int) -> bool:
+        return self._after is not None and self._last[0] != NO_TIME and now - self._last[0] > self._after
+
+    def _seen(self, number: int) -> int:
+        """What a record of a partition is told was observed before it. It never goes back."""
+        if self._highest[number] == NO_TIME:
+            return max(self._observed)
+        return max(*self._observed, min(at for at in self._highest if at != NO_TIME))
+
+    def _less(self, observed: int) -> int:
+        if self._delay is None or observed == NO_TIME:
+            return self._stated
+        return max(observed - self._delay, self._stated)
+
+
+def _lowest(beside: Sequence[_Log], now: int) -> int:
+    return min((log.recorded(now) for log in beside if log._last[0] != NO_TIME), default=NO_TIME)
 
 
 def batches_of(
     topics: Mapping[str, ScriptedTopic], steps: Sequence[LogStep], batches: str
 ) -> dict[str, list[ScriptedBatch]]:
     """The batches in which the rows of each stream are read; all streams have the same batches and clocks."""
-    logs = {name: _Log(topic) for name, topic in topics.items()}
+    logs = {name: _Log(topic, partitions_of(name, steps)) for name, topic in topics.items()}
+    timed = [log for log in logs.values() if log.topic.event_time is not None]
+    beside = {
+        log: [at for at in timed if at is not log and (at.steady or not any(x.steady for x in timed))] for log in timed
+    }
     found: dict[str, list[ScriptedBatch]] = {name: [] for name in topics}
     now = ManualClock().now()
     clock = BatchClock(now=now)
     for step in steps:
         now = step.at if isinstance(step, Moment) and step.kind == "now" else now
-        own = logs[step.stream].watermark
-        rows = logs[step.stream].taken(step, now)
-        others = min((log.watermark for name, log in logs.items() if name != step.stream), default=own)
+        mine = logs[step.stream]
+        rows = mine.taken(step, now, beside.get(mine, ()), replayed=batches == "one")
         cuts = list(range(1, rows.num_rows)) if batches == "single rows" else []
         for first, end in zip([0, *cuts], [*cuts, rows.num_rows], strict=True):
-            # Rows that are left have a watermark of `own`, so it cannot be later than that.
-            mine = logs[step.stream].watermark if end == rows.num_rows else own
-            watermark = mine if len(logs) == 1 else min(mine, others)
-            clock = BatchClock(max(watermark, clock.watermark), now, clock.watermark, clock.now)
+            reached = [log.watermark(now, beside[log]) for log in timed]
+            if end < rows.num_rows:
+                # Rows that are left have watermarks of their own: it cannot be later than that.
+                reached.append(_first_watermark(rows.slice(end)))
+            watermark = max(min(reached, default=NO_TIME), clock.watermark)
+            clock = BatchClock(watermark, now, clock.watermark, clock.now)
             for name, topic in topics.items():
                 part = rows.slice(first, end - first) if name == step.stream else topic.shown.empty_table()
                 found[name].append(ScriptedBatch(part, clock, step.killed))
@@ -124,6 +186,16 @@ def batches_of(
         last = BatchClock(clock.watermark, clock.now, NO_TIME, NO_TIME)
         return {name: [_united(of, topics[name], last)] for name, of in found.items()}
     return found
+
+
+def partitions_of(stream: str, steps: Sequence[LogStep]) -> int:
+    """How many partitions a stream has."""
+    return 1 + max((step.partition for step in steps if isinstance(step, Append) and step.stream == stream), default=0)
+
+
+def _first_watermark(rows: pa.Table) -> int:
+    record = rows.column("record").combine_chunks()
+    return int(times_of(record.field("watermark"))[0]) if "watermark" in [at.name for at in record.type] else NO_TIME
 
 
 def _united(batches: Sequence[ScriptedBatch], topic: ScriptedTopic, clock: BatchClock) -> ScriptedBatch:

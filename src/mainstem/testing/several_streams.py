@@ -51,6 +51,10 @@ class TestStreams:
         """These rows are appended to a stream, and read in one batch."""
         return self._with(stream, lambda script: script.rows(rows, partition=partition))
 
+    def delete(self, stream: str, rows: Sequence[Mapping[str, Any]], *, partition: int = 0) -> TestStreams:
+        """Deletes are appended to a stream, and read in one batch; see `TestStream.delete`."""
+        return self._with(stream, lambda script: script.delete(rows, partition=partition))
+
     def watermark(self, stream: str, at: str | datetime) -> TestStreams:
         """The source of a stream states that nothing earlier than this will come."""
         return self._with(stream, lambda script: script.watermark(at))

@@ -14,6 +14,8 @@ from mainstem.durations import Duration
 from mainstem.errors import Invalid
 from mainstem.log.normal_schema import nullable_schema
 from mainstem.log.python_rows import arrays_of, dicts_of
+from mainstem.log.record import CHANGE
+from mainstem.log.rows import checked_changes
 from mainstem.log.schema_ddl import schema_from_ddl
 from mainstem.testing.results import TestResults
 from mainstem.testing.scripted_log import ONLY, Append, LogStep, Moment, ScriptedTopic, batches_of
@@ -32,7 +34,8 @@ class TestStream:
     """A stream as a test tells it, step by step; each step is a batch. Every method gives a new script.
 
     Times are datetimes, or text in UTC. `delay` is what `topic.stream(watermark=...)` takes: the watermark follows the
-    highest event time at that distance. Without it only `watermark(...)` moves it.
+    highest event time at that distance. Without it only `watermark(...)` moves it. `idle_after` is that of `topic.stream`:
+    beside other streams this one stops holding them back when it had no rows for so long, by `now(...)`.
 
     >>> from mainstem.operators.late_rows import late_rows
     >>> stream = TestStream("n INT, at TIMESTAMP", event_time="at").watermark("2026-01-01 12:00")
@@ -46,10 +49,16 @@ class TestStream:
     schema: pa.Schema
     event_time: str | None
     delay: Duration | None
+    idle_after: Duration | None
     steps: tuple[LogStep, ...]
 
     def __init__(
-        self, schema: str | pa.Schema, *, event_time: str | None = None, delay: Duration | None = None
+        self,
+        schema: str | pa.Schema,
+        *,
+        event_time: str | None = None,
+        delay: Duration | None = None,
+        idle_after: Duration | None = None,
     ) -> None:
         columns = schema_from_ddl(schema) if isinstance(schema, str) else schema
         if event_time is not None and event_time not in columns.names:
@@ -61,16 +70,30 @@ class TestStream:
         object.__setattr__(self, "schema", nullable_schema(columns))
         object.__setattr__(self, "event_time", event_time)
         object.__setattr__(self, "delay", delay)
+        object.__setattr__(self, "idle_after", idle_after)
         object.__setattr__(self, "steps", ())
 
     # The script
 
     def rows(self, rows: Sequence[Mapping[str, Any]], *, partition: int = 0) -> TestStream:
-        """These rows are appended, and read in one batch."""
+        """These rows are appended, and read in one batch. One with `record` says itself which change it is:
+        {"record": {"change": "delete"}, ...}."""
         given = [self._row(row) for row in dicts_of(rows)]
+        records = [row.pop("record", None) or {} for row in given]
         arrays = arrays_of(given, self.schema, topic="test")
         columns = [arrays.get(field.name, pa.nulls(len(given), field.type)) for field in self.schema]
-        return self._with(Append(pa.Table.from_arrays(columns, schema=self.schema), partition))
+        changes = checked_changes(pa.array([record.get("change") for record in records], CHANGE))
+        return self._with(Append(pa.Table.from_arrays(columns, schema=self.schema), partition, changes=changes))
+
+    def delete(self, rows: Sequence[Mapping[str, Any]], *, partition: int = 0) -> TestStream:
+        """Deletes are appended, and read in one batch: of each row the key, as in `topic.delete`, or all columns.
+
+        >>> from mainstem.operators import table
+        >>> stock = TestStream("item STRING, pieces INT").rows([{"item": "pen", "pieces": 3}]).delete([{"item": "pen"}])
+        >>> stock.run(lambda rows: table(rows, key="item")).changes[-1]
+        ('delete', {'item': 'pen', 'pieces': 3})
+        """
+        return self.rows([{**row, "record": {"change": "delete"}} for row in rows], partition=partition)
 
     def watermark(self, at: str | datetime) -> TestStream:
         """The source states that nothing earlier than this will come."""
@@ -113,13 +136,13 @@ class TestStream:
     @property
     def topic(self) -> ScriptedTopic:
         """What the stream is of."""
-        return ScriptedTopic(self.schema, self.event_time, self.delay)
+        return ScriptedTopic(self.schema, self.event_time, self.delay, self.idle_after)
 
     def _with(self, step: LogStep) -> TestStream:
         return self._replaced((*self.steps, step))
 
     def _replaced(self, steps: tuple[LogStep, ...]) -> TestStream:
-        script = TestStream(self.schema, event_time=self.event_time, delay=self.delay)
+        script = TestStream(self.schema, event_time=self.event_time, delay=self.delay, idle_after=self.idle_after)
         object.__setattr__(script, "steps", steps)
         return script
 

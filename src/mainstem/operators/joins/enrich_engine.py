@@ -76,9 +76,9 @@ class EnrichEngine(TwoSided):
         ]
         late = pa.concat_tables([self.late_schema.empty_table(), *told])
         batch = _Batch(self, state, rows.filter(pa.array(reasons == "")), clock)
-        return Step(
-            batch.output(), batch.put(), batch.gone(), late, {"too_late": late.num_rows} if late.num_rows else {}
-        )
+        counts = {"late": int((reasons == "")[_late_versions(rows)].sum()), "too_late": late.num_rows}
+        counted = {what: count for what, count in counts.items() if count}
+        return Step(batch.output(), batch.put(), batch.gone(), late, counted)
 
     def _refused(self, rows: pa.Table) -> npt.NDArray[Any]:
         found = np.full(rows.num_rows, "", dtype="U64")
@@ -217,13 +217,20 @@ class _Batch:
         return found
 
 
+def _late_versions(rows: pa.Table) -> BoolArray:
+    """Versions that came when rows that they are valid for were put out: by what their own watermarks say."""
+    found: BoolArray = (numbers(rows, "side") == RIGHT) & (numbers(rows, "watermark") > numbers(rows, "time"))
+    return found
+
+
 def flags(rows: pa.Table, name: str) -> BoolArray:
     """A column of yes and no."""
     return np.asarray(whole(rows.column(name)).cast(pa.int8())).view(np.bool_)
 
 
 def _dated(rows: pa.Table, clock: BatchClock) -> pa.Table:
-    """A delete that says nothing of time takes its key away when it comes."""
+    """A delete that says nothing of time takes its key away when it was appended (`JoinSide.dated`), or, where that is not known,
+    when it comes."""
     times = numbers(rows, "time")
     undated = (times == NO_TIME) & flags(rows, "taken_back") & (numbers(rows, "side") == RIGHT)
     if not undated.any():

@@ -37,6 +37,8 @@ class JoinSide:
     time: RowTime | None
     side: int
     other: pa.DataType = pa.null()  # noqa: RUF009 - a value
+    # Whether a delete without a time is one of when it was appended.
+    dated: bool = False
 
     @property
     def fields(self) -> list[pa.Field]:
@@ -93,6 +95,8 @@ class JoinSide:
             time = F.unix_micros(at.cast("timestamp")) - F.lit(self.time.less)
         record = record_field(self.schema)
         deleted = F.lit(False) if record is None else F.col("row")[record.name]["change"].eqNullSafe(F.lit("delete"))
+        if self.dated and record is not None:
+            time = F.coalesce(time, F.when(deleted, F.unix_micros(F.col("row")[record.name]["appended_at"])))
         columns = {
             "taken_back": deleted,
             "time": F.coalesce(time, F.lit(NO_TIME)),
@@ -116,6 +120,11 @@ class JoinSide:
         record = record_field(self.schema)
         changes = pa.nulls(count, pa.string()) if record is None else _changes(table.column(record.name))
         times = pa.nulls(count, pa.int64()) if self.time is None else self.time.arrow(table).column("time")
+        if self.dated and record is not None and count:
+            appended = pc.struct_field(whole(table.column(record.name)), ["appended_at"]).view(pa.int64())
+            times = pc.if_else(
+                pc.fill_null(pc.equal(changes, "delete"), False), pc.coalesce(whole(times), appended), whole(times)
+            )
         places = [np.asarray(whole(ready.column(name))) for name in ("partition", "offset")]
         # Rows that meet nobody need not lie together: they would all be one key.
         group = np.where(keyed, np.asarray(whole(ready.column("group"))), mixed(*places) % UNKEYED_GROUPS)

@@ -55,6 +55,7 @@ def list_flows(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
             [
                 Column("flow", style="bold"), Column("state"), Column("pid", "right"), Column("into"),
                 Column("batch", "right"), Column("last batch"), Column("took", "right"), *LAG_COLUMNS,
+                Column("waits for"),
             ],
             (table_row(it, _list_row) for it in found),
             empty="no flows yet",
@@ -63,7 +64,8 @@ def list_flows(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
 
 def _list_row(it: FlowFacts) -> list[str]:
     return [
-        it.flow, f"{it.state}, waits" if it.waits else it.state, "" if it.pid is None else str(it.pid), it.sink, _batch(it), *_last(it), *lag_cells(it.lag)
+        it.flow, it.state, "" if it.pid is None else str(it.pid), it.sink, _batch(it), *_last(it), *lag_cells(it.lag),
+        it.waits,
     ]  # fmt: skip
 
 
@@ -103,7 +105,7 @@ def _show(it: FlowFacts) -> None:
         ("epoch", str(it.epoch)),
         ("last batch", _batch(it)),
         ("watermark", moment(last.get("watermark"), none="none")),
-        *([("held back by", _holder(it))] if it.holders else []),
+        *([("held back by", str(it.holders[0]))] if it.holders else []),
         *([("waits for", it.waits)] if it.waits else []),
         *([("transactions cut", _cut(it))] if it.transactions.torn else []),
         ("keeps", _state(last)),
@@ -124,12 +126,14 @@ def _show(it: FlowFacts) -> None:
     show_table(
         [
             Column("batch", "right"), Column("at"), Column("rows in", "right"), Column("rows out", "right"),
-            Column("rejected", "right"), Column("late", "right"), Column("took", "right"), Column("behind then", "right"),
+            Column("rejected", "right"), Column("late", "right"), Column("too late", "right"), Column("took", "right"),
+            Column("behind then", "right"),
         ],
         (
             [
                 str(row["batch"]), moment(row["at"]), counted(row["rows_in"]), counted(row["rows_out"]),
-                counted(row["rejected"]), counted(row["late"]), f"{row['batch_ms']:,} ms", counted(row["lag_records"]),
+                counted(row["rejected"]), counted(row["late"]), counted(row.get("too_late") or 0), f"{row['batch_ms']:,} ms",
+                counted(row["lag_records"]),
             ]
             for row in it.progress[-BATCHES_SHOWN:]
         ),
@@ -146,11 +150,6 @@ def _files(history: HistoryStanding) -> str:
 def _cut(it: FlowFacts) -> str:
     last = ", ".join(map(str, it.transactions.last_torn))
     return f"{counted(it.transactions.torn)} since it was started, the last: {last}; they overlap further than a batch may reach"
-
-
-def _holder(it: FlowFacts) -> str:
-    first = it.holders[0]
-    return f"{first.source}, partition {first.partition}, at {moment(first.watermark, none='no time yet')}"
 
 
 def _show_stages(it: FlowFacts) -> None:
@@ -170,7 +169,10 @@ def _show_stages(it: FlowFacts) -> None:
 def _amounts(amounts: dict[str, Any], first: str) -> str:
     """Amounts in their units: 3 rows, total 41.5."""
     rows = [counted(amounts[first], "row")] if first in amounts else []
-    return ", ".join(rows + [f"{unit} {amount:,}" for unit, amount in amounts.items() if unit != first]) or "none"
+    return (
+        ", ".join(rows + [f"{unit.replace('_', ' ')} {amount:,}" for unit, amount in amounts.items() if unit != first])
+        or "none"
+    )
 
 
 def _state(last: dict[str, Any]) -> str:
@@ -198,7 +200,8 @@ def _to_json(it: FlowFacts) -> dict[str, Any]:
         "checkpoint": it.checkpoint,
         "stages": [dict(vars(stage)) for stage in it.stages],
         "watermark_holders": [dict(vars(holder)) for holder in it.holders],
-        "waits_for": [wait._asdict() for wait in it.transactions.waits] if it.waits else [],
+        "waits_for": None if it.waits_for is None else dict(vars(it.waits_for)),
+        "waits_for_transactions": [wait._asdict() for wait in it.transactions.waits] if it.state == "running" else [],
         "transactions_cut": it.transactions.torn,
         "sealed_files_first": None if it.history is None else dict(vars(it.history)),
     }

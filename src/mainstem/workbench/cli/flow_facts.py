@@ -18,7 +18,7 @@ from mainstem.log_on_spark.agreed_cut import CutNote, cut_note
 from mainstem.log_on_spark.checkpoint_offsets import batch_offsets, last_batch, source_offsets
 from mainstem.log_on_spark.flow_store import FlowStore, flow_names, running_in
 from mainstem.log_on_spark.history_standing import HistoryStanding, history_standing
-from mainstem.workbench.cli.stage_facts import HolderFacts, StageFacts, stage_facts, watermark_holders
+from mainstem.workbench.cli.stage_facts import HolderFacts, StageFacts, stage_facts, waits_for, watermark_holders
 
 if TYPE_CHECKING:
     from mainstem.stem import Mainstem
@@ -69,6 +69,8 @@ class FlowFacts:
     stages: tuple[StageFacts, ...] = ()
     # By how far they have come, the one that holds the watermark back first.
     holders: tuple[HolderFacts, ...] = ()
+    # The one of them that must go on before the flow has more to give; None if nothing that it keeps waits for time.
+    waits_for: HolderFacts | None = None
     # The sealed files that it read before it went live; None if it read none.
     history: HistoryStanding | None = None
     # Which transactions its run waits for, and which ones it had to cut.
@@ -76,9 +78,9 @@ class FlowFacts:
 
     @property
     def waits(self) -> str:
-        """What a flow that runs waits for; empty if it does not."""
+        """What must happen before the flow has more to give; empty if it waits for nothing."""
         if self.state != "running" or not self.transactions.waits:
-            return ""
+            return "" if self.waits_for is None else str(self.waits_for)
         first, *others = self.transactions.waits
         owner = "" if first.process is None else f" of process {first.process}"
         more = f" and {len(others)} more" if others else ""
@@ -122,6 +124,7 @@ def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any
         checkpoint=checkpoint,
         stages=tuple(stage_facts(checkpoint)),
         holders=tuple(watermark_holders(stem, checkpoint)),
+        waits_for=waits_for(stem, checkpoint),
         history=history_standing(checkpoint),
         transactions=cut_note(checkpoint),
     )

@@ -22,7 +22,12 @@ FIGURES = (
     ("rows_in_total", "counter", "Rows read from its sources."),
     ("rows_out_total", "counter", "Rows that its sink took."),
     ("rejected_total", "counter", "Rows that its sink could not take; they are in the topic <flow>.rejected."),
-    ("late_total", "counter", "Rows that came after the watermark had passed them."),
+    ("late_total", "counter", "Rows that came late and count: a result was corrected."),
+    (
+        "too_late_total",
+        "counter",
+        "Rows that came too late and count nowhere; the topic <flow>.late has those of Mainstem's operators.",
+    ),
     ("batches_total", "counter", "Batches done."),
     ("batch_seconds_total", "counter", "Time spent in them."),
     ("restarts_total", "counter", "How often it was started again after a failure."),

@@ -23,7 +23,7 @@ __all__ = ["FlowCounts", "RunCounts"]
 # Long enough that a slow batch does not make the rate jump, short enough to see it fall.
 RATE_US = 10_000_000
 
-COLUMNS = ("flow", "epoch", "rows_in", "rows_out", "rejected", "late", "batch_ms")
+COLUMNS = ("flow", "epoch", "rows_in", "rows_out", "rejected", "late", "too_late", "batch_ms")
 
 
 @dataclass
@@ -34,6 +34,7 @@ class FlowCounts:
     rows_out: int = 0
     rejected: int = 0
     late: int = 0
+    too_late: int = 0
     batches: int = 0
     batch_ms: int = 0
     # (when it was counted, rows in), of the last seconds.
@@ -73,7 +74,7 @@ class RunCounts:
 
     def _count(self, flow: str, row: dict[str, int], now: int) -> None:
         counts = self._flows.setdefault(flow, FlowCounts())
-        for name in ("rows_in", "rows_out", "rejected", "late", "batch_ms"):
+        for name in ("rows_in", "rows_out", "rejected", "late", "too_late", "batch_ms"):
             setattr(counts, name, getattr(counts, name) + (row[name] or 0))
         counts.batches += 1
         counts.recent.append((now, row["rows_in"] or 0))

@@ -24,7 +24,7 @@ from mainstem.workbench.cli.terminal_table import PIPE_WIDTH, Column, show_table
 
 __all__ = ["RunDisplay", "run_display", "show_standings"]
 
-STATE_STYLES = {"running": "green", "catching up": "cyan", "failed": "bold red", "waiting": "yellow"}
+STATE_STYLES = {"running": "green", "catching up": "cyan", "failed": "bold red", "waiting to restart": "yellow"}
 
 TITLES = ("flow", "state", "rows/s", "rows in", "rows out", "behind", "oldest", "watermark", "keeps", "batch", "took")
 LEFT = frozenset(["flow", "state", "oldest", "watermark"])
@@ -103,6 +103,7 @@ def _cells(it: Standing) -> list[str]:
     last, counts = it.progress, it.counts
     bad = f", {counted(counts.rejected)} rejected" if counts.rejected else ""
     bad += f", {counted(counts.late)} late" if counts.late else ""
+    bad += f", {counted(counts.too_late)} too late" if counts.too_late else ""
     keeps = f"{counted(last.state_rows)} ({about_size(last.state_bytes)})" if last.state_rows else ""
     return [
         it.flow,
@@ -147,9 +148,11 @@ def batch_line(it: Standing) -> str:
     last = it.progress
     if it.state not in ("running", "catching up") or last.batch is None:
         return f"{it.flow}: {it.state}"
-    parts = [f"{counted(last.rows_in)} rows in", f"{counted(last.rows_out)} out"]
+    waits = "" if it.waits_for is None else f": waits for {it.waits_for}"
+    parts = [f"{counted(last.rows_in)} rows in", f"{counted(last.rows_out)} out{waits}"]
     parts += [f"{counted(last.rejected)} rejected"] if last.rejected else []
     parts += [f"{counted(last.late)} late"] if last.late else []
+    parts += [f"{counted(last.too_late)} too late"] if last.too_late else []
     parts += [f"{last.batch_ms:,} ms", f"{counted(it.lag.records)} behind"]
     parts += [f"watermark {_time(last.watermark)}"] if last.watermark else []
     parts += [f"keeps {counted(last.state_rows)}"] if last.state_rows else []
@@ -189,15 +192,19 @@ def show_standings(standings: Sequence[Standing]) -> None:
     show_table(
         [
             Column("flow", style="bold"), Column("state"), Column("last batch", "right"), Column("rows in", "right"),
-            Column("rows out", "right"), Column("rejected", "right"), Column("late", "right"), Column("behind", "right"),
+            Column("rows out", "right"), Column("rejected", "right"), Column("late", "right"),
+            Column("too late", "right"), Column("behind", "right"),
         ],
         (
             [
                 it.flow, it.state, "none" if it.batch is None else str(it.batch),
                 counted(it.counts.rows_in), counted(it.counts.rows_out), counted(it.counts.rejected),
-                counted(it.counts.late), counted(it.lag.records),
+                counted(it.counts.late), counted(it.counts.too_late), counted(it.lag.records),
             ]
             for it in standings
         ),
         empty="the program has no flows",
     )  # fmt: skip
+    for it in standings:
+        if it.waits_for is not None:
+            typer.echo(f"{it.flow} waits for {it.waits_for}")

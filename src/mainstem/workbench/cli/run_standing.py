@@ -13,6 +13,7 @@ from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.workbench.cli.flow_facts import flow_lag
 from mainstem.workbench.cli.metrics_text import FlowFigures, metrics_text, seconds_of
 from mainstem.workbench.cli.run_counts import FlowCounts, RunCounts
+from mainstem.workbench.cli.stage_facts import HolderFacts, waits_for
 
 if TYPE_CHECKING:
     from mainstem.flows.flow_handle import FlowHandle, FlowProgress
@@ -37,6 +38,8 @@ class Standing:
     lag: Lag
     restarts: int
     batch: int | None = None
+    # What it waits for, where it keeps rows that wait for time.
+    waits_for: HolderFacts | None = None
 
     def figures(self) -> FlowFigures:
         """As Prometheus gets them."""
@@ -50,6 +53,7 @@ class Standing:
                 "rows_out_total": counts.rows_out,
                 "rejected_total": counts.rejected,
                 "late_total": counts.late,
+                "too_late_total": counts.too_late,
                 "batches_total": counts.batches,
                 "batch_seconds_total": counts.batch_ms / 1000,
                 "restarts_total": self.restarts,
@@ -68,9 +72,11 @@ class Standing:
         last = self.progress
         return {
             "flow": self.flow, "state": self.state, "batch": last.batch, "rows_in": last.rows_in,
-            "rows_out": last.rows_out, "rejected": last.rejected, "late": last.late, "lag_records": self.lag.records,
+            "rows_out": last.rows_out, "rejected": last.rejected, "late": last.late, "too_late": last.too_late,
+            "lag_records": self.lag.records,
             "lag_seconds": self.lag.seconds, "watermark": last.watermark, "state_rows": last.state_rows,
             "state_bytes": last.state_bytes, "batch_ms": last.batch_ms, "restarts": self.restarts,
+            "waits_for": None if self.waits_for is None else str(self.waits_for),
         }  # fmt: skip
 
 
@@ -107,7 +113,23 @@ class RunStandings:
             self._recent_lag(handle, batch),
             0 if run is None else self._counts.restarts(handle.name, run.epoch),
             batch,
+            self._waits_for(handle),
         )
+
+    def _waits_for(self, handle: FlowHandle) -> HolderFacts | None:
+        """Looked up for flows whose last batch gave nothing."""
+        if (
+            handle.run is None
+            or not handle.planned.stages
+            or handle.progress.rows_out
+            or not handle.progress.state_rows
+        ):
+            return None
+        checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version)
+        try:
+            return waits_for(self._stem, checkpoint)
+        except (MainstemError, OSError):
+            return None
 
     def _recent_lag(self, handle: FlowHandle, batch: int | None) -> Lag:
         """Looked up at most once a second, and after each batch that is committed: it reads a record of every partition

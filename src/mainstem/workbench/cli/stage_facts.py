@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.clock import as_datetime
 from mainstem.log.watermark import NO_TIME
+from mainstem.log_on_spark.batch_clock import clocks_of, due_event
 from mainstem.log_on_spark.checkpoint_offsets import last_batch, source_offsets
 from mainstem.log_on_spark.observed_times import times_in
 from mainstem.operators.stage.stage_manifest import StageManifests
+from mainstem.workbench.cli.amounts import moment
 
 if TYPE_CHECKING:
     from mainstem.stem import Mainstem
 
-__all__ = ["HolderFacts", "StageFacts", "stage_facts", "watermark_holders"]
+__all__ = ["HolderFacts", "StageFacts", "stage_facts", "waits_for", "watermark_holders"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ class HolderFacts:
     source: str
     partition: int
     watermark: datetime | None
+
+    def __str__(self) -> str:
+        at = "where no record has a time yet" if self.watermark is None else f"at {moment(self.watermark)}"
+        return f"{self.source}, partition {self.partition}, {at}"
 
 
 def stage_facts(checkpoint: str) -> list[StageFacts]:
@@ -71,7 +77,20 @@ def watermark_holders(stem: Mainstem, checkpoint: str) -> list[HolderFacts]:
                 held = {number: event - offset["delay"] for number, (event, _) in times_in(offset, topic).items()}
             else:
                 held = stem.log.open_topic(topic).watermark_holders(positions, offset["delay"])
-            found += [(at, topic, number) for number, at in held.items()]
+            # An input that is idle holds nothing back that the flow has passed; one without records holds everything back.
+            passed = offset["watermark"] if "idle" in offset and offset["watermark"] is not None else NO_TIME
+            found += [(max(at, passed), topic, number) for number, at in (held or {0: NO_TIME}).items()]
     return [
         HolderFacts(topic, number, None if at == NO_TIME else as_datetime(at)) for at, topic, number in sorted(found)
     ]
+
+
+def waits_for(stem: Mainstem, checkpoint: str) -> HolderFacts | None:
+    """What a flow with stages waits for: the partition whose time must go on before anything that is kept is due; None if
+    nothing waits for time."""
+    batch = last_batch(checkpoint)
+    offsets = [] if batch is None else [offset for offset in source_offsets(checkpoint, batch) if "now" in offset]
+    due = due_event(StageManifests(checkpoint).folder)
+    if not offsets or due is None or due <= clocks_of(offsets).watermark:
+        return None
+    return next(iter(watermark_holders(stem, checkpoint)), None)
