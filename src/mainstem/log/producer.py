@@ -13,6 +13,7 @@ from mainstem.log.own_process import OwnProcess
 from mainstem.log.placed import Placed
 from mainstem.log.producer_run import ProducerRun
 from mainstem.log.rows import check_rows
+from mainstem.log.sequence_errors import in_transaction
 from mainstem.log.topic import Topic
 
 if TYPE_CHECKING:
@@ -122,13 +123,8 @@ class Producer:
         )
 
     def _check_free(self) -> None:
-        """Sequences that may yet be aborted say nothing about the ones that come after them: one after the other."""
         if self._transaction is not None and self._transaction.state == "open":
-            raise Invalid(
-                f'producer "{self.name}" is in a transaction',
-                detail=f"Transaction {self._transaction.id} is open.",
-                hint="Append through the transaction, or commit or abort it first.",
-            )
+            raise in_transaction(self.name, self._transaction.id)
 
     def _topic(self, topic: Topic | str) -> Topic:
         if isinstance(topic, Topic):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mainstem.errors import AppendConflict
+from mainstem.errors import AppendConflict, Invalid
 
-__all__ = ["incomplete_before", "other_rows", "out_of_order"]
+__all__ = ["in_transaction", "incomplete_before", "other_rows", "out_of_order"]
 
 
 def out_of_order(topic: str, producer: str, sequence: int, last: int) -> AppendConflict:
@@ -34,4 +34,13 @@ def other_rows(topic: str, producer: str, sequence: int, parts: int, given: int)
         f"{given}. Nothing was written.",
         hint="Append the same rows again under this sequence. If they cannot be had any more, append without sequence=: "
         "the next number is taken, and the rows that are missing stay missing.",
+    )
+
+
+def in_transaction(producer: str, transaction: int) -> Invalid:
+    """Of an append beside the producer's open transaction: sequences that may yet be aborted say nothing about later ones."""
+    return Invalid(
+        f'producer "{producer}" is in a transaction',
+        detail=f"Transaction {transaction} is open.",
+        hint="Append through the transaction, or commit or abort it first.",
     )

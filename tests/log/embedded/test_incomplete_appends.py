@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import mainstem
-from mainstem.errors import AppendConflict, IncompleteAppend, Unavailable
+from mainstem.errors import AppendConflict, IncompleteAppend, Invalid, Unavailable
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.files import RealFiles
 from mainstem.log.embedded.heads import End
@@ -151,6 +151,19 @@ def test_in_a_transaction_it_is_completed_or_aborted(stem, refusing):
         last = 3 if outcome == "abort" else 8
         assert (producer.last_sequence("orders"), producer.incomplete_sequence("orders")) == (last, None)
     assert found(stem.topic("orders")) == [*range(12), *range(100, 112), *range(200, 212)]
+
+
+def test_an_append_beside_an_open_transaction_is_refused_also_by_the_log(stem):
+    """A thread may begin one after another thread has looked."""
+    producer = stem.producer("loader")
+    transaction = producer.transaction()
+    transaction.append("orders", rows(0))
+    with pytest.raises(Invalid, match="is in a transaction"):
+        producer.append_in("orders", rows(100), None, 0)
+    transaction.abort()
+    assert producer.append_in("orders", rows(100), 0, 0).appended
+    assert not producer.append("orders", rows(100), sequence=0).appended
+    assert found(stem.topic("orders")) == list(range(100, 112))
 
 
 def test_it_is_still_known_after_segments_were_rolled_and_sealed(stem, refusing):

@@ -96,7 +96,7 @@ class EmbeddedTopic:
     def __init__(self, log: EmbeddedLog, store: TopicStore) -> None:
         self.store = store
         self._log = log
-        self.numbered = NumberedAppends(store)
+        self.numbered = NumberedAppends(store, lambda number: log.transactions.outcome(number) == "open")
         self._time = TopicTime(store, lambda partition, start, delay: self.read(partition, start, 1, [], delay))
 
     @property

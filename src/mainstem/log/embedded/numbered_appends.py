@@ -11,7 +11,7 @@ read once, and again after an error or a transaction. Which run that is, is stil
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ from mainstem.log.embedded.partition_state import ProducerState
 from mainstem.log.embedded.pending import Pending
 from mainstem.log.embedded.topic_store import TopicStore
 from mainstem.log.producer_run import ProducerRun
-from mainstem.log.sequence_errors import incomplete_before, other_rows, out_of_order
+from mainstem.log.sequence_errors import in_transaction, incomplete_before, other_rows, out_of_order
 from mainstem.log.sequence_runs import NO_SEQUENCE, SequenceRuns
 
 __all__ = ["KnownAppends", "NumberedAppends"]
@@ -109,8 +109,9 @@ class _Turn:
 class NumberedAppends:
     """One per topic and process. Thread-safe."""
 
-    def __init__(self, store: TopicStore) -> None:
+    def __init__(self, store: TopicStore, is_open: Callable[[int], bool]) -> None:
         self._store = store
+        self._is_open = is_open
         self._guard = threading.Lock()
         self._turns: dict[int, _Turn] = {}
 
@@ -124,8 +125,12 @@ class NumberedAppends:
         """The only append of this run to this topic for as long as it lasts; what is known before it."""
         turn = self._turn(run.id, run.epoch)
         with turn.lock:
+            before = 0 if turn.known is None else turn.known.transaction
+            if before not in (0, transaction) and self._is_open(before):
+                # Another thread began it just now. If it is aborted, what follows would be taken for a part of it.
+                raise in_transaction(run.name, before)
             # What was appended in a transaction may have been aborted since.
-            if turn.known is None or turn.known.transaction not in (0, transaction):
+            if turn.known is None or before not in (0, transaction):
                 turn.known = self._read(run.id)
             try:
                 yield turn.known
