@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import mainstem
-from mainstem.errors import AppendConflict
+from mainstem.errors import AppendConflict, NewerFormat
+from mainstem.log.embedded import block
 from tests.formats.home_facts import facts
 
 VERSIONS = sorted(path for path in Path(__file__).parent.glob("v*") if path.is_dir())
@@ -79,6 +80,20 @@ def test_what_was_incomplete_is_completed(home):
         producer.append(deliveries, [{"order_id": f"d-{number}"} for number in range(10, 20)], sequence=20)
         found = sorted(deliveries.to_arrow().column("order_id").to_pylist())
         assert found == sorted(f"d-{number}" for number in range(20))
+
+
+def test_a_block_of_a_newer_version_is_refused_and_not_taken_for_damage(tmp_path, monkeypatch):
+    with mainstem.open(tmp_path, upkeep="manual") as stem:
+        orders = stem.create_topic("orders", schema="n bigint")
+        orders.append([{"n": 1}])
+        with monkeypatch.context() as newer:
+            newer.setattr(block, "VERSION", block.VERSION + 1)
+            orders.append([{"n": 2}])
+    with mainstem.open(tmp_path, upkeep="manual") as stem:
+        with pytest.raises(NewerFormat, match=f"a block of version {block.VERSION + 1} at byte") as refused:
+            stem.topic("orders").to_arrow()
+        assert "newer Mainstem" in refused.value.hint
+        assert "version" in stem.topic("orders").verify().problems[0].what
 
 
 def test_the_files_are_small(version):
