@@ -13,10 +13,13 @@ from mainstem.flows.flow import Flow
 from mainstem.log.keep_rule import Keep
 from mainstem.log.topic import Topic
 from mainstem.log_on_spark.native_links import HistoryLimits, link_history
+from mainstem.log_on_spark.read_since import deletions_at_risk
 from mainstem.log_on_spark.topic_request import TopicRequest
 from mainstem.log_on_spark.topic_stream_reader import TopicStreamReader
 from mainstem.log_on_spark.topics_stream_reader import TopicsStreamReader
 from mainstem.stem import Mainstem
+from tests.kafka_broker import KafkaBroker
+from tests.log.kafka.kafka_stems import opened, own_settings
 
 SCHEMA = "k STRING, n BIGINT"
 # A tombstone goes with the first pass after the one that cleans its segment.
@@ -117,6 +120,31 @@ def test_a_partition_of_which_nothing_was_read_misses_nothing(home: Mainstem) ->
     topic.compact()
     put(topic, "z", partition=1)
     assert with_b not in flow.next()
+
+
+def test_a_check_warns_of_deletions_that_a_flow_has_missed(home: Mainstem) -> None:
+    topic = home.create_topic("profiles", schema=SCHEMA, key="k", keep=KEEP)
+    put(topic, "a", "b")
+    flow = Batches(home, "profiles")
+    flow.next()
+    assert deletions_at_risk(home.log, flow.at, "latest") == []
+    delete(topic, "a")
+    topic.compact()
+    topic.compact()
+    assert deletions_at_risk(home.log, flow.at, "latest") == [
+        'flow "latest" has missed deletions in "profiles" partition 0: rebuild what it has written'
+    ]
+
+
+def test_a_check_warns_of_deletions_that_a_broker_may_have_dropped(kafka_broker: KafkaBroker) -> None:
+    with opened(own_settings(kafka_broker)) as stem:
+        for name, kept in (("short", "0 seconds"), ("long", "1 day")):
+            topic = stem.create_topic(name, schema=SCHEMA, key="k", keep=Keep.latest_per_key(tombstones=kept))
+            topic.append([{"k": "a", "n": 1}])
+            behind = {"topic": name, "id": "", "offsets": {"0": 0}}
+            read = {"topic": name, "id": "", "offsets": {"0": topic.backend.latest(0)}}
+            assert len(deletions_at_risk(stem.log, behind, "latest")) == (name == "short")
+            assert deletions_at_risk(stem.log, read, "latest") == []
 
 
 def test_sealed_files_that_a_flow_read_first_count_as_read(home: Mainstem, tmp_path: Path) -> None:

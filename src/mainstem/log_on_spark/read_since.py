@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mainstem.durations import show_duration
+from mainstem.errors import MissedDeletions
 from mainstem.log.log import Log, TopicBackend
 from mainstem.log.missed_deletions import check_deletions
 
-__all__ = ["ReadSince", "check_no_deletions_missed"]
+__all__ = ["ReadSince", "check_no_deletions_missed", "deletions_at_risk"]
 
 HINT = "Nothing that the flow has written is lost. Stop it, and run the program again to be told what to do."
 
@@ -61,6 +63,36 @@ def check_no_deletions_missed(log: Log, offset: Mapping[str, Any], flow: str, *,
         if name in there:
             starts = {int(number): at for number, at in positions.items()}
             ReadSince(log.open_topic(name), noted).check(starts, flow, hint=hint)
+
+
+def deletions_at_risk(log: Log, offset: Mapping[str, Any], flow: str) -> list[str]:
+    """What to warn of before a flow goes on from an offset: deletions that it has missed, or may have.
+
+    A log on Kafka does not tell what the broker has dropped. There, a flow whose next record is older than the topic keeps
+    tombstones may have missed some.
+    """
+    found = []
+    there = set(log.topic_names())
+    for name, positions, noted in _topics(offset):
+        if name not in there:
+            continue
+        backend = log.open_topic(name)
+        starts = {int(number): at for number, at in positions.items() if int(number) < backend.settings.partitions}
+        try:
+            ReadSince(backend, noted).check(starts, flow)
+        except MissedDeletions as error:
+            found.append(f"{error}: rebuild what it has written")
+        keep = backend.settings.keep
+        for number, at in starts.items():
+            if not keep.compacted or backend.compacted(number) is not None:
+                continue
+            lag = backend.behind(number, at)
+            if lag.records and lag.seconds >= keep.tombstones.total_seconds():
+                found.append(
+                    f'flow "{flow}" is behind in "{name}" partition {number} for longer than the broker keeps tombstones '
+                    f"({show_duration(keep.tombstones)}): it may keep deleted keys; rebuild what it has written"
+                )
+    return found
 
 
 def _topics(offset: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, int], Mapping[str, int] | None]]:

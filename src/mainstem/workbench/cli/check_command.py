@@ -28,8 +28,9 @@ def check(
     """Build every flow of a program without starting one: what it reads, what it keeps, where it goes.
 
     An unknown topic or column, a sink that cannot take the rows or two flows into one sink are found here, with the line
-    of the program; the exit status is 1 then. State that grows without bound is a warning. Of a flow that has run before it
-    says whether it continues with its checkpoint, what changed, and how many rows a rebuild would read.
+    of the program; the exit status is 1 then. State that grows without bound is a warning, and so is a flow that was behind
+    for longer than a compacted topic keeps its tombstones. Of a flow that has run before it says whether it continues with
+    its checkpoint, what changed, and how many rows a rebuild would read.
 
     Example: mainstem check shop.py
     """
@@ -44,7 +45,7 @@ def check(
             _ = stem.spark
         with file.building():
             flows = Program(stem, file.flows).only(None)
-        warnings = [warning for flow in flows for warning in flow.warnings()]
+        warnings = [warning for flow in flows for warning in [*flow.warnings(), *_missed_deletions(stem, flow)]]
         if as_json:
             shown = [_to_json(flow, _files(stem, flow), _prospect(stem, flow)) for flow in flows]
             print_json({"program": program, "flows": shown, "warnings": warnings})
@@ -68,6 +69,21 @@ def _files(stem: Mainstem, flow: PlannedFlow) -> HistoryStanding | None:
 
     checkpoint = FlowStore(stem.home, flow.name).checkpoint(flow.flow.into.version)
     return foreseen_history(flow, checkpoint, stem.log)
+
+
+def _missed_deletions(stem: Mainstem, flow: PlannedFlow) -> list[str]:
+    """Deletions in compacted topics that the flow has missed, or may have."""
+    from mainstem.log_on_spark.checkpoint_offsets import last_batch, source_offsets
+    from mainstem.log_on_spark.checkpoint_place import is_elsewhere
+    from mainstem.log_on_spark.flow_store import FlowStore
+    from mainstem.log_on_spark.read_since import deletions_at_risk
+
+    checkpoint = FlowStore(stem.home, flow.name).checkpoint(flow.flow.into.version)
+    last = None if is_elsewhere(checkpoint) else last_batch(checkpoint, "offsets")
+    if last is None:
+        return []
+    offsets = source_offsets(checkpoint, last)
+    return [warning for offset in offsets for warning in deletions_at_risk(stem.log, offset, flow.name)]
 
 
 def _prospect(stem: Mainstem, flow: PlannedFlow) -> FlowProspect:
