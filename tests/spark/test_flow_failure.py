@@ -59,7 +59,11 @@ def test_one_of_our_errors_is_found_again():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (THEIRS, "ZeroDivisionError: division by zero"),
+        (THEIRS, "ZeroDivisionError: division by zero (shop.py, line 3, in price)"),
+        (
+            THEIRS.replace("by zero\n", "by zero\nCalled with: 'o-7', 0\n"),
+            "ZeroDivisionError: division by zero (shop.py, line 3, in price), called with ('o-7', 0)",
+        ),
         (JAVA, "java.io.IOException: No space left on device"),
         ("[UNRESOLVED] something is wrong", "something is wrong"),
         ("nobody knows", "nobody knows"),

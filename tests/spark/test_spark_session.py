@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,9 +13,9 @@ from pyspark.sql.datasource import DataSource
 
 import mainstem
 from mainstem import Flow
-from mainstem.errors import NotFound, Unavailable
+from mainstem.errors import Invalid, NotFound, Unavailable
 from mainstem.log_on_spark import java_runtime
-from mainstem.log_on_spark.spark_session import SETTINGS, _environment_ready
+from mainstem.log_on_spark.spark_session import SETTINGS, _check_python, _environment_ready
 
 # A program in a process of its own: what it says is the last line of its output, as JSON.
 PROGRAM = """
@@ -186,3 +187,23 @@ def test_what_a_batch_sends_along_says_not_where_each_value_came_from(spark: Spa
     assert usual.size() > 500
     for name in ("hadoop.tmp.dir", "fs.permissions.umask-mode", "fs.defaultFS"):
         assert sent.get(name) == usual.get(name)
+
+
+def session_with(python: Path | str, master: str = "local[2]") -> SparkSession:
+    """What a session tells of where its functions run."""
+    return SimpleNamespace(sparkContext=SimpleNamespace(pythonExec=str(python), master=master))  # type: ignore[return-value]
+
+
+def test_a_session_of_ones_own_with_another_python_is_told_so(tmp_path: Path) -> None:
+    other = tmp_path / "python3"
+    # A Python of which nothing is known but that it lacks both packages.
+    other.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec "{sys.executable}" -S -I "$@"\n')
+    other.chmod(0o755)
+    for python in (other, "python-that-is-not-there"):
+        with pytest.raises(Invalid, match="in which there is no Mainstem") as raised:
+            _check_python(session_with(python))
+        assert "PYSPARK_PYTHON" in raised.value.detail
+        assert 'os.environ["PYSPARK_PYTHON"] = sys.executable' in raised.value.hint
+    _check_python(session_with(sys.executable))
+    # What is installed on the machines of a cluster is not known here.
+    _check_python(session_with(other, "spark://master:7077"))

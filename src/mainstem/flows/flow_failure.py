@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from mainstem import errors
 from mainstem.errors import BrokerUnavailable, FlowFailed, MainstemError, Unavailable
+from mainstem.log_on_spark.shown_calls import CALLED_WITH
 
 __all__ = ["flow_failed", "root_cause"]
 
@@ -19,6 +21,9 @@ _BROKER = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(?:Timeout|Disconnect|Network|LeaderNotAvailable|NotLeaderOrFollower|NotEnoughReplicas"
     r"|NotEnoughReplicasAfterAppend|CoordinatorNotAvailable|BrokerNotAvailable)Exception(?:: (?P<said>[^\n]*))?"
 )
+_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>.+)')
+# Not the user's own.
+_OTHERS = re.compile(r"[/\\](?:pyspark|py4j|mainstem|site-packages)[/\\]")
 _SPARK = re.compile(r"\[(?P<kind>[A-Z_.]+)\] (?P<message>.*)")
 
 
@@ -52,7 +57,7 @@ def root_cause(text: str) -> MainstemError | str:
         line = lines[index].strip()
         found = _RAISED.match(line)
         if found and found["kind"].endswith(("Error", "Exception", "Interrupt", "Exit")) and "py4j" not in line:
-            return line
+            return line + _line_of_program(lines[:index]) + _call(lines[index + 1 :])
     for line in lines:
         if found := _SPARK.search(line):
             return found["message"]
@@ -63,6 +68,23 @@ def root_cause(text: str) -> MainstemError | str:
     if causes:
         return causes[-1]
     return next((line.strip() for line in lines if line.strip()), "nothing was said")
+
+
+def _line_of_program(lines: list[str]) -> str:
+    """Where in the user's program it was: the last frame of the traceback that is not ours or Spark's."""
+    for line in reversed(lines):
+        if line.startswith("Traceback") or line.endswith("Traceback (most recent call last):"):
+            return ""
+        found = _FRAME.match(line.strip())
+        if found and not _OTHERS.search(found["path"]):
+            return f" ({os.path.basename(found['path'])}, line {found['line']}, in {found['function']})"
+    return ""
+
+
+def _call(lines: list[str]) -> str:
+    """With which values a function of the user's failed, if that was noted (`shown_calls`)."""
+    said = next((line.strip() for line in lines[:3] if line.strip().startswith(CALLED_WITH)), "")
+    return f", called with ({said.removeprefix(CALLED_WITH)})" if said else ""
 
 
 def flow_failed(flow: str, batch: int | None, cause: BaseException | str, offsets: str = "") -> FlowFailed:

@@ -86,7 +86,7 @@ def copy_topic(
     found = []
     for number, stop in stops.items():
         before = _Sum()
-        copied = sum(batch.num_rows for batch in _batches(target, number, None))
+        copied = _copied_before(source, target, number, stop)
         for batch in _batches(source, number, stop):
             before.add(batch)
             # What the copy has already is passed over.
@@ -104,12 +104,7 @@ def copy_topic(
         for batch in _batches(target, number, None):
             after.add(batch)
         if (before.records, before.digest) != (after.records, after.digest):
-            raise Conflict(
-                f'partition {number} of topic "{source.name}" and its copy differ',
-                detail=f"The original has {before.records} records with checksum {before.digest}, the copy {after.records} "
-                f"with {after.digest}.",
-                hint="Somebody else has written to the copy. Delete it, and copy again while nobody does.",
-            )
+            raise _differ(source, number, before, after)
         found.append(CopiedPartition(number, after.records, after.digest, before.offsets == after.offsets))
     return found
 
@@ -125,6 +120,38 @@ def _not_copied(error: InvalidRows, batch: pa.RecordBatch, topic: str, partition
         hint="Copy the topic by a program that leaves this record out or corrects it: topic.batches(), then append.",
         row=error.row,
         column=error.column,
+    )
+
+
+def _copied_before(source: Topic, target: Topic, number: int, stop: int) -> int:
+    """How many records the copy has; raises if they are not the first ones of the original, before more are appended."""
+    there, here = _Sum(), _Sum()
+    for batch in _batches(target, number, None):
+        there.add(batch)
+    for batch in _batches(source, number, stop):
+        here.add(batch.slice(0, there.records - here.records))
+        if here.records == there.records:
+            break
+    if (here.records, here.digest) != (there.records, there.digest):
+        raise _differ(source, number, here, there)
+    return there.records
+
+
+def _differ(source: Topic, number: int, original: _Sum, copy: _Sum) -> Conflict:
+    """Why they do: what is known of the original says it."""
+    facts = f"The original has {original.records} records with checksum {original.digest}, the copy {copy.records} with {copy.digest}."
+    if source.settings.keep.compacted:
+        reason = "The topic keeps the latest record per key: one of the two was compacted since the copy was begun."
+        hint = "Delete the copy, and copy again."
+    elif source.backend.earliest(number):
+        reason = f"The original begins with offset {source.backend.earliest(number)}: records were dropped since the copy was begun."
+        hint = "Delete the copy and copy again; or keep it as it is, with the older records."
+    else:
+        reason, hint = "", "Somebody else has written to the copy. Delete it, and copy again while nobody does."
+    return Conflict(
+        f'partition {number} of topic "{source.name}" and its copy differ',
+        detail=f"{facts} {reason}".strip(),
+        hint=hint,
     )
 
 

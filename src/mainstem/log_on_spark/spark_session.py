@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -13,13 +15,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mainstem.errors import Unavailable
+from mainstem.errors import Invalid, Unavailable
 from mainstem.log_on_spark.java_runtime import java_home
 from mainstem.log_on_spark.light_configuration import forget_origins
 from mainstem.log_on_spark.local_files import set_modes_in_java
 from mainstem.log_on_spark.own_script import own_script
+from mainstem.log_on_spark.shown_calls import show_calls
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,6 +134,8 @@ def prepared(spark: SparkSession, *sources: str) -> SparkSession:
             hint="Open the home again, with a session that runs or without `spark=`.",
         )
     if id(spark) not in _known:
+        _check_python(spark)
+        show_calls()
         with _environment_ready(spark):
             for source in sources:
                 module, _, name = source.partition(":")
@@ -140,6 +145,32 @@ def prepared(spark: SparkSession, *sources: str) -> SparkSession:
         _known[id(spark)] = spark
     _activate(spark)
     return spark
+
+
+def _check_python(spark: SparkSession) -> None:
+    """A session of the user's own may run its workers with another Python, in which there is no Mainstem."""
+    context: Any = spark.sparkContext
+    worker = str(context.pythonExec)
+    # What a cluster's machines have is not known here.
+    if not str(context.master).startswith("local") or _runs_mainstem(worker):
+        return
+    raise Invalid(
+        f'the Spark session runs Python functions with "{worker}", in which there is no Mainstem',
+        detail=f"{shutil.which(worker) or 'There is no such program, and it'} cannot import mainstem and pyspark; this program "
+        f"runs with {sys.executable}. Spark takes the name from PYSPARK_PYTHON when a session is made.",
+        hint='Set it before you make the session: os.environ["PYSPARK_PYTHON"] = sys.executable. Or leave `spark=` out: '
+        "Mainstem makes a session then.",
+    )
+
+
+def _runs_mainstem(worker: str) -> bool:
+    if worker == sys.executable or worker in _ours:
+        return True
+    look = "import sys, importlib.util as u; sys.exit(not (u.find_spec('mainstem') and u.find_spec('pyspark')))"
+    try:
+        return subprocess.run([worker, "-c", look], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
 
 
 def has_times(spark: SparkSession) -> bool:
@@ -186,6 +217,9 @@ def _environment_ready(spark: SparkSession) -> Iterator[None]:
             del environment[name]
 
 
+# Worker programs that were made here.
+_ours: set[str] = set()
+
 _SET_BY_SPARK = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME")
 
 # Sessions live as long as the process; who they are is all that is asked of them here.
@@ -218,6 +252,7 @@ def _prepare_environment(address: str) -> None:
         local = address.startswith("local")
         worker = str(own_script(name, _WORKER.format(python=sys.executable))) if local else sys.executable
         os.environ["PYSPARK_PYTHON"] = worker
+        _ours.add(worker)
     if _is_here(address):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if home := java_home(os.environ):
