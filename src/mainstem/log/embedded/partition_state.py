@@ -19,13 +19,14 @@ from mainstem.log.transaction_spans import TransactionSpans
 class ProducerState:
     """The last appends of one producer here.
 
-    `kept` is the highest sequence that counts: when a transaction is aborted its sequences count no more, and the same
-    ones may be appended again. The three fields after it are where that one lies, and when it was appended; `parts` and
+    `sequence` is the highest ever seen. `kept` is the highest of those that count: when a transaction is aborted its
+    sequences count no more, and the same ones may be appended again. The three fields after it are where that one lies, and when it was appended; `parts` and
     `partitions` are as in its block's header. `runs` are the sequences that the whole topic has, as far as the blocks
     here tell; of `kept` itself another partition may lack its part.
     """
 
     epoch: int
+    sequence: int
     kept: int
     base_offset: int
     end_offset: int
@@ -39,7 +40,7 @@ class ProducerState:
         return [self.kept, self.base_offset, self.end_offset, self.appended_at, self.parts, self.partitions]
 
     def to_json(self) -> list[Any]:
-        return [self.epoch, *self.last(), self.runs.to_json()]
+        return [self.epoch, self.sequence, *self.last(), self.runs.to_json()]
 
     def copy(self) -> ProducerState:
         return replace(self, runs=SequenceRuns(self.runs.to_json()))
@@ -47,10 +48,9 @@ class ProducerState:
     @classmethod
     def from_json(cls, fields: list[Any]) -> ProducerState:
         if len(fields) == 6:
-            # Written before blocks of version 2: everything up to the last one counts as there. The second field was
-            # the highest sequence of all, with those that were aborted.
-            epoch, _, kept, *place = fields
-            fields = [epoch, kept, *place, 0, 0, [[0, kept]] if kept >= 0 else []]
+            # Written before blocks of version 2: everything up to the last one counts as there.
+            kept = fields[2]
+            fields = [*fields, 0, 0, [[0, kept]] if kept >= 0 else []]
         return cls(*[*fields[:-1], SequenceRuns(fields[-1])])
 
 
@@ -114,6 +114,7 @@ class PartitionState:
             runs.add(header.sequence, header.sequence - header.dense if header.parts else 0)
             self.producers[header.producer_id] = ProducerState(
                 header.producer_epoch,
+                max(header.sequence, known.sequence if known else NO_SEQUENCE),
                 header.sequence,
                 header.base_offset,
                 header.end_offset,
