@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mainstem.errors import FellOff, Invalid
-from mainstem.log.embedded.embedded_topic import EmbeddedMoment, EmbeddedTopic
+from mainstem.log.embedded.embedded_moment import EmbeddedMoment
+from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.keep_rule import Keep
 from mainstem.log.topic import Topic
 from mainstem.log.transaction import Transaction

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mainstem.errors import FellOff
-from mainstem.log.embedded.embedded_topic import EmbeddedMoment, EmbeddedTopic
+from mainstem.log.embedded.embedded_moment import EmbeddedMoment
+from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.embedded.manifest import Manifest, SealedEntry
 from mainstem.log.embedded.partition_reader import PartitionReader, Visible
 from mainstem.log.partition_reads import Position, offsets_at

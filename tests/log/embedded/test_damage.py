@@ -211,3 +211,24 @@ def test_behind_a_damaged_header_a_partition_with_transactions_is_known_up_to_it
             list(moment.read(0, 0, 6, None))
         with pytest.raises(MainstemError):
             orders.to_arrow()
+
+
+@pytest.mark.parametrize("how", ["short", "header", "missing"])
+def test_a_damaged_ledger_of_transactions_costs_the_topics_that_have_some(tmp_path, how):
+    with mainstem.open(tmp_path / "home", upkeep="manual") as stem:
+        plain = stem.create_topic("plain", schema="n BIGINT")
+        plain.append([{"n": 1}])
+        with stem.transaction() as transaction:
+            transaction.append(stem.create_topic("orders", schema="n BIGINT"), [{"n": 2}])
+    (path,) = (tmp_path / "home" / "ledgers" / "transactions" / "0").glob("*.blocks")
+    damage(path, how, block=-1)
+    with mainstem.open(tmp_path / "home", upkeep="manual") as stem:
+        plain = stem.topic("plain")
+        assert plain.to_arrow().num_rows == 1
+        plain.append([{"n": 3}])
+        assert plain.to_arrow().num_rows == 2
+        with pytest.raises(Corrupt):
+            stem.topic("orders").to_arrow()
+        with pytest.raises(Corrupt), stem.transaction() as transaction:
+            transaction.append(plain, [{"n": 4}])
+        assert plain.verify().sound

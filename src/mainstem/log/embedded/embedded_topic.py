@@ -17,12 +17,13 @@ from mainstem.log.embedded.active_segment import segments_in
 from mainstem.log.embedded.archive import Archive, check_archive
 from mainstem.log.embedded.beat_file import BeatFiles
 from mainstem.log.embedded.compaction import compact
+from mainstem.log.embedded.embedded_moment import EmbeddedMoment
 from mainstem.log.embedded.held_rows import HeldRows
 from mainstem.log.embedded.holds import Range
 from mainstem.log.embedded.ledger import Ledger
 from mainstem.log.embedded.numbered_appends import NumberedAppends
 from mainstem.log.embedded.partition import Pending
-from mainstem.log.embedded.partition_reader import PartitionReader, Visible
+from mainstem.log.embedded.partition_reader import PartitionReader
 from mainstem.log.embedded.partition_steps import first_after, partition_steps, times_reached
 from mainstem.log.embedded.pending_blocks import pending_blocks
 from mainstem.log.embedded.retention import drop_expired
@@ -54,38 +55,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MICROSECOND = timedelta(microseconds=1)
-
-
-class EmbeddedMoment:
-    """What every partition of a topic shows at one moment."""
-
-    def __init__(self, store: TopicStore, visible: dict[int, Visible | Corrupt]) -> None:
-        self._store = store
-        self._schemas = store.schemas
-        self._visible = visible
-
-    def visible(self, partition: int) -> Visible:
-        """Raises if that partition is damaged, and of no other one."""
-        seen = self._visible[partition]
-        if isinstance(seen, Corrupt):
-            raise seen
-        return seen
-
-    def earliest(self, partition: int) -> int:
-        return self._store.readers[partition].earliest()
-
-    def latest(self, partition: int) -> int:
-        return self.visible(partition).end
-
-    def at_time(self, partition: int, at: int) -> int:
-        return self._store.readers[partition].offset_at(at, self.visible(partition))
-
-    def read(
-        self, partition: int, start: int, stop: int, columns: Sequence[str] | None, delay: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        reader = self._store.readers[partition]
-        reading = Reading(columns, delay=delay)
-        return reader.read(self._schemas, start, self.visible(partition), stop=stop, reading=reading)
 
 
 class EmbeddedTopic:
@@ -221,7 +190,11 @@ class EmbeddedTopic:
 
     def moment(self) -> EmbeddedMoment:
         self.store.refresh()
-        return EmbeddedMoment(self.store, self._log.transactions.at_one_moment(self.store.visible_or_damaged))
+        try:
+            visible = self._log.transactions.at_one_moment(self.store.visible_or_damaged)
+        except Corrupt as error:
+            visible = self.store.visible_without_ledger(error)
+        return EmbeddedMoment(self.store, visible)
 
     def _reader(self, partition: int) -> PartitionReader:
         self.store.refresh()

@@ -123,6 +123,12 @@ class PartitionReader:
                 seen = look(self._scan.state, head)
                 return seen._replace(end=head.offset, known=self._scan.state.stable_offset(reached), damage=error)
 
+    def visible_without_ledger(self, damage: Corrupt) -> Visible:
+        """What is visible where the ledger of transactions is damaged: everything, if none wrote here since it was sealed."""
+        if self.partition.published().transactions_end > (self._sealed_to() or 0):
+            raise damage
+        return self.visible()
+
     def _sealed_to(self) -> int | None:
         """Up to which offset history is sealed; None if that is not known, because the manifest is damaged."""
         with suppress(CorruptManifest):
@@ -241,19 +247,18 @@ class PartitionReader:
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
         """Batches out of the segment that holds `start`, each with the offset to go on from."""
         # The manifest is read after the state of transactions: what it does not cover, that state tells of.
-        manifest = self._manifest_for(start, visible.head)
-        if manifest is not None and start < manifest.start:
-            raise self.fell_off(start, manifest.start)
-        if manifest is not None and start < manifest.end:
-            yield from self._read_sealed(schemas, manifest, start, end, visible.hidden, reading)
-            return
+        if (manifest := self._manifest_for(start, visible.head)) is not None:
+            if start < manifest.start:
+                raise self.fell_off(start, manifest.start)
+            if start < manifest.end:
+                yield from self._read_sealed(schemas, manifest, start, end, visible.hidden, reading)
+                return
         segment, size, limit = self._segment_of(start, visible.head)
         stop = end if limit is None else min(end, limit)
         gathered = GatheredRows(self._number, schemas, reading)
         # A segment that was sealed meanwhile is still readable by its handle, but the aborted records in it may be
         # forgotten by now: then read the sealed file.
-        manifest = self._manifest_for(start, visible.head)
-        if manifest is not None and manifest.end > start:
+        if (manifest := self._manifest_for(start, visible.head)) is not None and manifest.end > start:
             raise FileNotFoundError(segment.path)
         until = visible.head.offset if limit is None else limit
         position, reached = self._place_of(segment, start, size)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count as counter
 from random import randrange
+from typing import TypeVar
 
 from mainstem.clock import Clock
 from mainstem.errors import (
@@ -34,6 +35,8 @@ from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import NO_TIME
 
 SETTINGS = "topic.json"
+
+T = TypeVar("T")
 
 
 def encode_settings(settings: TopicSettings, id: str) -> bytes:
@@ -217,7 +220,11 @@ class TopicStore:
 
     def visible_or_damaged(self, moment: Decisions) -> dict[int, Visible | Corrupt]:
         """The same; of a partition that is damaged, why nothing can be read."""
-        return {number: _visible(reader, moment) for number, reader in enumerate(self.readers)}
+        return {number: _or_damage(reader.visible, moment) for number, reader in enumerate(self.readers)}
+
+    def visible_without_ledger(self, damage: Corrupt) -> dict[int, Visible | Corrupt]:
+        """The same where the ledger of transactions itself is damaged."""
+        return {number: _or_damage(reader.visible_without_ledger, damage) for number, reader in enumerate(self.readers)}
 
     # Appending
 
@@ -267,8 +274,8 @@ class TopicStore:
         return incomplete
 
 
-def _visible(reader: PartitionReader, moment: Decisions) -> Visible | Corrupt:
+def _or_damage(look: Callable[[T], Visible], at: T) -> Visible | Corrupt:
     try:
-        return reader.visible(moment)
+        return look(at)
     except Corrupt as error:
         return error
