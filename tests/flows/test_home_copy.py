@@ -5,12 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import mainstem
-from mainstem.errors import Invalid, Unavailable
+from mainstem.errors import Corrupt, Invalid, Unavailable
 from mainstem.flows.home_copy import copy_home
 from mainstem.log_on_spark.batch_gate import BatchGate
+from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.log_on_spark.flow_store import FlowStore
 
 COPIES = 3
@@ -116,6 +118,11 @@ def test_other_files_of_the_home_and_its_archive_are_copied(tmp_path):
         assert copy.topic("here").settings.archive == str(tmp_path / "copy" / "archive")
 
 
+def look_at_everything(stem):
+    _ = (stem.topic("numbers"), stem.topic("left").to_arrow(), stem.view("totals").to_arrow())
+    FlowStore(stem.home, "totals").read()
+
+
 @pytest.mark.parametrize("target", ["home", "home/inside", ".", "full"])
 def test_a_copy_wants_a_directory_of_its_own(shop, tmp_path, target):
     (tmp_path / "full").mkdir()
@@ -144,6 +151,36 @@ def test_a_damaged_partition_does_not_keep_the_others_from_being_copied(shop, tm
     with mainstem.open(tmp_path / "copy", upkeep="manual") as copy:
         assert copy.topic("left").to_arrow().num_rows == 1
         assert [problem.first_offset for problem in copy.topic("numbers").verify().problems] == [0]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "topics/numbers/topic.json",
+        "ledgers/transactions/0/*.blocks",
+        "views/totals/view.json",
+        "flows/totals/flow.json",
+    ],
+)
+def test_damage_of_a_whole_topic_view_or_ledger_does_not_keep_the_rest_from_being_copied(shop, tmp_path, path):
+    with shop.transaction() as transaction:
+        transaction.append(shop.topic("left"), [{"account": 1, "amount": 5}])
+    shop.topic("latest").append([{"key": 1, "n": 1}])
+    run = FlowRun("totals", epoch=1)
+    totals = mainstem.View.writer(shop.view("totals", key="n"), run, pa.schema({"n": pa.int64()}))
+    totals.apply(pa.table({"n": [1]}), Batch(0, run))
+    totals.close()
+    FlowStore(shop.home, "totals").begin(1)
+    shop.close()
+    (file,) = (tmp_path / "home").glob(path)
+    file.write_bytes(file.read_bytes()[:-3])
+    with mainstem.open(tmp_path / "home", upkeep="manual") as damaged:
+        damaged.copy_to(tmp_path / "copy")
+    with mainstem.open(tmp_path / "copy", upkeep="manual") as copy:
+        assert copy.topic("latest").to_arrow().num_rows == 1
+        assert copy.topics() == ["latest", "left", "numbers", "right"]
+        with pytest.raises(Corrupt):
+            look_at_everything(copy)
 
 
 # A flow that another process runs

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mainstem.errors import Invalid
+from mainstem.errors import Corrupt, Invalid
 from mainstem.log.embedded.embedded_log import REAL_FILES, EmbeddedLog
 from mainstem.log.embedded.home import unavailable
 from mainstem.log.embedded.log_copy import LogCopy
@@ -72,7 +72,10 @@ def copy_home(stem: Mainstem, target: str | os.PathLike[str], step: Callable[[st
             size += flow.bytes
         for view in views:
             step(f"view {view}")
-            size += ViewFolder(stem.home, view).copy_to(path)
+            try:
+                size += ViewFolder(stem.home, view).copy_to(path)
+            except Corrupt:
+                size += copy_tree(f"{stem.home}/views/{view}", f"{path}/views/{view}")
         step("other files")
         size += copy_tree(stem.home, path, left_out=KNOWN)
         if log is not None:
@@ -113,7 +116,9 @@ def _places(stem: Mainstem) -> list[str]:
     if stem.view_place.address is not None:
         found.append(f"views: {stem.view_place.address}")
     for name in stem.log.topic_names() if isinstance(stem.log, EmbeddedLog) else ():
-        archive = stem.log.open_topic(name).settings.archive
+        archive = None
+        with suppress(Corrupt):
+            archive = stem.log.open_topic(name).settings.archive
         if archive is not None and not archive.startswith(f"{stem.home}/"):
             found.append(f'the archive of topic "{name}": {archive}')
     return found

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
-from mainstem.errors import Unavailable
+from mainstem.errors import Corrupt, Unavailable
 from mainstem.log.embedded.embedded_log import REAL_FILES
 from mainstem.log.embedded.files import copy_file
 from mainstem.log_on_spark.batch_gate import BEGUN, GATE, BatchGate
@@ -37,7 +38,7 @@ class FlowCopy:
         """Inside, the flow does no batch."""
         with ExitStack() as stack:
             for version in self._versions():
-                facts = self._store.of_version(version)
+                facts = self._facts(version)
                 self._epochs[version] = facts.get("epoch", 0)
                 gate = BatchGate(self._store.checkpoint(version), self._epochs[version])
                 stack.enter_context(gate.closed())
@@ -48,7 +49,7 @@ class FlowCopy:
 
     def check_held(self) -> None:
         """Raise `Unavailable` if another run began meanwhile: it has a gate of its own, which was not closed."""
-        if any(self._store.of_version(version).get("epoch", 0) != epoch for version, epoch in self._epochs.items()):
+        if any(self._facts(version).get("epoch", 0) != epoch for version, epoch in self._epochs.items()):
             raise Unavailable(
                 f'flow "{self.name}" was started again while the home was copied',
                 detail="Its checkpoint and its sink may have been copied from different batches.",
@@ -57,9 +58,15 @@ class FlowCopy:
 
     def copy(self) -> None:
         """Copy the checkpoint of each version, and what is known of the flow; inside of `held`."""
+        os.makedirs(self._target.folder, mode=0o700, exist_ok=True)
         for version in self._versions():
             self._copy_checkpoint(version)
-        known = self._store.read()
+        try:
+            known = self._store.read()
+        except Corrupt:
+            # As much damaged there as it is here.
+            self.bytes += copy_file(REAL_FILES, f"{self._store.folder}/flow.json", f"{self._target.folder}/flow.json")
+            return
         # The processes that run them here do not run them there.
         ended = {"ended": {"state": "stopped", "error": []}}
         runs = {number: run if "ended" in run else run | ended for number, run in known.get("runs", {}).items()}
@@ -72,10 +79,15 @@ class FlowCopy:
             checkpoint = self._store.checkpoint(version)
             if is_elsewhere(checkpoint):
                 found.append(f'the checkpoint of flow "{self.name}": {pointed_to(checkpoint)}')
-            folder = self._store.of_version(version).get("folder")
+            folder = self._facts(version).get("folder")
             if folder and not folder.startswith(f"{self._store.home}/"):
                 found.append(f'the files of flow "{self.name}": {folder}')
         return found
+
+    def _facts(self, version: int) -> dict[str, Any]:
+        with suppress(Corrupt):
+            return self._store.of_version(version)
+        return {}
 
     def _versions(self) -> list[int]:
         names = os.listdir(self._store.folder)

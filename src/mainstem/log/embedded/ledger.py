@@ -67,9 +67,9 @@ class Ledger(Generic[S]):
             # The partition itself never rolls: the ledger does, so that a snapshot comes first.
             files, f"{folder}/0", self._heads, 0, clock, title=title, segment_bytes_max=1 << 62,
         )  # fmt: skip
-        if (damage := self._partition.damage()) is not None:
+        if (damage := self.partition.damage()) is not None:
             # A decision that is lost would be made again, otherwise: nothing is decided by a part of a ledger.
-            self._partition.close()
+            self.partition.close()
             self._heads.close()
             raise damage
         self._new_state = new_state

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
-from mainstem.errors import Corrupt
+from mainstem.errors import Corrupt, TopicNotFound
 from mainstem.log.embedded.active_segment import SegmentName, published_segments, segments_in
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.files import copy_file, read_file, replace_file
@@ -62,7 +62,7 @@ class LogCopy:
         """Copy what is sealed now; nobody is kept waiting."""
         for name in self._log.topic_names():
             # Dropped, compacted or deleted meanwhile: the last step copies what takes its place.
-            with suppress(FileNotFoundError, Corrupt):
+            with suppress(FileNotFoundError, TopicNotFound, Corrupt):
                 for number in range(self._log.open_topic(name).settings.partitions):
                     self._copy_sealed(f"{self._home}/topics/{name}/{number}")
 
@@ -71,23 +71,27 @@ class LogCopy:
         """Inside, nothing is sealed, compacted, dropped or deleted, in any process."""
         with ExitStack() as stack:
             stack.enter_context(self._log.home.locked())
-            for name in self._log.topic_names():
-                for partition in self._log.open_topic(name).store.partitions:
+            for store in self._stores():
+                for partition in store.partitions:
                     stack.enter_context(partition.lock.awaited(UPKEEP))
             yield
 
     def copy(self) -> None:
         """Copy all of it as it is at one moment; inside of `still`."""
-        with self._log.transactions.still():
+        with self._no_decisions():
             captured = [self._ledger(folder) for folder in self._ledger_folders()]
-            topics = [self._log.open_topic(name).store for name in self._log.topic_names()]
+            topics = self._stores()
             captured += [_Captured(store.folder, [_end_of(it) for it in store.partitions]) for store in topics]
         for each in captured:
             self._copy_captured(each)
         for store in topics:
             self._copy_settings(store)
-            self._copy_holds(store.folder)
-        self._remove_unnamed({each.folder for each in captured})
+            self._copy_tree(f"{store.folder}/holds")
+        opened = {store.name for store in topics}
+        for name in self._log.topic_names():
+            if name not in opened:
+                self._copy_tree(f"{self._home}/topics/{name}")
+        self._remove_unnamed(set(self._log.topic_names()))
 
     def finish(self) -> None:
         """Make a home of what was copied; the last thing to be done."""
@@ -103,11 +107,28 @@ class LogCopy:
                 # Indexes are made again when a partition is opened.
                 with suppress(Corrupt):
                     copied.open_topic(name)
-            copied.transactions.abort_undecided()
+            with suppress(Corrupt):
+                copied.transactions.abort_undecided()
         finally:
             copied.close()
 
     # What there is at one moment
+
+    def _stores(self) -> list[TopicStore]:
+        """The topics that can be opened; one that is damaged as a whole is copied file by file."""
+        found = []
+        for name in self._log.topic_names():
+            with suppress(Corrupt):
+                found.append(self._log.open_topic(name).store)
+        return found
+
+    @contextmanager
+    def _no_decisions(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            # Damaged, nothing can be decided.
+            with suppress(Corrupt):
+                stack.enter_context(self._log.transactions.still())
+            yield
 
     def _ledger_folders(self) -> Iterator[str]:
         parents = [f"{self._home}/ledgers"]
@@ -202,18 +223,18 @@ class LogCopy:
             self._copy(f"{store.folder}/{SETTINGS}")
         self._files.sync_directory(os.path.dirname(path))
 
-    def _copy_holds(self, folder: str) -> None:
-        for inside, _, names in os.walk(f"{folder}/holds"):
+    def _copy_tree(self, folder: str) -> None:
+        for inside, _, names in os.walk(folder):
             self._files.make_directory(self._in_target(inside))
             for name in names:
-                with suppress(FileNotFoundError):  # let go meanwhile
+                with suppress(FileNotFoundError):  # a hold that was let go meanwhile
                     self._copy(f"{inside}/{name}")
 
-    def _remove_unnamed(self, folders: set[str]) -> None:
+    def _remove_unnamed(self, topics: set[str]) -> None:
         """Sealed files that were compacted or dropped, and topics that were deleted, since their history was copied."""
         parent = f"{self._target}/topics"
         for name in self._files.list(parent) if self._files.exists(parent) else []:
-            if f"{self._home}/topics/{name}" not in folders:
+            if name not in topics:
                 shutil.rmtree(f"{parent}/{name}")
                 continue
             for number in filter(str.isdigit, self._files.list(f"{parent}/{name}")):
