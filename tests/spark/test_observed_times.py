@@ -6,7 +6,14 @@ import pytest
 
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import NO_TIME
-from mainstem.log_on_spark.observed_times import ObservedTimes, as_offset, known_watermark, times_in
+from mainstem.log_on_spark.observed_times import (
+    ObservedTimes,
+    as_offset,
+    is_silent,
+    known_watermark,
+    lowest_beside,
+    times_in,
+)
 
 MINUTE = 60_000_000
 TOPIC = TopicSettings.of("orders", schema="at TIMESTAMP", event_time="at", partitions=2, idle_after="1 minute")
@@ -58,3 +65,15 @@ def test_times_go_into_an_offset_and_back() -> None:
 )
 def test_the_watermark_is_the_lowest_of_partitions_that_are_not_idle(times: dict, watermark: int) -> None:
     assert known_watermark(times, TOPIC, 10) == watermark
+
+
+def test_a_silent_input_goes_by_those_beside_it() -> None:
+    idle = {"after": MINUTE, "beside": [["orders", 0], ["clicks.eu", 0]]}
+    times = {0: (5, 0), 1: (5, MINUTE)}
+    assert [is_silent(times, at, idle) for at in (MINUTE, 2 * MINUTE, 2 * MINUTE + 1)] == [False, False, True]
+    # Nothing is known of an input without records.
+    assert not is_silent({}, 9 * MINUTE, idle)
+    reached = [({"topic": "users"}, 1), ({"topic": "orders"}, 30), ({"topics": {"clicks.eu": {}, "clicks.us": {}}}, 20)]
+    assert lowest_beside(reached, idle) == 20
+    assert lowest_beside([({"topic": "orders"}, None)], idle) == NO_TIME
+    assert lowest_beside([({"topic": "users"}, 1)], idle) == NO_TIME

@@ -6,8 +6,18 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from mainstem.errors import Invalid, InvalidRows
-from mainstem.operators import Process, dedupe, late_rows, on_time_rows, process, tumbling, windowed
-from mainstem.testing import TestResults, TestStream
+from mainstem.operators import (
+    Process,
+    aggregate,
+    dedupe,
+    late_rows,
+    on_time_rows,
+    process,
+    table,
+    tumbling,
+    windowed,
+)
+from mainstem.testing import TestResults, TestStream, TestStreams
 from tests.operators.visits import Visits, at
 
 STREAM = TestStream("n INT, at TIMESTAMP", event_time="at")
@@ -174,3 +184,35 @@ def test_a_key_may_have_a_name_that_late_rows_have_too():
     ):
         [late] = script.run(operator).late
         assert (late["offset_"], late["offset"]) == ("news", 0)
+
+
+def test_a_row_says_which_change_it_is():
+    stock = TestStream("item STRING, pieces INT").rows([{"item": "pen", "pieces": 3}, {"item": "ink", "pieces": 1}])
+
+    def kept(rows):
+        return table(rows, key="item")
+
+    deleted = stock.rows([{"item": "pen", "pieces": 3, "record": {"change": "delete"}}])
+    assert deleted.run(kept).latest("item") == stock.delete([{"item": "pen"}]).run(kept).latest("item")
+    assert [row["item"] for row in deleted.run(kept).latest("item")] == ["ink"]
+    streams = TestStreams(stock=stock).rows("stock", [{"item": "pen", "pieces": 3}]).delete("stock", [{"item": "pen"}])
+    assert streams.run(lambda stock: table(stock, key="item")).latest("item") == []
+    with pytest.raises(InvalidRows, match=r"record\.change is .remove."):
+        stock.rows([{"item": "pen", "record": {"change": "remove"}}])
+
+
+def test_zero_is_one_key_with_either_sign_and_so_is_nan():
+    levels = [0.0, -0.0, float("nan"), float("nan"), 1.0]
+    script = TestStream("level DOUBLE").rows([{"level": level} for level in levels]).kill()
+    counted = script.run(lambda rows: aggregate(table(rows, key="level"), aggregates=["count(*) AS levels"]))
+    assert counted.rows[-1] == {"levels": 3}
+
+
+def test_a_stream_without_time_holds_nobody_back():
+    streams = TestStreams(names=TestStream("n INT, name STRING"), scores=STREAM)
+    streams = streams.rows("names", [{"n": 1, "name": "ada"}]).rows("scores", [{"n": 1, "at": at(1)}])
+
+    def counted(names, scores):
+        return windowed(scores, tumbling("1 minute"), aggregates=["count(*) AS n"])
+
+    assert len(streams.watermark("scores", at(5)).run(counted).rows) == 1

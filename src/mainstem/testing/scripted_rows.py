@@ -195,12 +195,16 @@ def _taken(rows: pa.Table, source: str) -> pa.ChunkedArray:
 def _check_same(first: Step, second: Step, stage: str) -> None:
     for part in ("output", "put", "gone", "late", "counts"):
         one, other = getattr(first, part), getattr(second, part)
-        if one != other:
+        # As text where they differ: NaN is not equal to itself.
+        if one != other and str(_listed(one)) != str(_listed(other)):
             raise AssertionError(
                 f'stage "{stage}" did a batch twice from the same state and gave something else: {part} was '
-                f"{one.to_pylist() if isinstance(one, pa.Table) else one}, then "
-                f"{other.to_pylist() if isinstance(other, pa.Table) else other}"
+                f"{_listed(one)}, then {_listed(other)}"
             )
+
+
+def _listed(part: Any) -> Any:
+    return part.to_pylist() if isinstance(part, pa.Table) else part
 
 
 def _prepared(spec: StageSpec, inputs: Sequence[pa.Table]) -> pa.Table:

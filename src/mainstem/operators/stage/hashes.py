@@ -55,6 +55,9 @@ def key_hashes(columns: list[pa.ChunkedArray], count: int, salt: str) -> Int64Ar
     found = np.full(count, text_hash(salt), np.int64)
     for column in columns:
         whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        if pa.types.is_floating(whole.type):
+            # For Spark, as for SQL, 0.0 and -0.0 are one number; the sum with zero is the positive one.
+            whole = pc.add(whole, pa.scalar(0.0, whole.type))
         if pa.types.is_nested(whole.type):
             hashes = np.array([text_hash(f"{salt}{value!r}") for value in whole.to_pylist()], np.int64)
         else:

@@ -51,15 +51,13 @@ def list_flows(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
         if as_json:
             print_json([json_entry(it, _to_json) for it in found])
             return
-        show_table(
-            [
-                Column("flow", style="bold"), Column("state"), Column("pid", "right"), Column("into"),
-                Column("batch", "right"), Column("last batch"), Column("took", "right"), *LAG_COLUMNS,
-                Column("waits for"),
-            ],
-            (table_row(it, _list_row) for it in found),
-            empty="no flows yet",
-        )  # fmt: skip
+        columns = [
+            Column("flow", style="bold"), Column("state"), Column("pid", "right"), Column("into"),
+            Column("batch", "right"), Column("last batch"), Column("took", "right"), *LAG_COLUMNS,
+        ]  # fmt: skip
+        if any(not isinstance(it, Unreadable) and it.waits for it in found):
+            columns.append(Column("waits for"))
+        show_table(columns, (table_row(it, _list_row)[: len(columns)] for it in found), empty="no flows yet")
 
 
 def _list_row(it: FlowFacts) -> list[str]:
