@@ -1,9 +1,9 @@
 """FlowCut: where the next batch of a flow ends in all partitions of all its sources, so that no transaction is half in it.
 
 Each source has its own limits, by rows, bytes and event time (`batch_cut`). Below them the batch ends at the greatest ends
-that cut no transaction. If that leaves nothing, it goes on to the first ones behind, as long as the rows up to there are no
-more bytes than a batch may have. If they are more, the batch ends at its limits all the same, so that the flow goes on, and
-which transactions were cut is noted. If they wait for a transaction that is not decided, so does the flow.
+that cut no transaction. If that leaves little or nothing, it goes on to the first ones behind, as long as the rows up to there
+are no more bytes than a batch may have. If they are more, the batch ends at its limits all the same, so that the flow goes on,
+and which transactions were cut is noted. If they wait for a transaction that is not decided, so does the flow.
 
 How far partitions can be read is looked at before the transactions are: of what could be read then, all parts were written.
 """
@@ -11,6 +11,7 @@ How far partitions can be read is looked at before the transactions are: of what
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -132,40 +133,89 @@ class FlowCut:
         torn = cut.torn(limits)
         if not torn:
             return _Found(limits)
-        found = cut.below(limits)
-        if found != starts and any(part.aligned for part in parts.values()):
+        below = cut.below(limits)
+        if below != starts and any(part.aligned for part in parts.values()):
             # Event times are read only where they can make a difference.
-            found = TransactionCut(starts, spans, _reached(parts, starts, limits)).below(limits)
-        return _Found(found) if found != starts else self._forward(parts, starts, limits, torn)
+            below = TransactionCut(starts, spans, _reached(parts, starts, limits)).below(limits)
+        if 2 * _rows(starts, below) >= _rows(starts, limits):
+            return _Found(below)
+        # Limits of a few large steps may lie far apart: what is left below them may be next to nothing.
+        return self._forward(parts, starts, limits, below, torn)
 
     def _forward(
-        self, parts: Mapping[int, SourcePart], starts: dict[Place, int], limits: dict[Place, int], torn: list[int]
-    ) -> _Found:
-        """The first ends behind the limits that cut no transaction; the limits, if they are too far away."""
+        self, parts: Mapping[int, SourcePart], starts: dict[Place, int], limits: dict[Place, int], below: dict[Place, int],
+        torn: list[int],
+    ) -> _Found:  # fmt: skip
+        """The first ends behind the limits that cut no transaction, or behind some offset before them if that is too much.
+
+        If there are none, those below the limits; and if nothing is there either, the limits or, for a transaction that is
+        not decided, the starts.
+        """
         stable = {
             (leaf, *lane): max(end, part.begin(lane)) for leaf, part in parts.items() for lane, end in part.ends.items()
         }
         rows_max = sum(self._limits[leaf].rows_together(part) for leaf, part in parts.items())
-        known = limits
-        while True:
-            spans = _spans(parts, starts, known)
-            assert spans is not None
-            furthest = {place: min(end, starts[place] + rows_max) for place, end in stable.items()}
-            try:
-                found = TransactionCut(starts, spans).smallest(stable, rows_max)
-                if any(part.aligned for part in parts.values()):
-                    reached = _reached(parts, starts, furthest)
-                    found = TransactionCut(starts, spans, reached).smallest(stable, rows_max)
-            except TooLarge:
+        ahead = _Ahead(parts, starts, limits, stable, rows_max)
+        try:
+            return _Found(ahead.above(limits))
+        except (TooLarge, Unstable) as error:
+            if below != starts:
+                return _Found(below)
+            large = isinstance(error, TooLarge)
+        seeds = limits
+        while large and _rows(starts, seeds) > len(seeds):
+            seeds = {place: start + (seeds[place] - start) // 4 for place, start in starts.items()}
+            with suppress(TooLarge, Unstable):
+                return _Found(ahead.above(seeds))
+        try:
+            return _Found(ahead.above(None))
+        except TooLarge:
+            return _Found(limits, torn=torn)
+        except Unstable:
+            if _rows(starts, stable) > rows_max:
                 return _Found(limits, torn=torn)
-            except Unstable:
-                if sum(stable.values()) - sum(starts.values()) > rows_max:
-                    return _Found(limits, torn=torn)
-                return _Found(starts, held=_holders(parts, stable))
-            if all(end <= known[place] for place, end in found.items()):
-                return _Found(found)
+            return _Found(starts, held=_holders(parts, stable))
+
+
+class _Ahead:
+    """Ends behind the limits of a batch. What lies there is looked at as far as it is needed."""
+
+    def __init__(
+        self, parts: Mapping[int, SourcePart], starts: dict[Place, int], limits: dict[Place, int],
+        stable: dict[Place, int], rows_max: int,
+    ) -> None:  # fmt: skip
+        self._parts, self._starts, self._stable, self._rows_max = parts, starts, stable, rows_max
+        self._known = limits
+        self._spans = _spans(parts, starts, limits)
+        self._times: dict[Place, Reached] | None = None
+
+    def above(self, seeds: dict[Place, int] | None) -> dict[Place, int]:
+        """The smallest consistent ends behind the seeds; without seeds, those with the fewest rows."""
+        while True:
+            found = self._closed(seeds, None)
+            if any(part.aligned for part in self._parts.values()):
+                if self._times is None:
+                    furthest = {
+                        place: min(end, self._starts[place] + self._rows_max) for place, end in self._stable.items()
+                    }
+                    self._times = _reached(self._parts, self._starts, furthest)
+                found = self._closed(seeds, self._times)
+            if all(end <= self._known[place] for place, end in found.items()):
+                return found
             # What was not looked at so far may be cut there.
-            known = {place: max(end, known[place]) for place, end in found.items()}
+            self._known = {place: max(end, self._known[place]) for place, end in found.items()}
+            self._spans = _spans(self._parts, self._starts, self._known)
+
+    def _closed(self, seeds: dict[Place, int] | None, times: dict[Place, Reached] | None) -> dict[Place, int]:
+        assert self._spans is not None
+        cut = TransactionCut(self._starts, self._spans, times)
+        if seeds is None:
+            return cut.smallest(self._stable, self._rows_max)
+        return cut.above(seeds, self._stable, self._rows_max)
+
+
+def _rows(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> int:
+    return sum(ends.values()) - sum(starts.values())
 
 
 @dataclass(frozen=True)
