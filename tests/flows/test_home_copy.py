@@ -11,7 +11,11 @@ import pytest
 import mainstem
 from mainstem.errors import Corrupt, Invalid, Unavailable
 from mainstem.flows.home_copy import copy_home
+from mainstem.log.embedded import log_copy
+from mainstem.log.embedded.log_copy import LogCopy
+from mainstem.log.embedded.partition_lock import UPKEEP, WRITE
 from mainstem.log_on_spark.batch_gate import BatchGate
+from mainstem.log_on_spark.flow_copy import FlowCopy
 from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.log_on_spark.flow_store import FlowStore
 
@@ -72,6 +76,47 @@ def test_a_home_that_another_process_uses_is_copied_as_of_one_moment(shop, live,
 @pytest.mark.long
 def test_thirty_copies_of_a_home_that_another_process_uses_are_as_of_one_moment(shop, live, tmp_path):
     check_copies(shop, live, tmp_path, 30)
+
+
+TRY_LOCK = (
+    "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(sys.argv[2]))"
+)
+
+
+def is_locked(path, byte):
+    """Whether another process would have to wait for a lock."""
+    tried = subprocess.run([sys.executable, "-c", TRY_LOCK, path, str(byte)], capture_output=True)
+    return b"BlockingIOError" in tried.stderr
+
+
+def test_no_batch_is_done_nothing_is_sealed_and_nothing_decided_while_it_is_copied(shop, tmp_path, monkeypatch):
+    store = FlowStore(shop.home, "totals")
+    store.begin(1)
+    os.makedirs(store.checkpoint(1))
+    seen = {}
+
+    def look(place, name, path, byte):
+        plain = getattr(place, name)
+
+        def looked(*given):
+            seen.setdefault(name, is_locked(f"{shop.home}/{path}", byte))
+            return plain(*given)
+
+        monkeypatch.setattr(place, name, looked)
+
+    look(FlowCopy, "copy", "flows/totals/v1/gate", WRITE)
+    look(LogCopy, "_copy_captured", "topics/left/1/tail", UPKEEP)
+    look(log_copy, "_end_of", "ledgers/transactions/0/tail", WRITE)
+    shop.copy_to(tmp_path / "copy")
+    assert seen == {"copy": True, "_end_of": True, "_copy_captured": True}
+    # Appends go on, and afterwards all else.
+    assert not is_locked(f"{shop.home}/topics/left/1/tail", WRITE)
+    for path, byte in (
+        ("flows/totals/v1/gate", WRITE),
+        ("topics/left/1/tail", UPKEEP),
+        ("ledgers/transactions/0/tail", WRITE),
+    ):
+        assert not is_locked(f"{shop.home}/{path}", byte)
 
 
 def test_an_undecided_transaction_is_whole_in_the_home_and_aborted_in_the_copy(shop, tmp_path):
