@@ -23,7 +23,7 @@ class NaiveValidity:
         self.waiting += rows
         ready = [row for row in self.waiting if row.watermark < clock.watermark]
         self.waiting = [row for row in self.waiting if row.watermark >= clock.watermark]
-        for row in sorted(ready, key=lambda row: (row.watermark, row.position)):
+        for row in sorted(ready, key=lambda row: (row.watermark, row.time, row.position)):
             put += self.advance(row.key, row.watermark)
             put += self.divide(row, clock.now)
         for key in list(self.windows):

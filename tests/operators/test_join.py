@@ -48,7 +48,7 @@ def up_to(streams: TestStreams, minute: int) -> TestStreams:
 
 
 def test_a_partner_that_is_late_takes_back_what_was_shown_alone() -> None:
-    script = up_to(STREAMS.rows("shown", [shown("a", 0)]), 10).rows("clicks", [clicked("a", 5)])
+    script = up_to(STREAMS.rows("shown", [shown("a", 0)]), 11).rows("clicks", [clicked("a", 5)])
     results = script.run(joined(how="left", lateness="1 minute"))
     assert told(results.changes) == [("insert", "a", 0, None), ("delete", "a", 0, None), ("insert", "a", 0, 5)]
     assert results.late == []
@@ -65,6 +65,11 @@ def test_a_partner_beyond_the_lateness_is_told_with_the_row_it_would_have_met() 
     assert (late["reason"], late["missed_time"].minute) == ("too late to meet this row", 0)
     assert (late["missed_partition"], late["missed_offset"]) == (0, 1)
     assert results.counts == {"too_late": 1}
+
+
+def test_a_partner_at_the_very_end_is_not_late_when_the_watermark_stands_there() -> None:
+    script = up_to(STREAMS.rows("shown", [shown("a", 0)]), 10).rows("clicks", [clicked("a", 10)])
+    assert told(up_to(script, 30).run(joined(how="left")).changes) == [("insert", "a", 0, 10)]
 
 
 def test_a_row_too_late_for_everybody_takes_no_part() -> None:

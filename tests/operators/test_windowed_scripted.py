@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mainstem.errors import Invalid
-from mainstem.operators import each_row, everything, hopping, sessions, tumbling, windowed
-from mainstem.testing import TestStream
+from mainstem.operators import dedupe, each_row, everything, hopping, join, sessions, table, tumbling, windowed
+from mainstem.testing import TestStream, TestStreams
 
 SCORES = TestStream("team STRING, score INT, at TIMESTAMP", event_time="at")
 
@@ -67,6 +67,44 @@ def test_windows_over_windows_are_by_their_last_moment() -> None:
 
     assert sorted((row["window"]["end"], row["total"]) for row in results.rows) == [(noon(10), 8), (noon(20), 1)]
     assert set(results.state_rows.values()) == {0}
+
+
+def test_windows_over_windows_do_not_depend_on_how_batches_are_cut() -> None:
+    script = TestStream("score INT, at TIMESTAMP", event_time="at", delay="0 seconds")
+    for points, at in ((1, "12:00:05"), (1, "12:01:30"), (2, "12:00:06")):
+        script = script.rows([{"score": points, "at": f"2026-01-01 {at}"}])
+
+    def minutes(rows: Any) -> Any:
+        tens = windowed(
+            rows, tumbling("10 seconds"), aggregates="sum(score) AS ten", lateness="100 seconds", results="discard"
+        )
+        return windowed(tens, tumbling("60 seconds"), aggregates="sum(ten) AS total")
+
+    for batches in ("scripted", "single rows", "one"):
+        results = script.watermark("2026-01-02").run(minutes, batches=batches)
+        assert [row["total"] for row in results.rows] == [1, 1]
+        assert [(row["total"], row["reason"]) for row in results.late] == [(2, "too late")]
+
+
+def test_rows_that_take_others_back_are_not_counted_as_rows() -> None:
+    streams = TestStreams(
+        red=TestStream("team STRING, at TIMESTAMP", event_time="at"),
+        blue=TestStream("team STRING, blue_at TIMESTAMP", event_time="blue_at"),
+    )
+    streams = streams.rows("red", [{"team": "red", "at": "2026-01-01"}])
+
+    def counted(rows: Any) -> Any:
+        return windowed(rows, tumbling("1 minute"), aggregates="count(*) AS rows")
+
+    def alone(red: Any, blue: Any) -> Any:
+        return join(red, blue, on="team", within="1 minute", how="left", lateness="1 minute")
+
+    with pytest.raises(Invalid, match="windowed is given a table that changes"):
+        streams.run(lambda red, blue: counted(table(red, key="team")))
+    with pytest.raises(Invalid, match="windowed is given rows of which some take earlier ones back"):
+        streams.run(lambda red, blue: counted(alone(red, blue)))
+    with pytest.raises(Invalid, match="dedupe is given rows of which some take earlier ones back"):
+        streams.run(lambda red, blue: dedupe(alone(red, blue), by="team", within="1 minute"))
 
 
 def test_windows_that_are_shown_again_are_not_counted_again() -> None:

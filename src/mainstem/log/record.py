@@ -24,6 +24,7 @@ __all__ = [
     "CHANGE",
     "CHANGES",
     "CHANGING_MARK",
+    "CORRECTED_MARK",
     "EVENT_TIME_MARK",
     "HEADERS",
     "RECORD",
@@ -48,6 +49,8 @@ RECORD_MARK = {b"mainstem.record": b"1"}
 EVENT_TIME_MARK = {b"mainstem.event_time": b"1"}
 # On a `record` beside its own mark: the rows are those of a table that changes, put in and taken away again.
 CHANGING_MARK = {b"mainstem.changing": b"1"}
+# The same, on rows of a stream: some of them take an earlier one back.
+CORRECTED_MARK = {b"mainstem.corrected": b"1"}
 
 # A block rarely has more rows; for more the arrays are made anew, in powers of two.
 _CACHED_ROWS_MIN = 65_536

@@ -17,6 +17,7 @@ from mainstem.operators.stage.frame_columns import (
     Shown,
     by_names,
     check_column,
+    check_lasting,
     check_record,
     columns_of,
     event_time_of,
@@ -69,6 +70,7 @@ def _planned(
         check_column(on, schema, "dedupe")
     names = by_names(by, schema, "dedupe")
     check_record(schema, "dedupe")
+    check_lasting(rows, schema, "dedupe")
     time = on or event_time_of(schema, "dedupe")
     keyed = KeyedRows(schema, names, time)
     record = record_field(schema)

@@ -75,6 +75,7 @@ class DedupeEngine:
         counts = {"duplicates": len(decided) - len(kept), "too_late": int((late | timeless).sum())}
         return Step(
             output=self._output(found),
+            own=numbers(found, "watermark"),
             put=self._put(found, clock),
             gone=state.due(clock).select(["group", "item"]),
             late=self._late(rows, timeless, late),

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from mainstem.durations import Duration, duration_us, show_duration, show_span
 from mainstem.errors import Invalid
-from mainstem.log.record import RECORD_MARK
+from mainstem.log.record import CORRECTED_MARK, RECORD_MARK
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.log_on_spark.build import Build, current_build
 from mainstem.log_on_spark.flow_plan import leaves_in, stages_in
@@ -166,7 +166,8 @@ def _planned(
     )
     columns = [Shown(f"left.{field.name}", field) for field in facts.fields]
     columns += [Shown(f"right.{field.name}", _plain(field)) for field in versions.fields if field.name not in shared]
-    return spec, [*columns, Shown("version", pa.field("version", VERSION)), Shown("record", _RECORD)]
+    record = _RECORD.with_metadata({**RECORD_MARK, **CORRECTED_MARK}) if corrections == "re-emit" else _RECORD
+    return spec, [*columns, Shown("version", pa.field("version", VERSION)), Shown("record", record)]
 
 
 def _parameters(

@@ -62,7 +62,7 @@ def join(
     ... )
     >>> streams = streams.rows("shown", [{"ad": name, "shown_at": "2026-01-01 12:00"} for name in ("a", "b")])
     >>> streams = streams.rows("clicks", [{"ad": "a", "clicked_at": "2026-01-01 12:03"}])
-    >>> streams = streams.watermark("shown", "2026-01-01 12:10").watermark("clicks", "2026-01-01 12:10")
+    >>> streams = streams.watermark("shown", "2026-01-01 12:11").watermark("clicks", "2026-01-01 12:11")
     >>> results = streams.run(lambda shown, clicks: join(shown, clicks, on="ad", within="10 minutes", how="left"))
     >>> [(row["ad"], row["clicked_at"] and row["clicked_at"].minute) for row in results.rows]
     [('a', 3), ('b', None)]

@@ -147,7 +147,7 @@ class ScriptedRows:
             self._note(step, spec)
             state.apply(step)
             after = batch.clock.earlier(spec.behind)
-            given.append(ScriptedBatch(shown(step.output, 0, offset, after), after, batch.killed))
+            given.append(ScriptedBatch(shown(step, 0, offset, batch.clock, spec.behind), after, batch.killed))
             offset += step.output.num_rows
         self.run.state_rows[called] = state.rows.num_rows
         return ScriptedRows(stage_schema(spec.engine), given, self.run)

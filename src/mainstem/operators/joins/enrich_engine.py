@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mainstem.operators.joins.enrich_results import EnrichResults
+from mainstem.operators.joins.enrich_results import EnrichResults, Part
 from mainstem.operators.joins.join_results import JoinLate, in_order
 from mainstem.operators.joins.join_terms import LEFT, RIGHT
 from mainstem.operators.joins.pairing import dense_keys, shifted
@@ -78,7 +78,7 @@ class EnrichEngine(TwoSided):
         batch = _Batch(self, state, rows.filter(pa.array(reasons == "")), clock)
         counts = {"late": int((reasons == "")[_late_versions(rows)].sum()), "too_late": late.num_rows}
         counted = {what: count for what, count in counts.items() if count}
-        return Step(batch.output(), batch.put(), batch.gone(), late, counted)
+        return Step(batch.output(), batch.put(), batch.gone(), late, counted, own=batch.watermarks())
 
     def _refused(self, rows: pa.Table) -> npt.NDArray[Any]:
         found = np.full(rows.num_rows, "", dtype="U64")
@@ -159,13 +159,22 @@ class _Batch:
 
     def output(self) -> pa.Table:
         """What is taken back, what is there in its place, and what is new, each in the order of the log."""
+        return self._engine.results.table(self.rows, self._parts())
+
+    def watermarks(self) -> Int64Array:
+        """Of each row of the output: that of the fact, or the last that it waited for, its time. Of what is corrected only that
+        of the batch is known."""
+        own = np.maximum(self.time, numbers(self.rows, "watermark"))
+        own = np.where(self.now_shown, own, NO_TIME)
+        return np.concatenate([own[facts] for facts, *_ in self._engine.results.kept(self._parts())])
+
+    def _parts(self) -> list[Part]:
         changed, shown = (in_order(self.rows, np.flatnonzero(which)) for which in (self.changed, self.now_shown))
-        parts = [
+        return [
             (changed, self._before(changed), numbers(self.rows, "until")[changed], "delete"),
             (changed, self.valid[changed], self.until[changed], "insert"),
             (shown, self.valid[shown], self.until[shown], "insert"),
         ]
-        return self._engine.results.table(self.rows, parts)
 
     def _until(self) -> Int64Array:
         """Of each fact what it was put out with last."""

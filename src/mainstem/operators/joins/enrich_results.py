@@ -33,16 +33,22 @@ class EnrichResults:
     def schema(self) -> pa.Schema:
         return pa.schema([("left", self.left), ("right", self.right), ("version", VERSION), ("change", pa.string())])
 
+    def kept(self, parts: Sequence[Part]) -> list[Part]:
+        """Without the facts that found nothing, where these are left out."""
+        if self.how != "inner":
+            return list(parts)
+        found = [versions >= 0 for _, versions, _, _ in parts]
+        return [(facts[at], versions[at], until[at], change)
+                for (facts, versions, until, change), at in zip(parts, found, strict=True)]  # fmt: skip
+
     def table(self, rows: pa.Table, parts: Sequence[Part]) -> pa.Table:
         """Facts with their versions."""
+        parts = self.kept(parts)
         facts, versions, until = (
             np.concatenate([np.empty(0, np.int64), *(part[which] for part in parts)]).astype(np.int64)
             for which in range(3)
         )
         changes = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
-        if self.how == "inner":
-            kept = versions >= 0
-            facts, versions, until, changes = facts[kept], versions[kept], until[kept], changes[kept]
         which = pa.array(versions, mask=versions < 0)
         times = pa.array(numbers(rows, "time"), mask=numbers(rows, "time") == NO_TIME).view(TIME)
         places = [whole(rows.column(name)).take(which) for name in ("partition", "offset")]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from mainstem.errors import Invalid
-from mainstem.log.record import EVENT_TIME_MARK, RECORD_MARK
+from mainstem.log.record import CORRECTED_MARK, EVENT_TIME_MARK, RECORD_MARK
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.operators.joins.join_rows import JoinSide
 from mainstem.operators.joins.join_terms import LEFT, RIGHT, JoinTerms
@@ -93,7 +93,9 @@ def check_keys(sides: tuple[JoinSide, JoinSide]) -> None:
 def join_columns(sides: tuple[JoinSide, JoinSide], terms: JoinTerms) -> tuple[list[Shown], tuple[str, ...]]:
     """The columns of the result, and those of the key that both sides call the same: they are there once."""
     left, right = sides
-    record = Shown("record", _RECORD)
+    # What was shown alone is taken back when somebody comes later than its time was up.
+    corrected = terms.lateness > 0 and (terms.shows_alone(LEFT) or terms.shows_alone(RIGHT))
+    record = Shown("record", _RECORD.with_metadata({**RECORD_MARK, **CORRECTED_MARK}) if corrected else _RECORD)
     if terms.how in ("semi", "anti"):
         return [*(Shown(f"left.{field.name}", field) for field in left.fields), record], ()
     shared = tuple(mine for mine, other in zip(left.on, right.on, strict=True) if mine == other)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from mainstem.errors import Invalid
 from mainstem.operators.joins.join_results import JoinLate, JoinResults, Part, in_order
 from mainstem.operators.joins.join_terms import LEFT, RIGHT, JoinTerms
-from mainstem.operators.joins.pairing import dense_keys, found_pairs
+from mainstem.operators.joins.pairing import dense_keys, found_pairs, shifted
 from mainstem.operators.joins.two_sided import TwoSided
 from mainstem.operators.stage.arrow_columns import in_order_of, numbers, whole
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
@@ -81,6 +81,7 @@ class JoinEngine(TwoSided):
         }
         return Step(
             output=batch.output(),
+            own=batch.watermarks(),
             put=batch.put(),
             gone=batch.gone(),
             late=late,
@@ -186,13 +187,34 @@ class _Batch:
         self.taken_back = met & (self.met == ALONE)
         shows = np.where(self.side == LEFT, terms.shows_alone(LEFT), terms.shows_alone(RIGHT))
         waits = shows & (self.met == WAITING) & ~met
-        self.alone = waits & (self.up <= self._clock.watermark)
+        # A row at the very end of what it meets is not late when the watermark stands there.
+        self.alone = waits & (self.up < self._clock.watermark)
         self._waits = waits & ~self.alone
         self.after = np.where(met, MET, np.where(self.alone, ALONE, self.met))
 
     def output(self) -> pa.Table:
         """What was shown and is not so any more; then the pairs; then those whose time is up."""
-        results, how = self._engine.results, self._terms.how
+        return self._engine.results.table(self.rows, self.time, self._parts())
+
+    def watermarks(self) -> Int64Array:
+        """Of each row of the output: of a pair, that of the row that came last; of one that met nobody, when its time was up."""
+        own, first = self.own.copy(), np.full(self.rows.num_rows, NEVER)
+        made = np.maximum(self.own[self.left], self.own[self.right])
+        for side in (self.left, self.right):
+            np.minimum.at(first, side, made)
+        found = [np.empty(0, np.int64)]
+        for left, right, change in self._parts():
+            if right is not None and change == "insert" and right is self.right:
+                found.append(made)
+                continue
+            rows = left if right is None else np.maximum(left, right)
+            alone = np.maximum(own[rows], self.up[rows])
+            # What was taken back or met its first, with the first that it met.
+            found.append(np.where(self.alone[rows], alone, first[rows]))
+        return np.concatenate(found)
+
+    def _parts(self) -> list[Part]:
+        how = self._terms.how
         back, alone, first = (
             in_order(self.rows, np.flatnonzero(which)) for which in (self.taken_back, self.alone, self.first_met)
         )
@@ -203,7 +225,7 @@ class _Batch:
             parts = [(back, None, "delete"), (alone, None, "insert")]
         else:
             parts = [(*self._sides(back), "delete"), (self.left, self.right, "insert"), (*self._sides(alone), "insert")]
-        return results.table(self.rows, self.time, parts)
+        return parts
 
     def _sides(self, alone: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Rows without a partner: -1 in its place."""
@@ -217,8 +239,9 @@ class _Batch:
 
     def put(self) -> pa.Table:
         """Rows that are new, or of which something else is known now."""
-        changed = np.flatnonzero((self._fresh | (self.after != self.met)) & ~self._done())
-        due = np.where(self._waits, np.minimum(self.up, self.forgotten), self.forgotten)[changed]
+        woken = numbers(self.rows, "event_due") <= self._clock.watermark
+        changed = np.flatnonzero((self._fresh | (self.after != self.met) | woken) & ~self._done())
+        due = np.where(self._waits, np.minimum(shifted(self.up, 1), self.forgotten), self.forgotten)[changed]
         # Most often just those that are new: they lie together at the end.
         together = len(changed) and changed[-1] - changed[0] == len(changed) - 1
         rows = self.rows.slice(changed[0], len(changed)) if together else self.rows.take(pa.array(changed))

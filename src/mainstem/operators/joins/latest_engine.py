@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.operators.joins.enrich_engine import flags
-from mainstem.operators.joins.enrich_results import EnrichResults
+from mainstem.operators.joins.enrich_results import EnrichResults, Part
 from mainstem.operators.joins.join_results import JoinLate
 from mainstem.operators.joins.join_terms import LEFT, RIGHT
 from mainstem.operators.joins.pairing import dense_keys
@@ -64,13 +64,16 @@ class LatestEngine(TwoSided):
         replaced = newest.ends() != NEVER
         last = table[~replaced & (keys[table] >= 0)]
         put = last[fresh[last] & ~gone[last]]
+        # Until when it is valid is not known of the latest.
+        parts: list[Part] = [(facts, valid, np.full(len(facts), NEVER), "insert")]
+        own = [numbers(together, "watermark")[of] for of, *_ in self.results.kept(parts)]
         return Step(
-            # Until when it is valid is not known of the latest.
-            self.results.table(together, [(facts, valid, np.full(len(facts), NEVER), "insert")]),
+            self.results.table(together, parts),
             self._put(together.take(pa.array(put))),
             self._gone(together, last[fresh[last] & gone[last]]),
             late,
             {"too_late": late.num_rows} if late.num_rows else {},
+            own=own[0],
         )
 
     def _together(self, kept: pa.Table, rows: pa.Table) -> pa.Table:

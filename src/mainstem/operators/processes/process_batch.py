@@ -8,7 +8,7 @@ any row that is still to come, so this order is the same however the rows are cu
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,10 @@ class _Rows:
     def ended(self) -> bool:
         return self.taken == len(self._rows)
 
+    def last_watermark(self) -> int:
+        """That of the last row that was taken, or of the first one."""
+        return self._rows[max(0, self.taken - 1)][0] if self._rows else NO_TIME
+
     @property
     def last(self) -> dict[str, Any] | None:
         return self._rows[self.taken - 1][1] if self.taken else None
@@ -89,6 +93,8 @@ class ProcessBatch:
         self.operator = engine.using()
         self.keys: dict[tuple[int, int], _Key] = {}
         self.given: list[dict[str, Any]] = []
+        # Of each of them its own watermark.
+        self.own: list[int] = []
 
     def step(self, state: StateTable, rows: pa.Table) -> Step:
         rows = in_log_order(rows)
@@ -98,7 +104,7 @@ class ProcessBatch:
         for key, of_key in self._by_key(rows):
             self._take(key, of_key)
         self._go_off()
-        return Step(output=self._output(), **self._changes())
+        return Step(output=self._output(), own=np.array(self.own, np.int64), **self._changes())
 
     def _load(self, kept: pa.Table) -> None:
         timers: dict[tuple[int, int], dict[str, Timer]] = {}
@@ -150,7 +156,7 @@ class ProcessBatch:
             if key.timers.next_event <= rows[0][0]:
                 self._go_off_before(key, rows[0][0])
             run = _Rows(rows, key.timers)
-            self._collect("on_rows", key, run, key.shown, run, key.state, key.timers)
+            self._collect("on_rows", key, run.last_watermark, run, key.shown, run, key.state, key.timers)
             if not run.taken and not run.stopped:
                 raise Invalid(
                     f'on_rows of "{self.engine.using.__name__}" took none of the rows it was given',
@@ -195,11 +201,19 @@ class ProcessBatch:
                 hint="Set it to a later time than the one it went off for, and not at all where timers.ended is true.",
             )
         key.timers.cancel(timer.name)
-        self._collect("on_timer", key, None, key.shown, timer.name, as_datetime(timer.at), key.state, key.timers)
+        # One in event time goes off when the watermark reaches it: the last before that; of the clock nothing is known.
+        own = timer.at - 1 if timer.kind == "event" else NO_TIME
+        at = as_datetime(timer.at)
+        self._collect("on_timer", key, lambda: own, None, key.shown, timer.name, at, key.state, key.timers)
 
-    def _collect(self, method: str, key: _Key, run: _Rows | None, *arguments: Any) -> None:
+    def _collect(
+        self, method: str, key: _Key, watermark: Callable[[], int], run: _Rows | None, *arguments: Any
+    ) -> None:
+        """`watermark`: that of what is put out at this moment."""
         try:
-            self.given.extend(getattr(self.operator, method)(*arguments) or ())
+            for row in getattr(self.operator, method)(*arguments) or ():
+                self.given.append(row)
+                self.own.append(watermark())
             self._check_timers(key)
         except Unavailable:
             # May succeed later: the flow tries again by itself.

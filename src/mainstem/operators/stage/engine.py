@@ -71,6 +71,9 @@ class Step:
 
     # In the order in which the rows are to be seen.
     output: pa.Table
+    # Of each of these rows the watermark at which it came about: a fact of the rows that made it, not of the batch. None
+    # where only the batch's is known.
+    own: Int64Array | None = field(default=None, kw_only=True)
     # State rows that are new or changed, and those (group, item) that are gone.
     put: pa.Table | None = None
     gone: pa.Table | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from mainstem.errors import Invalid, did_you_mean
-from mainstem.log.record import EVENT_TIME_MARK, RECORD_MARK
+from mainstem.log.record import CHANGING_MARK, CORRECTED_MARK, EVENT_TIME_MARK, RECORD_MARK
 from mainstem.log_on_spark.spark_types import arrow_schema
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ __all__ = [
     "Shown",
     "by_names",
     "check_column",
+    "check_lasting",
     "check_record",
     "columns_of",
     "event_time_of",
@@ -61,6 +62,27 @@ def check_record(schema: pa.Schema, operator: str) -> None:
             f'{operator} is given a column "record" that no topic gave',
             detail="Its result has a `record` of its own, which says where in the log a row is from.",
             hint='Give yours another name: rows.withColumnRenamed("record", ...); or read the topic with read() or stream().',
+        )
+
+
+def check_lasting(rows: DataFrame, schema: pa.Schema, operator: str) -> None:
+    """Raise if some rows of a stream take earlier ones back: an operator that adds rows up would count these too."""
+    record = record_field(schema)
+    if not rows.isStreaming or record is None:
+        return
+    if _marked(record, CHANGING_MARK):
+        raise Invalid(
+            f"{operator} is given a table that changes",
+            detail="When a row of it changes, the old one is taken away and the new one put in; both would be counted as rows.",
+            hint="Use aggregate(rows, by=..., aggregates=...), with the window as a column of by=; or give it the rows that the "
+            "table is made from.",
+        )
+    if _marked(record, CORRECTED_MARK):
+        raise Invalid(
+            f"{operator} is given rows of which some take earlier ones back",
+            detail="What a join shows of rows that met nobody is taken back while lateness= lasts, what enrich shows with "
+            'corrections="re-emit". These rows would be counted as further ones.',
+            hint='Leave lateness= out of the join, or use how="inner"; corrections="ignore" in enrich.',
         )
 
 

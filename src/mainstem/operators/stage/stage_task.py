@@ -98,7 +98,7 @@ class StageBatch:
         after = BucketState(tuple(runs), state.live, before.given + done.output.num_rows)
         late = self._leave_late(bucket, done)
         self._leave_receipt(bucket, after, done, late, rows.num_rows)
-        return shown(done.output, bucket, before.given, self.clock.earlier(self.behind))
+        return shown(done, bucket, before.given, self.clock, self.behind)
 
     def _leave_late(self, bucket: int, done: Step) -> str:
         if done.late is None or not done.late.num_rows:
@@ -120,9 +120,9 @@ class StageBatch:
         os.rename(f"{name}.part", f"{name}.json")
 
 
-def shown(output: pa.Table, bucket: int, given: int, clock: BatchClock) -> pa.Table:
-    """What an engine gave, with a `record` in place of its change."""
-    count = output.num_rows
+def shown(done: Step, bucket: int, given: int, clock: BatchClock, behind: int = 0) -> pa.Table:
+    """What an engine gave, with a `record` in place of its change. `behind`: as in `StageSpec`."""
+    output, count = done.output, done.output.num_rows
     change = output.column("change").combine_chunks()
     values = [
         pa.array(np.full(count, bucket, np.int32)),
@@ -130,10 +130,23 @@ def shown(output: pa.Table, bucket: int, given: int, clock: BatchClock) -> pa.Ta
         _times(clock.now, count),
         change.combine_chunks() if isinstance(change, pa.ChunkedArray) else change,
         pa.nulls(count, WATERMARKED_RECORD.field("headers").type),
-        _times(clock.watermark_before, count),
+        _own_watermarks(done, clock, behind),
     ]
     record = pa.StructArray.from_arrays(values, fields=list(WATERMARKED_RECORD))
     return output.drop_columns(["change"]).append_column("record", record)
+
+
+def _own_watermarks(done: Step, clock: BatchClock, behind: int) -> pa.Array:
+    """The watermark of each row, by which what follows decides whether it is late.
+
+    A fact of the rows that made it, where the engine knows it: then it does not depend on how rows were cut into batches. It
+    is never below the watermark of the batch before: what follows has been told that no such row comes any more.
+    """
+    if done.own is None or clock.watermark == END_OF_TIME:
+        return _times(clock.earlier(behind).watermark_before, done.output.num_rows)
+    own = np.maximum(done.own, clock.watermark_before)
+    known = own != NO_TIME
+    return pa.array(np.where(known, own - behind, 0), mask=~known).view(pa.timestamp("us", "UTC"))
 
 
 def _times(at: int, count: int) -> pa.Array:
@@ -188,7 +201,7 @@ def at_once(prepared: DataFrame, spec: StageSpec) -> DataFrame:
         context = TaskContext.get()
         assert context is not None
         done = engine.step(MemoryState(engine.state_schema), _collected(batches, empty), clock)
-        yield from _planned(shown(done.output, context.partitionId(), 0, clock), schema)
+        yield from _planned(shown(done, context.partitionId(), 0, clock), schema)
 
     empty = _empty(prepared)
     count = int(prepared.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)

@@ -45,6 +45,11 @@ class PaneEngine:
         return 0
 
     @property
+    def behind(self) -> int:
+        """By how much the watermark may be past the last moment of a window (its `end` less 1) before it is shown on time."""
+        return 0
+
+    @property
     def keeps_rows(self) -> bool:
         """Whether the state has columns for single rows."""
         return True

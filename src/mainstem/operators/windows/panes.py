@@ -35,6 +35,8 @@ class _Shown:
     index: Int64Array
     timing: Int64Array
     values: pa.Table
+    # The watermark of each.
+    own: Int64Array
 
 
 class Panes:
@@ -43,11 +45,13 @@ class Panes:
     def __init__(self, layout: CellLayout, cells: Cells) -> None:
         self.layout = layout
         self.cells = cells
-        self._before = _Shown(np.arange(cells.count), cells.panes - 1, cells.timing, self._named(cells.shown))
+        nothing = np.zeros(cells.count, np.int64)
+        self._before = _Shown(np.arange(cells.count), cells.panes - 1, cells.timing, self._named(cells.shown), nothing)
         self._shown: list[_Shown] = []
 
-    def show(self, ids: Int64Array, partials: pa.Table, timing: Int64Array, forced: Mask) -> None:
-        """Look at cells, ordered by their number: each of them is shown if it has changed or is `forced`."""
+    def show(self, ids: Int64Array, partials: pa.Table, timing: Int64Array, forced: Mask, own: Int64Array) -> None:
+        """Look at cells, ordered by their number: each of them is shown if it has changed or is `forced`. `own`: with which
+        watermark."""
         cells = self.cells
         if not len(ids):
             return
@@ -56,8 +60,8 @@ class Panes:
             put = forced | self._changed(ids, values)
             if not put.all():
                 chosen = np.flatnonzero(put)
-                ids, timing, values = ids[chosen], timing[chosen], values.take(pa.array(chosen))
-        shown = _Shown(ids, cells.panes[ids] + ordinals(ids), timing, values)
+                ids, timing, values, own = ids[chosen], timing[chosen], values.take(pa.array(chosen)), own[chosen]
+        shown = _Shown(ids, cells.panes[ids] + ordinals(ids), timing, values, own)
         self._shown.append(shown)
         last = np.flatnonzero(last_of_each(ids))
         cells.panes[ids[last]] = shown.index[last] + 1
@@ -82,24 +86,25 @@ class Panes:
     def _named(self, shown: pa.Table) -> pa.Table:
         return shown.rename_columns(self.layout.aggregates.output_schema.names) if self.layout.keeps_shown else shown
 
-    def output(self, keys: pa.Table, final: Mask) -> tuple[pa.Table, Int64Array]:
-        """The rows, cell by cell, and the cell of each.
+    def output(self, keys: pa.Table, final: Mask) -> tuple[pa.Table, Int64Array, Int64Array]:
+        """The rows, cell by cell, the cell of each, and its watermark; what takes a row back has that of what replaces it.
 
         `keys` has the columns of each cell, `final` says which will show no more.
         """
         schema = self.layout.output_schema
         if not self._shown:
-            return schema.empty_table(), np.empty(0, np.int64)
+            return schema.empty_table(), np.empty(0, np.int64), np.empty(0, np.int64)
         ids = np.concatenate([shown.cells for shown in self._shown])
         order = np.argsort(ids, kind="stable")
         ids = ids[order]
         index = np.concatenate([shown.index for shown in self._shown])[order]
         timing = np.concatenate([shown.timing for shown in self._shown])[order]
+        own = np.concatenate([shown.own for shown in self._shown])[order]
         values = pa.concat_tables([shown.values for shown in self._shown])
         ends = last_of_each(ids) & final[ids]
         change = np.where((index > 0) & (self.layout.results == "accumulate"), UPDATE, INSERT)
         if self.layout.results != "retract" or not (index > 0).any():
-            return pane_rows(self.layout, keys, ids, values, order, index, timing, ends, change), ids
+            return pane_rows(self.layout, keys, ids, values, order, index, timing, ends, change), ids, own
         # Each row, and before it the one that it replaces: the one before it here, or what an earlier batch showed.
         replaced = np.flatnonzero(index > 0)
         again = np.r_[False, ids[1:] == ids[:-1]][replaced]
@@ -120,7 +125,7 @@ class Panes:
             np.r_[np.zeros(len(replaced), np.bool_), ends][places],
             np.r_[np.full(len(replaced), DELETE), change][places],
         )
-        return rows, of_rows
+        return rows, of_rows, np.r_[own[replaced], own][places]
 
 
 def pane_rows(

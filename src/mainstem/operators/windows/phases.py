@@ -23,7 +23,8 @@ __all__ = ["Arrivals", "Phase", "running"]
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Rows that come to cells: the number of each row's cell, how many rows it stands for, and its accumulators.
+    """Rows that come to cells: the number of each row's cell, how many rows it stands for, its accumulators, and its own
+    watermark (where rows are counted).
 
     Ordered by cell, and within a cell as in the log.
     """
@@ -31,6 +32,7 @@ class Arrivals:
     cells: Int64Array
     rows: Int64Array
     partials: pa.Table
+    own: Int64Array
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,9 @@ class Phase:
     # Which cells' timers are due.
     waking: Mask
     now: int
+    # The watermark of a pane that closes the phase: the last before that happens. And that of one that a timer shows.
+    closing_own: Int64Array
+    waking_own: int
 
     def run(self, cells: Cells, arrivals: Arrivals, panes: Panes) -> None:
         """Take the rows, and show what is to be shown."""
@@ -63,7 +68,8 @@ class Phase:
         ids = np.flatnonzero(shows)
         if len(ids):
             timing = np.where(self.closing[ids], self.timing_closing, self.timing)
-            panes.show(ids, cells.partials.take(pa.array(ids)), timing, (self.forced & self.closing)[ids])
+            own = np.where(self.closing, self.closing_own, self.waking_own)[ids]
+            panes.show(ids, cells.partials.take(pa.array(ids)), timing, (self.forced & self.closing)[ids], own)
             if cells.layout.results == "discard":
                 cells.clear(shows)
             cells.pending = np.where(shows, 0, pending)
@@ -96,7 +102,8 @@ class Phase:
         full = (place[last_of_each(segments)] + 1) % rows == 0
         shown = np.flatnonzero(full)
         timing = np.full(len(shown), self.timing, np.int64)
-        panes.show(of_cell[shown], merged.take(pa.array(shown)), timing, np.zeros(len(shown), np.bool_))
+        own = arrivals.own[last_of_each(segments)][shown]
+        panes.show(of_cell[shown], merged.take(pa.array(shown)), timing, np.zeros(len(shown), np.bool_), own)
         last = np.flatnonzero(last_of_each(of_cell))
         touched = of_cell[last]
         index = np.arange(cells.count)

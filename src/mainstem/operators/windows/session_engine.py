@@ -62,6 +62,10 @@ class SessionEngine(PaneEngine):
     def closes_after(self) -> int:
         return 1 if self.touching == "join" else 0
 
+    @property
+    def behind(self) -> int:
+        return self.closes_after
+
     def described(self) -> dict[str, Any]:
         return {**super().described(), "touching": self.touching}
 
@@ -81,4 +85,5 @@ class SessionEngine(PaneEngine):
         put = pa.concat_tables([put, waits])
         gone = pa.concat_tables([gone, released])
         counts = {"late": late_rows, "too_late": too_late.num_rows + timeless.num_rows}
-        return Step(rounds.output(), put if put.num_rows else None, gone if gone.num_rows else None, late, counts)
+        put, gone = put if put.num_rows else None, gone if gone.num_rows else None
+        return Step(rounds.output(), put, gone, late, counts, own=rounds.own())

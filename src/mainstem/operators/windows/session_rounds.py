@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from mainstem.operators.stage.engine import NEVER, BatchClock, Int64Array
+from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock, Int64Array
 from mainstem.operators.windows.cells import Cells
 from mainstem.operators.windows.numbering import Mask, ordinals, running_max
 from mainstem.operators.windows.waiting_rows import ReadyRows
@@ -104,8 +104,9 @@ class SessionRounds(WindowRounds):
         np.maximum.at(new_end, ids, end)
         came = np.bincount(ids[old:], minlength=count)
         cells = sessions.cells
-        watermark = np.full(count, -NEVER)
+        watermark, first = np.full(count, NO_TIME), np.full(count, NEVER)
         np.maximum.at(watermark, ids[old:], self.row_watermark[rows])
+        np.minimum.at(first, ids[old:], self.row_watermark[rows])
         last = np.full(count, -1, np.int64)
         last[ids[:old]] = np.arange(old)
         was = np.maximum(last, 0)
@@ -113,7 +114,8 @@ class SessionRounds(WindowRounds):
         stays = (last >= 0) & (np.bincount(ids[:old], minlength=count) == 1)
         if old:
             stays &= (sessions.start[was] == new_start) & (sessions.end[was] == new_end)
-        self._take_back(sessions, np.flatnonzero(~stays[ids[:old]]))
+        grown = np.flatnonzero(~stays[ids[:old]])
+        self._take_back(sessions, grown, first[ids[grown]])
         merged = Cells.of_state(self.layout, self.layout.state_schema.empty_table(), np.full(count, -1))
         if stays.any():
             merged = Cells.joined([cells, merged]).take(np.where(stays, was, old + np.arange(count)))
@@ -129,6 +131,6 @@ class SessionRounds(WindowRounds):
         key[ids] = np.r_[sessions.key, self.row_key[rows]]
         found = np.empty(count, np.int64)
         found[ids] = component
-        made = ChangingWindows(key, found, new_start, new_end, closed, merged)
-        self._counted(made, came > 0)
+        made = ChangingWindows(key, found, new_start, new_end, closed, np.full(count, NO_TIME), merged)
+        self._counted(made, came > 0, watermark)
         return made

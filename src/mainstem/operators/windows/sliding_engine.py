@@ -48,6 +48,11 @@ class SlidingEngine(PaneEngine):
             self.by, self.aggregates, self.early, self.late, self.lateness, self.results, self.on_time, beside=True
         )
 
+    @property
+    def behind(self) -> int:
+        # What a window shows as its end is the last moment that belongs to it.
+        return 1
+
     def described(self) -> dict[str, Any]:
         return {**super().described(), "span": self.span}
 
@@ -63,7 +68,7 @@ class SlidingEngine(PaneEngine):
         gone = [done.gone, released, remembered.filter(pa.array(expired)).select(["group", "item"])]
         late = self._late(came)
         counts = {**done.counts, "too_late": 0 if late is None else late.num_rows}
-        return Step(_inclusive(done.output), _together(put), _together(gone), late, counts)
+        return Step(_inclusive(done.output), _together(put), _together(gone), late, counts, own=done.own)
 
     def _pairs(self, remembered: pa.Table, ready: ReadyRows) -> pa.Table:
         """Pairs of row and window that were not there before, as the engine of cells takes them."""
@@ -103,6 +108,7 @@ class SlidingEngine(PaneEngine):
             "timing": pa.array((decided >= end).astype(np.int8)),
             "rows": pa.array(np.ones(len(row), np.int64)),
             "time": pa.array(time[row]),
+            "watermark": pa.array(decided),
         }
         schema = self.cells.input_schema
         return pa.table([given[at.name] if at.name in given else table.column(at.name) for at in schema], schema=schema)

@@ -6,7 +6,7 @@ in one window.
 
 Which window a row divides is decided in the order of the rows' own watermarks, which are facts of the log: a row is
 on time if its own watermark is below the end of that window as it is then, late if it is below that end and the
-lateness, else too late. Rows wait until the batch's watermark is above their own, since one with the same may still
+lateness, else too late. Of rows with the same watermark the earlier one comes first. Rows wait until the batch's watermark is above their own, since one with the same may still
 come before them.
 
 What comes in is `PaneEngine.single_rows`: group, check, by_0 ..., time, watermark (NO_TIME if nothing was known), topic,
@@ -48,4 +48,5 @@ class ValidityEngine(PaneEngine):
         given = [part for part in late if part is not None]
         too_late = pa.concat_tables(given) if given else None
         counts = {"late": rounds.late_count, "too_late": 0 if too_late is None else too_late.num_rows}
-        return Step(rounds.output(), put if put.num_rows else None, gone if gone.num_rows else None, too_late, counts)
+        put, gone = put if put.num_rows else None, gone if gone.num_rows else None
+        return Step(rounds.output(), put, gone, too_late, counts, own=rounds.own())

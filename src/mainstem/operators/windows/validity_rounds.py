@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from mainstem.operators.stage.engine import NEVER, BatchClock, Int64Array
+from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock, Int64Array
 from mainstem.operators.windows.cells import NOT_SHOWN, Cells
 from mainstem.operators.windows.numbering import later, numbered, ordinals
 from mainstem.operators.windows.waiting_rows import ReadyRows
@@ -18,6 +18,9 @@ END = NEVER - 1
 
 class ValidityRounds(WindowRounds):
     """The windows of some keys, and the rows that come to them. For one thread."""
+
+    # Where a row stands among those that another stage gave is no fact of the log, and what it divides would depend on it.
+    by_time = True
 
     def __init__(self, engine: RoundsEngine, kept: pa.Table, ready: ReadyRows, clock: BatchClock) -> None:
         super().__init__(engine, kept, ready, clock)
@@ -92,7 +95,9 @@ class ValidityRounds(WindowRounds):
         stays = was >= 0
         stays[stays] = windows.end[was[stays]] == end[stays]
         divided = (was >= 0) & ~stays
-        self._take_back(windows, was[divided])
+        # A row that is late, or counted, is looked at alone: then both are its own.
+        first, watermark = self._watermarks(rows, of)
+        self._take_back(windows, was[divided], first[divided])
         closed = np.zeros(count, np.bool_)
         closed[was >= 0] = windows.closed[was[was >= 0]]
         # A late row's window is closed as the one was that it divides.
@@ -113,9 +118,29 @@ class ValidityRounds(WindowRounds):
         merged.due[merged.pending == 0] = NEVER
         merged.due[stays & (came == 0)] = cells.due[was[stays & (came == 0)]]
         key = np.r_[windows.key, self.row_key[rows]][firsts]
-        made = ChangingWindows(key, of, start, end, closed, merged)
-        self._counted(made, (came > 0) | divided)
+        made = ChangingWindows(key, of, start, end, closed, self._made(windows, was, of, ids[old:], rows), merged)
+        self._counted(made, (came > 0) | divided, watermark)
         return made
+
+    def _made(
+        self, windows: ChangingWindows, was: Int64Array, of: Int64Array, ids: Int64Array, rows: Int64Array
+    ) -> Int64Array:
+        """A window is made by the row at which it begins and the row at which it ends, whichever comes last."""
+        first = np.full(len(was), NEVER)
+        np.minimum.at(first, ids, self.row_watermark[rows])
+        begun = np.where(was < 0, first, NO_TIME)
+        ended = np.r_[begun[1:], NO_TIME]
+        ended[np.r_[of[1:] != of[:-1], True]] = NO_TIME
+        return np.asarray(np.maximum(np.r_[windows.made, NO_TIME][was], np.maximum(begun, ended)), np.int64)
+
+    def _watermarks(self, rows: Int64Array, components: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """The lowest and the highest own watermark of the rows of each of these components."""
+        of = np.searchsorted(self.active, self.row_component[rows])
+        lowest, highest = np.full(len(self.active), NEVER), np.full(len(self.active), NO_TIME)
+        np.minimum.at(lowest, of, self.row_watermark[rows])
+        np.maximum.at(highest, of, self.row_watermark[rows])
+        mine = np.searchsorted(self.active, components)
+        return lowest[mine], highest[mine]
 
     def _drop(self, rows: Int64Array) -> None:
         if not len(rows):

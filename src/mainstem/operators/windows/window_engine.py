@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
+from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mixed
 from mainstem.operators.windows.cells import CELL, POSITION, WAITING, CellLayout, Cells, held, typed
 from mainstem.operators.windows.late_contributions import late_contributions
@@ -150,7 +150,10 @@ class _Batch:
         closing = opened & over
         forced = closing & (engine.on_time == "always")
         waking = was_open & ~over & woken
-        Phase(engine.early, EARLY, ON_TIME, closing, forced, waking, now).run(cells, arrivals, panes)
+        before = self.clock.watermark_before
+        Phase(engine.early, EARLY, ON_TIME, closing, forced, waking, now, self.end - 1, before).run(
+            cells, arrivals, panes
+        )
 
         rows, ids = self._late_rows(over, timing)
         arrivals = self._arrivals(rows, ids, np.ones(len(ids), np.bool_), engine.late_trigger)
@@ -161,11 +164,14 @@ class _Batch:
         # A timer that was set before the on-time pane ended with it.
         waking = self.kept & ~was_open & ~expired & woken
         if engine.lateness and (over & existing).any():
-            Phase(engine.late_trigger, LATE, LATE, expired, nothing, waking, now).run(cells, arrivals, panes)
+            Phase(engine.late_trigger, LATE, LATE, expired, nothing, waking, now, expiry - 1, before).run(
+                cells, arrivals, panes
+            )
         put, gone = self._state(existing & ~expired, np.where(over, expiry, self.end), expired, over, timing)
         late = late_contributions(engine.late_schema, too_late, engine.aggregates)
         counts = {"late": int(numbers(self.rows, "rows")[timing == LATE_ROW].sum()), "too_late": _rows_in(too_late)}
-        return Step(panes.output(self.keys, expired)[0], put, gone, late, counts)
+        output, _, own = panes.output(self.keys, expired)
+        return Step(output, put, gone, late, counts, own=own)
 
     def _arrivals(self, rows: pa.Table, ids: Int64Array, which: Mask, trigger: Trigger | None) -> Arrivals:
         """Rows of cells in order: of the cells, and where rows are counted as in the log."""
@@ -176,13 +182,14 @@ class _Batch:
         picked = (
             rows if len(chosen) == rows.num_rows and (chosen == np.arange(len(chosen))).all() else rows.take(chosen)
         )
-        return Arrivals(ids[chosen], numbers(picked, "rows"), _partials(picked, self.layout))
+        own = numbers(picked, "watermark", NO_TIME) if "watermark" in picked.column_names else np.zeros(0, np.int64)
+        return Arrivals(ids[chosen], numbers(picked, "rows"), _partials(picked, self.layout), own)
 
     def _late_rows(self, over: Mask, timing: Int64Array) -> tuple[pa.Table, Int64Array]:
         """The late rows of windows whose end has come: those of this batch, and those that waited for it."""
-        names = [*self.layout.aggregates.partial_schema.names, "rows", *(at.name for at in POSITION)]
-        if not self.layout.keeps_rows:
-            names = names[: -len(POSITION)]
+        names = [*self.layout.aggregates.partial_schema.names, "rows"]
+        if self.layout.keeps_rows:
+            names += [*(at.name for at in POSITION), "watermark"]
         now = np.flatnonzero((timing == LATE_ROW) & over[self.row_cells])
         waited = np.flatnonzero(over[self.waiting_cells])
         fields = pa.schema([self.layout.state_schema.field(name) for name in names])
@@ -215,6 +222,7 @@ class _Batch:
         if self.layout.keeps_rows:
             position = [numbers(rows, at.name) for at in POSITION]
             columns: dict[str, object] = {at.name: rows.column(at.name).cast(at.type) for at in POSITION}
+            columns["watermark"] = rows.column("watermark")
             item = mixed(self.item[ids], *position)
             partials, count = _partials(rows, self.layout), numbers(rows, "rows")
         else:

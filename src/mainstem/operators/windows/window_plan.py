@@ -14,7 +14,7 @@ from mainstem.log.record import RECORD_MARK
 from mainstem.operators.aggregates.aggregate_columns import read_aggregates
 from mainstem.operators.aggregates.aggregates import Aggregates
 from mainstem.operators.stage.engine import Engine
-from mainstem.operators.stage.frame_columns import by_names, columns_of, scripted
+from mainstem.operators.stage.frame_columns import by_names, check_lasting, columns_of, scripted
 from mainstem.operators.stage.stage import Parameter, StageSpec
 from mainstem.operators.windows.window_assignment import WindowAssignment
 from mainstem.operators.windows.window_engine import WindowEngine
@@ -59,6 +59,7 @@ def planned(
     """Everything is checked here, so that a mistake is told while the program is built."""
     schema = columns_of(rows)
     names = by_names(by, schema, "windowed")
+    check_lasting(rows, schema, "windowed")
     time = row_time(schema, on)
     if rows.isStreaming and not (time.watermarked or time.appended) and not isinstance(window, Everything):
         raise Invalid(
@@ -114,7 +115,9 @@ def stage_spec(
     ready = WindowRows(key, aggregates, engine.input_schema, assignment, single, isinstance(window, Sessions))
     bound = "" if isinstance(window, Everything) else f"the watermark of {time.title}"
     decides: Literal["event", "append"] = "append" if time.appended else "event"
-    return StageSpec("windowed", engine, ready.native, ready.arrow, bounded_by=bound, time=decides)
+    return StageSpec(
+        "windowed", engine, ready.native, ready.arrow, bounded_by=bound, time=decides, behind=engine.behind
+    )
 
 
 def _engine(window: WindowKind, key: pa.Schema, aggregates: Aggregates, settings: Mapping[str, Any]) -> Any:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from mainstem.operators.stage.engine import BatchClock, Int64Array
+from mainstem.operators.stage.engine import NO_TIME, BatchClock, Int64Array
 from mainstem.operators.stage.hashes import mixed
 from mainstem.operators.windows.cells import NOT_SHOWN, POSITION, CellLayout, Cells, typed
 from mainstem.operators.windows.numbering import Mask, later, numbered, numbers, ordinals
@@ -57,6 +57,8 @@ class ChangingWindows:
     end: Int64Array
     # Whether the on-time pane is out, or would be.
     closed: Mask
+    # The own watermark of the row that made the window as it is, where it may be past the window's end.
+    made: Int64Array
     cells: Cells
 
     def take(self, index: Int64Array) -> ChangingWindows:
@@ -66,6 +68,7 @@ class ChangingWindows:
             self.start[index],
             self.end[index],
             self.closed[index],
+            self.made[index],
             self.cells.take(index),
         )
 
@@ -77,6 +80,7 @@ class ChangingWindows:
             np.concatenate([part.start for part in parts]),
             np.concatenate([part.end for part in parts]),
             np.concatenate([part.closed for part in parts]),
+            np.concatenate([part.made for part in parts]),
             Cells.joined([part.cells for part in parts]),
         )
 
@@ -84,9 +88,14 @@ class ChangingWindows:
 class WindowRounds:
     """The windows of some keys, and the rows that come to them. For one thread."""
 
+    # Whether of rows with one watermark the earlier one comes first, wherever it stands in the log.
+    by_time: ClassVar[bool] = False
+
     def __init__(self, engine: RoundsEngine, kept: pa.Table, ready: ReadyRows, clock: BatchClock) -> None:
         self.engine, self.layout, self.clock = engine, engine.layout, clock
         self._output: list[pa.Table] = []
+        # Of each output row its own watermark.
+        self._own: list[Int64Array] = []
         # For each output row its window, and the windows that are forgotten: key, start and end.
         self._shown: list[Int64Array] = []
         self._forgotten: list[Int64Array] = []
@@ -111,6 +120,7 @@ class WindowRounds:
             start[chosen],
             end[chosen],
             (numbers(kept, "event_due") > self._closes(end[:count]))[chosen],
+            np.full(len(chosen), NO_TIME),
             Cells.of_state(self.layout, kept, chosen),
         )
         active = busy[windows.component]
@@ -141,6 +151,7 @@ class WindowRounds:
     def _order_rows(self, ready: ReadyRows, key: Int64Array, component: Int64Array) -> Int64Array:
         """By component, own watermark and position; `next` and `ends` say where each component stands and ends."""
         position = [numbers(ready.rows, at.name) for at in reversed(POSITION)]
+        position += [ready.start] if self.by_time else []
         order = np.lexsort((*position, ready.watermark, component))
         self.row_key, self.row_component = key[order], component[order]
         self.row_start, self.row_end, self.row_watermark = ready.start[order], ready.end[order], ready.watermark[order]
@@ -186,11 +197,15 @@ class WindowRounds:
             return windows
         panes = Panes(self.layout, cells)
         nothing = np.zeros(cells.count, np.bool_)
-        none = Arrivals(np.empty(0, np.int64), np.empty(0, np.int64), cells.partials.slice(0, 0))
-        forced = closing & (engine.on_time == "always")
-        Phase(engine.early, EARLY, ON_TIME, closing, forced, waking[0], now).run(cells, none, panes)
+        none = _no_arrivals(cells)
+        forced, before = closing & (engine.on_time == "always"), self.clock.watermark_before
+        own = np.maximum(closes - 1, windows.made)
+        Phase(engine.early, EARLY, ON_TIME, closing, forced, waking[0], now, own, before).run(cells, none, panes)
         if engine.lateness:
-            Phase(engine.late_trigger, LATE, LATE, expired, nothing, waking[1], now).run(cells, none, panes)
+            over = later(closes, engine.lateness) - 1
+            Phase(engine.late_trigger, LATE, LATE, expired, nothing, waking[1], now, over, before).run(
+                cells, none, panes
+            )
         self._put_out(windows, panes)
         windows.closed = closed
         if not expired.any():
@@ -198,9 +213,11 @@ class WindowRounds:
         self._forgotten.append(_ids(windows)[expired])
         return windows.take(np.flatnonzero(~expired))
 
-    def _take_back(self, windows: ChangingWindows, which: Int64Array) -> None:
-        """What was shown of windows that are no more: a row of another window must not stay."""
-        which = which[windows.cells.timing[which] != NOT_SHOWN]
+    def _take_back(self, windows: ChangingWindows, which: Int64Array, own: Int64Array) -> None:
+        """What was shown of windows that are no more: a row of another window must not stay. `own`: the watermark of the row
+        by which each of them is no more."""
+        was_shown = windows.cells.timing[which] != NOT_SHOWN
+        which, own = which[was_shown], own[was_shown]
         if self.layout.results == "discard" or not self.layout.keeps_shown or not len(which):
             return
         cells = windows.cells
@@ -211,9 +228,10 @@ class WindowRounds:
         keys = self._named(windows)
         self._output.append(pane_rows(self.layout, keys, which, values, which, index, timing, nothing, change))
         self._shown.append(_ids(windows)[which])
+        self._own.append(own)
 
-    def _counted(self, windows: ChangingWindows, came: Mask) -> None:
-        """Show what a trigger that counts rows shows."""
+    def _counted(self, windows: ChangingWindows, came: Mask, own: Int64Array) -> None:
+        """Show what a trigger that counts rows shows; `own`: of each window the watermark of the last row that came."""
         for trigger, timing, of in (
             (self.engine.early, EARLY, ~windows.closed),
             (self.engine.late_trigger, LATE, windows.closed),
@@ -223,9 +241,9 @@ class WindowRounds:
             full = came & of & (windows.cells.pending >= trigger.rows)
             if full.any():
                 panes, none = Panes(self.layout, windows.cells), np.zeros(len(full), np.bool_)
-                arrivals = Arrivals(np.empty(0, np.int64), np.empty(0, np.int64), windows.cells.partials.slice(0, 0))
-                phase = Phase(trigger, timing, timing, none, none, full, self.clock.now)
-                phase.run(windows.cells, arrivals, panes)
+                # As one that closes: with the watermark of a row, not of the batch.
+                phase = Phase(trigger, timing, timing, full, none, none, self.clock.now, own, NO_TIME)
+                phase.run(windows.cells, _no_arrivals(windows.cells), panes)
                 self._put_out(windows, panes)
 
     # What comes of it
@@ -237,10 +255,15 @@ class WindowRounds:
         )
 
     def _put_out(self, windows: ChangingWindows, panes: Panes) -> None:
-        rows, cells = panes.output(self._named(windows), np.zeros(len(windows.key), np.bool_))
+        rows, cells, own = panes.output(self._named(windows), np.zeros(len(windows.key), np.bool_))
         if rows.num_rows:
             self._output.append(rows)
             self._shown.append(_ids(windows)[cells])
+            self._own.append(own)
+
+    def own(self) -> Int64Array:
+        """The watermark of each row of the output."""
+        return np.concatenate([np.empty(0, np.int64), *self._own])
 
     def output(self) -> pa.Table:
         """What was put out; the last pane of a window that is forgotten is final."""
@@ -270,6 +293,11 @@ class WindowRounds:
         ids, firsts = numbered(*both)
         gone = firsts[ids[len(item) :]] >= len(item)
         return put, self._before.filter(pa.array(gone))
+
+
+def _no_arrivals(cells: Cells) -> Arrivals:
+    nothing = np.empty(0, np.int64)
+    return Arrivals(nothing, nothing, cells.partials.slice(0, 0), nothing)
 
 
 def _ids(windows: ChangingWindows) -> Int64Array:
