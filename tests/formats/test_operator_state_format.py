@@ -7,6 +7,7 @@ they are: for each operator what it kept after the first half of a script, and w
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -101,6 +102,11 @@ def given(name: str, half: str, kept: list[pa.Table]) -> tuple[list[str], list[p
     return found, [made.rows for made in states]
 
 
+def contents(rows: list[str]) -> list[str]:
+    """Without the watermark of each row: that of the batch in an earlier version, that of the rows that made it now."""
+    return [re.sub(r", 'watermark': (None|datetime\.datetime\(.*?\)\))\}\}$", "}}", row) for row in rows]
+
+
 def write() -> None:
     expected = {}
     for name in OPERATORS:
@@ -125,9 +131,10 @@ def test_an_operator_goes_on_with_state_of_an_earlier_version(name: str) -> None
         run = open_run(str(FOLDERS / NEWEST / f"{name}-{place}"), RunEntry(**entry))
         kept.append(pa.Table.from_batches([run.taken(np.arange(run.table.num_rows))]))
     assert [list(map(str, rows.to_pylist())) for rows in kept] == expected["kept"]
-    assert given(name, "second", kept)[0] == expected["shown"]
+    shown = contents(expected["shown"])
+    assert contents(given(name, "second", kept)[0]) == shown
     # Without that state it would have given something else.
-    assert given(name, "second", [])[0] != expected["shown"]
+    assert contents(given(name, "second", [])[0]) != shown
 
 
 if __name__ == "__main__":
