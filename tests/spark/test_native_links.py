@@ -174,8 +174,9 @@ def test_a_portion_of_files_ends_where_no_transaction_is_cut(tmp_path):
 @pytest.mark.parametrize(
     ("spans", "limits", "expected"),
     [
-        ([], EVERYTHING, ["0-a", "1-a", "0-b"]),
-        ([(1, 0, 5), (1, 0, 5)], EVERYTHING, ["0-a 1-a", "0-b"]),
+        ([], HistoryLimits(1, 1, 1 << 40, 1 << 40, ordered=False), ["0-a", "1-a", "0-b"]),
+        ([], EVERYTHING, ["0-a 1-a 0-b"]),
+        ([(1, 0, 5), (1, 0, 5)], HistoryLimits(1, 20, 1 << 40, 1 << 40, ordered=False), ["0-a 1-a", "0-b"]),
         ([(1, 8, 12), (1, 0, 5)], EVERYTHING, ["0-a 1-a 0-b"]),
         ([(1, 8, 12), (1, 0, 5)], HistoryLimits(1, 1, 29, 1 << 40, ordered=False), None),
         ([(1, 8, 12), (1, 0, 5)], HistoryLimits(1, 1, 30, 1 << 40, ordered=True), None),

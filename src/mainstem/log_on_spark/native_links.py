@@ -111,32 +111,44 @@ def _portions(topic: EmbeddedTopic, sealed: Sealed, limits: HistoryLimits) -> tu
         number: topic.transaction_spans(number, start, portions[-1].ends[number], EVERY_NUMBER)
         for number, start in sealed.starts.items()
     }
-    return whole_portions(portions, TransactionCut(sealed.starts, spans), limits, files_max)
+    # Each file by itself, to be put together.
+    single = portions_of(sealed.segments, sealed.starts, replace(limits, rows_max=0), files_max)
+    return whole_portions(single, TransactionCut(sealed.starts, spans), limits, files_max)
 
 
 def whole_portions(
-    portions: Sequence[Portion], cut: TransactionCut[int], limits: HistoryLimits, files_max: int
+    single: Sequence[Portion], cut: TransactionCut[int], limits: HistoryLimits, files_max: int
 ) -> tuple[Portion, ...] | None:
-    """The portions with those put together between which a transaction would be cut, up to the last place where none is.
+    """Portions of single files put together, such that none ends inside a transaction, up to the last place where none is cut.
 
-    None if one becomes too large, or all of them are not worth it.
+    None if what must be together is too large from the beginning, or all of it is not worth it.
     """
     found: list[Portion] = []
     files: tuple[str, ...] = ()
     rows = 0
-    for portion in portions:
+    for portion in single:
         files, rows = (*files, *portion.files), rows + portion.rows
-        if not cut.torn(portion.ends):
-            # One that was not put together with another one is as large as it must be.
-            together = files != portion.files
-            partitions = [name.partition("-")[0] for name in files]
-            if together and (len(files) > files_max or rows > limits.file_rows_max):
-                return None
-            if together and limits.ordered and len(set(partitions)) < len(files):
-                return None
+        if cut.torn(portion.ends):
+            continue
+        if len(files) > 1 and (rows > limits.file_rows_max or not _may_be_one(files, limits, files_max)):
+            break
+        before = found[-1] if found else Portion((), 0, {})
+        if (
+            before.files
+            and before.rows + rows <= limits.rows_max
+            and _may_be_one((*before.files, *files), limits, files_max)
+        ):
+            found[-1] = Portion((*before.files, *files), before.rows + rows, portion.ends)
+        else:
             found.append(Portion(files, rows, portion.ends))
-            files, rows = (), 0
+        files, rows = (), 0
     return tuple(found) if sum(portion.rows for portion in found) >= limits.rows_min else None
+
+
+def _may_be_one(files: Sequence[str], limits: HistoryLimits, files_max: int) -> bool:
+    """Whether these files may be read in one batch."""
+    partitions = {name.partition("-")[0] for name in files}
+    return len(files) <= files_max and (not limits.ordered or len(partitions) == len(files))
 
 
 def _linked(topic: EmbeddedTopic, folder: str, limits: HistoryLimits) -> NativeHistory | None:
