@@ -104,7 +104,9 @@ def _verify_segment(
             damaged = True
             error = segment.corrupt(damage, size, until)
             if isinstance(error, NewerFormat):
-                raise error
+                report.problems.append(Problem(number, segment.path, error.summary, damage.offset, None))
+                offset = until
+                break
             report.add(number, error)
             following = segment.next_sound(damage.position + 1, size)
             if following is None:
