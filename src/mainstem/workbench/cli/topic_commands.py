@@ -121,9 +121,9 @@ def list_topics(*, as_json: JsonOption = False, home: HomeOption = None) -> None
             Column("size", "right"), Column("keep"), Column("last append"), Column("groups", "right"),
             Column("queues", "right"),
         ]  # fmt: skip
-        if any(not isinstance(it, Unreadable) and it["damage"] for it in found):
+        if any(isinstance(it, Unreadable) or it["damage"] for it in found):
             columns.append(Column("damage"))
-        rows = [table_row(it, _list_row)[: len(columns)] for it in found]
+        rows = [_list_row(it)[: len(columns)] for it in found]
         show_table(columns, rows, empty="no topics yet")
 
 
@@ -144,7 +144,9 @@ def _listed(stem: Mainstem, name: str) -> dict[str, Any]:
     }
 
 
-def _list_row(it: dict[str, Any]) -> list[str]:
+def _list_row(it: dict[str, Any] | Unreadable) -> list[str]:
+    if isinstance(it, Unreadable):
+        return [it.names["topic"], "", "", "", "", "", "", "", f"cannot be read: {it.error}"]
     return [
         it["topic"], str(it["partitions"]), counted(it["records"]), about_size(it["bytes"]), it["keep"],
         moment(it["appended_at"]), str(it["groups"]), str(it["queues"]),
