@@ -62,6 +62,8 @@ def test_a_run_that_dies_anywhere_on_its_way_through_the_files_gives_the_same(
 def test_what_was_linked_is_read_whatever_becomes_of_the_log(stem, tmp_path, monkeypatch, die_at):
     """In more batches than Spark's file source lets lie before it gathers its notes."""
     monkeypatch.setattr("mainstem.flows.program.LIGHT_ROWS_MAX", 100)
+    # Files between which a transaction would be cut are together: so many that several of a partition are in a portion.
+    monkeypatch.setattr("mainstem.flows.native_catch_up.BYTES_MAX", 1 << 30)
     sinks = ["last", "current", "kept"]
     shop = Shop(stem, 7)
     shop.fill(segments=11, rows=30)
