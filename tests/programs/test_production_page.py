@@ -41,6 +41,7 @@ def test_the_walk_into_production(
         "spark://master:7077": spark_cluster.address,
         "hdfs://namenode:8020/shop": (tmp_path / "far").as_uri(),
         "/shared/shop": str(shared),
+        "/backup/": f"{tmp_path}/",
     }
 
     def as_here(text: str) -> str:
