@@ -53,7 +53,7 @@ def test_a_producer(stem, use):
     producer = stem.producer("checkout")
     error = in_child(lambda: use(producer))
     assert isinstance(error, Invalid)
-    assert str(error) == 'producer "checkout" was opened before this process was forked'
+    assert error.summary == 'producer "checkout" was opened before this process was forked'
     assert "in this process" in error.hint
     assert producer.append("orders", [{"k": "a", "n": 1}]).appended
 

