@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mainstem.operators.stage.engine import BatchClock
-from tests.operators.naive_windows import Asked, NaiveCell, Pane, Row, Window, later
+from tests.operators.naive_windows import Asked, NaiveCell, Pane, Row, Window, later, values
+
+
+class NaiveSlidingCell(NaiveCell):
+    """Of the early panes that the rows of a batch give, the last one is shown; the others are only counted."""
+
+    def counted(self, on_time: list[Row], clock: BatchClock) -> list[Pane]:
+        asked, before, new = self.asked, self.shown, [*self.since, *on_time]
+        put = super().counted(on_time, clock)
+        if not put:
+            return []
+        last = replace(put[-1], change="update" if before and asked.results == "accumulate" else "insert")
+        if asked.results == "discard":
+            last = replace(last, values=values(new[: len(new) - len(self.since)], asked.functions))
+        self.shown = last
+        return [*([replace(before, change="delete")] if before and asked.results == "retract" else []), last]
 
 
 class NaiveSliding:
@@ -38,7 +55,7 @@ class NaiveSliding:
                 late.setdefault(cell, []).append(row)
         put: list[Pane] = []
         for cell in [*on_time, *late]:
-            self.cells.setdefault(cell, NaiveCell(*cell, self.asked))
+            self.cells.setdefault(cell, NaiveSlidingCell(*cell, self.asked))
         for at, naive in list(self.cells.items()):
             put += naive.batch(on_time.get(at, []), late.get(at, []), clock)
             if naive.expired(clock):

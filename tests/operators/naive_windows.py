@@ -120,14 +120,19 @@ class NaiveCell:
         self.shown = pane
         return [*taken_back, pane]
 
+    def counted(self, on_time: list[Row], clock: BatchClock) -> list[Pane]:
+        """What rows that are on time show early."""
+        put: list[Pane] = []
+        for row in on_time:
+            self.take(row, self.asked.early, clock.now)
+            if self.full(self.asked.early):
+                put += self.show("early", False)
+        return put
+
     def batch(self, on_time: list[Row], late: list[Row], clock: BatchClock) -> list[Pane]:
         """What happens to this cell in a batch, in the order of the text."""
-        asked, put = self.asked, []
+        asked, put = self.asked, self.counted(on_time, clock)
         over = clock.watermark >= self.window[1]
-        for row in on_time:
-            self.take(row, asked.early, clock.now)
-            if self.full(asked.early):
-                put += self.show("early", False)
         if not over and self.since and self.due <= clock.now:
             put += self.show("early", False)
         if over and not self.out:

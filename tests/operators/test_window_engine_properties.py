@@ -127,6 +127,37 @@ def test_no_division_into_batches_changes_what_is_on_time_final_or_too_late(name
     tried(check_division, name, ASKED, 6)
 
 
+def indices(done: Run) -> list[tuple[object, ...]]:
+    panes = [pane for shown in done.panes for pane in shown if pane.change != "delete"]
+    return sorted((pane.cell, pane.index) for pane in panes if pane.timing == "on_time")
+
+
+def check_indices(name: str, asked: Asked, seed: int) -> None:
+    kind, random = KINDS[name], Random(seed)
+    log = log_of(kind, random)
+    one, other = (kind.ran(asked, divided(random, log, batches)) for batches in (random.randint(1, 3), 9))
+    assert indices(one) == indices(other)
+
+
+COUNTING = WHOLE.filter(lambda asked: asked.early is not None and not asked.early.periods and asked.on_time == "always")
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if not kind.moves])
+def test_no_division_into_batches_changes_the_index_of_what_is_on_time(name: str) -> None:
+    tried(check_indices, name, COUNTING, 4)
+
+
+def check_early_panes(name: str, asked: Asked, seed: int) -> None:
+    kind, random = KINDS[name], Random(seed)
+    for shown in kind.ran(asked, divided(random, log_of(kind, random), 3)).panes:
+        early = Counter(pane.cell for pane in shown if pane.timing == "early" and pane.change != "delete")
+        assert set(early.values()) <= {1}
+
+
+def test_a_sliding_window_has_one_early_pane_in_a_batch_at_most() -> None:
+    tried(check_early_panes, "sliding", ASKED, 6)
+
+
 # Against DuckDB
 
 

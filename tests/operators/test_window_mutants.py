@@ -28,6 +28,7 @@ from mainstem.operators.windows.triggers import after_rows, each_row, every
 from mainstem.operators.windows.window_rounds import WindowRounds
 from tests.operators.naive_windows import Asked
 from tests.operators.test_window_engine_properties import (
+    check_indices,
     check_last_state,
     check_on_time_rows,
     check_panes,
@@ -65,9 +66,9 @@ def replaced(owner: Any, name: str, wrong: Callable[[Any], Any]) -> Mutation:
 
 def without_deletes(right: Any) -> Any:
     def output(self: Any, keys: Any, final: Any) -> Any:
-        rows, cells = right(self, keys, final)
+        rows, cells, own = right(self, keys, final)
         kept = np.array([change != "delete" for change in rows.column("change").to_pylist()], np.bool_)
-        return rows.filter(pa.array(kept)), cells[kept]
+        return rows.filter(pa.array(kept)), cells[kept], own[kept]
 
     return output
 
@@ -87,6 +88,16 @@ def panes_forgotten(right: Any) -> Any:
         return cells
 
     return of_state
+
+
+def uncounted(right: Any) -> Any:
+    def show(self: Any, *rest: Any, last_only: bool = False) -> None:
+        before = self.cells.panes.copy()
+        right(self, *rest, last_only=last_only)
+        if last_only:
+            self.cells.panes = np.minimum(self.cells.panes, before + 1)
+
+    return show
 
 
 def full_days(right: Any) -> Any:
@@ -179,6 +190,13 @@ MUTANTS: dict[str, tuple[Mutation, Check, Asked]] = {
     "what a sliding window showed before stays in the sum": (
         replaced(panes.Panes, "output", without_deletes),
         partial(check_signed_answer, "sliding"), Asked(early=each_row(), results="retract"),
+    ),
+    "a sliding window shows every early pane of a batch": (
+        replaced(sliding_engine, "WindowEngine", lambda right: lambda *given, **_: right(*given, beside=True)),
+        sliding, Asked(early=each_row()),
+    ),
+    "early panes that are left out are not counted": (
+        replaced(panes.Panes, "show", uncounted), partial(check_indices, "sliding"), Asked(early=each_row()),
     ),
     "a sliding window has no row at its end": (
         replaced(sliding_engine, "_within", lambda right: lambda key, low, high, *of: right(key, low, high - 1, *of)),

@@ -38,6 +38,10 @@ class _Shown:
     # The watermark of each.
     own: Int64Array
 
+    def take(self, chosen: Int64Array) -> _Shown:
+        values = self.values.take(pa.array(chosen))
+        return _Shown(self.cells[chosen], self.index[chosen], self.timing[chosen], values, self.own[chosen])
+
 
 class Panes:
     """Collects the panes of one step over the same cells. For one thread."""
@@ -49,9 +53,18 @@ class Panes:
         self._before = _Shown(np.arange(cells.count), cells.panes - 1, cells.timing, self._named(cells.shown), nothing)
         self._shown: list[_Shown] = []
 
-    def show(self, ids: Int64Array, partials: pa.Table, timing: Int64Array, forced: Mask, own: Int64Array) -> None:
+    def show(
+        self,
+        ids: Int64Array,
+        partials: pa.Table,
+        timing: Int64Array,
+        forced: Mask,
+        own: Int64Array,
+        *,
+        last_only: bool = False,
+    ) -> None:
         """Look at cells, ordered by their number: each of them is shown if it has changed or is `forced`. `own`: with which
-        watermark."""
+        watermark. With `last_only` all panes of a cell are counted, and only the last is put out."""
         cells = self.cells
         if not len(ids):
             return
@@ -62,8 +75,8 @@ class Panes:
                 chosen = np.flatnonzero(put)
                 ids, timing, values, own = ids[chosen], timing[chosen], values.take(pa.array(chosen)), own[chosen]
         shown = _Shown(ids, cells.panes[ids] + ordinals(ids), timing, values, own)
-        self._shown.append(shown)
         last = np.flatnonzero(last_of_each(ids))
+        self._shown.append(shown.take(last) if last_only else shown)
         cells.panes[ids[last]] = shown.index[last] + 1
         cells.timing = cells.timing.copy()
         cells.timing[ids[last]] = timing[last]
@@ -102,14 +115,18 @@ class Panes:
         own = np.concatenate([shown.own for shown in self._shown])[order]
         values = pa.concat_tables([shown.values for shown in self._shown])
         ends = last_of_each(ids) & final[ids]
-        change = np.where((index > 0) & (self.layout.results == "accumulate"), UPDATE, INSERT)
-        if self.layout.results != "retract" or not (index > 0).any():
+        before = self._before
+        again = np.r_[False, ids[1:] == ids[:-1]]
+        # Not every pane that was counted was put out, so the index does not say whether one was.
+        replacing = again | (before.timing[ids] != NOT_SHOWN)
+        change = np.where(replacing & (self.layout.results == "accumulate"), UPDATE, INSERT)
+        if self.layout.results != "retract" or not replacing.any():
             return pane_rows(self.layout, keys, ids, values, order, index, timing, ends, change), ids, own
         # Each row, and before it the one that it replaces: the one before it here, or what an earlier batch showed.
-        replaced = np.flatnonzero(index > 0)
-        again = np.r_[False, ids[1:] == ids[:-1]][replaced]
-        before = self._before
+        replaced = np.flatnonzero(replacing)
+        again = again[replaced]
         replaces = np.where(again, order[replaced - 1], values.num_rows + ids[replaced])
+        numbered = np.where(again, index[replaced - 1], before.index[ids[replaced]])
         told = np.where(again, timing[replaced - 1], before.timing[ids[replaced]])
         values = pa.concat_tables([values, before.values.cast(values.schema)])
         places = np.argsort(np.r_[replaced * 2, np.arange(len(ids)) * 2 + 1], kind="stable")
@@ -120,7 +137,7 @@ class Panes:
             of_rows,
             values,
             np.r_[replaces, order][places],
-            np.r_[index[replaced] - 1, index][places],
+            np.r_[numbered, index][places],
             np.r_[told, timing][places],
             np.r_[np.zeros(len(replaced), np.bool_), ends][places],
             np.r_[np.full(len(replaced), DELETE), change][places],

@@ -52,6 +52,8 @@ class Phase:
     # The watermark of a pane that closes the phase: the last before that happens. And that of one that a timer shows.
     closing_own: Int64Array
     waking_own: int
+    # Whether of the panes that a count of rows gives, only the last of each cell is put out.
+    last_only: bool = False
 
     def run(self, cells: Cells, arrivals: Arrivals, panes: Panes) -> None:
         """Take the rows, and show what is to be shown."""
@@ -97,13 +99,14 @@ class Phase:
         parts = pa.concat_tables([cells.partials.take(pa.array(of_cell[first])), arrivals.partials])
         merged = aggregates.merged(parts, np.r_[np.flatnonzero(first), segments], count)
         discards = cells.layout.results == "discard"
-        if not discards:
-            merged = running(aggregates, merged, ordinals(of_cell))
+        so_far = running(aggregates, merged, ordinals(of_cell)) if self.last_only or not discards else merged
+        merged = merged if discards else so_far
         full = (place[last_of_each(segments)] + 1) % rows == 0
         shown = np.flatnonzero(full)
         timing = np.full(len(shown), self.timing, np.int64)
         own = arrivals.own[last_of_each(segments)][shown]
-        panes.show(of_cell[shown], merged.take(pa.array(shown)), timing, np.zeros(len(shown), np.bool_), own)
+        values, unforced = so_far.take(pa.array(shown)), np.zeros(len(shown), np.bool_)
+        panes.show(of_cell[shown], values, timing, unforced, own, last_only=self.last_only)
         last = np.flatnonzero(last_of_each(of_cell))
         touched = of_cell[last]
         index = np.arange(cells.count)

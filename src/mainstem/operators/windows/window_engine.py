@@ -46,6 +46,8 @@ class WindowEngine(PaneEngine):
 
     # Whether the state has columns for single rows, which another engine keeps beside the cells.
     beside: bool = field(default=False, kw_only=True)
+    # Whether a window shows only the last of the early panes that the rows of one batch give.
+    last_early_only: bool = field(default=False, kw_only=True)
 
     @property
     def keeps_rows(self) -> bool:
@@ -151,9 +153,10 @@ class _Batch:
         forced = closing & (engine.on_time == "always")
         waking = was_open & ~over & woken
         before = self.clock.watermark_before
-        Phase(engine.early, EARLY, ON_TIME, closing, forced, waking, now, self.end - 1, before).run(
-            cells, arrivals, panes
+        early = Phase(
+            engine.early, EARLY, ON_TIME, closing, forced, waking, now, self.end - 1, before, engine.last_early_only
         )
+        early.run(cells, arrivals, panes)
 
         rows, ids = self._late_rows(over, timing)
         arrivals = self._arrivals(rows, ids, np.ones(len(ids), np.bool_), engine.late_trigger)
