@@ -119,6 +119,7 @@ KINDS = {
     "with gaps": hopping("4 minutes", slide="10 minutes"),
     "cumulating": cumulating("1 hour", step="10 minutes", offset="5 minutes"),
     "hours": calendar("hour", time_zone="Asia/Kolkata"),
+    "hours that are cut": calendar("hour", time_zone="Australia/Lord_Howe"),
     "days": calendar("day", time_zone="Europe/Berlin"),
     "weeks": calendar("week", time_zone="America/Havana"),
     "quarters": calendar("quarter", time_zone="America/Sao_Paulo"),
@@ -126,9 +127,13 @@ KINDS = {
 }
 
 
-def narrow_rows(count: int, chance: random.Random) -> pa.Table:
-    # Around the clock change of Berlin, with watermarks before and after.
-    start = int(datetime(2026, 3, 29, tzinfo=UTC).timestamp() * 1e6)
+# When clocks are moved.
+BERLIN, LORD_HOWE = datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 4, 4, 15, tzinfo=UTC)
+
+
+def narrow_rows(count: int, chance: random.Random, moved: datetime = BERLIN) -> pa.Table:
+    # Around a clock change, with watermarks before and after.
+    start = int(moved.timestamp() * 1e6)
     times = [None if chance.random() < 0.05 else start + chance.randint(-7200, 7200) * 1_000_000 for _ in range(count)]
     # Every other one at a whole minute, where windows end.
     watermarks = [
@@ -152,12 +157,14 @@ def narrow_rows(count: int, chance: random.Random) -> pa.Table:
 
 @pytest.mark.parametrize("single", [False, True], ids=["put together", "one by one"])
 def test_rows_are_made_ready_alike_with_spark_and_without(spark: SparkSession, single: bool) -> None:
-    rows = narrow_rows(300, random.Random(11))
     aggregates = read_aggregate_text(pa.schema([("i0_0", pa.int32())]), ["sum(i0_0)", "count(*)"], "time").aggregates
     key = pa.schema([("by_0", pa.string())])
     wanted = WindowEngine(key, aggregates).input_schema
-    frame = spark.createDataFrame(rows)
+    tables = [narrow_rows(300, random.Random(11), moved) for moved in (BERLIN, LORD_HOWE)]
+    frames = [spark.createDataFrame(table) for table in tables]
     for title, kind in KINDS.items():
+        at = 1 if title == "hours that are cut" else 0
+        rows, frame = tables[at], frames[at]
         ready = WindowRows(key, aggregates, wanted, WindowAssignment(kind, 1_200_000_000), single)
         native, arrow = ready.native(frame).toArrow(), ready.arrow(rows)
 

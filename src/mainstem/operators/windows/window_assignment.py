@@ -31,6 +31,9 @@ FixedKind = Tumbling | Hopping | Cumulating | Calendar | Everything
 END_OF_EVERYTHING = NEVER - 1
 _DAY = 86_400_000_000
 _HOUR = 3_600_000_000
+_SECOND = 1_000_000
+# For a bisection of 68 minutes: clocks are moved at whole seconds.
+_STEPS = tuple(2**power * _SECOND for power in range(11, -1, -1))
 # How Spark's `trunc` calls the units of a calendar.
 _TRUNCATED = {"week": "WEEK", "month": "MONTH", "quarter": "QUARTER", "year": "YEAR"}
 _MONTHS = {"month": 1, "quarter": 3, "year": 12}
@@ -158,37 +161,99 @@ class WindowAssignment:
 def _native_calendar(kind: Calendar) -> tuple[str, str]:
     """Through local dates, so that neither the session's time zone nor an hour that is twice in a night matters."""
     zone = f"'{kind.time_zone}'"
-    local = f"unix_micros(from_utc_timestamp(timestamp_micros(time), {zone}))"
+
+    def local(at: str) -> str:
+        return f"unix_micros(from_utc_timestamp(timestamp_micros({at}), {zone}))"
+
+    def midnight(day: str) -> str:
+        return f"unix_micros(to_utc_timestamp(timestamp_micros(unix_date({day}) * {_DAY}L), {zone}))"
+
     if kind.unit == "hour":
-        # Local hours begin at whole hours of the zone, which may be half an hour off UTC's.
-        since = f"pmod({local}, {_HOUR}L)"
-        return f"time - {since}", f"window_start + {_HOUR}L"
-    date = f"date_from_unix_date(CAST(({local} - pmod({local}, {_DAY}L)) div {_DAY}L AS INT))"
+        # In `time` alone: a lambda cannot refer to other columns of the same SELECT.
+        first = f"(time - pmod({local('time')}, {_HOUR}L))"
+        second = f"(time - pmod(time, {_SECOND}L))"
+
+        def shifted(at: str) -> str:
+            return f"pmod({local(at)} - {at}, {_HOUR}L) <> pmod({local('time')} - time, {_HOUR}L)"
+
+        def change(after: str) -> str:
+            steps = ", ".join(f"{step}L" for step in _STEPS)
+            same = f"{local('reached + step')} - reached - step = {local(after)} - {after}"
+            found = f"aggregate(array({steps}), {after}, (reached, step) -> IF({same}, reached + step, reached))"
+            return f"{found} + {_SECOND}L"
+
+        end = f"({first} + {_HOUR}L)"
+        last = f"({end} - {_SECOND}L)"
+        return f"IF({shifted(first)}, {change(first)}, {first})", f"IF({shifted(last)}, {change(second)}, {end})"
+    shown = local("time")
+    shown = f"date_from_unix_date(CAST(({shown} - pmod({shown}, {_DAY}L)) div {_DAY}L AS INT))"
+    before, after = f"date_sub({shown}, 1)", f"date_add({shown}, 1)"
+    date = (
+        f"CASE WHEN time < {midnight(shown)} THEN {before} WHEN time >= {midnight(after)} THEN {after} ELSE {shown} END"
+    )
     if kind.unit == "day":
         first, after = date, f"date_add({date}, 1)"
     else:
         first = f"trunc({date}, '{_TRUNCATED[kind.unit]}')"
         after = f"date_add({first}, 7)" if kind.unit == "week" else f"add_months({first}, {_MONTHS[kind.unit]})"
-    start, end = (
-        f"unix_micros(to_utc_timestamp(timestamp_micros(unix_date({day}) * {_DAY}L), {zone}))" for day in (first, after)
-    )
-    return start, end
+    return midnight(first), midnight(after)
 
 
 def _arrow_calendar(kind: Calendar, time: Int64Array) -> tuple[Int64Array, Int64Array]:
-    moments = pa.array(time).view(pa.timestamp("us", kind.time_zone))
-    local = pc.local_timestamp(moments)
     if kind.unit == "hour":
-        start = time - np.asarray(local.view(pa.int64())) % _HOUR
-        return start, start + _HOUR
-    first = pc.floor_temporal(local, unit=kind.unit, week_starts_monday=True)
+        return _arrow_hours(kind.time_zone, time)
+    zone, local = kind.time_zone, _local(kind.time_zone, time)
+    date = local - local % _DAY
+    date = date + np.where(time < _midnight(zone, date), -_DAY, np.where(time >= _midnight(zone, date + _DAY), _DAY, 0))
+    first = _floor(kind.unit, date)
     # From the first day on, so many days later lies surely within the next unit, and no unit further.
     days = {"day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366}[kind.unit]
-    next_days = pa.array(np.asarray(first.view(pa.int64())) + days * _DAY).view(pa.timestamp("us"))
-    after = pc.floor_temporal(next_days, unit=kind.unit, week_starts_monday=True)
-    # A midnight that is twice counts when it comes first, one that is left out when the clock has moved on.
-    start, end = (
-        pc.assume_timezone(day, kind.time_zone, ambiguous="earliest", nonexistent="latest").view(pa.int64())
-        for day in (first, after)
-    )
-    return np.asarray(start), np.asarray(end)
+    return _midnight(zone, first), _midnight(zone, _floor(kind.unit, first + days * _DAY))
+
+
+def _arrow_hours(zone: str, time: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Local hours begin at whole hours of the zone, which may be half an hour off UTC's.
+
+    Where a clock is moved by a part of an hour, one ends and another begins.
+    """
+    shift = _shift(zone, time)
+    start = time - (time + shift) % _HOUR
+    end = start + _HOUR
+    begun, ends = ((_shift(zone, at) - shift) % _HOUR != 0 for at in (start, end - _SECOND))
+    start[begun] = _next_change(zone, start[begun])
+    end[ends] = _next_change(zone, time[ends] - time[ends] % _SECOND)
+    return start, end
+
+
+def _local(zone: str, time: Int64Array) -> Int64Array:
+    """What a clock of the zone shows at these times, counted as if it were in UTC."""
+    return np.asarray(pc.local_timestamp(pa.array(time).view(pa.timestamp("us", zone))).view(pa.int64()))
+
+
+def _shift(zone: str, time: Int64Array) -> Int64Array:
+    """How far a clock of the zone is ahead of UTC."""
+    return _local(zone, time) - time
+
+
+def _next_change(zone: str, after: Int64Array) -> Int64Array:
+    """When clocks are moved next after these whole seconds: by bisection, within 68 minutes."""
+    reached, shift = after, _shift(zone, after)
+    for step in _STEPS:
+        reached = np.where(_shift(zone, reached + step) == shift, reached + step, reached)
+    return reached + _SECOND
+
+
+def _midnight(zone: str, date: Int64Array) -> Int64Array:
+    """When a local date begins. A midnight that is twice counts when it comes first; one that is left out, as the clock had
+    shown it if it had not been moved."""
+    days = pa.array(date).view(pa.timestamp("us"))
+    moved = pc.assume_timezone(days, zone, ambiguous="earliest", nonexistent="latest")
+    found = np.array(moved.view(pa.int64()))
+    left_out = np.flatnonzero(_local(zone, found) != date)
+    found[left_out] = date[left_out] - _shift(zone, found[left_out] - _SECOND)
+    return found
+
+
+def _floor(unit: str, date: Int64Array) -> Int64Array:
+    days = pa.array(date).view(pa.timestamp("us"))
+    return np.asarray(pc.floor_temporal(days, unit=unit, week_starts_monday=True).view(pa.int64()))
