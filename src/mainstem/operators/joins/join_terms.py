@@ -73,7 +73,7 @@ class JoinTerms:
         return shifted(times, -before), shifted(times, after)
 
     def up(self, side: int, times: Int64Array) -> Int64Array:
-        """When the time of rows of a side is up: the last moment of what they meet. The watermark must be past it."""
+        """When the time of rows of a side is up: the last moment of what they meet."""
         return self.range_of(side, times)[1]
 
     def closed(self, side: int, times: Int64Array) -> Int64Array:
