@@ -86,12 +86,13 @@ def open(
     ...     stem.topics()
     []
     """
-    path = os.path.abspath(path_text(home, "home"))
+    home = path_text(home, "home")
+    path = os.path.abspath(home)
     for setting, address in (("log", log), ("views", views), ("checkpoints", checkpoints)):
         if address is not None:
             text(address, setting)
     with unavailable(path):
-        opened = open_log(path, log, upkeep)
+        opened = open_log(home, log, upkeep)
     return Mainstem(opened, home=path, spark=spark, views=views, checkpoints=checkpoints)
 
 

@@ -13,7 +13,8 @@ def queries() -> list[threading.Thread]:
 
 
 def interrupt_a_query() -> None:
-    """Wait until a query runs, then press Ctrl-C."""
-    while not queries():
+    """Wait until a query runs that did not run before, then press Ctrl-C."""
+    before = queries()
+    while not set(queries()) - set(before):
         threading.Event().wait(0.001)
     os.kill(os.getpid(), signal.SIGINT)

@@ -141,3 +141,11 @@ def test_a_query_writes_no_file(cli, sales, place):
     assert first == "mainstem.Invalid: a query only reads, and this one is COPY"
     assert "--format csv > answer.csv" in hint
     assert not (place / "orders.csv").exists()
+
+
+def test_ctrl_c_before_the_home_is_open_has_the_same_status(cli, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mainstem.workbench.cli.query_command.open_home", interrupted)
+    assert cli("query", "SELECT 1").status == 130

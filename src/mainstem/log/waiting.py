@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from mainstem.clock import Clock
-from mainstem.errors import Unavailable
+from mainstem.errors import Unavailable, summary_of
 from mainstem.log.backoff import Backoff
 
 __all__ = ["LOGGER", "PATIENCE", "patiently"]
@@ -46,5 +46,5 @@ def patiently(
             if not worth_it(error) or clock.monotonic() >= deadline:
                 raise
             attempts += 1
-            LOGGER.warning("%s; trying again", error)
+            LOGGER.warning("%s; trying again", summary_of(error))
         pause.wait(RETRY.delay(attempts).total_seconds())

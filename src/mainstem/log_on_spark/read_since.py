@@ -81,7 +81,7 @@ def deletions_at_risk(log: Log, offset: Mapping[str, Any], flow: str) -> list[st
         try:
             ReadSince(backend, noted).check(starts, flow)
         except MissedDeletions as error:
-            found.append(f"{error}: rebuild what it has written")
+            found.append(f"{error.summary}: rebuild what it has written")
         keep = backend.settings.keep
         for number, at in starts.items():
             if not keep.compacted or backend.compacted(number) is not None:

@@ -25,7 +25,7 @@ def main(home: str, appends: int) -> None:
                 placed = topic.append([{"id": number, "what": "x"}], partition=0)
                 print("acknowledged", placed.offsets[0][0], number, flush=True)
             except MainstemError as error:
-                print("refused", type(error).__name__, error, flush=True)
+                print("refused", type(error).__name__, error.summary, flush=True)
 
 
 if __name__ == "__main__":

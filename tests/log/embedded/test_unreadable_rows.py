@@ -83,7 +83,9 @@ def test_sql_answers_or_names_the_row_and_the_column(stem: Mainstem) -> None:
     assert stem.query("SELECT k FROM orders ORDER BY k").column("k").to_pylist() == ["a", "b", "c"]
     with pytest.raises(InvalidRows) as named:
         stem.query("SELECT max(note) FROM orders")
-    assert named.value.summary == 'record 1 of "orders" partition 0 cannot be read: column "note", its bytes are not UTF-8'
+    assert (
+        named.value.summary == 'record 1 of "orders" partition 0 cannot be read: column "note", its bytes are not UTF-8'
+    )
 
 
 def test_sql_over_times_of_any_year_answers(stem: Mainstem, form: str) -> None:

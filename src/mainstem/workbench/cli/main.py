@@ -24,7 +24,7 @@ from mainstem.workbench.cli import (
 )
 from mainstem.workbench.cli.check_command import check
 from mainstem.workbench.cli.doctor_command import doctor
-from mainstem.workbench.cli.error_text import BROKEN_PIPE, FAILED, leave_output, of_system, show_error
+from mainstem.workbench.cli.error_text import BROKEN_PIPE, FAILED, INTERRUPTED, leave_output, of_system, show_error
 from mainstem.workbench.cli.home_option import HomeOption, named_home
 from mainstem.workbench.cli.query_command import query
 from mainstem.workbench.cli.run_command import run_program
@@ -101,6 +101,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         app(list(arguments), prog_name="mainstem")
     except SystemExit as ended:
+        # Before a home is open, Typer itself ends a command that was interrupted.
+        if ended.__context__ is not None and isinstance(ended.__context__.__cause__, KeyboardInterrupt):
+            return INTERRUPTED
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except MainstemError as error:
         show_error(error)
