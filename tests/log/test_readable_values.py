@@ -222,3 +222,12 @@ def test_what_can_be_read_passes() -> None:
     batch = check_rows(rows, TopicSettings.of("t", schema=schema)).batch
     assert check_rows(batch, TopicSettings.of("t", schema=schema)).batch is batch
     assert [unreadable_rows(column) for column in batch.columns] == [[]] * 6
+
+
+@pytest.mark.parametrize("at", ["9999-12-31T23:59:00-05:00", "0001-01-01T00:00:00+05:00"])
+@pytest.mark.parametrize("schema", ["at TIMESTAMP", "at ARRAY<TIMESTAMP>"])
+def test_a_time_that_leaves_the_years_when_it_becomes_utc_is_refused(at: str, schema: str) -> None:
+    moment = datetime.fromisoformat(at)
+    settings = TopicSettings.of("orders", schema=schema)
+    with pytest.raises(InvalidRows, match="row 1"):
+        check_rows([{"at": None}, {"at": [moment] if "ARRAY" in schema else moment}], settings)

@@ -16,6 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mainstem.arguments import path_text
 from mainstem.errors import Corrupt, Invalid
 from mainstem.log.embedded.embedded_log import REAL_FILES, EmbeddedLog
 from mainstem.log.embedded.home import unavailable
@@ -49,7 +50,7 @@ class HomeCopy:
 
 def copy_home(stem: Mainstem, target: str | os.PathLike[str], step: Callable[[str], None] = lambda _: None) -> HomeCopy:
     """Copy a home to a new directory, as it is at one moment; `step` is told what is being copied."""
-    home, path = os.path.realpath(stem.home), os.path.abspath(os.fspath(target))
+    home, path = os.path.realpath(stem.home), os.path.abspath(path_text(target, "path"))
     _check_target(home, path)
     log = LogCopy(stem.log, path) if isinstance(stem.log, EmbeddedLog) else None
     flows = [FlowCopy(stem.home, name, path) for name in flow_names(stem.home) if not name.endswith(CHECK)]

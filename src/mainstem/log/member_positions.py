@@ -90,8 +90,9 @@ class MemberPositions:
                     first_lost=error.first_lost,
                     last_lost=error.last_lost,
                 ) from error
+            # Also where nothing is left to read: then the tombstones were the last records.
+            self._deletions.after(partition, self.offsets[partition], reader="the group", hint=BEGIN_AGAIN)
             if batch is not None:
-                self._deletions.after(partition, self.offsets[partition], reader="the group", hint=BEGIN_AGAIN)
                 self.offsets[partition] = next_offset(batch)
                 self._turn = partition + 1
                 return batch

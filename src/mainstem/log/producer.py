@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from mainstem.arguments import named
 from mainstem.clock import as_us
 from mainstem.errors import Invalid
 from mainstem.log.log import Log
@@ -14,7 +13,7 @@ from mainstem.log.placed import Placed
 from mainstem.log.producer_run import ProducerRun
 from mainstem.log.rows import check_rows
 from mainstem.log.sequence_errors import in_transaction
-from mainstem.log.topic import Topic
+from mainstem.log.topic import Topic, topic_of
 
 if TYPE_CHECKING:
     from mainstem.durations import Duration
@@ -87,7 +86,7 @@ class Producer:
         again, it is completed. Sequences of aborted transactions do not count either.
         """
         self._check_process()
-        return self.run.last_sequence(_name(topic))
+        return self.run.last_sequence(self._topic(topic).name)
 
     def incomplete_sequence(self, topic: Topic | str) -> int | None:
         """The sequence of an append that was interrupted, so that some partitions lack their rows; None if there is none.
@@ -95,17 +94,17 @@ class Producer:
         The same rows under the same sequence complete it. Until then higher sequences are refused.
         """
         self._check_process()
-        return self.run.incomplete_sequence(_name(topic))
+        return self.run.incomplete_sequence(self._topic(topic).name)
 
     def kept_sequence(self, topic: Topic | str) -> int:
         """As `last_sequence`, on Kafka without those of a transaction that is open."""
         self._check_process()
-        return self.run.kept_sequence(_name(topic))
+        return self.run.kept_sequence(self._topic(topic).name)
 
     def state_watermark(self, topic: Topic | str, at: datetime) -> None:
         """State that nothing with an event time earlier than `at` will come from this producer any more."""
         self._check_process()
-        self.run.state(_name(topic), as_us(at))
+        self.run.state(self._topic(topic).name, as_us(at))
 
     def transaction(self, *, timeout: Duration = "1 minute") -> Transaction:
         """A transaction whose appends carry this producer's sequences. Until it has ended, there is no other way in."""
@@ -127,10 +126,4 @@ class Producer:
             raise in_transaction(self.name, self._transaction.id)
 
     def _topic(self, topic: Topic | str) -> Topic:
-        if isinstance(topic, Topic):
-            return topic
-        return Topic(self._log, self._log.open_topic(_name(topic)))
-
-
-def _name(topic: Topic | str) -> str:
-    return named(topic, "topic", Topic)
+        return topic_of(self._log, topic)

@@ -50,9 +50,10 @@ class ReadAhead:
         else:
             self._deletions.before(partition)
             read = self._backend.read(partition, start, max(rows_max, ROWS), self._columns, self._delay)
+            # Also where nothing is left to read: then the tombstones were the last records.
+            self._deletions.after(partition, start)
             if read is None:
                 return None
-            self._deletions.after(partition, start)
             batch = read
         if batch.num_rows <= rows_max:
             return batch

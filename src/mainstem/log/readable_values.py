@@ -26,7 +26,7 @@ from mainstem.clock import as_us
 
 __all__ = [
     "Unreadable",
-    "has_map",
+    "doubtful_from_python",
     "python_rows",
     "python_value",
     "readable_part",
@@ -115,11 +115,12 @@ def python_value(scalar: pa.Scalar) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def has_map(data_type: pa.DataType) -> bool:
-    """Whether a map is in there somewhere."""
-    if kinds.is_map(data_type):
+def doubtful_from_python(data_type: pa.DataType) -> bool:
+    """Whether a value that Python can hold may be one that others cannot read: a map with one key twice, or a time in a zone
+    of its own that leaves the years 1 to 9999 when it becomes UTC."""
+    if kinds.is_map(data_type) or kinds.is_timestamp(data_type):
         return True
-    return any(has_map(data_type.field(index).type) for index in range(data_type.num_fields))
+    return any(doubtful_from_python(data_type.field(index).type) for index in range(data_type.num_fields))
 
 
 def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:

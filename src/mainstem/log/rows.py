@@ -25,7 +25,7 @@ from mainstem.errors import Invalid, InvalidRows, SchemaMismatch, did_you_mean
 from mainstem.log.arrow_input import batch_of
 from mainstem.log.arrow_rows import check_required, converted
 from mainstem.log.python_rows import array_of, arrays_of, dicts_of
-from mainstem.log.readable_values import has_map, unreadable_value
+from mainstem.log.readable_values import doubtful_from_python, unreadable_value
 from mainstem.log.record import CHANGE, CHANGES, HEADERS
 from mainstem.log.record_size import row_bytes
 from mainstem.log.row_errors import NOTHING_WRITTEN, shown, unknown_column, unreadable
@@ -92,8 +92,8 @@ def check_rows(rows: Any, settings: TopicSettings) -> CheckedRows:
     _check_key(checked, settings)
     _check_size(checked, headers, settings)
     if batch is None:
-        # Python has no other value that others cannot read: what is not a key twice was refused when it became Arrow.
-        checked_names = [field.name for field in checked.schema if has_map(field.type)]
+        # Of other types Python has no value that others cannot read.
+        checked_names = [field.name for field in checked.schema if doubtful_from_python(field.type)]
         _check_readable(checked.select(checked_names))
     else:
         _check_readable(checked)

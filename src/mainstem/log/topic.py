@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from mainstem.arguments import column_names, whole_number
+from mainstem.arguments import chosen, column_names, named, whole_number
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Corrupt, GroupNotFound, Invalid, QueueNotFound, Unavailable, did_you_mean
 from mainstem.log.archived_moment import ArchivedMoment
@@ -38,7 +38,7 @@ from mainstem.log.verification import Verification
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.names import check_name
 
-__all__ = ["Topic"]
+__all__ = ["Topic", "topic_of"]
 
 # A follower that waits looks this often whether a transaction that holds it up was left behind by a dead process.
 SETTLE_SECONDS = 1.0
@@ -313,6 +313,7 @@ class Topic:
         return self._queue(name, held_by).require()
 
     def _queue(self, name: str, held_by: Literal["process", "lease"]) -> Queue:
+        chosen(held_by, "held_by", ("process", "lease"))
         check_name(name, "queue")
         ledger = self.backend.queue_ledger(name)
         return Queue(
@@ -406,3 +407,17 @@ class Topic:
                 "and compaction keeps its latest record in each",
                 stacklevel=2,
             )
+
+
+def topic_of(log: Log, topic: Topic | str) -> Topic:
+    """A topic of this log, by its name or as it was opened; `Invalid` if it is one of another log."""
+    if isinstance(topic, Topic) and topic._log is log:
+        return topic
+    found = Topic(log, log.open_topic(named(topic, "topic", Topic)))
+    if isinstance(topic, Topic) and topic.backend.id != found.backend.id:
+        raise Invalid(
+            f'topic "{topic.name}" is one of another log',
+            detail=f"It was opened from {topic._log.title}, and this is {log.title}.",
+            hint="Producers and transactions write into topics of the log that they were opened from.",
+        )
+    return found

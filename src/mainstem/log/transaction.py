@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from mainstem.arguments import named, show_value
+from mainstem.arguments import show_value
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Fenced, Invalid
 from mainstem.log.group_member import Member
@@ -14,7 +14,7 @@ from mainstem.log.own_process import OwnProcess
 from mainstem.log.placed import Placed, parse_token, token_of
 from mainstem.log.producer import Producer
 from mainstem.log.rows import check_rows, tombstones
-from mainstem.log.topic import Topic
+from mainstem.log.topic import Topic, topic_of
 from mainstem.log.transaction_state import ABORTED, COMMITTED
 
 __all__ = ["Transaction"]
@@ -133,6 +133,4 @@ class Transaction:
             )
 
     def _topic(self, topic: Topic | str) -> Topic:
-        return (
-            topic if isinstance(topic, Topic) else Topic(self._log, self._log.open_topic(named(topic, "topic", Topic)))
-        )
+        return topic_of(self._log, topic)

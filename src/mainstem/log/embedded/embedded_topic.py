@@ -20,6 +20,7 @@ from mainstem.log.embedded.compaction import compact
 from mainstem.log.embedded.embedded_moment import EmbeddedMoment
 from mainstem.log.embedded.held_rows import HeldRows
 from mainstem.log.embedded.holds import Range
+from mainstem.log.embedded.home import unavailable
 from mainstem.log.embedded.ledger import Ledger
 from mainstem.log.embedded.numbered_appends import NumberedAppends
 from mainstem.log.embedded.partition import Pending
@@ -182,7 +183,7 @@ class EmbeddedTopic:
     def alter(self, changes: dict[str, Any]) -> None:
         if changes.get("archive") is not None:
             changes = {**changes, "archive": os.path.abspath(changes["archive"])}
-        with self._log.home.locked():
+        with unavailable(self.store.folder), self._log.home.locked():
             self.store.refresh()
             self.store.write_settings(self.store.settings.altered(**changes))
 
