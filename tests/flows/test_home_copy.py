@@ -104,7 +104,7 @@ def test_no_batch_is_done_nothing_is_sealed_and_nothing_decided_while_it_is_copi
 
         monkeypatch.setattr(place, name, looked)
 
-    look(FlowCopy, "copy", "flows/totals/v1/gate", WRITE)
+    look(FlowCopy, "copy", "flows/totals/v1/gate.1", WRITE)
     look(LogCopy, "_copy_captured", "topics/left/1/tail", UPKEEP)
     look(log_copy, "_end_of", "ledgers/transactions/0/tail", WRITE)
     shop.copy_to(tmp_path / "copy")
@@ -112,7 +112,7 @@ def test_no_batch_is_done_nothing_is_sealed_and_nothing_decided_while_it_is_copi
     # Appends go on, and afterwards all else.
     assert not is_locked(f"{shop.home}/topics/left/1/tail", WRITE)
     for path, byte in (
-        ("flows/totals/v1/gate", WRITE),
+        ("flows/totals/v1/gate.1", WRITE),
         ("topics/left/1/tail", UPKEEP),
         ("ledgers/transactions/0/tail", WRITE),
     ):
