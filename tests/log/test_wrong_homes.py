@@ -38,3 +38,14 @@ def test_a_home_that_is_opened_twice_is_one(tmp_path: Path) -> None:
         with same.transaction() as transaction:
             transaction.append(orders, [{"n": 1}])
         assert orders.to_arrow().column("n").to_pylist() == [1]
+
+
+def test_the_highest_sequence_leaves_room_for_the_next_one(tmp_path: Path) -> None:
+    with mainstem.open(tmp_path) as stem:
+        stem.create_topic("orders", schema="n INT")
+        producer = stem.producer("checkout")
+        with pytest.raises(Invalid, match="sequence"):
+            producer.append("orders", [{"n": 1}], sequence=(1 << 63) - 1)
+        producer.append("orders", [{"n": 1}], sequence=(1 << 63) - 2)
+        producer.append("orders", [{"n": 2}])
+        assert producer.last_sequence("orders") == (1 << 63) - 1

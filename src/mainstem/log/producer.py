@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from mainstem.arguments import INTEGER_MAX
 from mainstem.clock import as_us
 from mainstem.errors import Invalid
 from mainstem.log.log import Log
@@ -70,7 +71,7 @@ class Producer:
         topic = self._topic(topic)
         checked = check_rows(rows, topic.settings)
         if sequence is not None and (
-            isinstance(sequence, bool) or not isinstance(sequence, int) or not 0 <= sequence < 1 << 63
+            isinstance(sequence, bool) or not isinstance(sequence, int) or not 0 <= sequence < INTEGER_MAX
         ):
             raise Invalid(
                 f"sequence {sequence!r} is not a whole number from 0 on",
