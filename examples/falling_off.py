@@ -38,7 +38,7 @@ def main(home: str) -> None:
                 lost = None
             except mainstem.FellOff as error:
                 lost = error.first_lost, error.last_lost
-                print("slow:  ", error)
+                print("slow:  ", error.summary)
                 slow.seek("earliest")
             read["slow"] += read_on(slow)
             read["steady"] += read_on(steady)

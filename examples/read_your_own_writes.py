@@ -38,7 +38,7 @@ def main(home: str) -> None:
             baskets.get("mine", after=placed.token, wait="0 seconds")
             missing = ""
         except NotYet as error:
-            missing = f"{error}. {error.detail}"
+            missing = f"{error.summary}. {error.detail}"
 
     expected = [sum(range(number + 1)) for number in range(1, CHANGES + 1)]
     stale = sum(seen != right for seen, right in zip(at_once, expected, strict=True))

@@ -42,7 +42,7 @@ def main(home: str) -> None:
             stem.run(flows, until="idle")
             refused = ""
         except FlowFailed as error:
-            refused = str(error.__cause__)
+            refused = getattr(error.__cause__, "summary", "")
         print("checkpoint lost alone:  ", refused)
 
         shutil.rmtree(Path(home) / "flows" / "hottest")

@@ -28,7 +28,7 @@ def run_asleep(home: str, said) -> None:
             running.wait()
         except FlowFailed as error:
             cause = error.__cause__
-            said.put([type(cause).__name__, str(cause), getattr(cause, "detail", "")])
+            said.put([type(cause).__name__, getattr(cause, "summary", str(cause)), getattr(cause, "detail", "")])
 
 
 def orders(first: int, end: int) -> list[dict]:

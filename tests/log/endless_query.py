@@ -3,6 +3,8 @@
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 ENDLESS = "SELECT sum(a.range * b.range) AS n FROM range(100000000) a, range(100000000) b"
 
@@ -12,9 +14,24 @@ def queries() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "mainstem-query"]
 
 
-def interrupt_a_query() -> None:
-    """Wait until a query runs that did not run before, then press Ctrl-C."""
-    before = queries()
-    while not set(queries()) - set(before):
-        threading.Event().wait(0.001)
-    os.kill(os.getpid(), signal.SIGINT)
+@contextmanager
+def ctrl_c_in_a_query() -> Iterator[None]:
+    """Ctrl-C is pressed as soon as a query runs that did not run before. For the main thread."""
+    before, over = set(queries()), threading.Event()
+
+    def press() -> None:
+        while not over.wait(0.001):
+            if set(queries()) - before:
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    # A Spark session of this process has a handler of its own, which asks Java first.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    try:
+        yield
+    finally:
+        over.set()
+        pressing.join()
+        signal.signal(signal.SIGINT, handler)

@@ -1,7 +1,6 @@
 """A query reads the tables that it was given, and nothing else: no file, no variable, no network, and it changes nothing."""
 
 import hashlib
-import threading
 from pathlib import Path
 
 import duckdb
@@ -12,7 +11,7 @@ from pyarrow import parquet
 from mainstem.errors import Invalid, MainstemError
 from mainstem.log.query_limits import QueryLimits
 from mainstem.log.sql_sandbox import SqlSandbox
-from tests.log.endless_query import ENDLESS, interrupt_a_query, queries
+from tests.log.endless_query import ENDLESS, ctrl_c_in_a_query, queries
 
 SECRET = "the-secret-of-another-folder"
 
@@ -202,13 +201,10 @@ def test_a_statement_that_does_not_only_read_is_refused_in_three_parts(statement
 
 
 def test_ctrl_c_ends_a_query_that_would_run_for_days():
-    pressed = threading.Thread(target=interrupt_a_query)
     with SqlSandbox.opened(QueryLimits()) as sandbox:
         sandbox.lock()
-        pressed.start()
-        with pytest.raises(KeyboardInterrupt):
+        with ctrl_c_in_a_query(), pytest.raises(KeyboardInterrupt):
             sandbox.answer(ENDLESS, [])
-    pressed.join()
     assert queries() == []
 
 

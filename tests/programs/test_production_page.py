@@ -77,10 +77,11 @@ def test_the_walk_into_production(
     laptop = (tmp_path / "laptop.jsonl").read_text()
     assert laptop == (tmp_path / "production.jsonl").read_text()
     assert sum(json.loads(line)["orders"] for line in laptop.splitlines()) == 300
-    doctor, _, watched, rebuilt, rolled_back, back = said[1:]
+    doctor, _, watched, rebuilt, rolled_back, back, copied = said[1:]
     assert "nothing is bad" in doctor
     assert sorted(path.name for path in (tmp_path / "far").iterdir()) == ["minutes", "revenue"]
     assert ("minutes" in watched, "revenue" in watched) == (True, True)
     assert "3" in rebuilt
     assert "1" in rolled_back
     assert "300" in back
+    assert "copied to" in copied

@@ -117,7 +117,7 @@ def test_a_flow_that_finds_another_folder_is_stopped_and_a_folder_that_was_moved
             stem.run(files_flow, until="idle")
         cause = failed.value.__cause__
         assert isinstance(cause, Conflict)
-        assert str(cause) == f'flow "out.x" has written into another folder so far: "{tmp_path}/a/out/x"'
+        assert cause.summary == f'flow "out.x" has written into another folder so far: "{tmp_path}/a/out/x"'
         assert (
             f'"{tmp_path}/b/out/x", which {"has another id" if there else "no flow has written into"}' in cause.detail
         )

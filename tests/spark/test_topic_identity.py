@@ -136,7 +136,7 @@ def test_a_sink_topic_made_again_stops_the_flow_that_has_written_into_it(
             stem.run(copies(), until="idle")
         cause = raised.value.__cause__
         assert isinstance(cause, Conflict)
-        assert str(cause) == 'topic "copied" is not the one that flow "copied" has written into so far'
+        assert cause.summary == 'topic "copied" is not the one that flow "copied" has written into so far'
         assert ("deleted and made again since" if rows is not None else "It was deleted since") in cause.detail
         assert 'Flow(..., name="copied_2")' in cause.hint
         assert "replays 10 rows" in cause.hint

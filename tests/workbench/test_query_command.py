@@ -1,12 +1,10 @@
 """mainstem query."""
 
-import threading
-
 import pyarrow as pa
 import pytest
 
 from mainstem.log_on_spark.flow_run import Batch, FlowRun
-from tests.log.endless_query import ENDLESS, interrupt_a_query
+from tests.log.endless_query import ENDLESS, ctrl_c_in_a_query
 
 
 @pytest.fixture
@@ -114,13 +112,8 @@ def test_a_question_sees_views_beside_topics(cli, stem, orders):
 
 
 def test_ctrl_c_ends_a_query(cli, stem):
-    pressed = threading.Thread(target=interrupt_a_query)
-    pressed.start()
-
-    status = cli("query", ENDLESS).status
-
-    pressed.join()
-    assert status == 130
+    with ctrl_c_in_a_query():
+        assert cli("query", ENDLESS).status == 130
 
 
 def test_a_query_has_limits(cli, sales):

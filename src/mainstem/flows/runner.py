@@ -126,6 +126,10 @@ class RunningFlows:
             if handle.error is not None:
                 raise handle.error
 
+    def caught_up(self) -> bool:
+        """Whether every flow that did not fail has everything that the log has."""
+        return all(self._caught_up(handle) for handle in self.handles.values() if handle.error is None)
+
     def _caught_up(self, handle: FlowHandle) -> bool:
         """A flow that was stopped will not get any further."""
         if handle.run is None or handle.place is None or handle.state == "stopped":
