@@ -198,8 +198,8 @@ def test_a_lost_checkpoint_is_not_taken_for_a_new_flow(shop):
     shutil.rmtree(f"{shop.home}/flows/copy/v1")
     with pytest.raises(FlowFailed) as raised:
         shop.run(program, until="idle")
-    assert str(raised.value.__cause__) == (
-        'the checkpoint of flow "copy" is not the one that its sink was written from'
+    assert (
+        raised.value.__cause__.summary == 'the checkpoint of flow "copy" is not the one that its sink was written from'
     )
 
 
