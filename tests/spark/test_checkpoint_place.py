@@ -93,10 +93,12 @@ def test_flows_go_on_from_a_checkpoint_elsewhere(
         last_batch(folder) == last_batch(folder, "offsets") == max(map(int, filter(str.isdigit, os.listdir(offsets))))
     )
     assert {name for name in os.listdir(folder) if "." not in name} == {
+        "begun",
+        "commits",
+        "cut",
         "elsewhere",
         "metadata",
         "offsets",
-        "commits",
         "sink_rows",
     }
 
