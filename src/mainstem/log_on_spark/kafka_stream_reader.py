@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from mainstem.errors import Conflict
 from mainstem.log.kafka.kafka_log import KafkaLog
 from mainstem.log.kafka.kafka_topic import MICROSECOND, KafkaTopic
+from mainstem.log.log import TopicBackend
 from mainstem.log.watermark import NO_TIME, TIME, times_of, with_watermark
 from mainstem.log_on_spark.append_time_cut import appended_from, cut_by_append_time
 from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
@@ -181,6 +182,9 @@ class KafkaStreamReader(TopicStreamReader):
         now = now_of(folder, backend.clock)
         found = clocked(offset, bare, Clocks(reached, now, appended_from(backend, planned, ends, now)), delay, folder)
         return start if found == bare else {**found, **more}
+
+    def _idle(self, backend: TopicBackend) -> None:
+        """Here it is decided for a batch as a whole, when it is planned."""
 
     def _beside(self) -> int:
         """How far the inputs beside this one had come in the last batch that was planned."""
