@@ -157,7 +157,7 @@ def test_run_until_idle_fills_the_sinks_and_says_where_it_stands(cli, stem, plac
     assert again.err.startswith(f"took over transactions; ended the stopped process {holder.pid} (")
     heading, _, line = again.out.splitlines()[-3:]
     assert heading.split()[:4] == ["flow", "state", "last", "batch"]
-    assert line.split() == ["big_orders", "stopped", "1", "1", "1", "0", "0", "0"]
+    assert line.split() == ["big_orders", "stopped", "1", "1", "1", "0", "0", "0", "0"]
     assert cli("view", "get", "per_store", "Rome").status == 1
     assert cli("run", "shop.py", "--flow", "big_order").error[2] == 'Hint: Did you mean "big_orders"?'
 
