@@ -181,7 +181,7 @@ def test_what_stands_in_the_way_of_real_time_is_said_when_a_program_is_built(
 
         with pytest.raises(Invalid) as refused:
             Program(opened, flows).only(None)
-        return f"{refused.value}"
+        return refused.value.summary
 
     def streamed(name: str) -> Callable[[Mainstem], Any]:
         return lambda stem: stem.topic(name).stream()
