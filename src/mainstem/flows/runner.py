@@ -361,12 +361,14 @@ class RunningFlows:
         query = handle.query
         if type(cause).__module__.startswith(("pyspark", "py4j")):
             cause = root_cause(str(query.exception() or error) if query is not None else str(error))
-            # Whatever Spark says of a run that a later one has replaced, that is why.
-            if handle.run is not None and not isinstance(cause, MainstemError):
-                try:
-                    check_epoch(self._stem.home, handle.run)
-                except Fenced as fenced:
-                    cause = fenced
+        # Whatever a run dies of that a later one has replaced (its files are gone, Spark finds another at work), that is why.
+        if handle.run is not None and not isinstance(cause, MainstemError):
+            try:
+                check_epoch(self._stem.home, handle.run)
+            except Fenced as fenced:
+                cause = fenced
+            except (MainstemError, OSError):
+                pass  # the home may be what is damaged
         checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version if handle.run else 1)
         planned, done = last_batch(checkpoint, "offsets"), last_batch(checkpoint)
         batch = planned if planned is not None and planned != done else None if done is None else done + 1
