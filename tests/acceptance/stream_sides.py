@@ -16,6 +16,8 @@ from mainstem.testing import ScriptedRows, TestStream
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = "t INT, key STRING, side STRING, value STRING, at TIMESTAMP"
 GRACE = 5
+# Kafka counts milliseconds, and at stream time s all up to and including s - grace is complete; below a watermark all is.
+DELAY = timedelta(seconds=GRACE) - timedelta(milliseconds=1)
 NAMES = {"L": ("value", "at"), "R": ("other", "other_at")}
 
 
@@ -26,7 +28,7 @@ def row_of(entry: Sequence[Any]) -> dict[str, Any]:
 
 def as_written(entries: Sequence[Sequence[Any]], *, killed: bool = False) -> TestStream:
     """A batch for each record, each killed and done again if asked."""
-    script = TestStream(SCHEMA, event_time="at", delay=f"{GRACE} seconds")
+    script = TestStream(SCHEMA, event_time="at", delay=DELAY)
     for entry in entries:
         script = script.rows([row_of(entry)])
         script = script.kill() if killed else script

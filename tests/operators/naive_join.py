@@ -89,7 +89,7 @@ def _meetings(rows: list[Row], terms: Terms) -> list[tuple[Shown, Late | None]]:
 def _visible(rows: list[Row], terms: Terms, watermark: int) -> Counter[Shown]:
     pairs = [pair for pair, late in _meetings(rows, terms) if late is None]
     met = {number for pair in pairs for number in pair}
-    alone = [row for row in rows if row.number not in met and _up(row, terms) <= watermark]
+    alone = [row for row in rows if row.number not in met and _up(row, terms) < watermark]
     found: Counter[Shown] = Counter()
     if terms.how == "semi":
         return Counter((row.number, None) for row in rows if row.side == "left" and row.number in met)

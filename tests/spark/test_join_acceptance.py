@@ -19,12 +19,11 @@ from mainstem.errors import FlowFailed
 from mainstem.operators import enrich, join, latest, table
 from tests.acceptance import test_look_ups as look_ups
 from tests.acceptance import test_stream_joins as joins
-from tests.acceptance.stream_sides import SCHEMA, START, facts_of, row_of, versions_of
+from tests.acceptance.stream_sides import DELAY, SCHEMA, START, facts_of, row_of, versions_of
 from tests.spark.memory_sink import MemorySink
 
 LONG = "36500 days"
 END = datetime(2036, 1, 1, tzinfo=UTC)
-GRACE = "5 seconds"
 
 
 def together(rows: DataFrame) -> DataFrame:
@@ -63,7 +62,7 @@ def test_case_a07_in_a_stream_with_a_failure_and_at_once(stem: Mainstem) -> None
     sink = MemorySink("answers", failing={1})
 
     def flows(stem: Mainstem) -> Iterator[Flow]:
-        yield Flow(together(stem.topic("records").stream(watermark=GRACE)), into=sink)
+        yield Flow(together(stem.topic("records").stream(watermark=DELAY)), into=sink)
 
     rows = [row_of(entry) for entry in joins.ENTRIES]
     running = stem.start(flows)
@@ -84,7 +83,7 @@ def test_case_a07_in_a_stream_with_a_failure_and_at_once(stem: Mainstem) -> None
     running.wait_until_idle()
     running.stop()
     check_look_ups(sink.rows())
-    at_once = together(topic.read(watermark=GRACE)).toArrow().to_pylist()
+    at_once = together(topic.read(watermark=DELAY)).toArrow().to_pylist()
     check_look_ups(at_once)
     for kind in joins.KINDS:
         # When everything has come, the last record has met nobody.

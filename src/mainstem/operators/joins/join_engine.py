@@ -22,7 +22,7 @@ import pyarrow as pa
 from mainstem.errors import Invalid
 from mainstem.operators.joins.join_results import JoinLate, JoinResults, Part, in_order
 from mainstem.operators.joins.join_terms import LEFT, RIGHT, JoinTerms
-from mainstem.operators.joins.pairing import dense_keys, found_pairs
+from mainstem.operators.joins.pairing import dense_keys, found_pairs, shifted
 from mainstem.operators.joins.two_sided import TwoSided
 from mainstem.operators.stage.arrow_columns import in_order_of, numbers, whole
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
@@ -187,8 +187,7 @@ class _Batch:
         self.taken_back = met & (self.met == ALONE)
         shows = np.where(self.side == LEFT, terms.shows_alone(LEFT), terms.shows_alone(RIGHT))
         waits = shows & (self.met == WAITING) & ~met
-        # As Kafka Streams does. A partner at the very end, which is not late when the watermark stands there, takes it back.
-        self.alone = waits & (self.up <= self._clock.watermark)
+        self.alone = waits & (self.up < self._clock.watermark)
         self._waits = waits & ~self.alone
         self.after = np.where(met, MET, np.where(self.alone, ALONE, self.met))
 
@@ -208,7 +207,7 @@ class _Batch:
                 found.append(made)
                 continue
             rows = left if right is None else np.maximum(left, right)
-            alone = np.maximum(own[rows], self.up[rows])
+            alone = np.maximum(own[rows], shifted(self.up[rows], 1))
             # What was taken back or met its first, with the first that it met.
             found.append(np.where(self.alone[rows], alone, first[rows]))
         return np.concatenate(found)
@@ -241,7 +240,7 @@ class _Batch:
         """Rows that are new, or of which something else is known now."""
         woken = numbers(self.rows, "event_due") <= self._clock.watermark
         changed = np.flatnonzero((self._fresh | (self.after != self.met) | woken) & ~self._done())
-        due = np.where(self._waits, np.minimum(self.up, self.forgotten), self.forgotten)[changed]
+        due = np.where(self._waits, np.minimum(shifted(self.up, 1), self.forgotten), self.forgotten)[changed]
         # Most often just those that are new: they lie together at the end.
         together = len(changed) and changed[-1] - changed[0] == len(changed) - 1
         rows = self.rows.slice(changed[0], len(changed)) if together else self.rows.take(pa.array(changed))
