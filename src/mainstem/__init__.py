@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mainstem.errors import (
         AlreadyExists,
         AppendConflict,
+        BeyondEnd,
         BrokerUnavailable,
         Conflict,
         Corrupt,
@@ -66,6 +67,7 @@ __all__ = [
     "AlreadyExists",
     "AppendConflict",
     "Backoff",
+    "BeyondEnd",
     "BrokerUnavailable",
     "Conflict",
     "Corrupt",

@@ -4,7 +4,7 @@
     ├── NotFound (LookupError)     TopicNotFound, GroupNotFound, QueueNotFound, FlowNotFound, ViewNotFound
     ├── AlreadyExists              TopicExists
     ├── Invalid (ValueError)       InvalidName, SchemaMismatch, InvalidRows, NewerFormat
-    ├── Conflict                   AppendConflict, Fenced
+    ├── Conflict                   AppendConflict, BeyondEnd, Fenced
     ├── FellOff                    the range that is gone, and how to go on; MissedDeletions
     ├── Corrupt                    CorruptBlock, CorruptManifest, CorruptSegment, CorruptHome, CorruptView
     ├── Unavailable (OSError)      BrokerUnavailable, DatabaseUnavailable, DiskFull, LockHeld,
@@ -31,6 +31,7 @@ from types import MappingProxyType
 __all__ = [
     "AlreadyExists",
     "AppendConflict",
+    "BeyondEnd",
     "BrokerUnavailable",
     "Conflict",
     "Corrupt",
@@ -209,6 +210,16 @@ class Conflict(MainstemError):
 class AppendConflict(Conflict):
     """Something else was appended first: a conditional append found another end, or a producer's sequence comes out of
     order. Nothing was written."""
+
+
+class BeyondEnd(Conflict):
+    """A reader was to go on from `position`, and the partition ends before it, at `end`: the log was set back since, or it is
+    the position of another one. What is appended up to there would never be read."""
+
+    topic: str = ""
+    partition: int = 0
+    position: int = 0
+    end: int = 0
 
 
 class Fenced(Conflict):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from mainstem.clock import as_datetime
-from mainstem.errors import Invalid
+from mainstem.errors import BeyondEnd, Invalid
 from mainstem.log import topic as topic_module
 from mainstem.log import topic_waiter
 from mainstem.log.topic import Topic
@@ -80,7 +80,7 @@ class ReadContract:
     def test_start_and_stop_by_offset(self, spread: Topic) -> None:
         for partition, number in itertools.product(range(4), range(5)):
             spread.append([{"k": "a", "n": partition * 10 + number}], partition=partition)
-        assert numbers(spread.batches(start={0: 3, 1: 5, 2: 4, 3: 9})) == [3, 4, 24]
+        assert numbers(spread.batches(start={0: 3, 1: 5, 2: 4, 3: 5})) == [3, 4, 24]
         # Partitions that are not named: read whole from the start, left out of the end.
         assert numbers(spread.batches(start={0: 4, 2: 4, 3: 4})) == [4, 10, 11, 12, 13, 14, 24, 34]
         assert numbers(spread.batches(stop={0: 2, 1: 99})) == [0, 1, 10, 11, 12, 13, 14]
@@ -101,6 +101,62 @@ class ReadContract:
         assert sorted(numbers(elsewhere.batches(start=token, stop=token))) == []
         last = spread.append([{"k": "key-20", "n": 20}]).token
         assert sorted(numbers(elsewhere.batches(start=token, stop=last))) == list(range(11, 21))
+
+    @promise(Promise.ORDERED)
+    def test_a_position_beyond_the_end_is_refused_by_every_reader(self, spread: Topic) -> None:
+        token = spread.append([{"k": f"key-{number}", "n": number} for number in range(40)]).token
+        end = spread.backend.end(0)
+        beyond = token.replace(f"@0:{end}", f"@0:{end + 1}")
+        with spread.join_group("billing") as member:
+            for position in ({0: end + 1}, beyond):
+                for read in (
+                    lambda position=position: spread.to_arrow(start=position),
+                    lambda position=position: spread.batches(start=position),
+                    lambda position=position: spread.follow(start=position),
+                    lambda position=position: spread.join_group("late", start=position),
+                    lambda position=position: spread.queue("late", start=position),
+                    lambda position=position: spread.queue("emails").rewind(position),
+                    lambda position=position: member.seek(position),
+                ):
+                    with pytest.raises(
+                        BeyondEnd, match=f"cannot go on from offset {end + 1} of .* partition 0"
+                    ) as refused:
+                        read()
+                    assert (refused.value.position, refused.value.end) == (end + 1, end)
+                    assert "restored from an older copy" in refused.value.hint
+        with pytest.raises(BeyondEnd):
+            spread.to_arrow(stop=beyond)
+        with pytest.raises(BeyondEnd, match="it has no partition 9"):
+            spread.to_arrow(start=f"{token},9:1")
+        assert (spread.groups(), spread.queues()) == (["billing"], ["emails"])
+
+    @promise(Promise.ORDERED)
+    def test_exactly_the_end_is_a_position(self, single: Topic) -> None:
+        fill(single, 1)
+        end = {0: single.backend.end(0)}
+        follower = single.follow(start=end)
+        queue = single.queue("emails", start=end)
+        with single.join_group("billing", start=end) as member:
+            member.seek(end)
+            fill(single, 2)
+            assert numbers(single.batches(start=end)) == [2]
+            assert [row["n"] for row in taken(follower, 1)] == [2]
+            assert numbers(member.poll(wait="30 seconds")) == [2]
+            assert [message.row["n"] for message in queue.take(wait="30 seconds")] == [2]
+
+    @promise(Promise.ATOMIC)
+    def test_a_position_behind_an_open_transaction_is_not_beyond_the_end(self, stem: Mainstem, single: Topic) -> None:
+        fill(single, 1)
+        transaction = stem.transaction()
+        transaction.append(single, [{"k": "a", "n": 2}])
+        end = {0: single.backend.end(0)}
+        assert end[0] > single.backend.latest(0)
+        with single.join_group("billing", start=end) as member:
+            assert numbers(single.batches(start=end)) == []
+            assert member.poll() is None
+            transaction.commit()
+            fill(single, 3)
+            assert numbers(member.poll(wait="30 seconds")) == [3]
 
     @promise(Promise.SEEK_BY_TIME)
     def test_start_and_stop_by_append_time(self, single: Topic, clock: Any) -> None:

@@ -117,6 +117,9 @@ class MemoryTopic:
     def latest(self, partition: int) -> int:
         return self.ends[partition]
 
+    def end(self, partition: int) -> int:
+        return self.ends[partition]
+
     def compacted(self, partition: int) -> Compacted | None:
         return None
 

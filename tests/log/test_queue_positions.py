@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mainstem.clock import as_datetime
-from mainstem.errors import Conflict, FellOff, Fenced, Invalid, InvalidName, QueueNotFound
+from mainstem.errors import BeyondEnd, Conflict, FellOff, Fenced, Invalid, InvalidName, QueueNotFound
 from mainstem.log.backoff import Backoff
 from mainstem.log.lag import Lag
 from mainstem.log.queue_state import QueueState
@@ -130,6 +130,23 @@ def test_a_queue_that_fell_off_is_told_how_to_go_on(office: Office) -> None:
     assert "queue.rewind({0: 2})" in caught.value.hint
     queue.rewind({0: 2})
     assert numbers(queue.take()) == [3]
+
+
+def test_a_queue_whose_topic_was_set_back_is_told_how_to_go_on(office: Office) -> None:
+    office.fill(1, 2, 3)
+    queue = office.queue()
+    queue.acknowledge(queue.take(3))
+    office.topic.records[0] = office.topic.records[0][:1]
+    office.topic.ends[0] = 1
+    later = office.worker()
+    with pytest.raises(BeyondEnd, match='queue "emails" cannot go on from offset 3 of "orders" partition 0') as refused:
+        later.take()
+    assert "queue.rewind" in refused.value.hint
+    office.fill(4)
+    with pytest.raises(BeyondEnd):
+        later.take()
+    later.rewind({0: 1})
+    assert numbers(later.take()) == [4]
 
 
 def test_lag_and_description(office: Office) -> None:

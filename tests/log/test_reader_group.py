@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from mainstem.clock import ManualClock, as_datetime
-from mainstem.errors import Conflict, FellOff, Fenced, GroupNotFound, Invalid
+from mainstem.errors import BeyondEnd, Conflict, FellOff, Fenced, GroupNotFound, Invalid
 from mainstem.log import group_decisions as decisions
 from mainstem.log.beat_thread import BeatThread
 from mainstem.log.group_member import Member
@@ -45,6 +45,8 @@ class Shop:
         self.beats = MemoryBeats(self.clock)
         self.waiter = ManualWaiter(self.clock)
         self.outcomes: dict[str, str] = {}
+
+    identity = title = "the shop"
 
     def outcome(self, transaction: str) -> Any:
         return self.outcomes.get(transaction, "open")
@@ -281,6 +283,26 @@ def test_who_falls_off_is_told_how_to_go_on(shop: Shop) -> None:
     assert "member.seek({0: 2})" in caught.value.hint
     member.seek({0: 2})
     assert polled(member) == [2]
+
+
+def test_a_group_that_committed_beyond_the_end_is_told_how_to_go_on(shop: Shop) -> None:
+    shop.fill(3)
+    with shop.member() as member:
+        polled(member)
+        polled(member)
+        member.commit()
+    shop.topic.ends[1] = 2
+    with shop.member() as member:
+        with pytest.raises(BeyondEnd, match='the group cannot go on from offset 3 of "orders" partition 1') as refused:
+            member.poll()
+        assert (refused.value.position, refused.value.end) == (3, 2)
+        shop.topic.records[1] = [(2, 0, {"n": 900})]
+        # Still refused, not skipped.
+        with pytest.raises(BeyondEnd):
+            member.poll()
+        shop.topic.ends[1] = 3
+        member.seek({1: 2})
+        assert polled(member) == [900]
 
 
 def test_a_new_owner_waits_for_the_transaction_of_the_last(shop: Shop) -> None:

@@ -1,5 +1,6 @@
 """What belongs to one home is refused by another."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,38 @@ def test_a_home_that_is_opened_twice_is_one(tmp_path: Path) -> None:
         with same.transaction() as transaction:
             transaction.append(orders, [{"n": 1}])
         assert orders.to_arrow().column("n").to_pylist() == [1]
+
+
+@pytest.mark.parametrize("how", ["another home", "a copy by cp"])
+def test_offsets_of_another_home_take_no_part_in_a_transaction(tmp_path: Path, how: str) -> None:
+    with mainstem.open(tmp_path / "a") as here:
+        here.create_topic("orders", schema="n INT").append([{"n": 1}])
+    if how == "a copy by cp":
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+    else:
+        with mainstem.open(tmp_path / "b") as there:
+            there.create_topic("orders", schema="n INT").append([{"n": 1}])
+    with mainstem.open(tmp_path / "a") as here, mainstem.open(tmp_path / "b") as there:
+        orders = there.topic("orders")
+        with orders.join_group("billing") as member, here.transaction() as transaction:
+            assert member.poll() is not None
+            with pytest.raises(Invalid, match='group "billing" reads topic "orders" of another log'):
+                transaction.commit_offsets(member)
+            with pytest.raises(Invalid, match='topic "orders" is one of another log'):
+                transaction.append(orders, [{"n": 2}])
+        assert orders.group("billing").describe().partitions[0].committed == 0
+        assert here.topic("orders").groups() == []
+
+
+def test_offsets_are_committed_through_another_opening_of_the_home(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    with mainstem.open(tmp_path / "a") as one, mainstem.open(tmp_path / "link") as same:
+        orders = one.create_topic("orders", schema="n INT")
+        orders.append([{"n": 1}])
+        with orders.join_group("billing") as member, same.transaction() as transaction:
+            assert member.poll() is not None
+            transaction.commit_offsets(member)
+        assert orders.group("billing").describe().partitions[0].committed == 1
 
 
 def test_the_highest_sequence_leaves_room_for_the_next_one(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from mainstem.errors import Conflict, FlowFailed
+from mainstem.errors import BeyondEnd, Conflict, FlowFailed
 from mainstem.flows import runner
 from mainstem.flows.flow import Flow
 from mainstem.flows.program import Flows
@@ -18,6 +20,9 @@ from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.log_on_spark.topic_identity import check_topics
+from mainstem.log_on_spark.topic_request import TopicRequest
+from mainstem.log_on_spark.topic_stream_reader import TopicStreamReader
+from mainstem.log_on_spark.topics_stream_reader import TopicsStreamReader
 from mainstem.stem import Mainstem
 
 SCHEMA = "store STRING, amount BIGINT"
@@ -65,13 +70,48 @@ def test_another_topic_of_the_name_is_told_from_the_one_that_was_read(tmp_path: 
     check_topics(EmbeddedLog(tmp_path), offset, "totals", hint="Rebuild.")
     made(log, 9)
     without_id(tmp_path)
-    with pytest.raises(Conflict, match='topic "orders" holds less than flow "totals" has read of it') as refused:
+    with pytest.raises(BeyondEnd, match='topic "orders" holds less than flow "totals" has read of it') as refused:
         check_topics(EmbeddedLog(tmp_path), offset, "totals", hint="Rebuild.")
     assert "up to offset 10; it ends at 9" in refused.value.detail
 
     # One that is not there at all is found when the program is built.
     log.delete_topic("orders")
     check_topics(log, offset, "totals", hint="Rebuild.")
+
+
+def test_a_flow_that_begins_behind_an_open_transaction_goes_on(tmp_path: Path) -> None:
+    log = EmbeddedLog(tmp_path)
+    topic = made(log, 10)
+    transaction = Mainstem(log).transaction()
+    end = transaction.append(topic, [{"store": "A", "amount": 1}]).offsets[0][1]
+    offset = {"topic": "orders", "id": topic.backend.id, "offsets": {"0": end}}
+    assert topic.backend.latest(0) == 10
+    check_topics(log, offset, "totals", hint="Rebuild.")
+    transaction.abort()
+    offset["offsets"] = {"0": topic.backend.end(0) + 1}
+    with pytest.raises(BeyondEnd):
+        check_topics(log, offset, "totals", hint="Rebuild.")
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+def test_a_stream_with_a_checkpoint_of_its_own_does_not_go_on_beyond_the_end(tmp_path: Path, pattern: bool) -> None:
+    topic = made(EmbeddedLog(tmp_path), 10)
+    request = TopicRequest(str(tmp_path), "ord*" if pattern else "orders", ("amount",), wait_ms=0, pattern=pattern)
+    schema = pa.schema({"amount": pa.int64()})
+
+    def reader() -> Any:
+        return TopicsStreamReader(request, schema) if pattern else TopicStreamReader(request, schema)
+
+    first = reader().initialOffset()
+    source = reader()
+    there = source.latestOffset(first, source.getDefaultReadLimit())
+    assert len(source.partitions(first, there)) == 1
+    beyond = json.loads(json.dumps(there).replace('"0": 10', '"0": 11'))
+    for ask in (lambda at: at.latestOffset(beyond, None), lambda at: at.partitions(first, beyond)):
+        with pytest.raises(BeyondEnd, match='topic "orders" holds less'):
+            ask(reader())
+    topic.append([{"store": "A", "amount": 1}])
+    assert reader().latestOffset(beyond, None) == beyond
 
 
 def flows(stem: Mainstem) -> Iterator[Flow]:

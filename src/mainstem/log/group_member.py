@@ -42,7 +42,14 @@ __all__ = ["Member", "Outcomes", "check_session", "dead_members"]
 
 
 class Outcomes(Protocol):
-    """How transactions ended."""
+    """The log, as one asks how transactions ended."""
+
+    @property
+    def identity(self) -> str:
+        """The same for every opening of one log."""
+
+    @property
+    def title(self) -> str: ...
 
     def outcome(self, transaction: str) -> Literal["open", "committed", "aborted"]:
         """What became of a transaction; one whose owner is gone or late is aborted by asking."""
@@ -113,6 +120,11 @@ class Member:
     def topic(self) -> str:
         """The topic it reads."""
         return self._reads.name
+
+    @property
+    def log(self) -> Outcomes | None:
+        """The log that its topic is in."""
+        return self._outcomes
 
     # What a member does
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from mainstem.errors import FellOff
 from mainstem.log.group_state import UNREAD
 from mainstem.log.missed_deletions import DeletionWatch
-from mainstem.log.partition_reads import PartitionReads
+from mainstem.log.partition_reads import HINT, PartitionReads, check_position
 from mainstem.log.record import next_offset
 
 __all__ = ["MemberPositions"]
@@ -26,6 +26,8 @@ class MemberPositions:
         # Since which generation of the group each partition is owned.
         self.owned: dict[int, int] = {}
         self.offsets: dict[int, int] = {}
+        # Where the group stands as its ledger says, and this member has not looked yet whether the topic reaches so far.
+        self._unchecked: set[int] = set()
         # The partition that is read first next time, so that a busy one does not hold up the others.
         self._turn = 0
 
@@ -46,6 +48,7 @@ class MemberPositions:
     def start(self, partition: int, offset: int, cleaned: int) -> None:
         """Go on in a partition that was gained; `cleaned` as the group knows it."""
         self.offsets[partition] = offset
+        self._unchecked.add(partition)
         self._deletions.since.pop(partition, None)
         if cleaned != UNREAD:
             self._deletions.since[partition] = cleaned
@@ -53,6 +56,7 @@ class MemberPositions:
     def seek(self, offsets: Mapping[int, int]) -> None:
         """Go on elsewhere."""
         self.offsets |= offsets
+        self._unchecked -= offsets.keys()
         for partition in offsets:
             self._deletions.since.pop(partition, None)
 
@@ -76,6 +80,7 @@ class MemberPositions:
         partitions = sorted(self.offsets)
         first = next((index for index, partition in enumerate(partitions) if partition >= self._turn), 0)
         for partition in partitions[first:] + partitions[:first]:
+            self._check_position(partition)
             try:
                 self._deletions.before(partition)
                 batch = self._reads.read(partition, self.offsets[partition], rows_max)
@@ -97,3 +102,11 @@ class MemberPositions:
                 self._turn = partition + 1
                 return batch
         return None
+
+    def _check_position(self, partition: int) -> None:
+        """Raise `BeyondEnd` if the topic was set back behind what the group has committed. Once: it is never set back while it
+        is open."""
+        if partition in self._unchecked:
+            hint = HINT.format(where='member.seek("earliest"), "latest" or a time')
+            check_position(self._reads, partition, self.offsets[partition], reader="the group", hint=hint)
+            self._unchecked.discard(partition)

@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from mainstem.arguments import show_value, whole_number
 from mainstem.clock import as_us
-from mainstem.errors import Invalid
+from mainstem.errors import BeyondEnd, Invalid
 from mainstem.log.lag import Lag
 from mainstem.log.missed_deletions import Compacted
 from mainstem.log.processes import Identity
 
-__all__ = ["PartitionReads", "Position", "Processes", "Waiter", "offsets_at"]
+__all__ = ["HINT", "PartitionReads", "Position", "Processes", "Waiter", "check_position", "offsets_at", "stops_at"]
 
 # Where to start: a word, a time with a zone (compared with append times), offsets, or an append's token.
 Position = Literal["earliest", "latest"] | str | datetime | Mapping[int, int]
@@ -42,6 +42,10 @@ class PartitionReads(Protocol):
 
     def latest(self, partition: int) -> int:
         """The offset the next record to become readable will have at least."""
+
+    def end(self, partition: int) -> int:
+        """The offset after the last published record, also of transactions that are still open: `latest` or more. It never
+        goes back, so no position that was ever given out lies beyond it."""
 
     def at_time(self, partition: int, at: int) -> int:
         """The offset of the first record appended at that time (microseconds UTC) or later; `latest` if none was."""
@@ -85,11 +89,60 @@ class Waiter(Protocol):
         """
 
 
+class Ends(Protocol):
+    """A topic whose partitions end somewhere."""
+
+    @property
+    def name(self) -> str: ...
+    def end(self, partition: int) -> int: ...
+
+
+HINT = (
+    "A stored position is right only for the log that it was taken from. If the log was restored from an older copy, restore "
+    "what was stored with it from the same copy, or decide where to go on: {where}."
+)
+
+
+def check_position(
+    reads: Ends,
+    partition: int,
+    position: int,
+    *,
+    reader: str = "a reader",
+    hint: str = HINT.format(where='"earliest", "latest" or a time'),
+) -> None:
+    """Raise `BeyondEnd` if nobody can have read up to this position. Exactly the end is right."""
+    end = reads.end(partition)
+    if position > end:
+        raise BeyondEnd(
+            f'{reader} cannot go on from offset {position} of "{reads.name}" partition {partition}: it ends at {end}',
+            detail=f"The next record gets offset {end}. Records appended up to offset {position - 1} would never be read.",
+            hint=hint,
+            topic=reads.name,
+            partition=partition,
+            position=position,
+            end=end,
+        )
+
+
 def offsets_at(position: Position, reads: PartitionReads, partitions: Sequence[int]) -> dict[int, int]:
-    """The offset to read next in each of `partitions`.
+    """The offset to read next in each of `partitions`. Raises `BeyondEnd` for one that nobody can have read up to.
 
     Offsets and tokens may leave partitions out; those are left out of the answer too.
     """
+    offsets = _offsets(position, reads, partitions)
+    if isinstance(position, Mapping):
+        for partition, offset in offsets.items():
+            check_position(reads, partition, offset)
+    return offsets
+
+
+def stops_at(position: Position, reads: PartitionReads, partitions: Sequence[int]) -> dict[int, int]:
+    """The offset to stop before in each of `partitions`: as `offsets_at`, but offsets beyond the end mean the end."""
+    return _offsets(position, reads, partitions)
+
+
+def _offsets(position: Position, reads: PartitionReads, partitions: Sequence[int]) -> dict[int, int]:
     if isinstance(position, datetime):
         at = as_us(position)
         return {partition: reads.at_time(partition, at) for partition in partitions}
@@ -98,8 +151,7 @@ def offsets_at(position: Position, reads: PartitionReads, partitions: Sequence[i
             return {partition: reads.earliest(partition) for partition in partitions}
         if position == "latest":
             return {partition: reads.latest(partition) for partition in partitions}
-        position = reads.after_token(position)
-        return {partition: offset for partition, offset in position.items() if partition in partitions}
+        return _after_token(position, reads, partitions)
     if not isinstance(position, Mapping):
         raise Invalid(
             f"{show_value(position)} is not a position",
@@ -116,3 +168,22 @@ def offsets_at(position: Position, reads: PartitionReads, partitions: Sequence[i
             )
         whole_number(offset, f"offset of partition {partition}", hint='To go to the end, give "latest".')
     return dict(position)
+
+
+def _after_token(token: str, reads: PartitionReads, partitions: Sequence[int]) -> dict[int, int]:
+    """A token stands for appends that were acknowledged: all of them must be there."""
+    known = reads.partitions()
+    found = reads.after_token(token)
+    for partition, offset in found.items():
+        if partition in partitions:
+            check_position(reads, partition, offset)
+        elif offset and partition >= known:
+            raise BeyondEnd(
+                f'the token is of more than there is in "{reads.name}": it has no partition {partition}',
+                detail=f"The token stands for offsets up to {offset - 1} of it; the topic has {known} partitions.",
+                hint=HINT.format(where='"earliest", "latest" or a time'),
+                topic=reads.name,
+                partition=partition,
+                position=offset,
+            )
+    return {partition: offset for partition, offset in found.items() if partition in partitions}

@@ -17,7 +17,7 @@ A queue may be used from several threads.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Literal, Self
 
@@ -30,7 +30,7 @@ from mainstem.errors import FellOff, Invalid, QueueNotFound
 from mainstem.log import queue_decisions as decisions
 from mainstem.log.lag import Lag
 from mainstem.log.message import ERROR_CHARACTERS_MAX, Message, error_text
-from mainstem.log.partition_reads import PartitionReads, Position, Processes, Waiter, offsets_at
+from mainstem.log.partition_reads import HINT, PartitionReads, Position, Processes, Waiter, check_position, offsets_at
 from mainstem.log.queue_description import QueueDescription, parked_table
 from mainstem.log.queue_rejections import Rejections, complete_rejections, rejected_rows, rejected_topic
 from mainstem.log.queue_scan import QueueScan
@@ -89,6 +89,8 @@ class Queue:
         # Which of the queues that had this name the scan belongs to: the next one may filter otherwise.
         self._scan_of = 0
         self._scan = QueueScan(reads, None)
+        # The partitions of which it is known that the topic reaches up to the queue's cursor.
+        self._checked: set[int] = set()
 
     def open(self, given: QueueSettings | None = None, *, start: Position = "earliest") -> Self:
         """Make the queue if it is not there yet; `start` counts only then. Other settings than it has: `Conflict`."""
@@ -169,11 +171,13 @@ class Queue:
             if self._scan_of != state.openings:
                 self._scan = self._make_scan(state.settings)
                 self._scan_of = state.openings
+            cursors = self._cursors(state)
+            self._check_positions(cursors)
             return take(
                 state,
                 now,
                 self._scan,
-                cursors=self._cursors(state),
+                cursors=cursors,
                 count=count,
                 holder=holder,
                 alive=self._processes.alive,
@@ -199,6 +203,14 @@ class Queue:
             partition: state.cursors[partition] if partition in state.cursors else self._reads.earliest(partition)
             for partition in range(self._reads.partitions())
         }
+
+    def _check_positions(self, cursors: Mapping[int, int]) -> None:
+        """Raise `BeyondEnd` if the topic was set back behind a cursor. Once: it is never set back while it is open."""
+        hint = HINT.format(where='queue.rewind("earliest"), "latest" or a time')
+        for partition, cursor in cursors.items():
+            if partition not in self._checked:
+                check_position(self._reads, partition, cursor, reader=f'queue "{self.name}"', hint=hint)
+                self._checked.add(partition)
 
     # Settling
 

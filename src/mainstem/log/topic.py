@@ -17,7 +17,7 @@ from mainstem.log.backoff import Backoff
 from mainstem.log.group_member import Member, check_session
 from mainstem.log.lag import Lag
 from mainstem.log.log import Log, ReadMoment, TopicBackend
-from mainstem.log.partition_reads import Position, offsets_at
+from mainstem.log.partition_reads import Position, offsets_at, stops_at
 from mainstem.log.placed import Placed
 from mainstem.log.queue import Queue
 from mainstem.log.queue_rejections import rejected_schema, rejected_topic
@@ -138,7 +138,7 @@ class Topic:
         numbers = range(self.settings.partitions)
         reads = MomentReads(self.backend, moment)
         starts = offsets_at(start, reads, list(numbers))
-        stops = offsets_at(stop, reads, list(numbers))
+        stops = stops_at(stop, reads, list(numbers))
         delay = None if watermark is None else duration_us(watermark, setting="watermark")
         return self._batches(moment, starts, stops, columns, delay)
 
@@ -414,7 +414,7 @@ def topic_of(log: Log, topic: Topic | str) -> Topic:
     if isinstance(topic, Topic) and topic._log is log:
         return topic
     found = Topic(log, log.open_topic(named(topic, "topic", Topic)))
-    if isinstance(topic, Topic) and topic.backend.id != found.backend.id:
+    if isinstance(topic, Topic) and (topic._log.identity != log.identity or topic.backend.id != found.backend.id):
         raise Invalid(
             f'topic "{topic.name}" is one of another log',
             detail=f"It was opened from {topic._log.title}, and this is {log.title}.",

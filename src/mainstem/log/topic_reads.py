@@ -36,6 +36,9 @@ class LiveReads:
     def latest(self, partition: int) -> int:
         return self._backend.latest(partition)
 
+    def end(self, partition: int) -> int:
+        return self._backend.end(partition)
+
     def at_time(self, partition: int, at: int) -> int:
         return self._backend.at_time(partition, at)
 

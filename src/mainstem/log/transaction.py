@@ -79,6 +79,14 @@ class Transaction:
                 detail=f"It is of type {type(member).__name__}.",
                 hint="Give what topic.join_group(...) returned.",
             )
+        if member.log is None or member.log.identity != self._log.identity:
+            of = "no log" if member.log is None else member.log.title
+            raise Invalid(
+                f'a member of group "{member.group}" reads topic "{member.topic}" of another log',
+                detail=f"The member is of {of}, and this is a transaction of {self._log.title}: they cannot be committed "
+                "together.",
+                hint="Join the group through the log that the transaction was begun in.",
+            )
         self._log.join_group_offsets(self.id, member.topic, member.group)
         member.commit_in(str(self.id))
 

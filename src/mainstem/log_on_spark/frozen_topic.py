@@ -26,7 +26,7 @@ from mainstem.log.embedded.embedded_moment import EmbeddedMoment
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.embedded.manifest import Manifest, SealedEntry
 from mainstem.log.embedded.partition_reader import PartitionReader, Visible
-from mainstem.log.partition_reads import Position, offsets_at
+from mainstem.log.partition_reads import Position, offsets_at, stops_at
 from mainstem.log.processes import alive, this_process
 from mainstem.log.topic_reads import MomentReads
 
@@ -106,7 +106,7 @@ class _Freeze:
         moment = self._topic.moment()
         numbers = list(range(self._topic.settings.partitions))
         reads = MomentReads(self._topic, moment)
-        starts, stops = offsets_at(start, reads, numbers), offsets_at(stop, reads, numbers)
+        starts, stops = offsets_at(start, reads, numbers), stops_at(stop, reads, numbers)
         cuts: list[Cut] = []
         for number in numbers:
             if number in stops:

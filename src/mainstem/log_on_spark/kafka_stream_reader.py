@@ -136,6 +136,7 @@ class KafkaStreamReader(TopicStreamReader):
         backend: KafkaTopic = self._check()
         check_same_topic(backend, start.get("id", ""), self._request.flow)
         starts = {int(number): at for number, at in start["offsets"].items()}
+        self._check_reached(backend, starts)
         ends = self._ends(backend)
         if self._limit is None and not _beyond(starts, ends):
             if self._waking is None:

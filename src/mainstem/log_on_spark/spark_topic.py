@@ -14,7 +14,7 @@ from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid, SchemaMismatch
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.log import Log, TopicBackend
-from mainstem.log.partition_reads import Position, offsets_at
+from mainstem.log.partition_reads import Position, offsets_at, stops_at
 from mainstem.log.record import RECORD, record_schema
 from mainstem.log.rows import check_rows
 from mainstem.log.topic import Topic
@@ -77,7 +77,7 @@ class SparkTopic(Topic):
         starts = offsets_at("earliest", reads, numbers) | offsets_at(start, reads, numbers)
         request = TopicRequest(
             home=self._home, log=self._log.address, topic=self.name, columns=tuple(shown.names), delay=delay,
-            start=_written(starts), stop=_written(offsets_at(stop, reads, numbers)),
+            start=_written(starts), stop=_written(stops_at(stop, reads, numbers)),
             slices=spark.sparkContext.defaultParallelism,
         )  # fmt: skip
         reader = spark.read.format(TOPIC_SOURCE).schema(spark_schema(shown)).option(OPTION, request.to_option())

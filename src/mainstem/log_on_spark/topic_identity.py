@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mainstem.errors import Conflict
+from mainstem.errors import BeyondEnd, Conflict
 from mainstem.log.log import Log, TopicBackend
 
-__all__ = ["check_same_topic", "check_topics", "topics_in"]
+__all__ = ["check_reached", "check_same_topic", "check_topics", "topics_in"]
 
 _HINT = "Nothing that the flow has written is lost. Stop it, and run the program again to be told what to do."
 
@@ -36,7 +36,8 @@ def topics_in(offset: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[int, i
 
 
 def check_topics(log: Log, offset: Mapping[str, Any], flow: str, *, hint: str) -> None:
-    """Raise `Conflict` if a source cannot go on from its offset: its topic is another one, or holds less than was read.
+    """Raise `Conflict` if a source cannot go on from its offset: its topic is another one, or (`BeyondEnd`) holds less than was
+    read.
 
     What was read is on disk, so a topic never gets shorter by itself: it was made again, or put back from a copy.
     """
@@ -46,16 +47,26 @@ def check_topics(log: Log, offset: Mapping[str, Any], flow: str, *, hint: str) -
             continue
         backend = log.open_topic(name)
         check_same_topic(backend, known, flow, hint=hint)
-        partitions = backend.settings.partitions
-        for number, reached in positions.items():
-            end = backend.latest(number) if number < partitions else 0
-            if end < reached:
-                raise Conflict(
-                    f'topic "{name}" holds less than flow "{flow}" has read of it',
-                    detail=f"The flow has read partition {number} up to offset {reached}; it ends at {end}: the topic was "
-                    "deleted and made again, or put back from an older copy.",
-                    hint=hint,
-                )
+        check_reached(backend, positions, flow, hint=hint)
+
+
+def check_reached(backend: TopicBackend, positions: Mapping[int, int], flow: str, *, hint: str = _HINT) -> None:
+    """Raise `BeyondEnd` if a topic ends before what a flow has read of it."""
+    partitions = backend.settings.partitions
+    for number, reached in positions.items():
+        # The end of all that is published: a flow may begin behind a transaction that is open.
+        end = backend.end(number) if number < partitions else 0
+        if end < reached:
+            raise BeyondEnd(
+                f'topic "{backend.name}" holds less than flow "{flow}" has read of it',
+                detail=f"The flow has read partition {number} up to offset {reached}; it ends at {end}: the topic was "
+                "deleted and made again, or put back from an older copy.",
+                hint=hint,
+                topic=backend.name,
+                partition=number,
+                position=reached,
+                end=end,
+            )
 
 
 def _numbered(positions: Mapping[str, int]) -> dict[int, int]:

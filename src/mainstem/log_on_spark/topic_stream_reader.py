@@ -40,7 +40,7 @@ from mainstem.log_on_spark.option_values import from_text
 from mainstem.log_on_spark.passed_tokens import PassedTokens
 from mainstem.log_on_spark.read_since import ReadSince
 from mainstem.log_on_spark.row_condition import columns_in, condition_mask
-from mainstem.log_on_spark.topic_identity import check_same_topic
+from mainstem.log_on_spark.topic_identity import check_reached, check_same_topic
 from mainstem.log_on_spark.topic_request import TopicRequest
 from mainstem.log_on_spark.worker_memory import spare_collections
 
@@ -153,6 +153,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._agreed = AgreedCut(request, lambda: open_log(request.home))
         # None: what an earlier run holds is not known.
         self._held: dict[int, tuple[int, int]] | None = None
+        # Whether the topic was seen to hold all that was read of it: it is never set back while it is open.
+        self._reached = False
 
     def __getstate__(self) -> dict[str, Any]:
         # Workers get the request and what is to come of it, nothing else.
@@ -201,6 +203,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = self._known(start)
         check_same_topic(backend, start.get("id", ""), self._request.flow)
         starts = _positions(start)
+        self._check_reached(backend, starts)
         # Before the ends: what is committed now is in what can be read then.
         passed = self._tokens.passed(backend)
         read_since = ReadSince(backend, start.get("cleaned"))
@@ -225,6 +228,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         clocks = Clocks(watermark, now, backend.appended_from(planned, now))
         found = clocked(offset, start, clocks, delay, self._request.clock)
         return found if idle is None or found == start else {**found, "idle": idle.to_json(floor)}
+
+    def _check_reached(self, backend: TopicBackend, positions: Mapping[int, int]) -> None:
+        if not self._reached:
+            check_reached(backend, positions, self._request.flow)
+            self._reached = True
 
     def _next_ends(self, backend: EmbeddedTopic, starts: dict[int, int]) -> dict[int, int]:
         """Where the next batch ends: where another source of the flow has planned it, else as this one finds it."""
@@ -289,6 +297,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         backend = self._check()
         check_same_topic(backend, end.get("id", ""), self._request.flow)
+        self._check_reached(backend, _positions(end))
         start = self._known(start)
         starts, ends = _positions(start), _positions(end)
         slices = slices_between(starts, ends, self._request.slices)

@@ -36,7 +36,7 @@ from mainstem.log_on_spark.flow_store import check_epoch
 from mainstem.log_on_spark.read_since import ReadSince
 from mainstem.log_on_spark.row_condition import condition_mask
 from mainstem.log_on_spark.topic_glob import TOPIC, fitting, why_not
-from mainstem.log_on_spark.topic_identity import check_same_topic
+from mainstem.log_on_spark.topic_identity import check_reached, check_same_topic
 from mainstem.log_on_spark.topic_request import TopicRequest
 from mainstem.log_on_spark.topic_stream_reader import TopicSlice, open_log, read_slice, slices_between
 
@@ -64,6 +64,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._limit: Positions | None = None
         self._watch: tuple[list[str], Watch] | None = None
         self._held: dict[str, dict[int, tuple[int, int]]] = {}
+        # Whether the topics were seen to hold all that was read of them: none is set back while it is open.
+        self._reached = False
 
     def __getstate__(self) -> dict[str, Any]:
         # Workers get the request and what is to come of it, nothing else.
@@ -133,13 +135,13 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check()
         at, began, refused = positions(start["topics"]), positions(start["began"]), dict(start["refused"])
         topics = self._topics(refused)
-        self._check_same(topics, start)
+        self._check_topics(topics, start)
         given = self._agreed.given(at)
         ends = _ends(topics) if self._limit is None else self._limit
         if given is None and self._limit is None and not any(end > at.get(lane, -1) for lane, end in ends.items()):
             self._wait(topics)
             topics = self._topics(refused)
-            self._check_same(topics, start)
+            self._check_topics(topics, start)
             ends = _ends(topics)
         if self._limit is None and not self._request.log and set(self._names()) - {*topics, *refused}:
             # Made after the others were looked at. A transaction that can be read there may have written to it.
@@ -229,10 +231,14 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 backend.settle()
                 break
 
-    def _check_same(self, topics: Mapping[str, EmbeddedTopic], offset: Mapping[str, Any]) -> None:
+    def _check_topics(self, topics: Mapping[str, EmbeddedTopic], offset: Mapping[str, Any]) -> None:
         for name, known in offset.get("ids", {}).items():
             if name in topics:
                 check_same_topic(topics[name], known, self._request.flow)
+        if not self._reached:
+            for name, starts in by_topic(positions(offset["topics"]), topics):
+                check_reached(topics[name], starts, self._request.flow)
+            self._reached = True
 
     def _offset(
         self, at: Positions, began: Positions, refused: Mapping[str, str], ids: Mapping[str, str]
@@ -249,6 +255,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         self._check()
+        if not self._reached:
+            self._check_topics(self._topics(dict(end["refused"])), end)
         starts = positions(end["began"]) | positions(start["topics"])
         ends = positions(end["topics"])
         rows = sum(at - starts[lane] for lane, at in ends.items())

@@ -36,7 +36,10 @@ def not_yet(view: str, missing: Missing, applied: Mapping[str, Mapping[int, int]
     strange = sorted(set(missing) - set(applied))
     if strange and applied:
         parts.append(f"nothing ever came from {', '.join(strange)}, but from {', '.join(sorted(applied))}")
-    hint = "Wait longer, or see whether its flow runs and reads these topics: mainstem flow list."
+    hint = (
+        "Wait longer, or see whether its flow runs and reads these topics: mainstem flow list. A token from before the log was "
+        "restored from an older copy is never reached."
+    )
     if strange and applied:
         hint = (
             "Give the token of an append to a topic that the view is made from, directly or by way of other views and "

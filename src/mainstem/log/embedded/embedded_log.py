@@ -69,6 +69,8 @@ class EmbeddedLog:
         self.clock: Clock = clock or SystemClock()
         self.home = Home(self.files, os.path.abspath(os.fspath(path)))
         self.title = f'the log in "{os.fspath(path)}"'
+        # A directory copied with `cp` has the same id.
+        self.identity = f"{self.home.id} {os.path.realpath(self.home.path)}"
         self._synced = synced
         self._guard = threading.RLock()
         self._topics: dict[str, EmbeddedTopic] = {}

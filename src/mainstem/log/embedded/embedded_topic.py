@@ -271,6 +271,9 @@ class EmbeddedTopic:
     def latest(self, partition: int) -> int:
         return self._reader(partition).visible().end
 
+    def end(self, partition: int) -> int:
+        return self._reader(partition).end()
+
     def at_time(self, partition: int, at: int) -> int:
         reader = self._reader(partition)
         return reader.offset_at(at, reader.visible())

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from mainstem.arguments import INTEGER_MAX
 from mainstem.errors import Corrupt, CorruptBlock, CorruptManifest, FellOff
 from mainstem.log.embedded.active_segment import (
     PREAMBLE_BYTES,
@@ -195,6 +196,12 @@ class PartitionReader:
 
     def earliest(self) -> int:
         return self.partition.start_offset()
+
+    def end(self) -> int:
+        """The offset after the last record that is published; where the end is damaged it is not known, and no offset lies
+        beyond it: who reads so far is told of the damage."""
+        head, damage = self.partition.published(), self.partition.damage()
+        return head.offset if damage is None or (damage.first_offset or 0) < head.offset else INTEGER_MAX
 
     # Reading
 

@@ -75,20 +75,18 @@ class KafkaClients:
 
     # Reaching a broker
 
-    def connect(self) -> None:
-        """Wait until a broker answers; raises `BrokerUnavailable` when patience is over."""
+    def connect(self) -> str:
+        """Wait until a broker answers, and give the id of its cluster; raises `BrokerUnavailable` when patience is over."""
         deadline = self._clock.monotonic() + int(self.patience * 1_000_000)
         seconds = ATTEMPT_SECONDS
         while True:
             try:
-                self.admin.list_topics(timeout=min(seconds, max(self.patience, 0.1)))
+                return str(self.admin.list_topics(timeout=min(seconds, max(self.patience, 0.1))).cluster_id)
             except KafkaException as error:
                 if self._clock.monotonic() >= deadline or code_of(error) == KafkaError._AUTHENTICATION:
                     raise translated(error, self.settings.servers) from error
                 waiting.LOGGER.warning("no Kafka broker answers at %s yet; trying again", self.settings.servers)
                 seconds = min(2 * seconds, ATTEMPT_SECONDS_MAX)
-            else:
-                return
 
     # Making clients
 

@@ -77,7 +77,7 @@ class KafkaLog:
         self._last_at = 0
         self._closed = False
         self.clients = KafkaClients(settings, self.clock)
-        self.clients.connect()
+        self.identity = f"{self.clients.connect()} {settings.prefix}"
         self.admin = KafkaAdmin(self.clients, self.clock)
         state, commits = self.kafka_name("mainstem.state"), self.kafka_name("mainstem.commits")
         self._make_own(state, commits)

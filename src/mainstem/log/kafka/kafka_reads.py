@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -75,9 +75,8 @@ class KafkaReads:
         ends = self._log.clients.ends(self._topic.kafka_name, partitions)
         return {number: self.codec.first_row(end) for number, end in ends.items()}
 
-    def written_ends(self) -> dict[int, int]:
+    def written_ends(self, partitions: Iterable[int]) -> dict[int, int]:
         """The ends of all that is written, decided or not."""
-        partitions = range(self._topic.settings_seen.partitions)
         ends = self._log.clients.ends(self._topic.kafka_name, partitions, IsolationLevel.READ_UNCOMMITTED)
         return {number: self.codec.first_row(end) for number, end in ends.items()}
 

@@ -169,6 +169,10 @@ class KafkaTopic:
     def latest(self, partition: int) -> int:
         return self._reads.range(partition)[1]
 
+    def end(self, partition: int) -> int:
+        """The high watermark: what an open transaction wrote lies before it."""
+        return self._reads.written_ends([partition])[partition]
+
     def at_time(self, partition: int, at: int) -> int:
         return self._reads.at_time(partition, at, self.latest(partition))
 
@@ -204,7 +208,9 @@ class KafkaTopic:
 
     def state_watermark(self, at: int) -> None:
         """Note that nothing earlier comes behind what is written now."""
-        ends = {str(number): end for number, end in self._reads.written_ends().items()}
+        ends = {
+            str(number): end for number, end in self._reads.written_ends(range(self.settings_seen.partitions)).items()
+        }
         self._stated().decide(lambda state, now: ([{"kind": "stated", "at": at, "ends": ends}], None))
 
     def stated_watermark(self, positions: Mapping[int, int]) -> int:
