@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from mainstem.errors import CorruptHome, NewerFormat
+from mainstem.log.checked_json import decode_checked, encode_checked
 from mainstem.log.kafka.kafka_log import KafkaLog
 from mainstem.log_on_spark.checkpoint_check import check_checkpoint
 from mainstem.log_on_spark.flow_run import Batch, FlowRun
@@ -117,7 +118,7 @@ def test_a_folder_of_format_1_is_given_an_id_when_a_flow_goes_on_with_it(tmp_pat
     sink.go_on(1)
     assert sink.sink().id
     assert sink.ids() == list(range(20))
-    facts.write_text(facts.read_text().replace('"format": 2', '"format": 3'))
+    facts.write_bytes(encode_checked(decode_checked(facts.read_bytes()) | {"format": 3}))
     with pytest.raises(NewerFormat):
         sink.ids()
 

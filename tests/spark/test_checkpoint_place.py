@@ -247,4 +247,4 @@ def test_the_file_beside_a_checkpoint_has_its_format(shop: Mainstem) -> None:
     append(shop, 0, 10)
     shop.run(flows, until="idle")
     content = json.loads(Path(FlowStore(shop.home, "rests").checkpoint(1), "elsewhere").read_text())
-    assert (content["format"], content["url"].rpartition("-")[0]) == (1, f"{ROOT}/rests/v1")
+    assert (content["format"], content["url"].rpartition("-")[0]) == (2, f"{ROOT}/rests/v1")

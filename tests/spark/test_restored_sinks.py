@@ -1,6 +1,5 @@
 """With Spark: sinks that are restored from older copies, and a folder that is another one than before."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from mainstem import Mainstem
 from mainstem.errors import Conflict, CorruptHome, FlowFailed
 from mainstem.flows import runner
 from mainstem.flows.flow import Flow
+from mainstem.log.checked_json import decode_checked, encode_checked
 from mainstem.operators import table
 from tests.spark.memory_sink import MemorySink
 from tests.spark.native_runs import Died
@@ -111,8 +111,8 @@ def test_a_flow_that_finds_another_folder_is_stopped_and_a_folder_that_was_moved
         if there:
             other = tmp_path / "b/out/x/_mainstem"
             shutil.copytree(tmp_path / "a/out/x/_mainstem", other)
-            facts = json.loads((other / "sink.json").read_text())
-            (other / "sink.json").write_text(json.dumps({**facts, "id": "another"}))
+            facts = decode_checked((other / "sink.json").read_bytes())
+            (other / "sink.json").write_bytes(encode_checked({**facts, "id": "another"}))
         with pytest.raises(FlowFailed) as failed:
             stem.run(files_flow, until="idle")
         cause = failed.value.__cause__

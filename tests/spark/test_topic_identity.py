@@ -15,6 +15,7 @@ from mainstem.flows import runner
 from mainstem.flows.flow import Flow
 from mainstem.flows.program import Flows
 from mainstem.flows.sink_identity import SinkIdentity
+from mainstem.log.checked_json import decode_checked, encode_checked
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
@@ -40,9 +41,9 @@ def made(log: EmbeddedLog, rows: int, name: str = "orders") -> Topic:
 def without_id(home: Path, name: str = "orders") -> None:
     """As the topic would lie there had it been made before topics had ids."""
     path = home / "topics" / name / "topic.json"
-    content = json.loads(path.read_text())
+    content = decode_checked(path.read_bytes())
     del content["id"]
-    path.write_text(json.dumps(content))
+    path.write_bytes(encode_checked(content))
 
 
 @pytest.mark.parametrize("kind", ["topic", "topics"])

@@ -7,6 +7,7 @@ from unittest import mock
 import pytest
 
 from mainstem.errors import CorruptView, LockHeld, NewerFormat, Unavailable, ViewNotFound
+from mainstem.log.checked_json import decode_checked, encode_checked
 from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.views.view import View
 from mainstem.views.view_folder import ViewFolder, view_names
@@ -106,7 +107,7 @@ def test_files_that_are_damaged_or_newer_are_named(tmp_path: Path) -> None:
     with pytest.raises(CorruptView, match="description") as damaged:
         View(tmp_path, "revenue").to_arrow()
     assert damaged.value.path == str(path)
-    path.write_text(sound.replace('"format": 1', '"format": 3'))
+    path.write_bytes(encode_checked(decode_checked(sound.encode()) | {"format": 3}))
     with pytest.raises(NewerFormat):
         View(tmp_path, "revenue").to_arrow()
     path.write_text(sound)

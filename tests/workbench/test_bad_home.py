@@ -23,7 +23,7 @@ def test_a_home_of_a_newer_format(cli, place):
 
     assert cli("topic", "list").error == [
         f'mainstem.NewerFormat: home "{place}/shop" was written by a newer Mainstem',
-        "Detail: It has format 99; this Mainstem knows up to 1.",
+        "Detail: It has format 99; this Mainstem knows up to 2.",
         "Hint: Install the newer Mainstem.",
     ]
 

@@ -264,17 +264,17 @@ class TopicSettings:
         }
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> TopicSettings:
-        """What `to_json` wrote, of this or an earlier version of Mainstem."""
+    def from_json(cls, value: dict[str, Any], *, known: int = FORMAT_VERSION) -> TopicSettings:
+        """What `to_json` wrote, of this or an earlier version of Mainstem; `known`: the newest version that is read."""
         name = value.get("name", "?")
         version = value.get("version")
-        if isinstance(version, int) and version > FORMAT_VERSION:
+        if isinstance(version, int) and version > known:
             raise NewerFormat(
                 f'topic "{name}" was written by a newer Mainstem',
-                detail=f"Its settings have version {version}; this Mainstem knows up to {FORMAT_VERSION}.",
+                detail=f"Its settings have version {version}; this Mainstem knows up to {known}.",
                 hint="Install the newer Mainstem.",
                 found_version=version,
-                known_version=FORMAT_VERSION,
+                known_version=known,
             )
         try:
             past = [schema_from_ddl(ddl) for ddl in value["schemas"]]

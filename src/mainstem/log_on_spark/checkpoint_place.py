@@ -8,7 +8,7 @@ environment, `checkpoints.toml` in the home, the home itself.
 
 A checkpoint stays where it was begun: a file beside it says where that is.
 
-    flows/<name>/v<version>/elsewhere     {"format": 1, "url": "s3a://shop/checkpoints/<name>/v<version>-<random>"}
+    flows/<name>/v<version>/elsewhere     {"format": 2, "url": "s3a://shop/checkpoints/<name>/v<version>-<random>", ...}
     flows/<name>/v<version>/metadata      copies of what Spark writes there, made when a run begins and with every batch
     flows/<name>/v<version>/offsets/
     flows/<name>/v<version>/commits/
@@ -19,7 +19,6 @@ checkpoint (the state of stages, observed times, which batches had rows) is in t
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import uuid
@@ -28,8 +27,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from mainstem.errors import Invalid, MainstemError, Unavailable
+from mainstem.errors import CorruptHome, Invalid, MainstemError, Unavailable
 from mainstem.home_address import remember, remembered
+from mainstem.log.checked_json import decode_checked, encode_checked
 from mainstem.log.embedded.embedded_log import REAL_FILES
 from mainstem.log.embedded.files import replace_file
 from mainstem.settings import environment_with
@@ -37,11 +37,12 @@ from mainstem.settings import environment_with
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CheckpointPlace", "checkpoints_of_home", "is_elsewhere", "pointed_to", "remove_checkpoint"]
+__all__ = ["CheckpointPlace", "checkpoints_of_home", "damaged_note", "is_elsewhere", "pointed_to", "remove_checkpoint"]
 
 FILE = "checkpoints.toml"
 POINTER = "elsewhere"
-FORMAT = 1
+# 2: it has a checksum.
+FORMAT = 2
 LOGS = ("offsets", "commits")
 # How many of the last entries a beginning run looks at.
 LOOKED_AT = 2
@@ -105,8 +106,7 @@ class CheckpointPlace:
             # Of another flow of this name there may be one still.
             url = f"{root}/{flow}/{version}-{uuid.uuid4().hex[:8]}"
             os.makedirs(checkpoint, exist_ok=True)
-            content = json.dumps({"format": FORMAT, "url": url}).encode() + b"\n"
-            replace_file(REAL_FILES, f"{checkpoint}/{POINTER}", content)
+            replace_file(REAL_FILES, f"{checkpoint}/{POINTER}", encode_checked({"format": FORMAT, "url": url}))
         return cls(spark, checkpoint, url)
 
     def pull(self, *, begin: bool = False) -> None:
@@ -157,7 +157,9 @@ class CheckpointPlace:
 
 def remove_checkpoint(checkpoint: str) -> None:
     """Remove it, here and there. Without a Spark in this process it stays there, and is never looked at again."""
-    url = pointed_to(checkpoint)
+    url = None
+    with suppress(CorruptHome):
+        url = pointed_to(checkpoint)
     if url is not None:
         from pyspark.sql import SparkSession
 
@@ -219,11 +221,25 @@ def _explained(url: str) -> Iterator[None]:
 
 def pointed_to(checkpoint: str) -> str | None:
     """The address of a checkpoint that is kept elsewhere; None if it is in the home."""
+    path = f"{checkpoint}/{POINTER}"
     try:
-        with open(f"{checkpoint}/{POINTER}", encoding="utf-8") as file:
-            return str(json.load(file)["url"])
+        with open(path, "rb") as file:
+            return str(decode_checked(file.read(), since=2, known=FORMAT)["url"])
     except FileNotFoundError:
         return None
+    except (ValueError, KeyError) as error:
+        raise damaged_note(path, error) from error
+
+
+def damaged_note(path: str, error: Exception) -> CorruptHome:
+    """A small file of a checkpoint is not what was written."""
+    return CorruptHome(
+        f'"{path}" is damaged',
+        detail=f"It is not what was written: {error}.",
+        hint="Restore it from a copy. Or begin anew: delete the checkpoint together with what the flow has written; the next "
+        "run makes both again from the log.",
+        path=path,
+    )
 
 
 def _numbers(folder: str) -> set[str]:

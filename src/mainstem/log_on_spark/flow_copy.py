@@ -78,7 +78,8 @@ class FlowCopy:
         for version in self._versions():
             checkpoint = self._store.checkpoint(version)
             if is_elsewhere(checkpoint):
-                found.append(f'the checkpoint of flow "{self.name}": {pointed_to(checkpoint)}')
+                with suppress(Corrupt):
+                    found.append(f'the checkpoint of flow "{self.name}": {pointed_to(checkpoint)}')
             folder = self._facts(version).get("folder")
             if folder and not folder.startswith(f"{self._store.home}/"):
                 found.append(f'the files of flow "{self.name}": {folder}')

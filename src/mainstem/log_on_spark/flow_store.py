@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import fcntl
 import glob
-import json
 import os
 import re
 import shutil
@@ -27,6 +26,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 from mainstem.errors import CorruptHome, Fenced, NewerFormat
+from mainstem.log.checked_json import decode_checked, encode_checked
 from mainstem.log.embedded.embedded_log import REAL_FILES
 from mainstem.log.embedded.files import replace_file
 from mainstem.log.embedded.holds import Holds
@@ -38,6 +38,7 @@ from mainstem.names import check_own_name
 __all__ = ["FlowStore", "check_epoch", "flow_names", "running_in"]
 
 # 2: a run has the id and the location of its sink, whatever that is; and its plan has every parameter of a stage.
+# It has a checksum.
 FORMAT = 2
 
 
@@ -100,13 +101,13 @@ class FlowStore:
         """What is known of the flow; empty if it never ran."""
         try:
             with open(self._path, "rb") as file:
-                content: dict[str, Any] = json.load(file)
+                content = decode_checked(file.read(), since=2, known=FORMAT)
         except FileNotFoundError:
             return {}
         except ValueError as error:
             raise CorruptHome(
                 f'"{self._path}" is damaged',
-                detail=f"It does not read as JSON: {error}.",
+                detail=f"It is not what was written: {error}.",
                 hint="Restore it from a copy, or drop the flow with its checkpoint: the next run rebuilds from the log.",
                 path=self._path,
             ) from error
@@ -124,7 +125,7 @@ class FlowStore:
         """Replace what is known, one process at a time; on disk when this returns."""
         with self._locked():
             changed = {**edit(self.read()), "format": FORMAT}
-            replace_file(REAL_FILES, self._path, json.dumps(changed, indent=1).encode() + b"\n")
+            replace_file(REAL_FILES, self._path, encode_checked(changed, indent=1))
         return changed
 
     def of_version(self, version: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Kafka knows when a record was appended, not when it happened. So each task notes the latest times of what it read beside the
 flow's checkpoint, and the next batch's offset carries what all batches before it have seen:
 
-    <checkpoint>/observed/<leaf>/<partition>-<start>-<end>.json     {"event": ..., "appended": ...}     microseconds
+    <checkpoint>/observed/<leaf>/<partition>-<start>-<end>.json     {"event": ..., "appended": ..., "crc32c": ...}
 
     offset      {..., "leaf": 0, "times": {"0": [event, appended], ...}, "known": watermark or null}
 
@@ -14,14 +14,15 @@ again finds the same records late. Another cut into batches may not; that is wha
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from mainstem.log.checked_json import decode_checked, encode_checked
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import NO_TIME
+from mainstem.log_on_spark.checkpoint_place import damaged_note
 
 if TYPE_CHECKING:
     from mainstem.log.kafka.kafka_topic import KafkaTopic
@@ -60,8 +61,8 @@ class ObservedTimes:
         os.makedirs(self._folder, exist_ok=True)
         path = f"{self._folder}/{partition}-{start}-{end}.json"
         part = f"{path}.{os.getpid()}.part"
-        with open(part, "w", encoding="utf-8") as file:
-            json.dump({"event": event, "appended": appended}, file)
+        with open(part, "wb") as file:
+            file.write(encode_checked({"event": event, "appended": appended}))
         os.rename(part, path)
 
     def until(self, positions: Mapping[int, int], before: Times) -> Times:
@@ -69,8 +70,13 @@ class ObservedTimes:
         found = dict(before)
         for partition, (_, end), path in self._notes():
             if end <= positions.get(partition, 0):
-                with open(path, encoding="utf-8") as file:
-                    seen = json.load(file)
+                with open(path, "rb") as file:
+                    data = file.read()
+                try:
+                    # An older Mainstem wrote it without a checksum.
+                    seen = decode_checked(data, since=1)
+                except ValueError as error:
+                    raise damaged_note(path, error) from error
                 event, appended = found.get(partition, (NO_TIME, NO_TIME))
                 found[partition] = (max(event, seen["event"]), max(appended, seen["appended"]))
         return found

@@ -1,6 +1,6 @@
 """What a checkpoint of a flow in real time is of: Spark's own Kafka source knows topics by their names on the brokers alone.
 
-    <checkpoint>/real_time.json     {"format": 1, "topics": {"shop.orders": {"topic": "orders", "id": "5f.."}}}
+    <checkpoint>/real_time.json     {"format": 2, "topics": {"shop.orders": {"topic": "orders", "id": "5f.."}}, "crc32c": ...}
     <checkpoint>/offsets/<batch>    {"shop.orders": {"0": 512, "1": 498}}       as Spark writes it
 
 With it such an offset reads as those of our own source do. Spark writes both `offsets` and `commits` when a batch of real
@@ -13,12 +13,15 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from mainstem.log.checked_json import decode_checked, encode_checked
 from mainstem.log.embedded.embedded_log import REAL_FILES
 from mainstem.log.embedded.files import replace_file
+from mainstem.log_on_spark.checkpoint_place import damaged_note
 
 __all__ = ["UNREADABLE", "NotedTopic", "note_real_time", "noted_topics", "own_offset", "starting_offsets"]
 
-FORMAT = 1
+# 2: it has a checksum.
+FORMAT = 2
 FILE = "real_time.json"
 # Under this name, with the number of the leaf behind it, Spark tells how many values of a batch could not be read.
 UNREADABLE = "unreadable_"
@@ -38,17 +41,19 @@ class NotedTopic(Protocol):
 def note_real_time(checkpoint: str, topics: Iterable[NotedTopic]) -> None:
     """Write down what the names on the brokers stand for; on disk when this returns."""
     known = {topic.kafka_name: {"topic": topic.name, "id": topic.id} for topic in topics}
-    content = json.dumps({"format": FORMAT, "topics": known}).encode() + b"\n"
-    replace_file(REAL_FILES, f"{checkpoint}/{FILE}", content)
+    replace_file(REAL_FILES, f"{checkpoint}/{FILE}", encode_checked({"format": FORMAT, "topics": known}))
 
 
 def noted_topics(checkpoint: str) -> dict[str, dict[str, str]]:
     """By its name on the brokers, what each topic is; empty where no flow in real time wrote."""
+    path = f"{checkpoint}/{FILE}"
     try:
-        with open(f"{checkpoint}/{FILE}", "rb") as file:
-            found: dict[str, dict[str, str]] = json.load(file)["topics"]
+        with open(path, "rb") as file:
+            found: dict[str, dict[str, str]] = decode_checked(file.read(), since=2, known=FORMAT)["topics"]
     except FileNotFoundError:
         return {}
+    except (ValueError, KeyError) as error:
+        raise damaged_note(path, error) from error
     return found
 
 

@@ -25,13 +25,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mainstem.errors import Corrupt, NewerFormat
+from mainstem.log.checked_json import decode_checked, encode_checked
 from mainstem.log.embedded.embedded_log import REAL_FILES
 from mainstem.log.embedded.files import replace_file
 from mainstem.sinks.folder_lock import folder_lock
 
 __all__ = ["CommittedBatch", "CommittedFile", "FileCommits", "FolderFacts"]
 
-# 2: the folder has an id.
+# 2: the folder has an id, and sink.json a checksum.
 FORMAT = 2
 # So many single files at most have to be opened by a reader, besides one for each hundred batches.
 MERGED = 100
@@ -95,11 +96,11 @@ class FileCommits:
         """None if no flow has written here yet."""
         try:
             with open(self._facts, "rb") as file:
-                content = json.load(file)
+                content = decode_checked(file.read(), since=2, known=FORMAT)
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise self._corrupt(self._facts, f"It does not read as JSON: {error}.") from error
+            raise self._corrupt(self._facts, f"It is not what was written: {error}.") from error
         if content.pop("format", 0) > FORMAT:
             raise NewerFormat(
                 f'"{self.folder}" was written by a newer Mainstem',
@@ -111,7 +112,7 @@ class FileCommits:
     def put_facts(self, facts: FolderFacts) -> None:
         """Under the lock; on disk when this returns."""
         content = {"format": FORMAT, **asdict(facts)}
-        replace_file(REAL_FILES, self._facts, json.dumps(content, indent=1).encode() + b"\n")
+        replace_file(REAL_FILES, self._facts, encode_checked(content, indent=1))
 
     # Batches
 

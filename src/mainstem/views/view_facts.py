@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from mainstem.errors import CorruptView, NewerFormat, ViewNotFound, did_you_mean
+from mainstem.log.checked_json import decode_checked, encode_checked
 
-__all__ = ["FORMAT", "HISTORY_FORMAT", "Facts", "Segment", "VersionFacts", "no_such_version", "no_such_view"]
+__all__ = ["FACTS_FORMAT", "FORMAT", "Facts", "Segment", "VersionFacts", "no_such_version", "no_such_view"]
 
+# Of a version's file or tables.
 FORMAT = 1
-# Of a view that keeps its history: who does not know of that would trim it as if it had none.
-HISTORY_FORMAT = 2
+# Of view.json. 2: how long history is kept, which who does not know of it would trim; and a checksum.
+FACTS_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -51,21 +52,20 @@ class Facts:
         content = asdict(self)
         if not self.history_age_us:
             del content["history_age_us"]
-        number = HISTORY_FORMAT if self.history_age_us else FORMAT
-        return json.dumps({"format": number, **content}, indent=2).encode() + b"\n"
+        return encode_checked({"format": FACTS_FORMAT, **content}, indent=2)
 
     @classmethod
     def decode(cls, data: bytes, path: str, view: str) -> Facts:
         """What is written there; `CorruptView` if it cannot be read."""
         try:
-            content = json.loads(data)
-            if (version := content.pop("format")) > HISTORY_FORMAT:
+            content = decode_checked(data, since=2, known=FACTS_FORMAT)
+            if (version := content.pop("format")) > FACTS_FORMAT:
                 raise NewerFormat(
                     f'view "{view}" was written by a newer Mainstem',
-                    detail=f"{path} has format {version}; this Mainstem knows up to {HISTORY_FORMAT}.",
+                    detail=f"{path} has format {version}; this Mainstem knows up to {FACTS_FORMAT}.",
                     hint="Install the newer Mainstem.",
                     found_version=version,
-                    known_version=HISTORY_FORMAT,
+                    known_version=FACTS_FORMAT,
                 )
             content["key"] = tuple(content["key"])
             content["versions"] = tuple(VersionFacts(**version) for version in content["versions"])

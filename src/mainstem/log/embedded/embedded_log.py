@@ -204,7 +204,7 @@ class EmbeddedLog:
             self._check_open()
             ledger = self._ledgers.get(folder)
             if ledger is None:
-                if not self.files.exists(f"{folder}/heads"):
+                if not self.files.exists(folder):
                     self.home.make_folder(folder, lambda beside: create_ledger(self.files, beside, self.clock))
                 ledger = self._ledgers[folder] = Ledger(self.files, folder, self.clock, new_state, restore, title=title)
             return ledger

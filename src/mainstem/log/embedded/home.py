@@ -12,19 +12,25 @@ renamed to such a name. So names without a dot are always whole.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from mainstem.errors import CorruptHome, DiskFull, Invalid, NewerFormat, Unavailable
+from mainstem.log.checked_json import decode_checked, encode_checked
 from mainstem.log.embedded.files import Files, read_file, replace_file
 from mainstem.log.embedded.partition_lock import WRITE, PartitionLock, release_lock, share_lock
 from mainstem.log.processes import alive, this_process
 
-FORMAT = 1
+# 2: the file has a checksum.
+FORMAT = 2
 NEW, DELETED = ".new-", ".deleted-"
+
+
+def describe_home(id: str) -> bytes:
+    """What `mainstem.json` says."""
+    return encode_checked({"format": FORMAT, "id": id})
 
 
 class Home:
@@ -56,8 +62,7 @@ class Home:
         try:
             with lock.held(WRITE):
                 if not files.exists(f"{path}/mainstem.json"):
-                    content = {"format": FORMAT, "id": uuid.uuid4().hex}
-                    replace_file(files, f"{path}/mainstem.json", json.dumps(content).encode() + b"\n")
+                    replace_file(files, f"{path}/mainstem.json", describe_home(uuid.uuid4().hex))
                     # The home's own name must survive a power cut as well as what is in it.
                     files.sync_directory(os.path.dirname(os.path.abspath(path)))
         finally:
@@ -66,12 +71,13 @@ class Home:
     def _read(self) -> str:
         path = f"{self.path}/mainstem.json"
         try:
-            content = json.loads(read_file(self._files, path))
-            version, identity = int(content["format"]), str(content["id"])
+            content = decode_checked(read_file(self._files, path), since=2, known=FORMAT)
+            version = int(content["format"])
+            identity = str(content["id"]) if version <= FORMAT else ""
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptHome(
                 f'"{path}" cannot be read',
-                detail="It should hold the format and the id of the home as JSON.",
+                detail=f"It should hold the format and the id of the home as JSON: {error}.",
                 hint='Restore it from a copy, or write {"format": 1, "id": "any"} into it.',
                 path=path,
             ) from error

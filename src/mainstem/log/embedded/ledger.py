@@ -43,6 +43,14 @@ def create_ledger(files: Files, folder: str, clock: Clock) -> None:
     files.sync_directory(folder)
 
 
+def open_heads(files: Files, folder: str) -> Slots:
+    """The `heads` of a ledger; made again if it is lost: it is never synced, and the segments tell what it told."""
+    path = f"{folder}/heads"
+    if not files.exists(path) and files.exists(f"{folder}/0"):
+        create_slots(files, path, [])
+    return Slots(files, path)
+
+
 class Ledger(Generic[S]):
     """One ledger, open in this process."""
 
@@ -61,7 +69,7 @@ class Ledger(Generic[S]):
         self._files = files
         self._clock = clock
         self._guard = threading.RLock()
-        self._heads = Slots(files, self.heads_path)
+        self._heads = open_heads(files, folder)
         self._segment_bytes_max = segment_bytes_max
         self.partition = Partition(
             # The partition itself never rolls: the ledger does, so that a snapshot comes first.

@@ -14,7 +14,6 @@ is copied as it is: what can be read of it here can be read of it there.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import uuid
@@ -27,6 +26,8 @@ from mainstem.log.embedded.active_segment import SegmentName, published_segments
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.files import copy_file, read_file, replace_file
 from mainstem.log.embedded.heads import SLOT_BYTES, End, Slots, encode_end
+from mainstem.log.embedded.home import describe_home
+from mainstem.log.embedded.ledger import open_heads
 from mainstem.log.embedded.manifest import ManifestFile
 from mainstem.log.embedded.partition import Partition
 from mainstem.log.embedded.partition_lock import UPKEEP
@@ -95,12 +96,10 @@ class LogCopy:
 
     def finish(self) -> None:
         """Make a home of what was copied; the last thing to be done."""
-        content = json.loads(read_file(self._files, f"{self._home}/mainstem.json"))
         for folder in ("topics", "ledgers"):
             self._files.make_directory(f"{self._target}/{folder}")
         self._files.close(self._files.create(f"{self._target}/lock"))
-        described = json.dumps({**content, "id": uuid.uuid4().hex}).encode() + b"\n"
-        replace_file(self._files, f"{self._target}/mainstem.json", described)
+        replace_file(self._files, f"{self._target}/mainstem.json", describe_home(uuid.uuid4().hex))
         copied = EmbeddedLog(self._target, files=self._files, clock=self._log.clock)
         try:
             for name in copied.topic_names():
@@ -138,7 +137,7 @@ class LogCopy:
                 yield from (f"{parent}/{name}" for name in self._files.list(parent) if not name.startswith("."))
 
     def _ledger(self, folder: str) -> _Captured:
-        heads = Slots(self._files, f"{folder}/{HEADS}")
+        heads = open_heads(self._files, folder)
         try:
             end = heads.read(0)
             if end is None:

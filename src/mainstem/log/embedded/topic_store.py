@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +22,7 @@ from mainstem.errors import (
     TopicNotFound,
     summary_of,
 )
+from mainstem.log.checked_json import decode_checked, encode_checked
 from mainstem.log.embedded.decisions import Decisions
 from mainstem.log.embedded.file_errors import closed
 from mainstem.log.embedded.files import Files, read_file, replace_file
@@ -35,13 +35,15 @@ from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import NO_TIME
 
 SETTINGS = "topic.json"
+# Of that file. 2: it has a checksum.
+FORMAT = 2
 
 T = TypeVar("T")
 
 
 def encode_settings(settings: TopicSettings, id: str) -> bytes:
     """As it stands in the file. The id tells a topic from one of the same name that was made after it was deleted."""
-    return json.dumps({**settings.to_json(), "id": id}, indent=1).encode() + b"\n"
+    return encode_checked({**settings.to_json(), "version": FORMAT, "id": id}, indent=1)
 
 
 def create_topic(files: Files, folder: str, settings: TopicSettings, clock: Clock) -> None:
@@ -141,11 +143,12 @@ class TopicStore:
         if not self.is_current():
             raise FileNotFoundError(self.folder)
         try:
-            content = json.loads(read_file(self.files, self._settings_path))
-            settings = TopicSettings.from_json(content)
+            data = read_file(self.files, self._settings_path)
+            content = decode_checked(data, since=2, known=FORMAT, version="version")
+            settings = TopicSettings.from_json(content, known=FORMAT)
             # One that was made before there were ids goes without.
             self.id = str(content.get("id", ""))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, CorruptHome) as error:
             if isinstance(error, NewerFormat):
                 raise
             raise self._damaged_settings(error) from error
@@ -175,7 +178,7 @@ class TopicStore:
     def _damaged_settings(self, error: Exception) -> CorruptHome:
         return CorruptHome(
             f'the settings of topic "{self.name}" cannot be read',
-            detail=f'"{self._settings_path}" does not read as the JSON that was written: {error}.',
+            detail=f'"{self._settings_path}" is not what was written: {summary_of(error)}.',
             hint="Restore the file from a copy. The other topics are not touched by it.",
             path=self._settings_path,
         )

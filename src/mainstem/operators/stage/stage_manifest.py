@@ -7,27 +7,28 @@
 A manifest is replaced whole and synced, after the sink has taken the batch and before Spark is told so. A batch that is
 done again begins with the manifest of the batch before, so it does not matter at which point it was cut short.
 
-    {"format": 1, "batch": 7, "clock": {"watermark": ..., "now": ...},
+    {"format": 2, "crc32c": ..., "batch": 7, "clock": {"watermark": ..., "now": ...},
      "stages": {"windowed-0": {"described": {...}, "buckets": 2, "counts": {...}, "late": {...},
                                "state": {"0": {"runs": [...], "live": 12, "given": 340}}}}}
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from mainstem.errors import CorruptHome
+from mainstem.errors import CorruptHome, NewerFormat
+from mainstem.log.checked_json import decode_checked, encode_checked
 from mainstem.log.embedded.embedded_log import REAL_FILES
 from mainstem.log.embedded.files import replace_file
 
 __all__ = ["StageManifests"]
 
-FORMAT = 1
+# 2: it has a checksum.
+FORMAT = 2
 
 
 class StageManifests:
@@ -41,7 +42,7 @@ class StageManifests:
         path = f"{self.folder}/{batch}.json"
         try:
             with open(path, "rb") as file:
-                content: dict[str, Any] = json.load(file)
+                content = decode_checked(file.read(), since=2, known=FORMAT)
         except (FileNotFoundError, ValueError) as error:
             raise CorruptHome(
                 f"the state of a flow after batch {batch} is not there",
@@ -50,6 +51,14 @@ class StageManifests:
                 "has written, and run it again.",
                 path=path,
             ) from error
+        if (found := content.get("format", 1)) > FORMAT:
+            raise NewerFormat(
+                f'"{path}" was written by a newer Mainstem',
+                detail=f"It has format {found}; this Mainstem knows up to {FORMAT}.",
+                hint="Install the newer Mainstem.",
+                found_version=found,
+                known_version=FORMAT,
+            )
         return content
 
     def last(self) -> dict[str, Any] | None:
@@ -59,8 +68,8 @@ class StageManifests:
 
     def write(self, batch: int, content: Mapping[str, Any]) -> None:
         """Put the manifest of a batch in its place, synced, and let go of what no kept manifest names."""
-        text = json.dumps({"format": FORMAT, "batch": batch, **content})
-        replace_file(REAL_FILES, f"{self.folder}/{batch}.json", text.encode() + b"\n")
+        data = encode_checked({"format": FORMAT, "batch": batch, **content})
+        replace_file(REAL_FILES, f"{self.folder}/{batch}.json", data)
         self._tidy(batch, content)
 
     def begin(self, batch: int, attempt: str, stages: Mapping[str, Any]) -> str:
@@ -73,6 +82,10 @@ class StageManifests:
         path = f"{self.folder}/attempt-{batch}-{attempt}"
         os.makedirs(path)
         return path
+
+    def batches(self) -> list[int]:
+        """The batches whose manifests are there, in order."""
+        return sorted(self._numbers())
 
     def _numbers(self) -> Iterator[int]:
         with suppress(FileNotFoundError):
