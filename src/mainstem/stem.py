@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from mainstem.flows.checked_view import CheckedView
     from mainstem.flows.home_copy import HomeCopy
+    from mainstem.flows.home_verification import HomeVerification
     from mainstem.flows.program import Flows
     from mainstem.flows.rebuild import Rebuild
     from mainstem.flows.runner import RunningFlows
@@ -161,7 +162,8 @@ class Mainstem:
 
         Topics are copied as of one moment, with each transaction whole or not at all; each flow as it is between two batches,
         with its checkpoint and its view. Flows wait for it, appends do not. `elsewhere` of the result names what belongs to
-        the home and is not in it, and so was not copied. `step` is called with what is being copied.
+        the home and is not in it, and so was not copied. Damage is copied as it is, and named by `problems`. `step` is called with
+        what is being copied.
 
         >>> import mainstem, tempfile
         >>> with mainstem.open(tempfile.mkdtemp()) as stem:
@@ -173,6 +175,20 @@ class Mainstem:
         from mainstem.flows.home_copy import copy_home
 
         return copy_home(self, path, step or (lambda what: None))
+
+    def verify(self, *, step: Callable[[str], None] | None = None) -> HomeVerification:
+        """Read every file of the home that can be checked: topics, ledgers, views, flows; `problems` of the result names each
+        damaged file and place. `step` is called with what is being read.
+
+        >>> import mainstem, tempfile
+        >>> with mainstem.open(tempfile.mkdtemp()) as stem:
+        ...     orders = stem.create_topic("orders", schema="order_id STRING")
+        ...     stem.verify().sound
+        True
+        """
+        from mainstem.flows.home_verification import verify_home
+
+        return verify_home(self.log, self.home, step or (lambda what: None))
 
     # Topics
 

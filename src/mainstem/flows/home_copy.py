@@ -6,6 +6,9 @@
 
 While the flows are held, nothing of theirs changes; and what their checkpoints name is in the topics before these are
 copied. So in the copy no checkpoint is ahead of its sink, or of its topics.
+
+In the end every file of the copy is looked at (see `home_verification`), with nothing held any more. Damage is copied as it
+is, so that what can be rescued is; it is named.
 """
 
 from __future__ import annotations
@@ -18,9 +21,11 @@ from typing import TYPE_CHECKING
 
 from mainstem.arguments import path_text
 from mainstem.errors import Corrupt, Invalid
+from mainstem.flows.home_verification import HomeProblem, verify_home
 from mainstem.log.embedded.embedded_log import REAL_FILES, EmbeddedLog
 from mainstem.log.embedded.home import unavailable
 from mainstem.log.embedded.log_copy import LogCopy
+from mainstem.log.log import Log
 from mainstem.log_on_spark.flow_copy import FlowCopy, copy_tree
 from mainstem.log_on_spark.flow_store import flow_names
 from mainstem.views.view_folder import ViewFolder, view_names
@@ -46,6 +51,8 @@ class HomeCopy:
     views: tuple[str, ...]
     bytes: int
     elsewhere: tuple[str, ...]
+    # What is damaged in the copy, and so most likely in the home: it was copied as it is.
+    problems: tuple[HomeProblem, ...] = ()
 
 
 def copy_home(stem: Mainstem, target: str | os.PathLike[str], step: Callable[[str], None] = lambda _: None) -> HomeCopy:
@@ -90,7 +97,18 @@ def copy_home(stem: Mainstem, target: str | os.PathLike[str], step: Callable[[st
             log.finish()
     topics = tuple(stem.log.topic_names()) if log is not None else ()
     elsewhere = (*_places(stem), *(each for flow in flows for each in flow.elsewhere()))
-    return HomeCopy(path, topics, tuple(flow.name for flow in flows), tuple(views), size, elsewhere)
+    problems = _problems(path, stem.log, step)
+    return HomeCopy(path, topics, tuple(flow.name for flow in flows), tuple(views), size, elsewhere, problems)
+
+
+def _problems(path: str, log: Log, step: Callable[[str], None]) -> tuple[HomeProblem, ...]:
+    copied = EmbeddedLog(path, files=log.files, clock=log.clock) if isinstance(log, EmbeddedLog) else None
+    try:
+        found = verify_home(copied, path, lambda what: step(f"verifying {what}"), folders="inside")
+    finally:
+        if copied is not None:
+            copied.close()
+    return tuple(found.problems)
 
 
 def _check_target(home: str, path: str) -> None:

@@ -38,6 +38,14 @@ class Verification:
         if problem not in self.problems:
             self.problems.append(problem)
 
+    def join(self, part: Verification) -> None:
+        """Add what was found in a part of it."""
+        self.records += part.records
+        self.bytes += part.bytes
+        self.sealed_segments += part.sealed_segments
+        self.block_segments += part.block_segments
+        self.problems += part.problems
+
     @property
     def sound(self) -> bool:
         """Whether every byte is as it was written."""

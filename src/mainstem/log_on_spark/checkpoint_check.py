@@ -25,13 +25,14 @@ import json
 import os
 import struct
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Literal
 
 from mainstem.errors import CorruptHome
 from mainstem.log_on_spark.sink_rows import last_with_rows
 
-__all__ = ["check_checkpoint", "checkpoint_id"]
+__all__ = ["check_checkpoint", "checkpoint_id", "damaged_files"]
 
 _HEAD = struct.Struct(">4sI")
 _MAGIC = b"crc\0"
@@ -83,6 +84,33 @@ def check_checkpoint(
     if os.path.exists(f"{checkpoint}/metadata") and (reason := _damage(checkpoint, "", "metadata")):
         raise _refused(f"{checkpoint}/metadata", reason)
     _check_sizes(f"{checkpoint}/state", done + 1)
+
+
+def damaged_files(checkpoint: str) -> Iterator[tuple[str, str]]:
+    """Every file of a checkpoint that is not what Spark's checksums beside it say, and what is wrong with it."""
+    for inside, _, names in os.walk(checkpoint):
+        known = set(names)
+        for name in sorted(known):
+            if name.startswith(".") or f".{name}.crc" not in known:
+                continue
+            with suppress(FileNotFoundError):  # removed meanwhile
+                if reason := _damaged_chunk(f"{inside}/{name}", f"{inside}/.{name}.crc"):
+                    yield f"{inside}/{name}", reason
+
+
+def _damaged_chunk(path: str, sums_path: str) -> str:
+    """The same as `_difference`, of a file that may be large."""
+    with open(sums_path, "rb") as file:
+        sums = file.read()
+    if len(sums) < _HEAD.size or _HEAD.unpack_from(sums) != (_MAGIC, CHUNK):
+        return "its checksums are damaged"
+    with open(path, "rb") as file:
+        place = _HEAD.size
+        while chunk := file.read(CHUNK):
+            if sums[place : place + 4] != struct.pack(">I", zlib.crc32(chunk)):
+                return f"it is not what its checksums say, from byte {(place - _HEAD.size) // 4 * CHUNK} on"
+            place += 4
+    return "" if place == len(sums) else "it has fewer bytes than it has checksums for"
 
 
 def _mend(checkpoint: str, planned: set[int], committed: set[int], held: int) -> None:

@@ -160,6 +160,25 @@ class ViewFolder:
         there.write_facts(facts)
         return size
 
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """File by file what is wrong with the versions, by SQLite's own check. It finds what cannot be a database; of the values
+        SQLite keeps no checksums."""
+        for number in self.facts().numbers():
+            path = self.version_path(number)
+            if not os.path.exists(path):
+                yield path, "the file is missing"
+                continue
+            try:
+                connection = connect(path)
+                try:
+                    said = [row[0] for row in connection.execute("PRAGMA integrity_check")]
+                finally:
+                    connection.close()
+            except sqlite3.DatabaseError as error:
+                said = [str(error)]
+            if said != ["ok"]:
+                yield path, "; ".join(line for text in said for line in text.splitlines())
+
     def remove(self) -> None:
         """Drop the view: gone at once by its name, then its files."""
         gone = f"{self.home}/views/.deleted-{uuid.uuid4().hex[:8]}-{self.view}"
@@ -218,7 +237,8 @@ def _copy_database(path: str, to: str) -> int:
         for suffix in ("", "-wal"):
             if os.path.exists(path + suffix):
                 copy_file(_FILES, path + suffix, to + suffix)
-    return os.path.getsize(to)
+    # One that is missing is as much damage there as here.
+    return os.path.getsize(to) if os.path.exists(to) else 0
 
 
 def _sweep(parent: str) -> None:

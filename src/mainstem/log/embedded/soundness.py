@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mainstem.clock import Clock
 from mainstem.errors import Corrupt, CorruptManifest, NewerFormat
 from mainstem.log.embedded.active_segment import (
     PREAMBLE_BYTES,
@@ -11,7 +12,9 @@ from mainstem.log.embedded.active_segment import (
     segments_in,
 )
 from mainstem.log.embedded.block import DATA, Damage
+from mainstem.log.embedded.files import Files
 from mainstem.log.embedded.heads import End
+from mainstem.log.embedded.ledger import open_heads
 from mainstem.log.embedded.partition import Partition
 from mainstem.log.embedded.sealed_check import check_sealed
 from mainstem.log.embedded.sealed_segment import read_sealed
@@ -19,17 +22,57 @@ from mainstem.log.embedded.segment_index import SegmentIndex
 from mainstem.log.embedded.topic_store import TopicStore
 from mainstem.log.verification import Problem, Verification
 
+# How often a partition is looked at again whose files are replaced meanwhile.
+TRIES = 5
+
 
 def verify(store: TopicStore) -> Verification:
     """Check manifests, sealed files (whole and page by page), blocks and indexes of every partition."""
     report = Verification(store.name)
     for number, partition in enumerate(store.partitions):
-        for part in (_verify_sealed, _verify_blocks):
+        report.join(_verify_partition(number, partition, report.topic))
+    return report
+
+
+def verify_ledger(files: Files, folder: str, clock: Clock, title: str) -> Verification:
+    """Check all blocks of a ledger."""
+    report = Verification(title)
+    try:
+        heads = open_heads(files, folder)
+    except FileNotFoundError:
+        report.problems.append(Problem(0, f"{folder}/0", "the directory is missing"))
+        return report
+    try:
+        partition = Partition(files, f"{folder}/0", heads, 0, clock, title=title, segment_bytes_max=1 << 62)
+        try:
+            return _verify_partition(0, partition, title, trimmed=True)
+        finally:
+            partition.close()
+    except FileNotFoundError as error:
+        report.problems.append(Problem(0, str(error.filename or folder), "the file is missing"))
+    except Corrupt as error:
+        report.add(0, error)
+    finally:
+        heads.close()
+    return report
+
+
+def _verify_partition(number: int, partition: Partition, title: str, *, trimmed: bool = False) -> Verification:
+    """Of a partition whose files are sealed, compacted, dropped or trimmed during the look, look again."""
+    report = Verification(title)
+    for left in reversed(range(TRIES)):
+        report = Verification(title)
+        before = sorted(partition.files.list(partition.folder))
+        for part in (_verify_sealed, lambda *of: _verify_blocks(*of, trimmed=trimmed)):
             # What is damaged does not keep the rest from being looked at.
             try:
                 part(report, number, partition)
             except Corrupt as error:
                 report.add(number, error)
+            except FileNotFoundError as error:
+                report.problems.append(Problem(number, str(error.filename or partition.folder), "the file is missing"))
+        if report.sound or not left or sorted(partition.files.list(partition.folder)) == before:
+            break
     return report
 
 
@@ -56,7 +99,7 @@ def _verify_sealed(report: Verification, number: int, partition: Partition) -> N
         report.sealed_segments += 1
 
 
-def _verify_blocks(report: Verification, number: int, partition: Partition) -> None:
+def _verify_blocks(report: Verification, number: int, partition: Partition, *, trimmed: bool = False) -> None:
     head = partition.published()
     try:
         sealed_to: int | None = partition.manifest_file.read().end
@@ -64,7 +107,8 @@ def _verify_blocks(report: Verification, number: int, partition: Partition) -> N
         sealed_to = None  # told of already
     names = segments_in(partition.files.list(partition.folder))
     names = [name for name in names if sealed_to is None or name.base >= sealed_to]
-    expected = sealed_to
+    # Of a ledger the older segments may be gone: each begins with all of the state.
+    expected = None if trimmed else sealed_to
     for name, after in zip(names, [*names[1:], None], strict=True):
         if expected is not None and expected < name.base:
             report.add(number, missing_records(partition.title, partition.folder, expected, name.base))

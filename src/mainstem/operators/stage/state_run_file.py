@@ -34,7 +34,7 @@ from mainstem.errors import Corrupt
 from mainstem.operators.stage.engine import NEVER, Int64Array
 from mainstem.operators.stage.narrow_column import Scale, narrowed, widened
 
-__all__ = ["OWN_COLUMNS", "RunEntry", "RunFile", "open_run", "write_run"]
+__all__ = ["OWN_COLUMNS", "RunEntry", "RunFile", "check_run", "open_run", "write_run"]
 
 FORMAT = b"2"
 _KNOWN_FORMATS = (b"1", FORMAT)
@@ -166,6 +166,12 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 @lru_cache(maxsize=512)
 def open_run(folder: str, entry: RunEntry) -> RunFile:
     """A run that a manifest names. The first one in a process to open it compares it with what the manifest says."""
+    check_run(folder, entry)
+    return RunFile(f"{folder}/{entry.name}", entry.batch)
+
+
+def check_run(folder: str, entry: RunEntry) -> None:
+    """Read every byte of a run, and raise `Corrupt` if it is not what the manifest says."""
     path = f"{folder}/{entry.name}"
     try:
         size, checksum = os.path.getsize(path), _crc32c(path)
@@ -176,7 +182,6 @@ def open_run(folder: str, entry: RunEntry) -> RunFile:
             path,
             f"It should have {entry.bytes} bytes with checksum {entry.crc32c:08x}, it has {size} with {checksum:08x}.",
         )
-    return RunFile(path, entry.batch)
 
 
 def _damaged(path: str, detail: str) -> Corrupt:
@@ -185,6 +190,7 @@ def _damaged(path: str, detail: str) -> Corrupt:
         detail=f'The file is "{path}". {detail}',
         hint="The log has everything: rebuild the flow's sink (mainstem view rebuild NAME --program FILE), or delete the "
         "flow's checkpoint together with what it has written and run it again.",
+        path=path,
     )
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mainstem.workbench.cli.amounts import about_size, counted
+from mainstem.workbench.cli.error_text import FAILED, visible
 from mainstem.workbench.cli.home_option import HomeOption, open_home
 from mainstem.workbench.cli.json_output import JsonOption, print_json
 from mainstem.workbench.cli.progress import show_progress
+
+if TYPE_CHECKING:
+    from mainstem.flows.home_verification import HomeProblem
 
 __all__ = ["app"]
 
@@ -27,7 +32,8 @@ def copy_home(
     """Copy the home to another directory (in the field: a backup), consistent while it is in use.
 
     Topics are copied as of one moment, with each transaction whole or not at all; each flow as it is between two batches,
-    with its checkpoint and its view. Flows wait for it; appends go on. What lies elsewhere is named, and not copied.
+    with its checkpoint and its view. Flows wait for it; appends go on. What lies elsewhere is named, and not copied. In the end
+    every file of the copy is verified: what is damaged is copied as it is and named, and the exit status is 1.
 
     Example: mainstem home copy /backup/shop-monday
     """
@@ -35,6 +41,7 @@ def copy_home(
         copied = stem.copy_to(target, step=lambda what: progress.reached(0, what))
     if as_json:
         print_json(asdict(copied))
+        _fail_if(copied.problems)
         return
     parts = [(copied.topics, "topic"), (copied.flows, "flow"), (copied.views, "view")]
     amounts = ", ".join(counted(len(names), noun) for names, noun in parts)
@@ -43,3 +50,44 @@ def copy_home(
         typer.echo(f"not copied: {place}")
     if copied.elsewhere:
         typer.echo("Flows that run in the copy would write there too: change its settings before you run any.")
+    _show_problems(copied.problems)
+    _fail_if(copied.problems)
+
+
+@app.command("verify")
+def verify_home(*, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Read all of the home and name what is damaged: topics, ledgers, views, flows. The exit status is 1 if anything is.
+
+    Topics, ledgers and the state of flows have checksums. Of a view's file SQLite checks the structure and not the values:
+    `mainstem view check` compares them with the log.
+
+    Example: mainstem home verify
+    """
+    with open_home(home) as stem, show_progress("verify") as progress:
+        found = stem.verify(step=lambda what: progress.reached(0, what))
+    if as_json:
+        print_json({**asdict(found), "sound": found.sound})
+    else:
+        parts = [(found.topics, "topic"), (found.ledgers, "ledger"), (found.views, "view"), (found.flows, "flow")]
+        amounts = ", ".join(counted(len(names), noun) for names, noun in parts)
+        typer.echo(f"{'sound' if found.sound else 'NOT sound'}: {amounts}, {counted(found.records, 'record')}")
+        _show_problems(found.problems)
+    _fail_if(found.problems)
+
+
+def _show_problems(problems: Sequence[HomeProblem]) -> None:
+    """Each in two lines: of what and why, then the file, whole, so that it can be copied."""
+    for problem in problems:
+        partition = "" if problem.partition is None else f", partition {problem.partition}"
+        span = ""
+        if problem.first_offset is not None:
+            last = "the end" if problem.last_offset is None else str(problem.last_offset)
+            span = f", offsets {problem.first_offset} to {last}"
+        what = problem.what.replace(f' "{problem.file}"', "")
+        typer.echo(f"\n{visible(problem.of)}{partition}{span}: {visible(what)}")
+        typer.echo(f"    {visible(problem.file)}")
+
+
+def _fail_if(problems: Sequence[HomeProblem]) -> None:
+    if problems:
+        raise typer.Exit(FAILED)
