@@ -28,12 +28,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from mainstem.log.missed_deletions import UNREAD
 from mainstem.log.processes import Identity
 from mainstem.log.state_ledger import Entry
 
-__all__ = ["UNREAD", "GroupMember", "GroupState"]
-
-UNREAD = -1
+__all__ = ["GroupMember", "GroupState"]
 
 
 @dataclass(frozen=True, slots=True)

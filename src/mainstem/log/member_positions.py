@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from mainstem.errors import FellOff
-from mainstem.log.group_state import UNREAD
-from mainstem.log.missed_deletions import DeletionWatch
+from mainstem.log.missed_deletions import UNREAD, DeletionWatch
 from mainstem.log.partition_reads import HINT, PartitionReads, check_position
 from mainstem.log.record import next_offset
 

@@ -15,7 +15,10 @@ from typing import NamedTuple, Protocol
 
 from mainstem.errors import MissedDeletions
 
-__all__ = ["BEGIN_AGAIN", "Compacted", "DeletionWatch", "check_deletions"]
+__all__ = ["BEGIN_AGAIN", "UNREAD", "Compacted", "DeletionWatch", "check_deletions"]
+
+# In place of how far a partition was cleaned: whoever reads it has read nothing yet.
+UNREAD = -1
 
 BEGIN_AGAIN = 'Begin again with start="earliest" and without what was made of the records so far.'
 

@@ -26,10 +26,11 @@ import pyarrow as pa
 from mainstem.arguments import text, values, whole_number
 from mainstem.clock import Clock, as_datetime, as_us
 from mainstem.durations import Duration, duration_us, parse_duration
-from mainstem.errors import FellOff, Invalid, QueueNotFound
+from mainstem.errors import FellOff, Invalid, MissedDeletions, QueueNotFound
 from mainstem.log import queue_decisions as decisions
 from mainstem.log.lag import Lag
 from mainstem.log.message import ERROR_CHARACTERS_MAX, Message, error_text
+from mainstem.log.missed_deletions import UNREAD, check_deletions
 from mainstem.log.partition_reads import HINT, PartitionReads, Position, Processes, Waiter, check_position, offsets_at
 from mainstem.log.queue_description import QueueDescription, parked_table
 from mainstem.log.queue_rejections import Rejections, complete_rejections, rejected_rows, rejected_topic
@@ -89,6 +90,8 @@ class Queue:
         # Which of the queues that had this name the scan belongs to: the next one may filter otherwise.
         self._scan_of = 0
         self._scan = QueueScan(reads, None)
+        # Of partitions of which no message was taken yet: the cursor, and how far it was compacted when rows were first read.
+        self._begun: dict[int, tuple[int, int]] = {}
         # The partitions of which it is known that the topic reaches up to the queue's cursor.
         self._checked: set[int] = set()
 
@@ -171,9 +174,11 @@ class Queue:
             if self._scan_of != state.openings:
                 self._scan = self._make_scan(state.settings)
                 self._scan_of = state.openings
+                self._begun = {}
             cursors = self._cursors(state)
             self._check_positions(cursors)
-            return take(
+            since = self._read_since(state, cursors)
+            entries, taking = take(
                 state,
                 now,
                 self._scan,
@@ -182,9 +187,18 @@ class Queue:
                 holder=holder,
                 alive=self._processes.alive,
             )
+            hint = 'Begin again, without what was made of the messages so far: queue.rewind("earliest").'
+            for partition, cursor in cursors.items():
+                # After the records were read, and before they are given out.
+                check_deletions(
+                    self._reads, partition, cursor, since[partition], reader=f'queue "{self.name}"', hint=hint
+                )
+            return _noted(entries, state, since), taking
 
         try:
             return self._ledger.decide(decision)
+        except MissedDeletions:
+            raise
         except FellOff as error:
             kept = self._reads.earliest(error.partition)
             raise FellOff(
@@ -203,6 +217,23 @@ class Queue:
             partition: state.cursors[partition] if partition in state.cursors else self._reads.earliest(partition)
             for partition in range(self._reads.partitions())
         }
+
+    def _read_since(self, state: QueueState, cursors: Mapping[int, int]) -> dict[int, int]:
+        """How far each partition was compacted when the queue began to read it, by what is known or, if it begins now, by
+        how far it is compacted. Before records are read."""
+        found = {}
+        for partition, cursor in cursors.items():
+            since = state.cleaned.get(partition, 0 if partition in state.cursors else UNREAD)
+            if since == UNREAD:
+                begun = self._begun.get(partition)
+                if begun is None or begun[0] != cursor:
+                    # What was read ahead before counts as not read.
+                    self._scan.forget(partition)
+                    compacted = self._reads.compacted(partition)
+                    begun = self._begun[partition] = (cursor, 0 if compacted is None else compacted.cleaned)
+                since = begun[1]
+            found[partition] = since
+        return found
 
     def _check_positions(self, cursors: Mapping[int, int]) -> None:
         """Raise `BeyondEnd` if the topic was set back behind a cursor. Once: it is never set back while it is open."""
@@ -368,3 +399,13 @@ class Queue:
                 queue=self.name,
             )
         return state
+
+
+def _noted(entries: list[Entry], state: QueueState, since: Mapping[int, int]) -> list[Entry]:
+    """With how far partitions were compacted, in what moves their cursors for the first time."""
+    for entry in entries:
+        begun = {number: since[int(number)] for number in entry["cursors"] if state.cleaned.get(int(number)) == UNREAD}
+        begun |= {number: since[int(number)] for number in entry["cursors"] if int(number) not in state.cursors}
+        if begun:
+            entry["cleaned"] = begun
+    return entries

@@ -26,7 +26,7 @@ def open_queue(state: QueueState, name: str, given: QueueSettings | None, cursor
     """Make the queue, starting at `cursors`; or, if it is there, see that it is what was asked for."""
     if state.opened_at is None:
         settings = given or QueueSettings()
-        return [{"kind": "opened", "settings": settings.to_json(), "cursors": _named(cursors)}]
+        return [{"kind": "opened", "settings": settings.to_json(), "cursors": _named(cursors), "unread": True}]
     if given is not None and (differences := state.settings.differences(given)):
         raise Conflict(
             f'queue "{name}" is there with other settings',
@@ -84,13 +84,14 @@ def reject(state: QueueState, receipt: str, reason: str) -> list[Entry]:
 
 def rewind(to: str, cursors: Mapping[int, int]) -> list[Entry]:
     """Put partitions to an offset: what is before it is done with, what follows was never given out."""
-    return [{"kind": "rewound", "to": to, "cursors": _named(cursors), "open": []}]
+    return [{"kind": "rewound", "to": to, "cursors": _named(cursors), "open": [], "unread": True}]
 
 
 def rewind_to_state(to: str, earlier: QueueState, added: Mapping[int, int]) -> list[Entry]:
     """Put all partitions back to an earlier state. `added` are those it did not know, and where they begin."""
     entry = earlier.returned_to(earlier.cursors)
-    return [{"kind": "rewound", "to": to, "cursors": _named(added) | entry["cursors"], "open": entry["open"]}]
+    cursors = _named(added) | entry["cursors"]
+    return [{"kind": "rewound", "to": to, "cursors": cursors, "open": entry["open"], "unread": True}]
 
 
 def delete() -> list[Entry]:

@@ -21,7 +21,9 @@ Entries (kind, then its fields; a message is named [partition, offset], a row se
     rewound       to, cursors, open                               these partitions are put back
     deleted
 
-In `rejecting`, `again` and `first` add cause and reason to each message.
+In `rejecting`, `again` and `first` add cause and reason to each message. What moves a cursor for the first time since the queue
+began there has `cleaned` too: how far the partition was compacted when the queue began to read it (see `missed_deletions`). Where
+it begins, `unread` says that this is yet to come. An older Mainstem wrote neither.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Self
 
+from mainstem.log.missed_deletions import UNREAD
 from mainstem.log.processes import Identity
 from mainstem.log.queue_settings import QueueSettings
 from mainstem.log.state_ledger import Entry
@@ -107,6 +110,8 @@ class QueueState:
     sequence: int = 0
     # Rejections that were decided but may not have reached their topic: sequence -> (decided at, messages).
     rejecting: dict[int, tuple[int, list[Rejection]]] = field(default_factory=dict)
+    # UNREAD: nothing was read there yet; 0 if it is not known.
+    cleaned: dict[int, int] = field(default_factory=dict)
     # How often what happened to messages since the queue was opened.
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -119,12 +124,14 @@ class QueueState:
 
     def apply(self, entry: Entry, at: int) -> None:
         """Take one entry in."""
+        self.cleaned |= {int(partition): at for partition, at in entry.get("cleaned", {}).items()}
         match entry["kind"]:
             case "opened":
                 self.opened_at = at
                 self.openings += 1
                 self.settings = QueueSettings.from_json(entry["settings"])
                 self._move(entry["cursors"])
+                self._begin(entry)
             case "taken":
                 self._take(entry)
             case "passed":
@@ -150,7 +157,7 @@ class QueueState:
             case "deleted":
                 self.opened_at = None
                 self.settings = QueueSettings()
-                self.cursors, self.open, self.counts = {}, {}, {}
+                self.cursors, self.open, self.counts, self.cleaned = {}, {}, {}, {}
             case unknown:
                 raise ValueError(f"a queue has no entries of kind {unknown!r}")
 
@@ -195,6 +202,7 @@ class QueueState:
         put_back = {int(partition) for partition in entry["cursors"]}
         self.open = {address: message for address, message in self.open.items() if address[0] not in put_back}
         self._move(entry["cursors"])
+        self._begin(entry)
         for message in _messages(entry["open"], []):
             self.open[message.address] = message
 
@@ -205,6 +213,13 @@ class QueueState:
 
     def _move(self, cursors: dict[str, int]) -> None:
         self.cursors |= {int(partition): offset for partition, offset in cursors.items()}
+
+    def _begin(self, entry: Entry) -> None:
+        for partition in map(int, entry["cursors"]):
+            if entry.get("unread"):
+                self.cleaned[partition] = UNREAD
+            else:
+                self.cleaned.pop(partition, None)
 
     def _count(self, what: str, times: int) -> None:
         if times:
@@ -239,6 +254,7 @@ class QueueState:
                 for sequence, (at, rejections) in self.rejecting.items()
             ],
             "counts": self.counts,
+            "cleaned": {str(partition): cleaned for partition, cleaned in sorted(self.cleaned.items())},
         }
 
     @classmethod
@@ -257,6 +273,8 @@ class QueueState:
                 for sequence, at, rejections in snapshot["rejecting"]
             },
             counts=dict(snapshot["counts"]),
+            # An older Mainstem did not note it.
+            cleaned={int(partition): cleaned for partition, cleaned in snapshot.get("cleaned", {}).items()},
         )
 
 

@@ -1,5 +1,6 @@
 """A reader that is behind for longer than a compacted topic keeps its tombstones is refused; no other is."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,9 @@ from mainstem.errors import MissedDeletions
 from mainstem.log.embedded.manifest import decode_manifest, encode_manifest
 from mainstem.log.group_member import Member
 from mainstem.log.keep_rule import Keep
+from mainstem.log.missed_deletions import UNREAD
+from mainstem.log.queue import Queue
+from mainstem.log.queue_state import QueueState
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem
 from tests.log.embedded.memory_files import MemoryFiles
@@ -161,3 +165,94 @@ def test_a_topic_that_is_compacted_later_has_readers_from_before(stem: Mainstem,
     topic.alter(keep="forever")
     with topic.join_group("billing") as member, pytest.raises(MissedDeletions):
         member.poll()
+
+
+# Queues
+
+
+def taken(queue: Queue) -> list[str]:
+    """The keys of the messages that are there, and they are done with."""
+    messages = queue.take(100)
+    queue.acknowledge(messages)
+    return [message.row["k"] for message in messages]
+
+
+def test_a_queue_that_is_away_too_long_is_refused_and_may_begin_again(topic: Topic, clock: ManualClock) -> None:
+    sealed(topic, [("a", 0), ("b", 1)])
+    assert taken(topic.queue("emails")) == ["a", "b"]
+    delete(topic, "a")
+    drop_tombstones(topic, clock)
+    for queue in (topic.queue("emails"), topic.open_queue("emails")):
+        with pytest.raises(
+            MissedDeletions, match='queue "emails" has missed deletions in "profiles" partition 0'
+        ) as missed:
+            queue.take()
+    sealed(topic, [("c", 2)])
+    with pytest.raises(MissedDeletions):
+        queue.take()
+    assert (missed.value.first_lost, missed.value.last_lost) == (2, 2)
+    assert 'queue.rewind("earliest")' in missed.value.hint
+    queue.rewind("earliest")
+    assert taken(queue) == ["b", "c"]
+    assert taken(topic.queue("emails")) == []
+
+
+def test_a_queue_that_keeps_up_goes_on(topic: Topic, clock: ManualClock) -> None:
+    queue = topic.queue("emails")
+    for number in range(4):
+        sealed(topic, [(f"k{number}", number)])
+        assert taken(queue) == [f"k{number}"]
+        delete(topic, f"k{number}")
+        assert taken(queue if number % 2 else topic.queue("emails")) == [f"k{number}"]
+        drop_tombstones(topic, clock)
+        assert taken(queue) == []
+    assert manifest_of(topic).forgotten > 0
+
+
+def test_a_queue_that_has_read_nothing_misses_nothing(topic: Topic, clock: ManualClock) -> None:
+    queue = topic.queue("emails")
+    sealed(topic, [("a", 0), ("b", 1)])
+    delete(topic, "a")
+    drop_tombstones(topic, clock)
+    assert taken(queue) == ["b"]
+    sealed(topic, [("c", 2)])
+    assert taken(topic.queue("emails")) == ["c"]
+
+
+def test_a_queue_in_the_middle_when_tombstones_before_it_began_go_is_not_refused(
+    topic: Topic, clock: ManualClock
+) -> None:
+    sealed(topic, [("a", 0), ("b", 1), ("c", 2)])
+    delete(topic, "c")
+    clock.advance("23 hours")
+    queue = topic.queue("emails")
+    [message] = queue.take(1)
+    message.acknowledge()
+    clock.advance("2 hours")
+    topic.compact()
+    assert manifest_of(topic).forgotten == 4
+    assert [message.row["k"] for message in topic.queue("emails").take(1)] == ["b"]
+
+
+def test_rows_that_a_queue_has_read_ahead_do_not_outlive_their_deletion(topic: Topic, clock: ManualClock) -> None:
+    sealed(topic, [("a", 0), ("b", 1)])
+    # To count what waits, it reads all that lies ahead.
+    queue = topic.queue("emails", length_max=100)
+    assert [message.row["k"] for message in queue.take(1)] == ["a"]
+    delete(topic, "b")
+    drop_tombstones(topic, clock)
+    with pytest.raises(MissedDeletions):
+        queue.take(1)
+
+
+def test_what_a_queue_knows_of_deletions_survives_a_snapshot(topic: Topic, clock: ManualClock) -> None:
+    sealed(topic, [("a", 0), ("b", 1), ("c", 2)])
+    delete(topic, "c")
+    queue = topic.queue("emails")
+    ledger = topic.backend.queue_ledger("emails")
+    assert ledger.current().cleaned == {0: UNREAD}
+    queue.take(1)
+    state = ledger.current()
+    assert state.cleaned == {0: manifest_of(topic).cleaned}
+    assert QueueState.restore(json.loads(json.dumps(state.snapshot()))).cleaned == state.cleaned
+    assert QueueState.restore({**state.snapshot(), "cleaned": {}}).cleaned == {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainstem.errors import FellOff
+from mainstem.errors import FellOff, MissedDeletions
 from mainstem.workbench.cli.amounts import moment
 from mainstem.workbench.cli.error_text import with_facts
 from mainstem.workbench.cli.home_option import HomeOption, open_home
@@ -102,6 +102,9 @@ def take(
         opened = _open(found, queue, lease, settings, start)
         try:
             messages = opened.take(count, wait=wait)
+        except MissedDeletions as error:
+            hint = f"Begin again, without what was made of the messages so far: mainstem queue rewind {topic} {queue} --to earliest"
+            raise with_facts(error, hint=hint) from error
         except FellOff as error:
             kept = found.backend.earliest(error.partition)
             hint = f"Go on with the first record that is kept: mainstem queue rewind {topic} {queue} --to {error.partition}:{kept}"
