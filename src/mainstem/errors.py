@@ -320,12 +320,14 @@ class BrokerUnavailable(Unavailable):
 class IncompleteAppend(Unavailable):
     """An append over several partitions reached only some of them.
 
-    A producer's retry with the same sequence completes the rest and repeats nothing.
+    A producer's retry with the same sequence completes the rest and repeats nothing. `pid` is the process that holds the lock
+    of a partition and does not go on; 0 if that is not the cause.
     """
 
     topic: str = ""
     written: tuple[int, ...] = ()
     not_written: tuple[int, ...] = ()
+    pid: int = 0
 
 
 class NotYet(Unavailable):

@@ -19,6 +19,16 @@ class ProducerContract:
     """Who does not know whether an append went through does it again, and it is there once."""
 
     @promise(Promise.IDEMPOTENT)
+    def test_an_append_without_rows_uses_no_sequence(self, stem: Mainstem, single: Topic) -> None:
+        producer = stem.producer("checkout")
+        assert producer.append(single, [{"k": "a", "n": 1}], sequence=1).appended
+        empty = producer.append(single, [], sequence=5)
+        assert (empty.appended, empty.count, producer.last_sequence(single)) == (False, 0, 1)
+        assert not single.append([]).appended
+        assert producer.append(single, [{"k": "a", "n": 2}], sequence=5).appended
+        assert (numbers(single.to_arrow()), producer.last_sequence(single)) == ([1, 2], 5)
+
+    @promise(Promise.IDEMPOTENT)
     def test_the_same_sequence_again_is_acknowledged_and_there_once(self, stem: Mainstem, single: Topic) -> None:
         producer = stem.producer("checkout")
         first = producer.append(single, [{"k": "a", "n": 1}, {"k": "a", "n": 2}], sequence=7)

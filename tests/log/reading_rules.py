@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pyarrow as pa
+import pytest
 from hypothesis.stateful import precondition, rule
 
 from mainstem.clock import as_datetime
-from mainstem.errors import Fenced
+from mainstem.errors import BeyondEnd, Fenced
 from mainstem.log.message import Message
 from tests.log.compared_log import (
     DICE,
@@ -40,6 +41,10 @@ class ReadingRules(ComparedLog):
         start = {number: dice.below(ends[number] + 2) for number in range(2)}
         stop = {number: dice.below(ends[number] + 2) for number in range(2)}
         columns = [name for name in topic.names if dice.below(2)]
+        if any(first > ends[number] for number, first in start.items()):
+            with pytest.raises(BeyondEnd):
+                handle.topic(topic.name).to_arrow(start=start)
+            return
         found = handle.topic(topic.name).to_arrow(start=start, stop=stop, columns=columns)
         self.same_bounded(found, topic, columns, start, stop)
 

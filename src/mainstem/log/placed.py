@@ -20,7 +20,8 @@ class Placed:
     """What an append returns: the offsets it took in each partition (first, and the one after the last).
 
     `token` stands for everything in the topic up to here: `topic.batches(stop=placed.token)` ends there, and
-    `start=placed.token` goes on after it. `appended` is False if the same sequence had been appended before.
+    `start=placed.token` goes on after it. `appended` is False if nothing was appended: the same sequence had been before, or there
+    were no rows.
 
     >>> placed = Placed({0: (40, 42)}, datetime(2026, 1, 1), "orders@0:42,1:17")
     >>> placed.count

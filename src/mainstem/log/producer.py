@@ -60,7 +60,7 @@ class Producer:
         """Append rows under a sequence; without one, under the next after the last that this topic has of us.
 
         Raises `AppendConflict` for a sequence below the last one that was not appended before, and for one above an append
-        that is incomplete.
+        that is incomplete. Without rows nothing is appended, and the sequence counts as not used.
         """
         self._check_free()
         return self.append_in(topic, rows, sequence, 0)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import mainstem
-from mainstem.errors import AppendConflict, IncompleteAppend, Invalid, Unavailable
+from mainstem.errors import AppendConflict, IncompleteAppend, Invalid, LockHeld, Unavailable
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.files import RealFiles
 from mainstem.log.embedded.heads import End
-from mainstem.log.embedded.partition import Partition
+from mainstem.log.embedded.partition import Partition, Pending
 from mainstem.log.embedded.publisher import Publisher
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem
@@ -69,6 +69,23 @@ def fail_at(sequence: int, stem: Mainstem, refusing: Refusing, *partitions: int)
     with pytest.raises(IncompleteAppend):
         producer.append("orders", rows(100), sequence=sequence)
     refusing.partitions = set()
+
+
+def test_the_process_that_holds_a_lock_is_named(stem, monkeypatch):
+    append = Partition.append
+
+    def held(partition: Partition, pending: Pending) -> None:
+        if partition.slot == 1:
+            detail = "Process 4711 (python) holds it."
+            raise LockHeld("the lock is held by a stopped process", detail=detail, hint="Let it go on.", pid=4711)
+        append(partition, pending)
+
+    monkeypatch.setattr(Partition, "append", held)
+    with pytest.raises(IncompleteAppend, match="reached 3 of 4 partitions") as incomplete:
+        stem.topic("orders").append(rows(0))
+    assert (incomplete.value.pid, incomplete.value.topic, incomplete.value.not_written) == (4711, "orders", (1,))
+    assert "Process 4711 (python) holds it." in incomplete.value.detail
+    assert incomplete.value.hint.startswith("Let it go on. Then append again")
 
 
 @pytest.mark.parametrize("restart", [False, True])

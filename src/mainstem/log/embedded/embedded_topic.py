@@ -105,7 +105,7 @@ class EmbeddedTopic:
                 hint="Leave partition out: the key decides.",
             )
         if not rows.batch.num_rows:
-            return Placed({}, as_datetime(self.clock.now()), self.token())
+            return Placed({}, as_datetime(self.clock.now()), self.token(), appended=False)
         if producer is not None and not producer.shared:
             return self._append_once(rows, partition, producer, sequence, transaction)
         # Rows without a key are placed by sequence, so that a retry lands alike.

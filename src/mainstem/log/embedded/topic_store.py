@@ -17,6 +17,7 @@ from mainstem.errors import (
     Corrupt,
     CorruptHome,
     IncompleteAppend,
+    LockHeld,
     MainstemError,
     NewerFormat,
     TopicNotFound,
@@ -264,14 +265,19 @@ class TopicStore:
         written = sorted(set(blocks) - set(errors))
         if not written or not isinstance(first, MainstemError | OSError):
             return first
+        held = next((why for _, why in sorted(errors.items()) if isinstance(why, LockHeld)), None)
         incomplete = IncompleteAppend(
             f'an append to "{self.name}" reached {len(written)} of {len(blocks)} partitions',
             detail=f"Written: {', '.join(map(str, written))}. Not written: "
-            + "; ".join(f"{number} ({summary_of(why)})" for number, why in sorted(errors.items())) + ".",
-            hint="Append again through a producer with the same sequence: what is there is not written twice. "
+            + "; ".join(f"{number} ({summary_of(why)})" for number, why in sorted(errors.items())) + "."
+            + (f" {held.detail}" if held is not None else ""),
+            hint=(f"{held.hint} Then append" if held is not None else "Append")
+            + " again through a producer with the same sequence: what is there is not written twice. "
             "In a transaction it would be all or nothing.",
+            topic=self.name,
             written=tuple(written),
             not_written=tuple(sorted(errors)),
+            pid=held.pid if held is not None else 0,
         )  # fmt: skip
         incomplete.__cause__ = first
         return incomplete

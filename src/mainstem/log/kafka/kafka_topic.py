@@ -98,7 +98,7 @@ class KafkaTopic:
         # Raises if the topic was deleted, or deleted and made anew: who checked the rows has just looked.
         self._log.topic_entry(self.name, self.id, "last")
         if not rows.batch.num_rows:
-            return Placed({}, as_datetime(self.clock.now()), self.token())
+            return Placed({}, as_datetime(self.clock.now()), self.token(), appended=False)
         parts: dict[int, CheckedRows] = {}
         codec = self._reads.codec
 
