@@ -123,7 +123,8 @@ class Topic:
         watermark: Duration | None = None,
         archive: str | os.PathLike[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """What is there, batch by batch, partition after partition: all of a transaction or none of it.
+        """What is there, batch by batch, partition after partition: all of a transaction or none of it. A plain append to several
+        partitions becomes visible in one after the other.
 
         `start` and `stop`: "earliest", "latest", a datetime with a zone (compared with append times),
         `{partition: offset}`, or the token of an append. `columns`: only these, and `record`. `watermark`: a delay;
