@@ -11,7 +11,8 @@ from types import MappingProxyType
 
 from mainstem.errors import Conflict, Fenced
 from mainstem.log.group_assignment import assign
-from mainstem.log.group_state import UNREAD, GroupState
+from mainstem.log.group_state import GroupState
+from mainstem.log.missed_deletions import UNREAD
 from mainstem.log.processes import Identity
 from mainstem.log.state_ledger import Entry
 
