@@ -2,12 +2,15 @@
 
 import ast
 import socket
+import subprocess
 from contextlib import suppress
 
 import pytest
 
-from mainstem.workbench.cli.before_spark import flows_named_in
-from tests.log.embedded.mounted_disk import small_memory_disk
+import mainstem
+from mainstem.workbench.cli.before_spark import check_before_spark, flows_named_in
+from mainstem.workbench.cli.program_file import load_program
+from tests.log.embedded.mounted_disk import read_only_memory_disk, small_memory_disk
 from tests.needs import needs_root
 
 PROGRAM = """
@@ -85,6 +88,107 @@ def test_a_home_on_a_full_disk(cli, shop, tmp_path):
         said = cli("run", "shop.py", "--home", str(disk / "home"))
     assert said.status == 1
     assert said.err.startswith(f'mainstem.DiskFull: no space left in "{disk}')
+
+
+@needs_root()
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "shop.py"],
+        ["view", "rebuild", "revenue", "--program", "shop.py", "--apply"],
+        ["topic", "append", "orders", "-"],
+        ["topic", "create", "others", "--schema", "n BIGINT"],
+        ["queue", "take", "orders", "emails"],
+    ],
+)
+def test_a_home_on_a_read_only_disk(cli, shop, tmp_path, command):
+    with small_memory_disk(tmp_path, "1M") as disk:
+        cli("topic", "create", "orders", "--schema", "n BIGINT", "--home", str(disk / "home"))
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        error = cli(*command, "--home", str(disk / "home"), stdin='{"n": 1}').error
+    assert error[0].startswith(f'mainstem.Unavailable: "{disk}/home')
+    assert error[0].endswith("cannot be used: Read-only file system")
+    assert len(error) == 3
+
+
+@needs_root()
+@pytest.mark.parametrize("folder", ["flows", "views"])
+def test_a_part_of_the_home_that_cannot_be_written_to(cli, shop, folder):
+    (shop / "shop" / folder).mkdir(exist_ok=True)
+    with read_only_memory_disk(shop / "shop" / folder):
+        error = cli("run", "shop.py").error
+    assert error[0].endswith("cannot be used: Read-only file system")
+    assert f"shop/{folder}" in error[0]
+
+
+SOURCES = {
+    'stem.topic("ordres").stream()': 'mainstem.TopicNotFound: topic "ordres" does not exist',
+    'stem.topic("orders").stream().join(stem.topic("usrs").stream(), "store")': (
+        'mainstem.TopicNotFound: topic "usrs" does not exist'
+    ),
+    'stem.topic("orders").stream().where(stem.topic("orders").stream()["amount"]).union(stem.topic("o").stream())': (
+        'mainstem.TopicNotFound: topic "o" does not exist'
+    ),
+    'stem.topics("shop.*").stream()': 'mainstem.TopicNotFound: no topic fits "shop.*"',
+    'stem.view("stores").stream()': 'mainstem.ViewNotFound: view "stores" does not exist',
+    'stem.topic("orders").stream(watermark="1 minute")': 'mainstem.Invalid: topic "orders" has no event time',
+    'enrich(stem.topic("orders").stream(), stem.view("stores"), on="store", at=latest())': (
+        'mainstem.ViewNotFound: view "stores" does not exist'
+    ),
+}
+
+
+@pytest.mark.parametrize("command", [["run"], ["check"]])
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_source_that_is_not_there(cli, shop, command, source):
+    (shop / "shop.py").write_text(
+        "from mainstem import Flow\nfrom mainstem.operators import enrich, latest\n\n"
+        f'def flows(stem):\n    yield Flow({source}, into=stem.topic("out"))\n'
+    )
+    error = cli(*command, "shop.py").error
+    assert error[0] == SOURCES[source]
+    assert "It is line 5 of shop.py: yield Flow(" in error[1]
+
+
+def test_a_source_that_is_not_there_behind_a_flow_that_is(cli, shop):
+    (shop / "shop.py").write_text(
+        "from mainstem import Flow\n\ndef flows(stem):\n"
+        '    yield Flow(stem.topic("orders").stream().where("amount > 1"), into=stem.topic("big"))\n'
+        '    yield Flow(stem.topic("smll").stream(), into=stem.topic("small"))\n'
+    )
+    assert cli("run", "shop.py").error[0] == 'mainstem.TopicNotFound: topic "smll" does not exist'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        'yield Flow(stem.topic("big").stream(), into=stem.topic("bigger"))',
+        'yield Flow(stem.topics("b*").stream() if "big" in stem.topics() else rows, into=stem.topic("bigger"))',
+        'yield Flow(stem.view("v").stream(), into=stem.topic("bigger"))',
+        'yield Flow(windowed(rows, by="no", aggregates=[]), into=stem.topic("bigger"))',
+        'yield Flow(distinct(rows), into=stem.topic("bigger"))',
+        'yield Flow(rows.where(F.col("amount") > 1), into=stem.topic("bigger"))',
+        'yield Flow(rows.join(stem.topic("orders").read(), "store"), into=stem.topic("bigger"))',
+        "for row in rows.collect(): pass",
+        "while rows.isEmpty(): pass",
+        "print(stem.spark.version)",
+        "print(rows.columns[0], rows.schema)",
+        "1 / 0",
+        "return 7",
+    ],
+)
+def test_what_only_spark_can_tell_is_left_to_it(cli, shop, body):
+    """Neither is a fault seen where there is none, nor is one that is there told in another way than by the build."""
+    (shop / "shop.py").write_text(
+        "from mainstem import Flow\nfrom mainstem.operators import distinct, windowed\n"
+        "from pyspark.sql import functions as F\n\ndef flows(stem):\n"
+        '    rows = stem.topic("orders").stream()\n'
+        '    yield Flow(rows, into=stem.topic("big"))\n'
+        '    yield Flow(rows, into=stem.view("v", key="store"))\n'
+        f"    {body}\n"
+    )
+    with mainstem.open("shop") as stem:
+        check_before_spark(stem, load_program("shop.py"))
 
 
 @pytest.mark.parametrize(

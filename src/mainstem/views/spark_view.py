@@ -73,9 +73,10 @@ class SparkView(View):
 
     def read(self, *, as_of: AsOf | None = None) -> DataFrame:
         """What is there, as of one moment, as a DataFrame: now, or, where the view keeps its history, a time or a token."""
-        spark = self._session()
+        schema = spark_schema(self.schema)
+        reader = self._session().read.schema(schema)
         folder = tempfile.mkdtemp(prefix="read-", dir=_made(f"{self.home}/views/.reads"))
-        return spark.read.schema(spark_schema(self.schema)).parquet(self.export(folder, as_of=as_of))
+        return reader.parquet(self.export(folder, as_of=as_of))
 
     def stream(self) -> DataFrame:
         """Its changes as they are committed, as a streaming DataFrame with `record` as its last column.

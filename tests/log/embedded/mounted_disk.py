@@ -53,10 +53,23 @@ def small_memory_disk(folder: Path, size: str) -> Iterator[Path]:
     """A tmpfs of that size."""
     path = folder / "tmpfs"
     path.mkdir()
-    ran = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", path], capture_output=True, text=True)
+    with _memory_disk(path, f"size={size}"):
+        yield path
+
+
+@contextmanager
+def read_only_memory_disk(folder: Path) -> Iterator[Path]:
+    """An empty tmpfs over a folder, to which nobody can write."""
+    with _memory_disk(folder, "ro,size=64k"):
+        yield folder
+
+
+@contextmanager
+def _memory_disk(path: Path, options: str) -> Iterator[None]:
+    ran = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", path], capture_output=True, text=True)
     if ran.returncode:
         cannot_run("tmpfs mounts", ran.stderr.strip())
     try:
-        yield path
+        yield
     finally:
         subprocess.run(["umount", "--lazy", path], capture_output=True)

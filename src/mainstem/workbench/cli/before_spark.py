@@ -1,7 +1,8 @@
 """What can be known without Spark, said before it starts: to start it takes many seconds.
 
-Whether the home can be written to, whether the database of its views answers, whether a view is there; and, of a program
-that says plainly which flows it has, whether it has the ones that are asked for.
+Whether the home can be written to, whether the database of its views answers, whether a view is there; of a program that
+says plainly which flows it has, whether it has the ones that are asked for; and whether the topics, patterns and views that it
+reads exist.
 """
 
 from __future__ import annotations
@@ -9,15 +10,21 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from mainstem.errors import DatabaseUnavailable, FlowNotFound, Unavailable, did_you_mean
+from mainstem.errors import DatabaseUnavailable, FlowNotFound, MainstemError, Unavailable, did_you_mean
 from mainstem.log.embedded.embedded_log import REAL_FILES
 from mainstem.log.embedded.home import unavailable
+from mainstem.log_on_spark.build import Build
+from mainstem.log_on_spark.spark_topic import SparkTopic
+from mainstem.log_on_spark.topic_glob import TopicGlob
+from mainstem.stem import Mainstem
+from mainstem.views.spark_view import SparkView
 from mainstem.workbench.cli.program_file import FUNCTION
 
 if TYPE_CHECKING:
-    from mainstem.stem import Mainstem
+    from pyspark.sql import SparkSession
+
     from mainstem.workbench.cli.program_file import ProgramFile
 
 __all__ = ["check_before_spark", "check_writable", "flows_named_in"]
@@ -39,12 +46,20 @@ def check_before_spark(stem: Mainstem, file: ProgramFile, *, only: Sequence[str]
             )
     if view or any(isinstance(node, ast.Attribute) and node.attr == "view" for node in ast.walk(source)):
         _check_views(stem, view)
+    with file.building():
+        check_sources(stem, file)
 
 
 def check_writable(home: str) -> None:
-    """Raise if nothing can be written into the home: it may be full, or mounted read-only."""
-    path = f"{home}/.probe-{os.getpid()}"
-    with unavailable(home):
+    """Raise if nothing can be written into the home: it may be full, mounted read-only, or of another user."""
+    for folder in (home, f"{home}/flows", f"{home}/views"):
+        if os.path.isdir(folder):
+            _probe(folder)
+
+
+def _probe(folder: str) -> None:
+    path = f"{folder}/.probe-{os.getpid()}"
+    with unavailable(folder):
         try:
             handle = REAL_FILES.create(path)
             try:
@@ -70,6 +85,111 @@ def _check_views(stem: Mainstem, view: str) -> None:
     if view:
         # Raises, with the views that there are, if there is none of that name.
         stem.view(view).describe()
+
+
+def check_sources(stem: Mainstem, file: ProgramFile) -> None:
+    """Raise what a source of the program raises before it needs Spark: its topic does not exist, or has no event time.
+
+    The program's function is called with frames that stand for those of Spark. Where it needs more of them than to be passed on
+    and called, or a function of Spark's, this ends: what comes behind is found when the program is built.
+    """
+    build = Build(schemas=_UnknownSchemas())
+    try:
+        with build.entered():
+            for flow in file.flows(_WithoutSpark(stem)):
+                build.schemas[f"{flow.into.kind}:{flow.into.name}"] = flow.rows
+    except MainstemError as error:
+        if _is_of_source(error):
+            raise
+    except Exception:  # noqa: BLE001 - of Spark, or a fault of the program: it is said, with its line, by the build
+        return
+
+
+class _WithoutSpark(Mainstem):
+    """The same home, with a session that only makes frames."""
+
+    def __init__(self, stem: Mainstem) -> None:
+        vars(self).update(vars(stem))
+
+    def _session(self) -> SparkSession:
+        return cast("SparkSession", _Session())
+
+
+class _NeedsSpark(Exception):
+    """The program cannot be looked at any further."""
+
+
+class _Session:
+    """Of a session what a stream of a topic or view asks for."""
+
+    defaultParallelism = 1  # noqa: N815 - as Spark calls it
+
+    @property
+    def sparkContext(self) -> Self:  # noqa: N802 - as Spark calls it
+        return self
+
+    @property
+    def readStream(self) -> Self:  # noqa: N802 - as Spark calls it
+        return self
+
+    def format(self, _: str) -> Self:
+        return self
+
+    def schema(self, _: object) -> Self:
+        return self
+
+    def option(self, *_: str) -> Self:
+        return self
+
+    def load(self) -> _Frame:
+        return _Frame()
+
+    def __getattr__(self, name: str) -> Any:
+        raise _NeedsSpark(name)
+
+
+class _Frame:
+    """Stands for a DataFrame, and for all that is made of it. It knows no column and has no row."""
+
+    isStreaming = True  # noqa: N815 - as a DataFrame calls it
+    # What can be indexed would else be taken for a sequence, one without an end.
+    __iter__ = None
+
+    def __getattr__(self, name: str) -> _Frame:
+        if name.startswith("_") or name in ("schema", "columns", "dtypes", "sparkSession"):
+            raise _NeedsSpark(name)
+        return self
+
+    def __call__(self, *_: object, **__: object) -> Self:
+        return self
+
+    def __getitem__(self, _: object) -> Self:
+        return self
+
+    def __bool__(self) -> bool:
+        raise _NeedsSpark("a truth value")
+
+
+class _UnknownSchemas(dict[str, Any]):
+    """What sinks of the program will hold: that they will be there is known, and no more."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        if key in self:
+            raise _NeedsSpark(key)
+        return default
+
+
+_SOURCES = {source.stream.__code__ for source in (SparkTopic, TopicGlob, SparkView)}
+
+
+def _is_of_source(error: MainstemError) -> bool:
+    """Whether it was raised while a source was made: what an operator says of a frame that knows no column is no fault."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in _SOURCES:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _parsed(path: str) -> ast.Module:
