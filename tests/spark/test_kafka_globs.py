@@ -1,7 +1,9 @@
 """Several topics of a real Kafka as one stream; and what the readers of its topics make of tasks that note nothing."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,11 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
+from mainstem.clock import as_us
 from mainstem.errors import Conflict, FlowFailed
 from mainstem.flows.flow import Flow
 from mainstem.log_on_spark import topic_glob
+from mainstem.log_on_spark.batch_clock import clocks_of, leave_due, set_now, watermark_of
 from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.log_on_spark.kafka_stream_reader import KafkaStreamReader
 from mainstem.log_on_spark.kafka_topics_reader import KafkaTopicsReader
@@ -126,3 +130,41 @@ def test_a_home_that_tasks_do_not_see_is_told_and_a_task_that_never_reads_is_not
     with pytest.raises(Conflict, match='nothing of flow "flow" lies in the home') as hidden:
         list(elsewhere.read(part))
     assert "a path that the driver and all executors see" in hidden.value.hint
+
+
+@pytest.mark.parametrize("kind", [KafkaStreamReader, KafkaTopicsReader])
+def test_an_input_that_is_idle_counts_with_what_the_others_have_reached(on_kafka: Mainstem, kind: Any) -> None:
+    topic = made(on_kafka, "users")
+    topic.append(rows(0, 5))
+    store = FlowStore(on_kafka.home, "flow")
+    run = store.begin()
+    checkpoint = Path(store.checkpoint(run.version))
+    reached = as_us(datetime(2026, 6, 1, tzinfo=UTC))
+    made(on_kafka, "orders")
+    beside = {"topic": "orders", "offsets": {}, "watermark": reached, "now": reached, "delay": 0}
+    beside |= {"leaf": 1, "times": {}, "known": reached}
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(beside)}\n")
+    request = TopicRequest(
+        home=on_kafka.home, log=on_kafka.log.address, topic="users", columns=("amount",), delay=0, flow="flow",
+        epoch=run.epoch, leaf=0, clock=str(checkpoint / "stages"), wait_ms=0,
+        idle={"after": 60_000_000, "beside": [["orders", 0]]},
+    )  # fmt: skip
+    reader = kind(request, topic.shown_schema().remove(2).remove(0))
+    set_now(request.clock, on_kafka.log.clock.now())
+    start = reader.initialOffset()
+    limit = reader.getDefaultReadLimit()
+    end = reader.latestOffset(start, limit)
+    for part in reader.partitions(start, end):
+        assert len(list(reader.read(part))) == 1
+    # A note of something that waits, as the stages leave it: else nothing would come of a silent source.
+    leave_due(request.clock, 0, 2**63 - 1, 0)
+    at = [clocks_of([reader.latestOffset(end, limit)]).watermark]
+    set_now(request.clock, on_kafka.log.clock.now() + 120_000_000)
+    idle = reader.latestOffset(end, limit)
+    at.append(clocks_of([idle]).watermark)
+    reader.stop()
+    # Its own last event time, then that of the others.
+    assert at == [as_us(rows(4, 5)[0]["at"]), reached]
+    # Whoever waits until the flow is idle finds the same from outside.
+    assert watermark_of(on_kafka.log, [end | {"idle": request.idle}, beside], str(checkpoint), idle["now"]) == reached

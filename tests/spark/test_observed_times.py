@@ -70,9 +70,9 @@ def test_the_watermark_is_the_lowest_of_partitions_that_are_not_idle(times: dict
 def test_a_silent_input_goes_by_those_beside_it() -> None:
     idle = {"after": MINUTE, "beside": [["orders", 0], ["clicks.eu", 0]]}
     times = {0: (5, 0), 1: (5, MINUTE)}
-    assert [is_silent(times, at, idle) for at in (MINUTE, 2 * MINUTE, 2 * MINUTE + 1)] == [False, False, True]
+    assert [is_silent(times.values(), at, idle) for at in (MINUTE, 2 * MINUTE, 2 * MINUTE + 1)] == [False, False, True]
     # Nothing is known of an input without records.
-    assert not is_silent({}, 9 * MINUTE, idle)
+    assert not is_silent([], 9 * MINUTE, idle)
     reached = [({"topic": "users"}, 1), ({"topic": "orders"}, 30), ({"topics": {"clicks.eu": {}, "clicks.us": {}}}, 20)]
     assert lowest_beside(reached, idle) == 20
     assert lowest_beside([({"topic": "orders"}, None)], idle) == NO_TIME

@@ -16,6 +16,7 @@ from mainstem.flows.program import Program
 from mainstem.log_on_spark import topic_glob
 from mainstem.log_on_spark.topic_request import TopicRequest
 from mainstem.log_on_spark.topics_stream_reader import TopicsStreamReader
+from mainstem.operators import join
 from mainstem.stem import Mainstem
 from tests.spark.memory_sink import MemorySink
 from tests.spark.regional_orders import SCHEMA, rows, seen
@@ -44,6 +45,22 @@ def test_topics_that_are_no_stream_are_refused(stem: Mainstem):
     stem.create_topic("named", schema="topic STRING")
     with pytest.raises(Invalid, match='named "topic"'):
         stem.topics("named").stream()
+
+
+def test_several_topics_may_be_idle_as_one_input(stem: Mainstem):
+    for name in ("users.eu", "users.us", "visits"):
+        stem.create_topic(name, schema="user INT, at TIMESTAMP", event_time="at")
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        users = stem.topics("users.*").stream(watermark="1 minute", idle_after="5 seconds")
+        visits = stem.topic("visits").stream(watermark="2 minutes")
+        yield Flow(join(visits, users.drop("at", "topic"), on="user", state="unbounded"), into=stem.topic("seen"))
+
+    (flow,) = Program(stem, flows).flows
+    idle = {leaf.source: leaf.idle for leaf in flow.leaves.values()}
+    assert idle == {"visits": None, "topics users.*": {"after": 5_000_000, "beside": [["visits", 120_000_000]]}}
+    with pytest.raises(Invalid, match="has idle_after= and no watermark"):
+        stem.topics("users.*").stream(idle_after="5 seconds")
 
 
 def test_topics_join_while_a_flow_runs_and_batches_are_run_again_the_same(

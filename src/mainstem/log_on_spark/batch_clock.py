@@ -28,8 +28,10 @@ from mainstem.log.log import Log
 from mainstem.log.watermark import NO_TIME
 from mainstem.log_on_spark.idle_input import IdleInput, floor_of
 from mainstem.log_on_spark.observed_times import (
+    ObservedTimes,
     is_silent,
     lowest_beside,
+    observed_folder,
     observed_over_topics,
     observed_watermark,
     times_in,
@@ -103,10 +105,20 @@ def watermark_of(log: Log, offsets: Iterable[Mapping[str, Any]], checkpoint: str
     asked = [offset for offset in offsets if offset["delay"] is not None]
     reached = [_reached(log, offset, checkpoint, now) for offset in asked]
     for place, offset in enumerate(asked):
-        if "times" in offset and "idle" in offset and is_silent(times_in(offset), now, offset["idle"]):
+        if "times" in offset and "idle" in offset and is_silent(_times(offset, checkpoint), now, offset["idle"]):
             beside = lowest_beside(zip(asked, reached, strict=True), offset["idle"])
             reached[place] = max(reached[place], beside)
     return min(reached, default=NO_TIME)
+
+
+def _times(offset: Mapping[str, Any], checkpoint: str) -> list[tuple[int, int]]:
+    """The latest event time and append time of each partition of a source on Kafka, as far as its batches have seen them."""
+    folder = observed_folder(checkpoint, offset["leaf"])
+    found: list[tuple[int, int]] = []
+    for name, ends in offset.get("topics", {"": offset.get("offsets", {})}).items():
+        positions = {int(number): end for number, end in ends.items()}
+        found += ObservedTimes(f"{folder}/{name}").until(positions, times_in(offset, name)).values()
+    return found
 
 
 def _reached(log: Log, offset: Mapping[str, Any], checkpoint: str, now: int) -> int:
@@ -123,17 +135,25 @@ def _reached(log: Log, offset: Mapping[str, Any], checkpoint: str, now: int) -> 
             return observed_over_topics(topics, offset, checkpoint)
         written = [(name, positions) for name, positions in ends.items() if any(positions.values())]
         found = [log.open_topic(name).watermark_from(positions, offset["delay"]) for name, positions in written]
-        return min(found, default=NO_TIME)
+        return _unless_idle(log, offset, ends, min(found, default=NO_TIME), now)
     backend = log.open_topic(offset["topic"])
     if "times" in offset:
         # Only a log on Kafka writes times into its offsets.
         return observed_watermark(cast("KafkaTopic", backend), offset, checkpoint)
     positions = {int(number): end for number, end in offset["offsets"].items()}
-    reached = backend.watermark_from(positions, offset["delay"])
+    own = backend.watermark_from(positions, offset["delay"])
+    return _unless_idle(log, offset, {offset["topic"]: positions}, own, now)
+
+
+def _unless_idle(
+    log: Log, offset: Mapping[str, Any], positions: Mapping[str, Mapping[int, int]], own: int, now: int
+) -> int:
+    """The watermark of a source that may be idle; `own`: what the log says of it by itself."""
     if "idle" not in offset:
-        return reached
-    idle = IdleInput.of(log, backend, offset["idle"])
-    return idle.watermark(positions, floor_of(offset), reached, now)
+        return own
+    idle = IdleInput.of(log, {name: log.open_topic(name) for name in positions}, offset["idle"])
+    lanes = {(name, number): at for name, by in positions.items() for number, at in by.items()}
+    return idle.watermark(lanes, floor_of(offset), own, now)
 
 
 def due_event(folder: str) -> int | None:

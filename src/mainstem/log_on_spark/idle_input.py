@@ -11,7 +11,8 @@ their own watermark is raised to the *floor*, the watermark that was recorded be
                                                nothing back
 
 S, the append time of the first record after a gap, and the watermarks that records were appended with are facts of the log: the
-floor of a row is the same however the log is cut into batches, and in every replay. A record that was appended at the same
+floor of a row is the same however the log is cut into batches, and in every replay. A batch may end in one partition at a later
+append than in another: so a gap is looked for by time in all partitions, read or not. A record that was appended at the same
 time as S or later does not count. An input that has no record yet is not idle: nothing is known of it.
 
 At the quiet end of the log, where the inputs beside it are silent too, the clock releases rows: the watermark is then what the
@@ -19,7 +20,7 @@ log would tell of the next record, which is recorded nowhere yet. Only there may
 record comes later that is late by less than that.
 
     offset  {..., "idle": {"after": 60000000, "beside": [["orders", 600000000]], "floor": ...}}
-            microseconds; "floor" is that of the last record before the offset, null if it has none
+            microseconds; "floor" is that of a row appended at the offset's "appended", the earliest that can come; null for none
 """
 
 from __future__ import annotations
@@ -32,10 +33,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mainstem.errors import FellOff
 from mainstem.log.log import Log, TopicBackend
+from mainstem.log.steps import Int64Array
 from mainstem.log.watermark import NO_TIME, TIME, times_of
 
 __all__ = ["Floor", "IdleInput", "floor_of", "raised"]
+
+NEVER = 2**63 - 1
+
+# The next offset of each partition, by topic and number.
+Positions = Mapping[tuple[str, int], int]
 
 # From which append time on the own watermark of rows is at least this.
 Floor = tuple[int, int]
@@ -43,17 +51,20 @@ Floor = tuple[int, int]
 
 @dataclass(frozen=True)
 class IdleInput:
-    """One input, and the topics that go on without it, each with the delay of its watermark."""
+    """One input, of one topic or several, and the topics that go on without it, each with the delay of its watermark.
+
+    An input of several topics is silent when all of them are.
+    """
 
     log: Log
-    backend: TopicBackend
+    topics: Mapping[str, TopicBackend]
     after: int
     beside: tuple[tuple[str, int], ...]
 
     @classmethod
-    def of(cls, log: Log, backend: TopicBackend, written: Mapping[str, Any]) -> IdleInput:
+    def of(cls, log: Log, topics: Mapping[str, TopicBackend], written: Mapping[str, Any]) -> IdleInput:
         """As it stands in a request or an offset."""
-        return cls(log, backend, written["after"], tuple((topic, delay) for topic, delay in written["beside"]))
+        return cls(log, topics, written["after"], tuple((topic, delay) for topic, delay in written["beside"]))
 
     def to_json(self, floor: int) -> dict[str, Any]:
         return {
@@ -62,37 +73,74 @@ class IdleInput:
             "floor": None if floor == NO_TIME else floor,
         }
 
-    def floors(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> list[Floor]:
-        """Where gaps end between some offsets, in the order of time."""
-        appends = [
-            times_of(batch.column("record").field("appended_at"))
-            for number, end in ends.items()
-            if end > starts.get(number, 0)
-            for batch in self.backend.read_held(number, starts.get(number, 0), end, [], None)
-        ]
-        if not appends:
-            return []
-        times = np.unique(np.concatenate(appends))
-        last = self._last_append(starts)
-        times = times if last == NO_TIME else np.r_[last, times[times > last]]
-        return [(int(at), self._beside_before(int(at))) for at in times[1:][np.diff(times) > self.after]]
+    def floor(self, start: Mapping[str, Any], starts: Positions, ends: Positions, now: int) -> int:
+        """The floor of the earliest row that can come behind a batch; see `to_json`."""
+        begun = self._begun(start, starts)
+        gaps = self._gaps(begun, self._coming(ends, now), starts, ends)
+        return max([floor_of(start), *(floor for _, floor in gaps)])
 
-    def watermark(self, positions: Mapping[int, int], floor: int, own: int, now: int) -> int:
-        """The lowest watermark of a row that comes from some offsets on. `floor`: that of the last row before them; `own`: what
-        the log says of the input by itself."""
+    def floors(self, start: Mapping[str, Any], starts: Positions, ends: Positions) -> list[Floor]:
+        """The floors of a batch's rows, in the order of time. What was said of the rows to come holds for them, also where the
+        clock released rows."""
+        first = max(floor_of(start), NO_TIME if start.get("watermark") is None else start["watermark"])
+        # Also what others wrote meanwhile and is not in the batch: how the log is cut must not make a gap.
+        read = [(topic, number, end) for (topic, number), end in ends.items() if end > starts.get((topic, number), 0)]
+        last = max((last_record(self.topics[of], number, end, 0)[0] for of, number, end in read), default=NO_TIME)
+        return [(NO_TIME, first), *self._gaps(self._begun(start, starts), last, starts, ends)]
+
+    def watermark(self, positions: Positions, floor: int, own: int, now: int) -> int:
+        """The lowest watermark of a row that comes from some offsets on. `floor`: that of the earliest of them, as far as it was
+        known; `own`: what the log says of the input by itself."""
         known = max(own, floor)
-        last = self._last_append(positions)
-        coming = self.backend.appended_from(positions, now)
-        if last == NO_TIME or coming - last <= self.after or coming == NO_TIME:
+        coming = self._coming(positions, now)
+        last = self._last_before(coming)
+        if NO_TIME in (last, coming) or coming - last <= self.after:
             return known
         known = max(known, self._beside_before(coming))
         quiet = coming == now and all(now - self._last(topic)[0] > self.after for topic, _ in self.beside)
         return max(known, self._beside_next()) if quiet else known
 
-    def _last_append(self, positions: Mapping[int, int]) -> int:
-        """When the last record before some offsets was appended."""
-        found = (last_record(self.backend, number, stop, 0) for number, stop in positions.items())
-        return max((appended for appended, _ in found), default=NO_TIME)
+    def _begun(self, start: Mapping[str, Any], starts: Positions) -> int:
+        """No row of a batch was appended before."""
+        found: int | None = start.get("appended")
+        return self._coming(starts, NEVER) if found is None else found
+
+    def _coming(self, positions: Positions, now: int) -> int:
+        """The earliest append time that a record from these offsets on can have, those to come included."""
+        by_topic: dict[str, dict[int, int]] = {}
+        for (topic, number), at in positions.items():
+            by_topic.setdefault(topic, {})[number] = at
+        return min((self.topics[topic].appended_from(at, now) for topic, at in by_topic.items()), default=now)
+
+    def _gaps(self, first: int, last: int, starts: Positions, ends: Positions) -> list[Floor]:
+        """The gaps that end between two times, both included, whatever of the log lies in the batch."""
+        if first > last:
+            return []
+        found = [self._appends(*lane, first, last, starts.get(lane, 0), end) for lane, end in ends.items()]
+        times = np.unique(np.concatenate(found)) if found else np.array([], np.int64)
+        before = self._last_before(first)
+        times = times if before == NO_TIME else np.r_[before, times]
+        return [(int(at), self._beside_before(int(at))) for at in times[1:][np.diff(times) > self.after]]
+
+    def _appends(self, topic: str, number: int, first: int, last: int, start: int, end: int) -> Int64Array:
+        """The append times of one partition between two times. Between the offsets it is held, and may be dropped elsewhere."""
+        backend = self.topics[topic]
+        parts = [
+            _append_times(backend, number, backend.at_time(number, first), start),
+            *(_appended(batch) for batch in backend.read_held(number, start, end, [], None)),
+            _append_times(backend, number, end, backend.at_time(number, last + 1)),
+        ]
+        times = np.concatenate(parts)
+        return times[(times >= first) & (times <= last)]
+
+    def _last_before(self, at: int) -> int:
+        """When the last record before a time was appended."""
+        found = [
+            last_record(backend, number, min(end, backend.at_time(number, at)), 0)[0]
+            for backend in self.topics.values()
+            for number, end in _ends(backend).items()
+        ]
+        return max(found, default=NO_TIME)
 
     def _beside_before(self, at: int) -> int:
         """The watermark of the inputs beside it, as the last records say that were appended before a time."""
@@ -146,6 +194,24 @@ def _batches(
             return
         yield batch.slice(0, within)
         start = int(offsets[-1]) + 1
+
+
+def _append_times(backend: TopicBackend, partition: int, start: int, stop: int) -> Int64Array:
+    """The append times of the records between two offsets that are still kept."""
+    while True:
+        try:
+            found = [
+                _appended(it)
+                for it in _batches(backend, partition, max(start, backend.earliest(partition)), stop, None)
+            ]
+            return np.concatenate([np.array([], np.int64), *found])
+        except FellOff:
+            # Dropped between the two looks; it begins later now.
+            continue
+
+
+def _appended(batch: pa.RecordBatch) -> Int64Array:
+    return times_of(batch.column("record").field("appended_at"))
 
 
 def _ends(backend: TopicBackend) -> dict[int, int]:

@@ -40,7 +40,7 @@ from mainstem.log_on_spark.topic_identity import check_same_topic
 from mainstem.log_on_spark.topic_request import TopicRequest
 from mainstem.log_on_spark.topic_stream_reader import TopicSlice, TopicStreamReader, planned_batches
 
-__all__ = ["KafkaSlice", "KafkaStreamReader", "check_home", "open_kafka", "read_kafka"]
+__all__ = ["KafkaSlice", "KafkaStreamReader", "check_home", "open_kafka", "planned_beside", "read_kafka"]
 
 
 # A worker serves many batches: it connects once.
@@ -119,6 +119,14 @@ def observed(request: TopicRequest) -> ObservedTimes:
     return ObservedTimes(observed_folder(checkpoint, request.leaf))
 
 
+def planned_beside(request: TopicRequest) -> int:
+    """How far the inputs beside an idle one had come in the last batch that was planned."""
+    checkpoint = FlowStore(request.home, request.flow).checkpoint(request.version)
+    number = last_batch(checkpoint, "offsets")
+    offsets = [] if number is None else list(source_offsets(checkpoint, number))
+    return lowest_beside(((offset, offset.get("watermark")) for offset in offsets), request.idle)
+
+
 class KafkaStreamReader(TopicStreamReader):
     """What comes into a topic on Kafka."""
 
@@ -169,8 +177,8 @@ class KafkaStreamReader(TopicStreamReader):
             reached = max(known, NO_TIME if before is None else before, backend.stated_watermark(starts))
             if self._request.idle is not None and folder:
                 coming = appended_from(backend, starts, ends, now_of(folder, backend.clock))
-                if is_silent(times, coming, self._request.idle):
-                    reached = max(reached, self._beside())
+                if is_silent(times.values(), coming, self._request.idle):
+                    reached = max(reached, planned_beside(self._request))
                 more = {"idle": self._request.idle}
             more |= {
                 "leaf": self._request.leaf,
@@ -186,13 +194,6 @@ class KafkaStreamReader(TopicStreamReader):
 
     def _idle(self, backend: TopicBackend) -> None:
         """Here it is decided for a batch as a whole, when it is planned."""
-
-    def _beside(self) -> int:
-        """How far the inputs beside this one had come in the last batch that was planned."""
-        checkpoint = FlowStore(self._request.home, self._request.flow).checkpoint(self._request.version)
-        number = last_batch(checkpoint, "offsets")
-        offsets = [] if number is None else list(source_offsets(checkpoint, number))
-        return lowest_beside(((offset, offset.get("watermark")) for offset in offsets), self._request.idle)
 
     def _seen(self, starts: dict[int, int], before: Times) -> Times:
         """The latest times of all that was read before some offsets."""

@@ -23,11 +23,12 @@ from mainstem.log.watermark import NO_TIME
 from mainstem.log_on_spark.append_time_cut import appended_from, cut_lanes
 from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
 from mainstem.log_on_spark.flow_store import FlowStore
-from mainstem.log_on_spark.kafka_stream_reader import KafkaSlice, check_home, open_kafka, read_kafka
+from mainstem.log_on_spark.kafka_stream_reader import KafkaSlice, check_home, open_kafka, planned_beside, read_kafka
 from mainstem.log_on_spark.observed_times import (
     LaneTimes,
     ObservedTimes,
     as_offset,
+    is_silent,
     lanes_watermark,
     observed_folder,
     times_in,
@@ -86,7 +87,8 @@ class KafkaTopicsReader(TopicsStreamReader):
     ) -> dict[str, Any]:  # fmt: skip
         """The offset with what is known of time; the start itself if nothing has come and nothing is due."""
         delay, folder = self._request.delay, self._request.clock
-        reached, more = NO_TIME, {}
+        reached = NO_TIME
+        more: dict[str, Any] = {}
         if delay is not None and self._request.run is not None:
             times = self._seen(topics, at, start)
             settings = {name: topic.settings_seen for name, topic in topics.items()}
@@ -97,22 +99,29 @@ class KafkaTopicsReader(TopicsStreamReader):
             before = start.get("known")
             known = max(lanes_watermark(times, settings, delay), min(stated, default=NO_TIME))
             reached = max(known, NO_TIME if before is None else before)
+            if self._request.idle is not None and folder:
+                more = {"idle": self._request.idle}
+                coming = _appended_from(topics, at, ends, now_of(folder, self._log().clock))
+                if is_silent(times.values(), coming, self._request.idle):
+                    reached = max(reached, planned_beside(self._request))
             nested = {
                 name: as_offset({number: pair for (of, number), pair in times.items() if of == name}) for name in topics
             }
-            more = {
+            more |= {
                 "leaf": self._request.leaf,
                 "times": {name: pairs for name, pairs in nested.items() if pairs},
                 "known": None if reached == NO_TIME else reached,
             }
-        bare = {name: value for name, value in start.items() if name not in ("leaf", "times", "known")}
+        bare = {name: value for name, value in start.items() if name not in ("leaf", "times", "known", "idle")}
         if not folder:
             return start if bare == offset else {**offset, **more}
         now = now_of(folder, self._log().clock)
-        stops, reads = dict(by_topic(ends, topics)), dict(by_topic(at | cut, topics))
-        appended = min((appended_from(topics[name], reads[name], stops[name], now) for name in topics), default=now)
-        found = clocked(offset, bare, Clocks(reached, now, appended), delay, folder)
+        clocks = Clocks(reached, now, _appended_from(topics, at | cut, ends, now))
+        found = clocked(offset, bare, clocks, delay, folder)
         return start if found == bare else {**found, **more}
+
+    def _idle(self, topics: Mapping[str, Any]) -> None:
+        """Here it is decided for a batch as a whole, when it is planned."""
 
     def _seen(self, topics: Mapping[str, Any], at: Positions, start: Mapping[str, Any]) -> LaneTimes:
         """The latest times of all that was read before some offsets."""
@@ -156,3 +165,9 @@ class KafkaTopicsReader(TopicsStreamReader):
         if self._waking is not None:
             self._waking[1].close()
             self._waking = None
+
+
+def _appended_from(topics: Mapping[str, Any], at: Positions, ends: Positions, now: int) -> int:
+    """The earliest append time that a record from these offsets on can have, those to come included."""
+    stops, reads = dict(by_topic(ends, topics)), dict(by_topic(at, topics))
+    return min((appended_from(topics[name], reads[name], stops[name], now) for name in topics), default=now)

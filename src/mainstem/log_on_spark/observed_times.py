@@ -125,9 +125,9 @@ def lanes_watermark(times: LaneTimes, settings: Mapping[str, TopicSettings], del
     return NO_TIME if lowest == NO_TIME else lowest - delay
 
 
-def is_silent(times: Times, coming: int, idle: Mapping[str, Any]) -> bool:
+def is_silent(times: Iterable[tuple[int, int]], coming: int, idle: Mapping[str, Any]) -> bool:
     """Whether an input was idle (see `idle_input`) when a record is appended at a time, or none is until then."""
-    last = max((appended for _, appended in times.values()), default=NO_TIME)
+    last = max((appended for _, appended in times), default=NO_TIME)
     return last != NO_TIME and coming - last > idle["after"]
 
 

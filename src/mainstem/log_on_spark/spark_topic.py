@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from mainstem.log_on_spark.topic_writer import TopicWriter
 
-__all__ = ["SparkTopic"]
+__all__ = ["SparkTopic", "idle_span"]
 
 
 class SparkTopic(Topic):
@@ -100,7 +100,7 @@ class SparkTopic(Topic):
         `enrich` by time: there it is the topic's own `idle_after`, unless "never" is given.
         """
         delay = self._delay(watermark)
-        idle = self._idle_after(idle_after, delay)
+        idle = idle_span(idle_after, delay, f'topic "{self.name}"')
         build = current_build()
         number = -1 if build is None else build.number()
         if build is not None and build.run is not None and number not in build.leaves:
@@ -176,17 +176,6 @@ class SparkTopic(Topic):
             fields[at] = fields[at].with_metadata(marks)
         return pa.schema(fields)
 
-    def _idle_after(self, idle_after: Duration | None, delay: int | None) -> int | None:
-        if idle_after is None or idle_after == "never":
-            return None if idle_after is None else NEVER_IDLE
-        if delay is None:
-            raise Invalid(
-                f'the stream of topic "{self.name}" has idle_after= and no watermark',
-                detail="idle_after says when a silent input stops holding the watermark of its flow back.",
-                hint="Give it a watermark too: stream(watermark=..., idle_after=...); or leave idle_after out.",
-            )
-        return duration_us(idle_after, setting="idle_after")
-
     def _delay(self, watermark: Duration | None) -> int | None:
         if watermark is None:
             return None
@@ -219,6 +208,19 @@ class SparkTopic(Topic):
         from mainstem.log_on_spark.topic_writer import TopicWriter
 
         return TopicWriter(self._log, self, run)
+
+
+def idle_span(idle_after: Duration | Literal["never"] | None, delay: int | None, source: str) -> int | None:
+    """The `idle_after` of a stream in microseconds, as a `Leaf` has it."""
+    if idle_after is None or idle_after == "never":
+        return None if idle_after is None else NEVER_IDLE
+    if delay is None:
+        raise Invalid(
+            f"the stream of {source} has idle_after= and no watermark",
+            detail="idle_after says when a silent input stops holding the watermark of its flow back.",
+            hint="Give it a watermark too: stream(watermark=..., idle_after=...); or leave idle_after out.",
+        )
+    return duration_us(idle_after, setting="idle_after")
 
 
 def _written(start: Position) -> Any:

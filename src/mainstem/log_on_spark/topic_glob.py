@@ -17,7 +17,7 @@ from mainstem.log.schema_evolution import evolve
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.log_on_spark.build import Build, Leaf, current_build
-from mainstem.log_on_spark.spark_topic import SparkTopic
+from mainstem.log_on_spark.spark_topic import SparkTopic, idle_span
 from mainstem.log_on_spark.spark_types import spark_schema
 from mainstem.log_on_spark.topic_request import OPTION, TopicRequest
 
@@ -83,21 +83,29 @@ class TopicGlob:
         return fitting(self._glob, self._log.topic_names())
 
     def stream(
-        self, *, watermark: Duration | None = None, start: Literal["earliest", "latest"] = "earliest"
+        self,
+        *,
+        watermark: Duration | None = None,
+        start: Literal["earliest", "latest"] = "earliest",
+        idle_after: Duration | Literal["never"] | None = None,
     ) -> DataFrame:
         """The records of all of them and those that come, with `topic` before `record` to tell them apart.
 
         It has the columns of all of them, null where a topic has no such column. A topic that is made later joins from
         its first record on, with the columns that the stream has, unless one is of another type: then it is left out, and
         a row in the topic `mainstem.refused_topics` says why.
+
+        With `idle_after`, as in `topic.stream`: it stops holding the other inputs of its flow back when none of the topics had an
+        append for that long. Unless said it never does.
         """
         build = current_build()
         number = -1 if build is None else build.number()
         if build is not None and build.run is not None and number not in build.leaves:
             return build.frames[number]
         delay = None if watermark is None else duration_us(watermark, setting="watermark")
+        idle = idle_span(idle_after, delay, f'the topics "{self._glob}"')
         shown, event_time = self._shown(delay)
-        leaf = Leaf(number, f"topics {self._glob}", shown, delay=delay)
+        leaf = Leaf(number, f"topics {self._glob}", shown, delay=delay, idle_after=idle)
         if build is not None:
             leaf = build.leaves.setdefault(number, leaf)
         rows = self._load(leaf, build, delay, start)
@@ -152,6 +160,7 @@ class TopicGlob:
             clock="" if build is None else build.clock,
             pattern=True,
             together="" if build is None else build.together,
+            idle=leaf.idle,
         )
         if build is not None:
             build.requests.append(request)

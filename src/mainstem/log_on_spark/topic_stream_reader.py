@@ -35,7 +35,7 @@ from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of, unread
 from mainstem.log_on_spark.batch_cut import BatchCut, Lane
 from mainstem.log_on_spark.flow_cut import Positions, readable_ends
 from mainstem.log_on_spark.flow_store import check_epoch
-from mainstem.log_on_spark.idle_input import Floor, IdleInput, floor_of, raised
+from mainstem.log_on_spark.idle_input import Floor, IdleInput, raised
 from mainstem.log_on_spark.option_values import from_text
 from mainstem.log_on_spark.passed_tokens import PassedTokens
 from mainstem.log_on_spark.read_since import ReadSince
@@ -223,8 +223,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = now_of(self._request.clock, backend.clock)
         idle, floor = self._idle(backend), NO_TIME
         if idle is not None:
-            floor = max([floor_of(start), *(floor for _, floor in idle.floors(starts, planned))])
-            watermark = idle.watermark(planned, floor, watermark, now)
+            lanes = self._lanes(planned)
+            floor = idle.floor(start, self._lanes(starts), lanes, now)
+            watermark = idle.watermark(lanes, floor, watermark, now)
         clocks = Clocks(watermark, now, backend.appended_from(planned, now))
         found = clocked(offset, start, clocks, delay, self._request.clock)
         return found if idle is None or found == start else {**found, "idle": idle.to_json(floor)}
@@ -303,16 +304,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         slices = slices_between(starts, ends, self._request.slices)
         if (idle := self._idle(backend)) is None:
             return slices
-        # What was said of the rows to come holds for them, also where the clock released rows.
-        first = max(floor_of(start), NO_TIME if start.get("watermark") is None else start["watermark"])
-        floors = [(NO_TIME, first), *idle.floors(starts, ends)]
+        floors = idle.floors(start, self._lanes(starts), self._lanes(ends))
         return [TopicSlice(part.partition, part.start, part.end, floors) for part in slices]
 
     def _idle(self, backend: TopicBackend) -> IdleInput | None:
         request = self._request
         if request.idle is None or request.delay is None or not request.clock:
             return None
-        return IdleInput.of(open_log(request.home), backend, request.idle)
+        return IdleInput.of(open_log(request.home), {request.topic: backend}, request.idle)
 
     def _known(self, offset: dict[str, Any]) -> dict[str, Any]:
         """An offset as this source writes it: at its first batch it is handed that of the file source before it."""

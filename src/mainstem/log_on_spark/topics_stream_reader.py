@@ -33,6 +33,7 @@ from mainstem.log_on_spark.agreed_cut import AgreedCut, nested, positions
 from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of, unread
 from mainstem.log_on_spark.flow_cut import Positions, readable_ends
 from mainstem.log_on_spark.flow_store import check_epoch
+from mainstem.log_on_spark.idle_input import Floor, IdleInput
 from mainstem.log_on_spark.read_since import ReadSince
 from mainstem.log_on_spark.row_condition import condition_mask
 from mainstem.log_on_spark.topic_glob import TOPIC, fitting, why_not
@@ -190,8 +191,22 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         appended = min(
             (topics[name].appended_from(reached, now) for name, reached in by_topic(at | cut, topics)), default=now
         )
-        clocks = Clocks(self._watermark(topics, at | cut), now, appended)
-        return clocked(offset, start, clocks, self._request.delay, self._request.clock)
+        watermark = self._watermark(topics, at | cut)
+        idle, floor = self._idle(topics), NO_TIME
+        if idle is not None:
+            # Of a topic that is gone nothing is known any more.
+            starts = {lane: first for lane, first in at.items() if lane[0] in topics}
+            floor = idle.floor(start, starts, starts | cut, now)
+            watermark = idle.watermark(starts | cut, floor, watermark, now)
+        clocks = Clocks(watermark, now, appended)
+        found = clocked(offset, start, clocks, self._request.delay, self._request.clock)
+        return found if idle is None or found == start else {**found, "idle": idle.to_json(floor)}
+
+    def _idle(self, topics: Mapping[str, EmbeddedTopic]) -> IdleInput | None:
+        request = self._request
+        if request.idle is None or request.delay is None or not request.clock:
+            return None
+        return IdleInput.of(self._log(), topics, request.idle)
 
     def _watermark(self, topics: Mapping[str, EmbeddedTopic], at: Positions) -> int:
         """The lowest of all topics; one that was never written to holds nobody up."""
@@ -260,14 +275,27 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = positions(end["began"]) | positions(start["topics"])
         ends = positions(end["topics"])
         rows = sum(at - starts[lane] for lane, at in ends.items())
+        floors = self._floors(start, starts, ends)
         slices: list[InputPartition] = []
         for name in end["topics"]:
             theirs = {number: at for (topic, number), at in ends.items() if topic == name}
             begins = {number: starts[name, number] for number in theirs}
             share = sum(theirs.values()) - sum(begins.values())
             wanted = max(1, round(self._request.slices * share / max(1, rows)))
-            slices += [TopicsSlice(name, part) for part in slices_between(begins, theirs, wanted)]
+            slices += [
+                TopicsSlice(name, TopicSlice(part.partition, part.start, part.end, floors))
+                for part in slices_between(begins, theirs, wanted)
+            ]
         return slices
+
+    def _floors(self, start: Mapping[str, Any], starts: Positions, ends: Positions) -> list[Floor]:
+        log = self._log()
+        changed = {name for (name, number), end in ends.items() if end > starts[name, number]}
+        there = changed | ({*start["topics"]} & {*log.topic_names()})
+        idle = self._idle({name: log.open_topic(name) for name in there})
+        if idle is None:
+            return []
+        return idle.floors(start, {lane: at for lane, at in starts.items() if lane[0] in there}, ends)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TopicsSlice)
