@@ -18,6 +18,7 @@ from mainstem.flows import runner
 from mainstem.flows.checkpoint_fit import check_code
 from mainstem.flows.flow import Flow
 from mainstem.flows.program import PlannedFlow, Program
+from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.operators import dedupe, enrich, every, join, table, tumbling, windowed
 from mainstem.stem import Mainstem
 
@@ -298,6 +299,9 @@ def test_sums_that_changed_places_would_be_taken_for_each_other(
         shop.run(flow_of(swapped, into_view()), until="idle")
     assert "mainstem view rebuild out" in refused.value.hint
     assert "replays 2 rows" in refused.value.hint
+    # Other processes are told the same.
+    ended = FlowStore(shop.home, "flow").of_version(1)["ended"]
+    assert (ended["state"], ended["error"][1:]) == ("failed", refused.value.parts()[1:])
     assert shop.view("out").get("A") == {"store": "A", "a": 1, "b": 100}
 
     with shop.rebuild("out", flow_of(swapped, into_view())) as rebuild:

@@ -43,3 +43,17 @@ def test_a_flow_that_is_dropped_lets_go_of_what_it_held(tmp_path: Path) -> None:
     FlowStore(str(tmp_path), "copy_2").drop()
     FlowStore(str(tmp_path), "copy.v1").drop()
     assert list(copies.iterdir()) == []
+
+
+def test_a_run_that_could_not_begin_failed_unless_another_one_runs(tmp_path: Path) -> None:
+    store = FlowStore(str(tmp_path), "copy")
+    store.refuse(1, ["mainstem.FlowFailed: it never ran"])
+    assert not store.exists()
+    run = store.begin(1, sink="topic out")
+    store.refuse(1, ["mainstem.FlowFailed: no"])
+    assert "ended" not in store.of_version(1)
+    store.end(run, "stopped")
+    store.refuse(1, ["mainstem.FlowFailed: no"])
+    assert store.of_version(1)["ended"] == {"state": "failed", "error": ["mainstem.FlowFailed: no"]}
+    store.begin(1)
+    assert "ended" not in store.of_version(1)

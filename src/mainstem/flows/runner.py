@@ -171,12 +171,15 @@ class RunningFlows:
 
     def _end(self, handle: FlowHandle, state: Literal["stopped", "failed"], error: FlowFailed | None = None) -> None:
         """Note what became of a flow, for other processes too."""
-        if handle.run is not None:
-            first, *others = [""] if error is None else error.parts()
-            lines = [] if error is None else [f"mainstem.{type(error).__name__}: {first}", *others]
-            # A home that cannot be written to any more must not keep a flow from ending.
-            with suppress(MainstemError, OSError):
-                FlowStore(self._stem.home, handle.name).end(handle.run, state, lines)
+        first, *others = [""] if error is None else error.parts()
+        lines = [] if error is None else [f"mainstem.{type(error).__name__}: {first}", *others]
+        store = FlowStore(self._stem.home, handle.name)
+        # A home that cannot be written to any more must not keep a flow from ending.
+        with suppress(MainstemError, OSError):
+            if handle.run is not None:
+                store.end(handle.run, state, lines)
+            elif error is not None:
+                store.refuse(handle.planned.flow.into.version, lines)
         handle.become(state, error)
 
     def _pause(self, handle: FlowHandle, seconds: float) -> None:

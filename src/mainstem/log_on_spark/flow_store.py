@@ -156,6 +156,20 @@ class FlowStore:
         """Note what became of a run; `error` is what it died of, a line for each part. Of a later run nothing changes."""
         self.note(run, ended={"state": state, "error": list(error)})
 
+    def refuse(self, version: int, error: Sequence[str]) -> None:
+        """Note that the next run of a version could not begin, unless one runs: it failed, as whoever started it was told."""
+
+        def failed(known: dict[str, Any]) -> dict[str, Any]:
+            runs = known.get("runs", {})
+            run = runs.get(str(version))
+            if run is None or running_in(run) is not None:
+                return known
+            ended = {"state": "failed", "error": list(error)}
+            return {**known, "runs": {**runs, str(version): {**run, "ended": ended}}}
+
+        if self.exists():
+            self.change(failed)
+
     def last_version(self) -> int:
         """The version whose run began last; 0 if the flow never ran."""
         runs = self.read().get("runs", {})
