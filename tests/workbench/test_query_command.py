@@ -1,5 +1,8 @@
 """mainstem query."""
 
+import subprocess
+import sys
+
 import pyarrow as pa
 import pytest
 
@@ -114,6 +117,27 @@ def test_a_question_sees_views_beside_topics(cli, stem, orders):
 def test_ctrl_c_ends_a_query(cli, stem):
     with ctrl_c_in_a_query():
         assert cli("query", ENDLESS).status == 130
+
+
+def test_a_query_that_heeds_no_interrupt_is_left_without_a_complaint(stem):
+    distance = "SELECT levenshtein(repeat('a', 200000), repeat('b', 200000))"
+    command = [sys.executable, "-m", "mainstem.workbench.cli.main", "query", distance, "--timeout", "50 milliseconds"]
+
+    said = subprocess.run(command, capture_output=True, text=True)
+
+    assert (said.returncode, said.stdout) == (1, "")
+    assert [line.partition(": ")[0] for line in said.stderr.splitlines()] == ["mainstem.Invalid", "Detail", "Hint"]
+
+
+def test_show_tables_names_all_that_can_be_asked(cli, stem, orders):
+    rows = pa.table({"store": ["Berlin"], "revenue": [12]})
+    run = FlowRun("revenue", 1)
+    stem.view("revenue", key="store").writer(run, rows.schema).writer.apply(rows, Batch(0, run))
+
+    assert cli("query", "show tables;", "--format", "json").lines == [
+        {"name": "orders", "kind": "topic"},
+        {"name": "revenue", "kind": "view"},
+    ]
 
 
 def test_a_query_has_limits(cli, sales):

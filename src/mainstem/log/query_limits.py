@@ -8,10 +8,13 @@ from typing import Self
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid
 
-__all__ = ["ROWS_MAX", "QueryLimits"]
+__all__ = ["QUERY_THREAD", "ROWS_MAX", "QueryLimits"]
 
 # An answer is kept in memory whole. Ten million rows of a few columns are about a gigabyte.
 ROWS_MAX = 10_000_000
+
+# The thread in which a statement runs; see `sql_sandbox`.
+QUERY_THREAD = "mainstem-query"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from mainstem.log.schema_ddl import type_to_ddl
 __all__ = [
     "missing_value",
     "out_of_range",
+    "refused_record",
     "shown",
     "too_large",
     "unknown_column",
@@ -173,4 +174,18 @@ def wrong_type(path: str, data_type: pa.DataType, given: pa.DataType) -> SchemaM
         detail=f"Values are only converted where they stay exactly the same. {NOTHING_WRITTEN}",
         hint=hint,
         column=path,
+    )
+
+
+def refused_record(
+    batch: pa.RecordBatch, row: int, where: str, done: str, reason: str, *, detail: str, hint: str, column: str = ""
+) -> InvalidRows:
+    """The error of a record of the log that nobody can use, by its offset: rows of a batch have no name outside of it."""
+    offset = batch.column("record").field("offset")[row].as_py()
+    return InvalidRows(
+        f"record {offset} of {where} cannot be {done}: {reason}",
+        detail=f"An older Mainstem took it. {detail}".strip(),
+        hint=hint,
+        row=row,
+        column=column,
     )

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from mainstem.durations import show_duration
 from mainstem.errors import Invalid
-from mainstem.log.query_limits import QueryLimits
+from mainstem.log.query_limits import QUERY_THREAD, QueryLimits
 
 __all__ = ["SqlSandbox", "quoted"]
 
@@ -166,7 +166,7 @@ class _Run:
 
     def start(self, call: Callable[[], pa.Table]) -> None:
         # A daemon: the process ends also while DuckDB is busy with what cannot be interrupted.
-        threading.Thread(target=self._go, args=(call,), name="mainstem-query", daemon=True).start()
+        threading.Thread(target=self._go, args=(call,), name=QUERY_THREAD, daemon=True).start()
 
     def _go(self, call: Callable[[], pa.Table]) -> None:
         try:

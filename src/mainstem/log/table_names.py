@@ -14,10 +14,13 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 import duckdb
+import pyarrow as pa
 
 from mainstem.log.sql_sandbox import nodes, queries, split_statement, syntax_tree
 
-__all__ = ["TableNames"]
+__all__ = ["TableNames", "shown_tables"]
+
+SHOW_TABLES = re.compile(r"\s*SHOW\s+(ALL\s+)?TABLES\s*;?\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,21 @@ class TableNames:
                 node["alias"] = node["alias"] or name
         rows = connection.execute("SELECT json_deserialize_sql(?::json)", [json.dumps(tree)]).fetchall()
         return f"{before} {rows[0][0]}"
+
+
+def shown_tables(sql: str, topics: Iterable[str], views: Iterable[str]) -> pa.Table | None:
+    """The answer to SHOW TABLES: all topics and views that a query can name; None for another statement.
+
+    DuckDB knows only of those that a statement names, so its own answer would be empty.
+
+    >>> shown_tables("show tables;", ["orders"], ["revenue"]).to_pylist()
+    [{'name': 'orders', 'kind': 'topic'}, {'name': 'revenue', 'kind': 'view'}]
+    """
+    if SHOW_TABLES.fullmatch(sql) is None:
+        return None
+    # Where a topic and a view share a name, the topic is meant.
+    kinds = dict(sorted((dict.fromkeys(views, "view") | dict.fromkeys(topics, "topic")).items()))
+    return pa.table({"name": pa.array(kinds, pa.string()), "kind": pa.array(kinds.values(), pa.string())})
 
 
 def _mentions(sql: str, name: str, flags: int) -> bool:

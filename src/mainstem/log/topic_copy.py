@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from mainstem.errors import Conflict, InvalidRows
 from mainstem.log.plain_values import column_values, json_line, plain_writer
+from mainstem.log.row_errors import refused_record
 from mainstem.log.rows import check_rows
 from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
@@ -112,15 +113,11 @@ def copy_topic(
 def _not_copied(error: InvalidRows, batch: pa.RecordBatch, topic: str, partition: int) -> InvalidRows:
     """The error with the record instead of the row of a batch."""
     row = error.row or 0
-    offset = batch.column("record").field("offset")[row].as_py()
-    return InvalidRows(
-        f'record {offset} of "{topic}" partition {partition} cannot be copied: '
-        f"{error.summary.removeprefix(f'row {row}: ')}",
-        detail=f"An older Mainstem took it. The copy has the records before it. {error.detail}",
+    return refused_record(
+        batch, row, f'"{topic}" partition {partition}', "copied", error.summary.removeprefix(f"row {row}: "),
+        column=error.column, detail=f"The copy has the records before it. {error.detail}",
         hint="Copy the topic by a program that leaves this record out or corrects it: topic.batches(), then append.",
-        row=error.row,
-        column=error.column,
-    )
+    )  # fmt: skip
 
 
 def _copied_before(source: Topic, target: Topic, number: int, stop: int) -> int:

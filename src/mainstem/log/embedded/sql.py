@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING
 import duckdb
 import pyarrow as pa
 
-from mainstem.errors import FellOff, Invalid, InvalidRows, TopicNotFound, Unavailable, did_you_mean
+from mainstem.errors import FellOff, Invalid, TopicNotFound, Unavailable, did_you_mean
 from mainstem.log.embedded.partition_reader import Visible
 from mainstem.log.embedded.sealed_check import check_once, was_checked
 from mainstem.log.log import Log
 from mainstem.log.query_limits import QueryLimits
 from mainstem.log.readable_values import unreadable_value
 from mainstem.log.record import RECORD
+from mainstem.log.row_errors import refused_record
 from mainstem.log.sql_sandbox import SqlSandbox, quoted
-from mainstem.log.table_names import TableNames
+from mainstem.log.table_names import TableNames, shown_tables
 from mainstem.log.topic_settings import TopicSettings
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ RECORD_PACKED = "struct_pack(" + ", ".join(f'"{f.name}" := record."{f.name}"' fo
 
 def query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tables, limits: QueryLimits) -> pa.Table:
     """The answer as a table. `tables` are there beside the topics; where a topic has the same name, it is meant."""
+    if (shown := shown_tables(sql, log.topic_names(), tables)) is not None:
+        return shown
     for left in reversed(range(TRIES)):
         try:
             return _query(log, sql, parameters, tables, limits)
@@ -83,15 +86,11 @@ def _name_unreadable(log: EmbeddedLog, sql: str, error: duckdb.Error) -> None:
         for number in range(log.open_topic(name).settings.partitions):
             for batch in moment.read(number, moment.earliest(number), moment.latest(number), None):
                 if (found := unreadable_value(batch)) is not None:
-                    offset = batch.column("record").field("offset")[found.row].as_py()
-                    raise InvalidRows(
-                        f'record {offset} of "{name}" partition {number} cannot be read: column "{found.path}", '
-                        f"{found.reason}",
-                        detail=f"An older Mainstem took it. DuckDB says: {_first_line(error)}",
+                    raise refused_record(
+                        batch, found.row, f'"{name}" partition {number}', "read", f'column "{found.path}", {found.reason}',
+                        column=found.path, detail=f"DuckDB says: {_first_line(error)}",
                         hint="Leave the column out of the query; or copy the other rows to a new topic, which takes none like it.",
-                        row=found.row,
-                        column=found.path,
-                    ) from error
+                    ) from error  # fmt: skip
 
 
 def _register(

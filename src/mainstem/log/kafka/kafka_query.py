@@ -15,7 +15,7 @@ import pyarrow as pa
 from mainstem.log.embedded.sql import Tables, as_table, translated
 from mainstem.log.query_limits import QueryLimits
 from mainstem.log.sql_sandbox import SqlSandbox
-from mainstem.log.table_names import TableNames
+from mainstem.log.table_names import TableNames, shown_tables
 
 if TYPE_CHECKING:
     from mainstem.log.kafka.kafka_log import KafkaLog
@@ -25,6 +25,8 @@ __all__ = ["query"]
 
 def query(log: KafkaLog, sql: str, parameters: Sequence[object], tables: Tables, limits: QueryLimits) -> pa.Table:
     """The answer as a table. `tables` are there beside the topics; where a topic has the same name, it is meant."""
+    if (shown := shown_tables(sql, log.topic_names(), tables)) is not None:
+        return shown
     try:
         with SqlSandbox.opened(limits) as sandbox:
             topics = set(log.topic_names())

@@ -6,7 +6,9 @@ this file and name it here.
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -14,6 +16,7 @@ import typer
 
 from mainstem import __version__
 from mainstem.errors import MainstemError
+from mainstem.log.query_limits import QUERY_THREAD
 from mainstem.workbench.cli import (
     flow_commands,
     group_commands,
@@ -122,7 +125,16 @@ def main() -> None:
     except BrokenPipeError:
         leave_output()
         status = BROKEN_PIPE
+    if query_left_running():
+        # Python would take DuckDB's library down under it, which complains of every object that is still in use.
+        sys.stderr.flush()
+        os._exit(status)
     sys.exit(status)
+
+
+def query_left_running() -> bool:
+    """Whether a statement of DuckDB that does not heed an interrupt still runs; see `sql_sandbox`."""
+    return any(thread.name == QUERY_THREAD for thread in threading.enumerate())
 
 
 if __name__ == "__main__":
