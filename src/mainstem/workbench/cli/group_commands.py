@@ -10,14 +10,13 @@ from mainstem.workbench.cli.amounts import about_duration, counted
 from mainstem.workbench.cli.home_option import HomeOption, open_home
 from mainstem.workbench.cli.json_output import JsonOption, lag_json, print_json
 from mainstem.workbench.cli.lag_columns import LAG_COLUMNS, lag_cells
-from mainstem.workbench.cli.list_entry import Unreadable, json_entry, looked_at, table_row
+from mainstem.workbench.cli.list_entry import entries_by_topic, json_entry, table_row
 from mainstem.workbench.cli.position_text import POSITION_HELP, parse_position
 from mainstem.workbench.cli.terminal_table import Column, show_facts, show_table
-from mainstem.workbench.cli.topic_argument import TopicArgument
+from mainstem.workbench.cli.topic_argument import OnlyTopicArgument, TopicArgument
 
 if TYPE_CHECKING:
     from mainstem.log.reader_group import GroupDescription
-    from mainstem.stem import Mainstem
 
 __all__ = ["app"]
 
@@ -28,9 +27,7 @@ GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's
 
 @app.command("list")
 def list_groups(
-    topic: Annotated[
-        str | None, typer.Argument(metavar="[TOPIC]", help="Only of this topic.", show_default=False)
-    ] = None,
+    topic: OnlyTopicArgument = None,
     *,
     as_json: JsonOption = False,
     home: HomeOption = None,
@@ -40,14 +37,9 @@ def list_groups(
     Example: mainstem group list orders
     """
     with open_home(home) as stem:
-        found: list[GroupDescription | Unreadable] = []
-        # One that was asked for by its name must be there.
-        for name in stem.topics() if topic is None else [stem.topic(topic).name]:
-            groups = looked_at({"topic": name, "group": ""}, lambda name: stem.topic(name).groups(), name)
-            if isinstance(groups, Unreadable):
-                found.append(groups)
-                continue
-            found += [looked_at({"topic": name, "group": it}, _described, stem, name, it) for it in groups]
+        found = entries_by_topic(
+            stem, topic, "group", lambda topic: topic.groups(), lambda topic, name: topic.group(name).describe()
+        )
         if as_json:
             print_json([json_entry(it, _list_json) for it in found])
             return
@@ -56,10 +48,6 @@ def list_groups(
             (table_row(it, lambda it: [it.topic, it.name, str(len(it.members)), *lag_cells(it.lag)]) for it in found),
             empty="no groups yet",
         )
-
-
-def _described(stem: Mainstem, topic: str, group: str) -> GroupDescription:
-    return stem.topic(topic).group(group).describe()
 
 
 def _list_json(it: GroupDescription) -> dict[str, Any]:

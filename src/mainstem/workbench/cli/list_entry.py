@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from mainstem.errors import MainstemError, summary_of
 
-__all__ = ["Unreadable", "json_entry", "looked_at", "table_row"]
+if TYPE_CHECKING:
+    from mainstem.log.topic import Topic
+    from mainstem.stem import Mainstem
+
+__all__ = ["Unreadable", "entries_by_topic", "json_entry", "looked_at", "table_row"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -34,6 +38,27 @@ def looked_at(names: dict[str, str], look: Callable[P, T], *arguments: P.args, *
         return look(*arguments, **named)
     except (MainstemError, OSError) as error:
         return Unreadable(names, summary_of(error))
+
+
+def entries_by_topic(
+    stem: Mainstem,
+    topic: str | None,
+    kind: str,
+    names: Callable[[Topic], list[str]],
+    describe: Callable[[Topic, str], T],
+) -> list[T | Unreadable]:
+    """What a topic has of a kind (groups, queues), or all topics have, each described."""
+    found: list[T | Unreadable] = []
+    # One that was asked for by its name must be there.
+    for name in stem.topics() if topic is None else [stem.topic(topic).name]:
+        listed = looked_at({"topic": name, kind: ""}, lambda name: names(stem.topic(name)), name)
+        if isinstance(listed, Unreadable):
+            found.append(listed)
+            continue
+        found += [
+            looked_at({"topic": name, kind: it}, lambda of, it: describe(stem.topic(of), it), name, it) for it in listed
+        ]
+    return found
 
 
 def table_row(entry: T | Unreadable, row: Callable[[T], list[str]]) -> list[str]:

@@ -13,11 +13,11 @@ from mainstem.workbench.cli.error_text import with_facts
 from mainstem.workbench.cli.home_option import HomeOption, open_home
 from mainstem.workbench.cli.json_output import JsonOption, lag_json, print_json
 from mainstem.workbench.cli.lag_columns import LAG_COLUMNS, lag_cells
-from mainstem.workbench.cli.list_entry import Unreadable, json_entry, looked_at, table_row
+from mainstem.workbench.cli.list_entry import entries_by_topic, json_entry, table_row
 from mainstem.workbench.cli.position_text import POSITION_HELP, parse_position
 from mainstem.workbench.cli.take_command import QueueArgument, take
 from mainstem.workbench.cli.terminal_table import Column, show_facts, show_table
-from mainstem.workbench.cli.topic_argument import TopicArgument, YesOption, confirm
+from mainstem.workbench.cli.topic_argument import OnlyTopicArgument, TopicArgument, YesOption, confirm
 
 if TYPE_CHECKING:
     from mainstem.log.queue import Queue
@@ -46,9 +46,7 @@ def _opened(stem: Mainstem, topic: str, queue: str) -> Queue:
 
 @app.command("list")
 def list_queues(
-    topic: Annotated[
-        str | None, typer.Argument(metavar="[TOPIC]", help="Only of this topic.", show_default=False)
-    ] = None,
+    topic: OnlyTopicArgument = None,
     *,
     as_json: JsonOption = False,
     home: HomeOption = None,
@@ -58,14 +56,9 @@ def list_queues(
     Example: mainstem queue list orders
     """
     with open_home(home) as stem:
-        found: list[QueueDescription | Unreadable] = []
-        # One that was asked for by its name must be there.
-        for name in stem.topics() if topic is None else [stem.topic(topic).name]:
-            queues = looked_at({"topic": name, "queue": ""}, lambda name: stem.topic(name).queues(), name)
-            if isinstance(queues, Unreadable):
-                found.append(queues)
-                continue
-            found += [looked_at({"topic": name, "queue": it}, _described, stem, name, it) for it in queues]
+        found = entries_by_topic(
+            stem, topic, "queue", lambda topic: topic.queues(), lambda topic, name: topic.open_queue(name).describe()
+        )
         if as_json:
             print_json([json_entry(it, _list_json) for it in found])
             return
@@ -77,10 +70,6 @@ def list_queues(
             (table_row(it, _list_row) for it in found),
             empty="no queues yet",
         )  # fmt: skip
-
-
-def _described(stem: Mainstem, topic: str, queue: str) -> QueueDescription:
-    return stem.topic(topic).open_queue(queue).describe()
 
 
 def _list_row(it: QueueDescription) -> list[str]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mainstem.log.topic import Topic
 
 __all__ = [
+    "OnlyTopicArgument",
     "TakeOverOption",
     "TopicArgument",
     "YesOption",
@@ -24,6 +25,9 @@ __all__ = [
 ]
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
+OnlyTopicArgument = Annotated[
+    str | None, typer.Argument(metavar="[TOPIC]", help="Only of this topic.", show_default=False)
+]
 TakeOverOption = Annotated[
     bool,
     typer.Option(
