@@ -44,6 +44,18 @@ def test_list_shows_who_runs_what(cli, stem, big_orders):
     assert facts["failing"]["error"] == ["mainstem.FlowFailed: flow stopped", "Detail: Facts."]
 
 
+def test_list_shows_what_came_late_where_something_did(cli, stem, big_orders):
+    assert "late" not in cli("flow", "list").out.splitlines()[0]
+    did_batch(stem, FlowRun("big_orders", big_orders.epoch - 1), 2, {"orders": {0: 2, 1: 1}}, late=100)
+    did_batch(stem, big_orders, 3, {"orders": {0: 2, 1: 1}}, late=3, too_late=1)
+    did_batch(stem, big_orders, 4, {"orders": {0: 2, 1: 1}}, late=4)
+
+    heading, _, line = cli("flow", "list").out.splitlines()
+
+    assert heading.endswith("  late  too late")
+    assert line.split()[-2:] == ["7", "1"]
+
+
 def test_a_home_in_which_nothing_ran(cli, orders):
     assert cli("flow", "list") == (0, "no flows yet\n", "")
     assert cli("flow", "describe", "revenue").error == [

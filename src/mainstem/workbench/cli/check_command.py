@@ -99,7 +99,7 @@ def _facts(flow: PlannedFlow, files: HistoryStanding | None, prospect: FlowProsp
         done = f", {counted(files.rows_in)} of them done" if files.rows_in else ""
         facts.append(("  first", f"{counted(files.rows, 'row')} from sealed files, natively{done}; then the topic"))
     for operator in flow.operators:
-        bound = f"state is bounded by {operator.bounded_by}" if operator.bounded_by else "STATE GROWS WITHOUT BOUND"
+        bound = f"bounded state ({operator.bounded_by})" if operator.bounded_by else "STATE GROWS WITHOUT BOUND"
         facts.append(("  keeps", f"{operator.name}: {bound}"))
     if not flow.operators:
         facts.append(("  keeps", "nothing from one batch to the next"))

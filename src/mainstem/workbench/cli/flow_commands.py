@@ -32,6 +32,7 @@ FlowArgument = Annotated[str, typer.Argument(metavar="FLOW", help="The flow's na
 # A run looks for a wish to stop four times a second.
 LOOK_SECONDS = 0.1
 BATCHES_SHOWN = 5
+SELDOM = (Column("late", "right"), Column("too late", "right"), Column("waits for"))
 
 
 @app.command("list")
@@ -55,16 +56,22 @@ def list_flows(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
             Column("flow", style="bold"), Column("state"), Column("pid", "right"), Column("into"),
             Column("batch", "right"), Column("last batch"), Column("took", "right"), *LAG_COLUMNS,
         ]  # fmt: skip
-        if any(not isinstance(it, Unreadable) and it.waits for it in found):
-            columns.append(Column("waits for"))
-        show_table(columns, (table_row(it, _list_row)[: len(columns)] for it in found), empty="no flows yet")
+        facts = [it for it in found if not isinstance(it, Unreadable)]
+        # Shown only where a flow has something in them.
+        shown = [place for place in range(len(SELDOM)) if any(_seldom(it)[place] for it in facts)]
+        columns += [SELDOM[place] for place in shown]
+        rows = (table_row(it, lambda it: [*_list_row(it), *(_seldom(it)[place] for place in shown)]) for it in found)
+        show_table(columns, rows, empty="no flows yet")
 
 
 def _list_row(it: FlowFacts) -> list[str]:
     return [
-        it.flow, it.state, "" if it.pid is None else str(it.pid), it.sink, _batch(it), *_last(it), *lag_cells(it.lag),
-        it.waits,
+        it.flow, it.state, "" if it.pid is None else str(it.pid), it.sink, _batch(it), *_last(it), *lag_cells(it.lag)
     ]  # fmt: skip
+
+
+def _seldom(it: FlowFacts) -> list[str]:
+    return [counted(it.late) if it.late else "", counted(it.too_late) if it.too_late else "", it.waits]
 
 
 def _batch(it: FlowFacts) -> str:

@@ -87,6 +87,16 @@ class FlowFacts:
         return f"transaction {first.transaction}{owner}, open in {first.topic}, partition {first.partition}{more}"
 
     @property
+    def late(self) -> int:
+        """Rows of its last run that came late and count, as far as `progress` goes."""
+        return sum(row["late"] for row in self.progress if row["epoch"] == self.epoch)
+
+    @property
+    def too_late(self) -> int:
+        """Those that count nowhere."""
+        return sum(row.get("too_late") or 0 for row in self.progress if row["epoch"] == self.epoch)
+
+    @property
     def lag(self) -> Lag:
         return Lag.total(source.lag for source in self.sources)
 
