@@ -150,6 +150,8 @@ def run(home: str, seconds: float, console: Console) -> int:
         with heeded_signals() as signals, stem.start(flows) as running:
             shown = Shown(stem, home, RunStandings(stem, running, counts), seconds)
             show(shown, running, signals, console)
+            if signals.wanted is not None:
+                print("stopping: the flows read what is in the log; once more Ctrl-C does not wait for it", flush=True)
             stop.set()
             appended = told.get(timeout=60)
             running.wait_until_idle()
@@ -219,6 +221,8 @@ def main() -> int:
     except mainstem.MainstemError as error:
         show_error(error)
         return 1
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

@@ -345,3 +345,17 @@ def test_dicts_and_arrow_say_the_same(data: st.DataObject) -> None:
     assert as_python(from_dicts.to_pylist()) == as_python(rows)
     from_arrow = check_rows(pa.Table.from_pylist(rows, schema=settings.schema), settings).batch
     assert from_arrow.equals(from_dicts)
+
+
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        ({}, 'Give every row "id"; where it is not known, write null.'),
+        ({"keep": "latest per key"}, 'Give every row "id".'),
+    ],
+)
+def test_null_is_advised_only_where_it_is_taken(settings, hint):
+    topic = TopicSettings.of("events", schema="id STRING, n INT", key="id", **settings)
+    with pytest.raises(SchemaMismatch) as told:
+        check_rows(pa.table({"n": pa.array([1], pa.int32())}), topic)
+    assert told.value.hint == hint

@@ -142,7 +142,7 @@ def test_run_until_idle_fills_the_sinks_and_says_where_it_stands(cli, stem, plac
     ]
     assert checked.err.splitlines()[-1] == (
         'Warning: flow "per_store" cannot continue with its checkpoint. Make a new version beside the live one: '
-        "mainstem view rebuild per_store --program FILE. That replays 3 rows."
+        "mainstem view rebuild per_store --program changed.py. That replays 3 rows."
     )
 
     stem.topic("orders").append([{"order_id": "o-4", "store": "Rome", "amount": 99.0}])

@@ -164,3 +164,11 @@ def test_what_is_not_the_program_s_fault_is_left_alone(place):
         raise NotFound("gone", detail="Facts.")
 
     assert caught.value.detail == "Facts."
+
+
+def test_a_hint_names_the_program(place):
+    (place / "my shop.py").write_text(EMPTY)
+    file = load_program("my shop.py")
+    with pytest.raises(Invalid) as told, file.building():
+        raise Invalid("it changed", hint="Rebuild it: mainstem view rebuild revenue --program FILE.")
+    assert told.value.hint == "Rebuild it: mainstem view rebuild revenue --program 'my shop.py'."

@@ -100,7 +100,7 @@ class ViewCheck:
                     raise FellOff(
                         f'view "{self._view.name}" can no longer be checked: topic "{topic}" has dropped what it was made from',
                         detail=f"{topic}[{number}] begins at offset {first}.",
-                        hint="Keep the topic for longer, or forever: mainstem topic alter.",
+                        hint=f"Keep the topic for longer, for views that are made from now on: mainstem topic alter {topic} --keep forever",
                         topic=topic,
                         partition=number,
                         first_lost=0,

@@ -107,10 +107,11 @@ def _check_there(given: Sequence[str], settings: TopicSettings) -> None:
     times = (settings.event_time,) if settings.event_time else ()
     for role, names in (("key", settings.key), ("event time", times)):
         if names and not any(name in given for name in names):
+            may_be_null = role != "key" or not settings.keep.compacted
             raise SchemaMismatch(
                 f'column "{names[0]}" is missing, the {role} of topic "{settings.name}"',
                 detail=f"The columns given are: {', '.join(given) or 'none'}. {NOTHING_WRITTEN}",
-                hint=f'Give every row "{names[0]}"; where it is not known, write null.',
+                hint=f'Give every row "{names[0]}"{"; where it is not known, write null" if may_be_null else ""}.',
                 column=names[0],
             )
 

@@ -290,5 +290,5 @@ def _too_large(what: str, fact: str) -> Invalid:
     return Invalid(
         f"the answer has {what}",
         detail=f"{fact}; an answer is kept in memory whole.",
-        hint="Add a LIMIT, a WHERE or a GROUP BY; all rows of a topic, batch by batch: topic.read or mainstem topic read.",
+        hint="Add a LIMIT, a WHERE or a GROUP BY; all rows of a topic, batch by batch: topic.batches() or mainstem topic read TOPIC.",
     )

@@ -70,7 +70,7 @@ def clock_corrected(
         raise Invalid(
             "the smallest drift of a device is not known in a stream",
             detail="A row that comes later may have a smaller one, and would change what earlier rows were given.",
-            hint="Leave `by` out, or correct what is there: topic.read().",
+            hint="Leave `by` out, or give it rows that are no stream: topic.read() instead of topic.stream().",
         )
     if scripted(rows):
         columns = _shown(schema)

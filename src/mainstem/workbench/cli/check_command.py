@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from mainstem.flows.program import PlannedFlow
     from mainstem.log_on_spark.history_standing import HistoryStanding
     from mainstem.stem import Mainstem
+    from mainstem.workbench.cli.program_file import ProgramFile
 
 __all__ = ["check"]
 
@@ -47,12 +49,12 @@ def check(
             flows = Program(stem, file.flows).only(None)
         warnings = [warning for flow in flows for warning in [*flow.warnings(), *_missed_deletions(stem, flow)]]
         if as_json:
-            shown = [_to_json(flow, _files(stem, flow), _prospect(stem, flow)) for flow in flows]
+            shown = [_to_json(flow, _files(stem, flow), _prospect(stem, flow, file)) for flow in flows]
             print_json({"program": program, "flows": shown, "warnings": warnings})
             return
         for flow in flows:
             typer.secho(flow.name, bold=True)
-            prospect = _prospect(stem, flow)
+            prospect = _prospect(stem, flow, file)
             show_facts(_facts(flow, _files(stem, flow), prospect))
             typer.echo()
             if prospect.hint:
@@ -86,11 +88,12 @@ def _missed_deletions(stem: Mainstem, flow: PlannedFlow) -> list[str]:
     return [warning for offset in offsets for warning in deletions_at_risk(stem.log, offset, flow.name)]
 
 
-def _prospect(stem: Mainstem, flow: PlannedFlow) -> FlowProspect:
+def _prospect(stem: Mainstem, flow: PlannedFlow, file: ProgramFile) -> FlowProspect:
     """Whether a run that began now would continue."""
     from mainstem.flows.flow_prospect import FlowProspect
 
-    return FlowProspect.of(flow, stem.home, stem.log)
+    found = FlowProspect.of(flow, stem.home, stem.log)
+    return replace(found, hint=file.named_in(found.hint))
 
 
 def _facts(flow: PlannedFlow, files: HistoryStanding | None, prospect: FlowProspect) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -41,6 +42,10 @@ class ProgramFile:
     path: str
     flows: Flows
 
+    def named_in(self, hint: str) -> str:
+        """A hint with the path of this program, where it names one as FILE."""
+        return hint.replace("--program FILE", f"--program {shlex.quote(_shown_path(self.path))}")
+
     @contextmanager
     def building(self) -> Iterator[None]:
         """What goes wrong inside while the flows are built, with the line of the program that led to it."""
@@ -48,9 +53,10 @@ class ProgramFile:
             yield
         except MainstemError as error:
             place = _place_in(self.path, error) or _place_in(self.path, error.__cause__)
-            if place is None:
+            if place is None and "FILE" not in error.hint:
                 raise
-            raise with_facts(error, detail=f"{error.detail} It is {place}.".strip()) from error.__cause__
+            detail = f"{error.detail} It is {place}.".strip() if place else error.detail
+            raise with_facts(error, detail=detail, hint=self.named_in(error.hint)) from error.__cause__
         except Exception as error:
             if (place := _place_in(self.path, error)) is None:
                 raise

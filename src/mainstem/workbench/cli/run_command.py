@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mainstem.errors import FlowFailed, MainstemError
-from mainstem.workbench.cli.error_text import FAILED, show_error
+from mainstem.workbench.cli.error_text import FAILED, show_error, with_facts
 from mainstem.workbench.cli.home_option import HomeOption, SparkOption, open_home
 from mainstem.workbench.cli.program_file import ProgramArgument, ProgramFile, load_program
 from mainstem.workbench.cli.progress import show_progress
@@ -106,6 +106,7 @@ class _Run:
         from mainstem.workbench.cli.run_standing import RunStandings
 
         counts = RunCounts(self._stem)
+        self._file = file
         with file.building():
             self._running: RunningFlows = self._stem.start(file.flows, only=only)
         self._standings = RunStandings(self._stem, self._running, counts)
@@ -149,7 +150,8 @@ class _Run:
         return all(handle.state in ("stopped", "failed") for handle in self._running)
 
     def _tell(self, error: FlowFailed) -> None:
-        self._display.apart(lambda: show_error(error))
+        hint = self._file.named_in(error.hint)
+        self._display.apart(lambda: show_error(with_facts(error, hint=hint)))
 
     def _wait_until_idle(self) -> None:
         """Until every flow has everything, also what the others gave it meanwhile; one that failed is not waited for."""

@@ -75,7 +75,7 @@ def create(
     event_time: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="When a row happened; a TIMESTAMP.", show_default=False)
     ] = None,
-    partitions: Annotated[int, typer.Option(help="How many ordered runs the topic has.")] = 1,
+    partitions: Annotated[int, typer.Option(help="Number of partitions.")] = 1,
     keep: KeepOption = None,
     tombstones: TombstonesOption = None,
     lag_min: LagMinOption = None,
