@@ -9,11 +9,11 @@ from tests.operators.naive_windows import Asked, NaiveCell, Pane, Row, Window, l
 
 
 class NaiveSlidingCell(NaiveCell):
-    """Of the early panes that the rows of a batch give, the last one is shown; the others are only counted."""
+    """Of the early panes that the rows of a batch give, and of the late ones, the last is shown; the others are only counted."""
 
-    def counted(self, on_time: list[Row], clock: BatchClock) -> list[Pane]:
-        asked, before, new = self.asked, self.shown, [*self.since, *on_time]
-        put = super().counted(on_time, clock)
+    def counted(self, rows: list[Row], timing: str, clock: BatchClock) -> list[Pane]:
+        asked, before, new = self.asked, self.shown, [*self.since, *rows]
+        put = super().counted(rows, timing, clock)
         if not put:
             return []
         last = replace(put[-1], change="update" if before and asked.results == "accumulate" else "insert")

@@ -120,18 +120,19 @@ class NaiveCell:
         self.shown = pane
         return [*taken_back, pane]
 
-    def counted(self, on_time: list[Row], clock: BatchClock) -> list[Pane]:
-        """What rows that are on time show early."""
+    def counted(self, rows: list[Row], timing: str, clock: BatchClock) -> list[Pane]:
+        """What a trigger that counts rows shows of them, "early" or "late"."""
+        trigger = self.asked.early if timing == "early" else self.asked.late_trigger
         put: list[Pane] = []
-        for row in on_time:
-            self.take(row, self.asked.early, clock.now)
-            if self.full(self.asked.early):
-                put += self.show("early", False)
+        for row in rows:
+            self.take(row, trigger, clock.now)
+            if self.full(trigger):
+                put += self.show(timing, False)
         return put
 
     def batch(self, on_time: list[Row], late: list[Row], clock: BatchClock) -> list[Pane]:
         """What happens to this cell in a batch, in the order of the text."""
-        asked, put = self.asked, self.counted(on_time, clock)
+        asked, put = self.asked, self.counted(on_time, "early", clock)
         over = clock.watermark >= self.window[1]
         if not over and self.since and self.due <= clock.now:
             put += self.show("early", False)
@@ -141,10 +142,7 @@ class NaiveCell:
                 put += self.show("on_time", asked.on_time == "always")
         self.waiting += late
         if over:
-            for row in sorted(self.waiting, key=lambda row: row.position):
-                self.take(row, asked.late_trigger, clock.now)
-                if self.full(asked.late_trigger):
-                    put += self.show("late", False)
+            put += self.counted(sorted(self.waiting, key=lambda row: row.position), "late", clock)
             self.waiting = []
             if self.since and (self.due <= clock.now or self.expired(clock)):
                 put += self.show("late", False)

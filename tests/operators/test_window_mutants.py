@@ -195,6 +195,10 @@ MUTANTS: dict[str, tuple[Mutation, Check, Asked]] = {
         replaced(sliding_engine, "WindowEngine", lambda right: lambda *given, **_: right(*given, beside=True)),
         sliding, Asked(early=each_row()),
     ),
+    "a sliding window shows every late pane of a batch": (
+        replaced(sliding_engine, "WindowEngine", lambda right: lambda *given, **_: right(*given, beside=True)),
+        sliding, Asked(lateness=15),
+    ),
     "early panes that are left out are not counted": (
         replaced(panes.Panes, "show", uncounted), partial(check_indices, "sliding"), Asked(early=each_row()),
     ),

@@ -8,8 +8,9 @@ of row and window are new in a batch, and hands these to a `WindowEngine`.
 A pair counts by the later of two own watermarks: the row's, and that of the first row that made the window. So what
 is on time is a fact of the log here too; rows whose own watermark is above the batch's wait.
 
-A batch of n rows within one span makes up to n x n pairs. Early, a window shows only the last of the panes that the pairs
-of one batch give. All of them count in `pane.index`, so that the index of the on-time pane does not depend on the batches.
+A batch of n rows within one span makes up to n x n pairs. Of the early panes that the pairs of one batch give, a window shows
+only the last, and only the last of the late ones: the others are outdated when they are written. All of them count in
+`pane.index`, so that the index of the on-time pane does not depend on the batches.
 
 What comes in is `PaneEngine.single_rows`: group, check, by_0 ..., time, watermark (NO_TIME if nothing was known), topic,
 partition, offset, accumulators. In what goes out `window_end` is the last moment that belongs to the window.
@@ -56,7 +57,7 @@ class SlidingEngine(PaneEngine):
             self.results,
             self.on_time,
             beside=True,
-            last_early_only=True,
+            last_only=True,
         )
 
     @property

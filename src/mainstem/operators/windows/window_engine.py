@@ -46,8 +46,8 @@ class WindowEngine(PaneEngine):
 
     # Whether the state has columns for single rows, which another engine keeps beside the cells.
     beside: bool = field(default=False, kw_only=True)
-    # Whether a window shows only the last of the early panes that the rows of one batch give.
-    last_early_only: bool = field(default=False, kw_only=True)
+    # Whether a window shows only the last of the early panes that the rows of one batch give, and only the last of the late ones.
+    last_only: bool = field(default=False, kw_only=True)
 
     @property
     def keeps_rows(self) -> bool:
@@ -154,7 +154,7 @@ class _Batch:
         waking = was_open & ~over & woken
         before = self.clock.watermark_before
         early = Phase(
-            engine.early, EARLY, ON_TIME, closing, forced, waking, now, self.end - 1, before, engine.last_early_only
+            engine.early, EARLY, ON_TIME, closing, forced, waking, now, self.end - 1, before, engine.last_only
         )
         early.run(cells, arrivals, panes)
 
@@ -167,14 +167,15 @@ class _Batch:
         # A timer that was set before the on-time pane ended with it.
         waking = self.kept & ~was_open & ~expired & woken
         if engine.lateness and (over & existing).any():
-            Phase(engine.late_trigger, LATE, LATE, expired, nothing, waking, now, expiry - 1, before).run(
-                cells, arrivals, panes
+            late = Phase(
+                engine.late_trigger, LATE, LATE, expired, nothing, waking, now, expiry - 1, before, engine.last_only
             )
+            late.run(cells, arrivals, panes)
         put, gone = self._state(existing & ~expired, np.where(over, expiry, self.end), expired, over, timing)
-        late = late_contributions(engine.late_schema, too_late, engine.aggregates)
+        aside = late_contributions(engine.late_schema, too_late, engine.aggregates)
         counts = {"late": int(numbers(self.rows, "rows")[timing == LATE_ROW].sum()), "too_late": _rows_in(too_late)}
         output, _, own = panes.output(self.keys, expired)
-        return Step(output, put, gone, late, counts, own=own)
+        return Step(output, put, gone, aside, counts, own=own)
 
     def _arrivals(self, rows: pa.Table, ids: Int64Array, which: Mask, trigger: Trigger | None) -> Arrivals:
         """Rows of cells in order: of the cells, and where rows are counted as in the log."""
