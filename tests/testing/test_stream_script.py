@@ -175,6 +175,51 @@ def test_rows_that_do_not_fit_are_refused_when_they_are_scripted():
         STREAM.rows([{"m": 1}])
 
 
+WRONG_VALUES = [2, None, "x", b"x", [2], [None], ["x"], {"n": 1}, object(), float("nan"), 10**30, True]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        STREAM.rows,
+        STREAM.delete,
+        lambda wrong: STREAM.rows([{"n": 1, "record": wrong or 2}]),
+        lambda wrong: STREAM.rows([{"n": 1, "record": {"change": wrong or 2}}]),
+        lambda wrong: STREAM.rows([{"n": 1, "record": {"chnge": wrong}}]),
+        lambda wrong: STREAM.rows([{"n": 1, "at": wrong or 2}]),
+        lambda wrong: STREAM.rows([{"n": 1}], partition=-1 if wrong == 2 else wrong),
+        lambda wrong: STREAM.delete([{"n": 1}], partition=1024 if wrong == 2 else wrong),
+        STREAM.watermark,
+        STREAM.now,
+        STREAM.run,
+        STREAM.run_on_spark,
+        lambda wrong: STREAM.run(late_rows, batches=wrong),
+        TestStream,
+        lambda wrong: TestStream("at TIMESTAMP", event_time=wrong or 2),
+        lambda wrong: TestStream("at TIMESTAMP", event_time="at", delay=wrong or 2),
+        lambda wrong: TestStream("at TIMESTAMP", event_time="at", idle_after=wrong or 2),
+        lambda wrong: TestStreams(one=wrong),
+        lambda wrong: TestStreams(one=STREAM).rows(wrong, [{"n": 1}]),
+        lambda wrong: TestStreams(one=STREAM).delete("one", wrong),
+        lambda wrong: TestStreams(one=STREAM).watermark(wrong, at(0)),
+        lambda wrong: TestStreams(one=STREAM).now(wrong),
+        lambda wrong: TestStreams(one=STREAM).run(wrong),
+        lambda wrong: TestStreams(one=STREAM).run_on_spark(wrong),
+    ],
+)
+def test_wrong_values_are_refused_with_a_detail_and_a_hint(step):
+    for wrong in WRONG_VALUES:
+        with pytest.raises((Invalid, InvalidRows)) as refused:
+            step(wrong)
+        assert refused.value.detail, wrong
+        assert refused.value.hint, wrong
+
+
+def test_streams_without_a_stream_are_refused():
+    with pytest.raises(Invalid, match="no streams"):
+        TestStreams()
+
+
 def test_a_key_may_have_a_name_that_late_rows_have_too():
     script = TestStream("offset STRING, at TIMESTAMP", event_time="at").watermark("2026-01-01 13:00")
     script = script.rows([{"offset": "news", "at": "2026-01-01 12:00"}])

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from mainstem.arguments import show_value, text
 from mainstem.errors import Invalid, did_you_mean
 from mainstem.testing.results import TestResults
 from mainstem.testing.scripted_log import LogStep
-from mainstem.testing.stream_script import Batches, TestStream, run_scripted
+from mainstem.testing.stream_script import Batches, TestStream, check_operator, run_scripted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +43,19 @@ class TestStreams:
     steps: tuple[LogStep, ...]
 
     def __init__(self, **streams: TestStream) -> None:
+        if not streams:
+            raise Invalid(
+                "TestStreams is given no streams",
+                detail="The operator takes streams by the names that they have here.",
+                hint='For example: TestStreams(shown=TestStream("ad INT")).',
+            )
+        for name, stream in streams.items():
+            if not isinstance(stream, TestStream):
+                raise Invalid(
+                    f'stream "{name}" is {show_value(stream)}',
+                    detail=f"It is of type {type(stream).__name__}; a stream is a TestStream.",
+                    hint=f'For example: TestStreams({name}=TestStream("ad INT")).',
+                )
         object.__setattr__(self, "streams", streams)
         object.__setattr__(self, "steps", ())
 
@@ -82,11 +96,12 @@ class TestStreams:
         """The same in a home of its own: a topic for each stream, a flow that reads them, a Spark session."""
         from mainstem.testing.scripted_home import run_in_home
 
+        check_operator(operator)
         topics = {name: stream.topic for name, stream in self.streams.items()}
         return run_in_home(topics, self.steps, operator, spark)
 
     def _with(self, stream: str, stepped: Callable[[TestStream], TestStream]) -> TestStreams:
-        if stream not in self.streams:
+        if text(stream, "stream") not in self.streams:
             raise Invalid(
                 f'there is no stream "{stream}"',
                 detail=f"The streams are: {', '.join(self.streams)}.",

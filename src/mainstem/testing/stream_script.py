@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from mainstem.arguments import chosen, show_value, text, whole_number
 from mainstem.clock import as_us
-from mainstem.durations import Duration
-from mainstem.errors import Invalid
+from mainstem.durations import Duration, duration_us
+from mainstem.errors import Invalid, InvalidRows
 from mainstem.log.normal_schema import nullable_schema
 from mainstem.log.python_rows import arrays_of, dicts_of
 from mainstem.log.record import CHANGE
 from mainstem.log.rows import checked_changes
 from mainstem.log.schema_ddl import schema_from_ddl
+from mainstem.log.topic_settings import PARTITIONS_MAX
+from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.testing.results import TestResults
 from mainstem.testing.scripted_log import ONLY, Append, LogStep, Moment, ScriptedTopic, batches_of
 from mainstem.testing.scripted_rows import ScriptedRows, ScriptedRun
@@ -24,9 +27,12 @@ from mainstem.testing.scripted_rows import ScriptedRows, ScriptedRun
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Batches", "TestStream", "run_scripted"]
+__all__ = ["Batches", "TestStream", "check_operator", "run_scripted"]
 
 Batches = Literal["scripted", "single rows", "one"]
+_SCHEMA_HINT = 'Give Spark DDL, "team STRING, score INT, at TIMESTAMP", or a pyarrow schema.'
+_RECORD_FIELDS = {field.name for field in WATERMARKED_RECORD}
+CUTS = ("scripted", "single rows", "one")
 
 
 @dataclass(frozen=True, init=False)
@@ -60,8 +66,13 @@ class TestStream:
         delay: Duration | None = None,
         idle_after: Duration | None = None,
     ) -> None:
-        columns = schema_from_ddl(schema) if isinstance(schema, str) else schema
-        if event_time is not None and event_time not in columns.names:
+        columns = (
+            schema if isinstance(schema, pa.Schema) else schema_from_ddl(text(schema, "schema", hint=_SCHEMA_HINT))
+        )
+        for given, setting in ((delay, "delay"), (idle_after, "idle_after")):
+            if given is not None:
+                duration_us(given, setting=setting)
+        if event_time is not None and text(event_time, "event_time") not in columns.names:
             raise Invalid(
                 f'the stream has no column "{event_time}" to be its event time',
                 detail=f"Its columns are: {', '.join(columns.names)}.",
@@ -78,12 +89,13 @@ class TestStream:
     def rows(self, rows: Sequence[Mapping[str, Any]], *, partition: int = 0) -> TestStream:
         """These rows are appended, and read in one batch. One with `record` says itself which change it is:
         {"record": {"change": "delete"}, ...}."""
-        given = [self._row(row) for row in dicts_of(rows)]
-        records = [row.pop("record", None) or {} for row in given]
+        number = _partition(partition)
+        given = [self._row(row) for row in _dicts(rows)]
+        changes = [_change(place, row.pop("record", None)) for place, row in enumerate(given)]
         arrays = arrays_of(given, self.schema, topic="test")
         columns = [arrays.get(field.name, pa.nulls(len(given), field.type)) for field in self.schema]
-        changes = checked_changes(pa.array([record.get("change") for record in records], CHANGE))
-        return self._with(Append(pa.Table.from_arrays(columns, schema=self.schema), partition, changes=changes))
+        table = pa.Table.from_arrays(columns, schema=self.schema)
+        return self._with(Append(table, number, changes=checked_changes(pa.array(changes, CHANGE))))
 
     def delete(self, rows: Sequence[Mapping[str, Any]], *, partition: int = 0) -> TestStream:
         """Deletes are appended, and read in one batch: of each row the key, as in `topic.delete`, or all columns.
@@ -93,7 +105,7 @@ class TestStream:
         >>> stock.run(lambda rows: table(rows, key="item")).changes[-1]
         ('delete', {'item': 'pen', 'pieces': 3})
         """
-        return self.rows([{**row, "record": {"change": "delete"}} for row in rows], partition=partition)
+        return self.rows([{**row, "record": {"change": "delete"}} for row in _dicts(rows)], partition=partition)
 
     def watermark(self, at: str | datetime) -> TestStream:
         """The source states that nothing earlier than this will come."""
@@ -156,6 +168,8 @@ def run_scripted(
     topics: Mapping[str, ScriptedTopic], steps: Sequence[LogStep], operator: Callable[..., Any], batches: Batches
 ) -> TestResults:
     """What an operator makes of scripted streams, which it takes by their names."""
+    chosen(batches, "batches", CUTS)
+    check_operator(operator)
     run = ScriptedRun()
     scripted = batches_of(topics, steps, batches)
     given = operator(**{name: ScriptedRows(topics[name].shown, of, run) for name, of in scripted.items()})
@@ -170,16 +184,74 @@ def run_scripted(
     return TestResults(plain, run.late, run.counts, run.state_rows, killed)
 
 
+def check_operator(operator: object) -> None:
+    """Raise if it cannot be called."""
+    if not callable(operator):
+        raise Invalid(
+            f"{show_value(operator)} is not an operator",
+            detail=f"It is of type {type(operator).__name__}; run calls it with the rows, and takes the rows that it gives.",
+            hint="Give a function: .run(lambda rows: dedupe(rows, ...)).",
+        )
+
+
 def _alone(operator: Callable[[Any], Any]) -> Callable[..., Any]:
     """A function of one stream, whatever it calls it, as one of streams by their names."""
+    check_operator(operator)
     return lambda **streams: operator(*streams.values())
+
+
+def _dicts(rows: Any) -> list[Mapping[str, Any]]:
+    if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
+        raise InvalidRows(
+            f"{show_value(rows)} is not a list of rows",
+            detail=f"It is of type {type(rows).__name__}.",
+            hint="Give a list of dicts, one per row.",
+        )
+    return dicts_of(rows)
+
+
+def _change(place: int, record: Any) -> str | None:
+    """Which change a row says it is; None if it does not."""
+    if record is None:
+        return None
+    if (
+        not isinstance(record, Mapping)
+        or not record.keys() <= _RECORD_FIELDS
+        or not isinstance(record.get("change"), str | None)
+    ):
+        raise InvalidRows(
+            f"row {place}: record is {show_value(record)}",
+            detail="A row may say in its record which change it is. The log gives the rest: where the row is, and when it came.",
+            hint='For example: {"record": {"change": "delete"}, ...}.',
+            row=place,
+            column="record",
+        )
+    return record.get("change")
+
+
+def _partition(number: Any) -> int:
+    whole_number(number, "partition")
+    if number >= PARTITIONS_MAX:
+        raise Invalid(
+            f"partition {number} is more than a topic has",
+            detail=f"A topic has at most {PARTITIONS_MAX} partitions, numbered from 0.",
+            hint="The partitions of a stream are 0 to the highest that its script names; give a low number.",
+        )
+    return int(number)
 
 
 def _read(value: Any) -> Any:
     """A time that may be written as text, without a zone in UTC."""
     if not isinstance(value, str):
         return value
-    parsed = datetime.fromisoformat(value)
+    try:
+        parsed = datetime.fromisoformat(value)
+    except ValueError as error:
+        raise Invalid(
+            f"{show_value(value)} is not a time",
+            detail=f"{error}. Text is read as ISO 8601, without a zone in UTC.",
+            hint='For example: "2026-01-01 12:00:30", or a datetime with a zone.',
+        ) from error
     return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
