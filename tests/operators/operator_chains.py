@@ -24,7 +24,7 @@ from mainstem.operators import (
     windowed,
 )
 from mainstem.operators.stage.engine import NO_TIME, BatchClock
-from mainstem.operators.stage.frame_columns import Shown
+from mainstem.operators.stage.frame_columns import Shown, columns_of, shaped
 from mainstem.operators.windows.window_kinds import WindowKind
 from mainstem.testing import TestStreams
 from mainstem.testing.scripted_log import batches_of
@@ -42,10 +42,6 @@ STREAMS = {
 PLACES = ("topic", "partition", "offset", "missed_partition", "missed_offset")
 SPANS = [0, 1, 4]
 LATENESS = [0, 0, 3, 20]
-
-
-def ticks(count: int) -> str:
-    return f"{count} microseconds"
 
 
 def written(random: Random, streams: Collection[str], *, keys: int, steps: int = 12) -> TestStreams:
@@ -80,11 +76,15 @@ class Chain:
 
 def narrowed(rows: Any, value: str, *times: str) -> Any:
     """With the value called `n` and the time `time`, so that the next operator finds no name twice."""
-    fields = {field.name: field for field in rows.schema}
+    fields = {field.name: field for field in columns_of(rows)}
     names = {"key": "key", value: "n", **{name: "time" if name != "window" else name for name in times}}
     shown = [Shown(name, pa.field(called, fields[name].type, metadata=fields[name].metadata))
              for name, called in names.items()]  # fmt: skip
-    return rows.shaped([*shown, Shown("record", fields["record"])])
+    return shaped(rows, [*shown, Shown("record", fields["record"])])
+
+
+def time_of(rows: Any) -> str:
+    return "window" if "window" in rows.columns else "time"
 
 
 def over_windows(kind: WindowKind, **settings: Any) -> Link:
@@ -99,7 +99,7 @@ def joined(**asked: Any) -> Link:
     def link(rows: Any, streams: dict[str, Any]) -> Any:
         found = join(rows, streams["others"], on="key", **asked)
         alone = asked["how"] in ("semi", "anti")
-        time = ("window" if "window" in rows.schema.names else "time") if alone else "event_time"
+        time = time_of(rows) if alone else "event_time"
         return narrowed(found, "n", time)
 
     return link
@@ -108,58 +108,78 @@ def joined(**asked: Any) -> Link:
 def looked_up(**asked: Any) -> Link:
     def link(rows: Any, streams: dict[str, Any]) -> Any:
         found = enrich(rows, table(streams["versions"], key="key"), on="key", **asked)
-        return narrowed(found, "n", "window" if "window" in rows.schema.names else "time")
+        return narrowed(found, "n", time_of(rows))
 
     return link
 
 
 def added_up(rows: Any, streams: dict[str, Any]) -> Any:
     """The highest of each key and time, and the sum over all of them."""
-    time = "window" if "window" in rows.schema.names else "time"
+    time = time_of(rows)
     newest = table(rows, key=["key", time], order_by="n")
     return aggregate(newest, aggregates=["sum(n) AS total", "count(*) AS rows"])
 
 
-def any_windows(random: Random, *, last: bool = False) -> tuple[str, Link]:
-    """In between each window once, or what came since it was shown: what is taken back would be added up by Spark alone."""
-    fixed = [
-        tumbling(ticks(5)),
-        tumbling(ticks(12)),
-        hopping(ticks(6), slide=ticks(4)),
-        cumulating(ticks(9), step=ticks(3)),
-    ]
-    moving = [sessions(ticks(3)), sessions(ticks(3), touching="join"), sliding(ticks(3)), validity()]
-    kind: WindowKind = random.choice([*fixed, *moving])
-    # Of windows that rows change nothing says what is left of one whose rows were shown and discarded.
-    lateness = random.choice(LATENESS) if last or kind in fixed else 0
-    results = "retract" if last else "discard"
-    return f"windowed({kind}, lateness={lateness})", over_windows(kind, lateness=ticks(lateness), results=results)
+@dataclass(frozen=True)
+class Choice:
+    """Chooses operators; spans of time are of some `unit`."""
+
+    random: Random
+    unit: str
+
+    def ticks(self, count: int) -> str:
+        return f"{count} {self.unit}"
+
+    def windows(self, *, results: str) -> tuple[str, Link]:
+        """In between what came since a window was shown, or what is taken back and shown anew."""
+        ticks, random = self.ticks, self.random
+        fixed = [
+            tumbling(ticks(5)),
+            tumbling(ticks(12)),
+            hopping(ticks(6), slide=ticks(4)),
+            cumulating(ticks(9), step=ticks(3)),
+        ]
+        moving = [sessions(ticks(3)), sessions(ticks(3), touching="join"), sliding(ticks(3)), validity()]
+        kind: WindowKind = random.choice([*fixed, *moving])
+        # Of windows that rows change nothing says what is left of one whose rows were shown and discarded.
+        lateness = random.choice(LATENESS) if results == "retract" or kind in fixed else 0
+        text = f"windowed({kind}, {results}, lateness={lateness})"
+        return text, over_windows(kind, lateness=ticks(lateness), results=results)
+
+    def join(self) -> tuple[str, Link]:
+        random = self.random
+        how = random.choice(["inner", "inner", "left", "semi", "anti"])
+        # With a lateness what was shown alone may be taken back, and windows refuse that.
+        lateness = random.choice(LATENESS) if how == "inner" else 0
+        within = random.choice(SPANS), random.choice(SPANS)
+        asked = {"how": how, "within": tuple(map(self.ticks, within)), "lateness": self.ticks(lateness)}
+        return f"join({how}, {within}, lateness={lateness})", joined(**asked)
+
+    def lookup(self) -> tuple[str, Link]:
+        how, lateness = self.random.choice(["left", "inner"]), self.random.choice(LATENESS)
+        return f"enrich({how}, lateness={lateness})", looked_up(how=how, lateness=self.ticks(lateness))
+
+    def any(self, operators: str, *, before: str) -> tuple[str, Link]:
+        """One of some operators; those that add rows up take nothing that is taken back, but for windows and tables."""
+        taken_back = "retract" in before
+        chosen = self.random.choice([operator for operator in operators.split() if operator in "WA" or not taken_back])
+        if chosen == "W":
+            return self.windows(results="discard")
+        if chosen == "A":
+            return "aggregate", added_up
+        return self.join() if chosen == "J" else self.lookup()
 
 
-def last_windows(random: Random) -> tuple[str, Link]:
-    return any_windows(random, last=True)
-
-
-def any_join(random: Random) -> tuple[str, Link]:
-    how = random.choice(["inner", "inner", "left", "semi", "anti"])
-    # With a lateness what was shown alone may be taken back, and windows refuse that.
-    lateness = random.choice(LATENESS) if how == "inner" else 0
-    within = random.choice(SPANS), random.choice(SPANS)
-    asked = {"how": how, "within": tuple(map(ticks, within)), "lateness": ticks(lateness)}
-    return f"join({how}, {within}, lateness={lateness})", joined(**asked)
-
-
-def any_lookup(random: Random) -> tuple[str, Link]:
-    how, lateness = random.choice(["left", "inner"]), random.choice(LATENESS)
-    return f"enrich({how}, lateness={lateness})", looked_up(how=how, lateness=ticks(lateness))
-
-
-def any_chain(random: Random) -> Chain:
+def any_chain(random: Random, unit: str = "microseconds") -> Chain:
     """Two or three operators; the last may be an aggregate of a table."""
-    links = [random.choice([any_windows, any_join, any_lookup])(random) for _ in range(random.choice([1, 2]))]
-    links.append(
-        random.choice([last_windows, last_windows, any_join, any_lookup, lambda _: ("aggregate", added_up)])(random)
-    )
+    choice = Choice(random, unit)
+    links: list[tuple[str, Link]] = []
+    for _ in range(random.choice([1, 2])):
+        before = links[-1][0] if links else ""
+        retracting = random.random() < 0.3
+        links.append(choice.windows(results="retract") if retracting else choice.any("W J E", before=before))
+    last = random.random() < 0.4
+    links.append(choice.windows(results="retract") if last else choice.any("W J E A", before=links[-1][0]))
     text = " -> ".join(text for text, _ in links)
     more = {"others": "join", "versions": "enrich"}
     streams = ["facts", *(stream for stream, operator in more.items() if operator in text)]

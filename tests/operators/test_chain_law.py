@@ -21,13 +21,13 @@ def check_chain(seed: int, *, keys: int, pieces: str) -> None:
 
 
 def test_no_cut_into_batches_changes_what_a_chain_of_operators_gives() -> None:
-    """Each key is a case: 260 of them."""
-    for seed in (2, 11, 18, 22, 31, 36, 52, 57, 59, 60, 73, 75, 84):
+    """Each key is a case: 240 of them."""
+    for seed in (4, 25, 33, 34, 36, 52, 55, 56, 59, 62, 70, 75):
         check_chain(seed, keys=20, pieces="scripted")
 
 
 def test_a_chain_of_operators_gives_what_it_gives_row_by_row() -> None:
-    for seed in (7, 11, 31):
+    for seed in (36, 55, 72):
         check_chain(seed, keys=2, pieces="single rows")
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from mainstem.errors import Invalid
-from mainstem.operators import dedupe, each_row, everything, hopping, join, sessions, table, tumbling, windowed
+from mainstem.operators import dedupe, each_row, enrich, everything, hopping, join, sessions, table, tumbling, windowed
+from mainstem.operators.stage.frame_columns import Shown, columns_of, shaped
 from mainstem.testing import TestStream, TestStreams
 
 SCORES = TestStream("team STRING, score INT, at TIMESTAMP", event_time="at")
@@ -86,6 +87,16 @@ def test_windows_over_windows_do_not_depend_on_how_batches_are_cut() -> None:
         assert [(row["total"], row["reason"]) for row in results.late] == [(2, "too late")]
 
 
+def test_a_function_that_is_written_twice_is_told_once_of_late_rows() -> None:
+    aggregates = ["sum(score) AS total", "sum(score) / count(*) AS mean"]
+    script = SCORES.watermark("2026-01-01 13:00").rows([score("red", 4, "12:00:26")])
+
+    [late] = script.run(lambda rows: windowed(rows, tumbling("2 minutes"), by="team", aggregates=aggregates)).late
+
+    told = {name: late[name] for name in late if "score" in name or "count" in name or name == "total"}
+    assert told == {"total": 4, "count(1)": 1}
+
+
 def test_rows_that_take_others_back_are_not_counted_as_rows() -> None:
     streams = TestStreams(
         red=TestStream("team STRING, at TIMESTAMP", event_time="at"),
@@ -105,6 +116,38 @@ def test_rows_that_take_others_back_are_not_counted_as_rows() -> None:
         streams.run(lambda red, blue: counted(alone(red, blue)))
     with pytest.raises(Invalid, match="dedupe is given rows of which some take earlier ones back"):
         streams.run(lambda red, blue: dedupe(alone(red, blue), by="team", within="1 minute"))
+    with pytest.raises(Invalid, match="enrich is given a table that changes"):
+        streams.run(lambda red, blue: enrich(table(red, key="team"), table(blue, key="team"), on="team"))
+    with pytest.raises(Invalid, match="enrich is given rows of which some take earlier ones back"):
+        streams.run(lambda red, blue: enrich(alone(red, narrow(blue)), table(blue, key="team"), on="team"))
+    with pytest.raises(Invalid, match="join is given rows of which some take earlier ones back"):
+        streams.run(lambda red, blue: join(alone(red, narrow(blue)), blue, on="team", within="1 minute"))
+
+
+def narrow(rows: Any) -> Any:
+    """Under another name, so that a second join has no column twice."""
+    names = {"team": "team", "blue_at": "seen_at", "record": "record"}
+    schema = columns_of(rows)
+    return shaped(rows, [Shown(name, schema.field(name).with_name(called)) for name, called in names.items()])
+
+
+@pytest.mark.parametrize("results", ["accumulate", "retract"])
+def test_windows_that_are_shown_again_are_not_taken_for_further_rows(results: str) -> None:
+    streams = TestStreams(red=SCORES, blue=TestStream("team STRING, blue_at TIMESTAMP", event_time="blue_at"))
+
+    def again(rows: Any, **how: Any) -> Any:
+        more = {"lateness": "1 minute", "results": results} | how
+        return windowed(rows, tumbling("1 minute"), by="team", aggregates="sum(score) AS total", **more)
+
+    with pytest.raises(Invalid, match="dedupe is given windows that are shown again"):
+        streams.run(lambda red, blue: dedupe(again(red), by="team", within="1 minute"))
+    with pytest.raises(Invalid, match="join is given windows that are shown again"):
+        streams.run(lambda red, blue: join(again(red), blue, on="team", within="1 minute"))
+    with pytest.raises(Invalid, match="enrich is given windows that are shown again"):
+        streams.run(lambda red, blue: enrich(again(red), table(blue, key="team"), on="team"))
+    # Each window once, or what came since it was shown, are rows as any others.
+    for how in ({"lateness": "0 seconds"}, {"results": "discard"}):
+        streams.run(lambda red, blue: join(again(red, **how), blue, on="team", within="1 minute"))  # noqa: B023
 
 
 def test_windows_that_are_shown_again_are_not_counted_again() -> None:
@@ -124,12 +167,45 @@ def test_windows_that_are_shown_again_are_not_counted_again() -> None:
 
     with pytest.raises(Invalid, match="each pane holds all"):
         SCORES.rows([score("red", 5, "12:01:00")]).run(twice("accumulate"))
-    with pytest.raises(Invalid, match="taken back"):
-        SCORES.rows([score("red", 5, "12:01:00")]).run(twice("retract"))
-    # What each pane adds can be added up.
+    # What each pane adds can be added up, and so can what is shown anew after it was taken back.
     shown = SCORES.rows([score("red", 5, "12:01:00")]).rows([score("red", 2, "12:01:30")]).watermark("2026-01-01 13:00")
-    results = shown.watermark("2026-01-01 14:00").run(twice("discard"))
-    assert [row["total"] for row in results.rows] == [7]
+    for results in ("discard", "retract"):
+        found = shown.watermark("2026-01-01 14:00").run(twice(results))
+        assert [row["total"] for row in found.rows] == [7]
+
+
+def test_of_windows_that_are_taken_back_sums_and_counts_are_right() -> None:
+    """As without them: whatever comes late, in any batches."""
+    points = [
+        ("red", 5, "12:00:30"),
+        ("red", 1, "12:01:10"),
+        ("blue", 3, "12:03:00"),
+        ("red", 7, "12:00:40"),
+        ("red", 2, "12:01:50"),
+    ]
+    script = SCORES.watermark("2026-01-01 12:00")
+    for number, point in enumerate(points):
+        script = script.rows([score(*point)])
+        script = script.watermark("2026-01-01 12:02:30") if number == 1 else script
+    script = script.watermark("2026-01-01 14:00")
+
+    def minutes(rows: Any) -> Any:
+        aggregates = ["sum(score) AS total", "count(*) AS scores"]
+        return windowed(rows, tumbling("1 minute"), aggregates=aggregates, lateness="1 hour", results="retract")
+
+    def longer(rows: Any) -> Any:
+        aggregates = [
+            "sum(total) AS total", "sum(scores) AS scores", "count(*) AS minutes",
+            "count(total) FILTER (WHERE total > 2) AS large",
+        ]  # fmt: skip
+        return windowed(minutes(rows), tumbling("4 minutes"), aggregates=aggregates, lateness="1 hour")
+
+    for batches in ("scripted", "single rows", "one"):
+        last = script.run(longer, batches=batches).latest("window")
+        told = [(row["total"], row["scores"], row["minutes"], row["large"]) for row in last]
+        assert told == [(18, 5, 3, 3)], batches
+    with pytest.raises(Invalid, match=r"max\(total\) is not to be had of windows that are taken back"):
+        script.run(lambda rows: windowed(minutes(rows), tumbling("4 minutes"), aggregates="max(total) AS most"))
 
 
 def test_sessions_and_hops_and_everything_take_the_same_settings() -> None:

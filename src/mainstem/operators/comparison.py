@@ -17,6 +17,7 @@ from mainstem.log.watermark import NO_TIME, WATERMARKED_RECORD
 from mainstem.operators.comparison_engine import WINDOW, ComparisonEngine, comparable
 from mainstem.operators.stage.arrow_columns import microseconds, whole
 from mainstem.operators.stage.frame_columns import (
+    WINDOW_MARK,
     Shown,
     by_names,
     check_column,
@@ -28,7 +29,6 @@ from mainstem.operators.stage.frame_columns import (
 from mainstem.operators.stage.hashes import key_hashes
 from mainstem.operators.stage.keyed_rows import native_hashes, native_tie
 from mainstem.operators.stage.stage import StageSpec, remembered, staged
-from mainstem.operators.windows.window_time import WINDOW_MARK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

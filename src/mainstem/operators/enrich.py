@@ -22,7 +22,15 @@ from mainstem.operators.joins.join_results import JoinLate
 from mainstem.operators.joins.join_rows import JoinSide
 from mainstem.operators.joins.join_terms import LEFT, RIGHT
 from mainstem.operators.joins.latest_engine import LatestEngine
-from mainstem.operators.stage.frame_columns import Shown, by_names, check_record, columns_of, record_field, shaped
+from mainstem.operators.stage.frame_columns import (
+    Shown,
+    by_names,
+    check_lasting,
+    check_record,
+    columns_of,
+    record_field,
+    shaped,
+)
 from mainstem.operators.stage.stage import Parameter, Preparation, StageSpec, remembered, staged_together
 from mainstem.operators.tables.changing import TableSource, is_changing, table_source
 from mainstem.operators.windows.window_time import RowTime
@@ -128,6 +136,7 @@ def _planned(
     keys = by_names(list(on), schemas[LEFT], "enrich"), by_names(list(on.values()), schemas[RIGHT], "enrich")
     for schema in schemas:
         check_record(schema, "enrich")
+    check_lasting(rows, schemas[LEFT], "enrich")
     times = _fact_time(schemas[LEFT], at), _version_time(schemas[RIGHT], source, at)
     plain = [JoinSide(schemas[side], keys[side], times[side], side) for side in (LEFT, RIGHT)]
     facts, versions = (

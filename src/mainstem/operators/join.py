@@ -13,7 +13,7 @@ from mainstem.operators.joins.join_engine import JoinEngine
 from mainstem.operators.joins.join_results import JoinLate, JoinResults
 from mainstem.operators.joins.join_rows import JoinSide
 from mainstem.operators.joins.join_terms import HOW, LEFT, RIGHT, How, JoinTerms
-from mainstem.operators.stage.frame_columns import Shown, columns_of, shaped
+from mainstem.operators.stage.frame_columns import Shown, check_lasting, columns_of, shaped
 from mainstem.operators.stage.stage import Parameter, Preparation, StageSpec, remembered, staged_together
 from mainstem.operators.tables.changing import is_changing
 from mainstem.operators.tables.table_join import table_join
@@ -81,6 +81,8 @@ def join(
 def _planned(
     left: DataFrame, right: DataFrame, on: Mapping[str, str], terms: JoinTerms, at: str | tuple[str, str] | None
 ) -> tuple[StageSpec, list[Shown]]:
+    for rows in (left, right):
+        check_lasting(rows, columns_of(rows), "join")
     sides = sides_of((columns_of(left), columns_of(right)), on, at, terms)
     check_keys(sides)
     for rows, side in zip((left, right), sides, strict=True):

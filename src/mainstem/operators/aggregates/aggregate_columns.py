@@ -18,7 +18,7 @@ from mainstem.errors import Invalid, did_you_mean
 from mainstem.log.normal_schema import nullable_schema
 from mainstem.log_on_spark.spark_types import arrow_schema
 from mainstem.operators.aggregates.accumulators import AggregateCall
-from mainstem.operators.aggregates.aggregates import Aggregates, no_such_aggregate
+from mainstem.operators.aggregates.aggregates import Aggregates, no_such_aggregate, not_of_corrections
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -229,12 +229,7 @@ class _Reader:
         from pyspark.sql import functions as F
 
         if name not in ("sum", "count"):
-            raise Invalid(
-                f"the aggregate {text} is not to be had of windows that are taken back",
-                detail='The rows are windows with results="retract": what is taken back must be subtracted, which a sum and a '
-                "count allow.",
-                hint="Use sum and count (an average is one divided by the other), or windows that are shown once.",
-            )
+            raise not_of_corrections(text)
         taken_back = self._taken_back
         assert taken_back is not None
         if name == "sum":

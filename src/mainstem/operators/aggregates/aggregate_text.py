@@ -17,7 +17,7 @@ from sqlglot.errors import SqlglotError
 
 from mainstem.errors import Invalid, did_you_mean
 from mainstem.operators.aggregates.accumulators import AggregateCall
-from mainstem.operators.aggregates.aggregates import Aggregates, no_such_aggregate
+from mainstem.operators.aggregates.aggregates import Aggregates, no_such_aggregate, not_of_corrections
 
 __all__ = ["AggregateText", "computed", "read_aggregate_text"]
 
@@ -61,9 +61,12 @@ class AggregateText:
         return Aggregates(tuple(self.calls))
 
 
-def read_aggregate_text(schema: pa.Schema, texts: Sequence[Any], time: str) -> AggregateText:
-    """Read aggregates over rows of a schema; `time` is the SQL of the event time as a number."""
-    reader = _Reader(schema, time)
+def read_aggregate_text(
+    schema: pa.Schema, texts: Sequence[Any], time: str, taken_back: str | None = None
+) -> AggregateText:
+    """Read aggregates over rows of a schema; `time` is the SQL of the event time as a number. `taken_back`: the SQL of which rows
+    take back an earlier one, and are subtracted."""
+    reader = _Reader(schema, time, taken_back)
     for text in texts:
         # A Spark column shows itself as SQL.
         reader.take(text if isinstance(text, str) else str(text._jc.toString()))
@@ -90,10 +93,13 @@ def _by_duckdb(columns: Mapping[str, str], rows: pa.Table) -> pa.Table:
 class _Reader:
     """Takes one text after the other."""
 
-    def __init__(self, schema: pa.Schema, time: str) -> None:
+    def __init__(self, schema: pa.Schema, time: str, taken_back: str | None) -> None:
         self.found = AggregateText()
         self._schema = schema
         self._time = time
+        self._taken_back = taken_back
+        # A function that is written twice is computed once.
+        self._known: dict[str, int] = {}
 
     def take(self, text: str) -> None:
         try:
@@ -119,7 +125,10 @@ class _Reader:
         if isinstance(node, nodes.Filter):
             function, condition = node.this, node.expression.this
         if isinstance(function, (nodes.AggFunc, nodes.Anonymous)):
-            return nodes.column(f"o{self._add(function, condition, text)}")
+            known = node.sql("spark")
+            if known not in self._known:
+                self._known[known] = self._add(function, condition, text)
+            return nodes.column(f"o{self._known[known]}")
         return node
 
     def _add(self, function: Any, condition: nodes.Expression, text: str) -> int:
@@ -145,12 +154,23 @@ class _Reader:
             constants = _constants(name, function)
         else:
             raise no_such_aggregate(text, function.sql("spark").partition("(")[0].lower())
+        if self._taken_back is not None:
+            name, arguments = self._signed(name, arguments, _title(function))
         for place, argument in enumerate(arguments):
             self.found.inputs[f"i{number}_{place}"] = argument
         types = tuple(self._type(argument) for argument in arguments)
-        call = AggregateCall(name, types, _output(name, types, constants), function.sql("spark"), constants)
+        call = AggregateCall(name, types, _output(name, types, constants), _title(function), constants)
         self.found.calls.append(call)
         return number
+
+    def _signed(self, name: str, arguments: list[str], text: str) -> tuple[str, list[str]]:
+        """With the opposite sign where a row takes back an earlier one."""
+        if name not in ("sum", "count"):
+            raise not_of_corrections(text)
+        if name == "sum":
+            return name, [f"CASE WHEN {self._taken_back} THEN -({arguments[0]}) ELSE {arguments[0]} END"]
+        one = f"CASE WHEN {self._taken_back} THEN -1::BIGINT ELSE 1::BIGINT END"
+        return "signed_count", [f"CASE WHEN ({arguments[0]}) IS NOT NULL THEN {one} END" if arguments else one]
 
     def _where(self, value: nodes.Expression, condition: Any) -> str:
         return (
@@ -175,6 +195,13 @@ class _Reader:
         return computed({"value": sql}, self._schema.empty_table()).schema.field(0).type
 
 
+def _title(function: nodes.Expression) -> str:
+    """As Spark writes it."""
+    if isinstance(function, nodes.Count) and isinstance(function.this, nodes.Star):
+        return "count(1)"
+    return function.sql("spark", normalize_functions="lower")
+
+
 def _constants(name: str, function: Any) -> tuple[Any, ...]:
     def value(part: Any, otherwise: float) -> Any:
         if isinstance(part, nodes.Array):
@@ -194,7 +221,7 @@ def _constants(name: str, function: Any) -> tuple[Any, ...]:
 
 def _output(name: str, types: tuple[pa.DataType, ...], constants: tuple[Any, ...]) -> pa.DataType:
     """The type of a function's answer, as Spark has it."""
-    if name in ("count", "count_distinct", "approx_count_distinct"):
+    if name in ("count", "signed_count", "count_distinct", "approx_count_distinct"):
         return pa.int64()
     of = types[0]
     if name == "sum" and pa.types.is_decimal(of):

@@ -31,7 +31,7 @@ from mainstem.operators.aggregates.parts import Int64Array, Parts
 from mainstem.operators.aggregates.placed_accumulators import Collected, Placed
 from mainstem.operators.aggregates.quantile_sketch import Quantiles
 
-__all__ = ["FUNCTIONS", "Aggregates", "no_such_aggregate"]
+__all__ = ["FUNCTIONS", "Aggregates", "no_such_aggregate", "not_of_corrections"]
 
 # How many rows a partial is of: a sum of no rows is 0, a sum of rows without a value is null.
 ROWS = pa.field("a_rows", pa.int64())
@@ -178,6 +178,16 @@ def no_such_aggregate(text: str, function: str) -> Invalid:
         "them with arithmetic around and with FILTER (WHERE ...).",
         hint=did_you_mean(function, FUNCTIONS)
         or "Use one of these, or collect_list and a function over the list afterwards.",
+    )
+
+
+def not_of_corrections(text: str) -> Invalid:
+    """The refusal of a function of which a row cannot be subtracted."""
+    return Invalid(
+        f"the aggregate {text} is not to be had of windows that are taken back",
+        detail='The rows are windows with results="retract": what is taken back must be subtracted, which a sum and a '
+        "count allow.",
+        hint="Use sum and count (an average is one divided by the other), or windows that are shown once.",
     )
 
 

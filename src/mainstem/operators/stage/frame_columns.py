@@ -19,17 +19,24 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = [
+    "WINDOW_MARK",
     "Shown",
     "by_names",
     "check_column",
     "check_lasting",
     "check_record",
+    "check_uncorrected",
     "columns_of",
     "event_time_of",
     "record_field",
     "scripted",
     "shaped",
+    "shown_results",
 ]
+
+
+# On the column `window` of what `windowed` gives: "final" where each window comes once, else its `results`.
+WINDOW_MARK = "mainstem.results"
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,26 @@ def check_record(schema: pa.Schema, operator: str) -> None:
 
 
 def check_lasting(rows: DataFrame, schema: pa.Schema, operator: str) -> None:
-    """Raise if some rows of a stream take earlier ones back: an operator that adds rows up would count these too."""
+    """Raise if some rows of a stream take earlier ones back, or replace them: the operator would take these for further rows."""
+    check_uncorrected(rows, schema, operator)
+    if rows.isStreaming and shown_results(schema) in ("accumulate", "retract"):
+        raise Invalid(
+            f"{operator} is given windows that are shown again",
+            detail='What windowed shows early or late replaces what it showed before: with results="retract" by rows that take '
+            'it back, with "accumulate" by rows that hold all of it. Each of these would be taken for a further row.',
+            hint='Leave early= and lateness= out of windowed, or use results="discard"; or make a table of the windows: '
+            'table(windows, key=[..., "window"]).',
+        )
+
+
+def shown_results(schema: pa.Schema) -> str:
+    """How windows that the rows are of are shown, as `WINDOW_MARK` says; empty if they are of none."""
+    marks = (schema.field("window").metadata or {}) if schema.names.count("window") == 1 else {}
+    return str(marks.get(WINDOW_MARK.encode(), b"").decode())
+
+
+def check_uncorrected(rows: DataFrame, schema: pa.Schema, operator: str) -> None:
+    """The same, of tables and of what joins and look-ups correct; of windows nothing."""
     record = record_field(schema)
     if not rows.isStreaming or record is None:
         return
@@ -74,7 +100,9 @@ def check_lasting(rows: DataFrame, schema: pa.Schema, operator: str) -> None:
         raise Invalid(
             f"{operator} is given a table that changes",
             detail="When a row of it changes, the old one is taken away and the new one put in; both would be counted as rows.",
-            hint="Use aggregate(rows, by=..., aggregates=...), with the window as a column of by=; or give it the rows that the "
+            hint="Join the two tables: join(table(...), table(...), on=...); or give it the rows that the table is made from."
+            if operator == "enrich"
+            else "Use aggregate(rows, by=..., aggregates=...), with the window as a column of by=; or give it the rows that the "
             "table is made from.",
         )
     if _marked(record, CORRECTED_MARK):

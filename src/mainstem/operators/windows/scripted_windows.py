@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from mainstem.errors import Invalid
 from mainstem.log.record import RECORD_MARK
 from mainstem.operators.aggregates.aggregate_text import AggregateText, computed, read_aggregate_text
+from mainstem.operators.stage.frame_columns import WINDOW_MARK
 from mainstem.operators.stage.stage import StageSpec
 from mainstem.operators.windows.window_kinds import Sessions, WindowKind
 from mainstem.operators.windows.window_plan import (
@@ -24,7 +25,7 @@ from mainstem.operators.windows.window_plan import (
     with_late_names,
 )
 from mainstem.operators.windows.window_rows import WindowRows
-from mainstem.operators.windows.window_time import WINDOW_MARK, RowTime
+from mainstem.operators.windows.window_time import RowTime
 
 __all__ = ["ScriptedPlan", "scripted_plan"]
 
@@ -74,13 +75,10 @@ def scripted_plan(
             "a session's gap that differs from row to row is computed by Spark, and this test runs without it",
             hint="Use run_on_spark in place of run, or one gap for all rows.",
         )
-    if check_corrections(schema):
-        raise Invalid(
-            "windows over windows that are taken back are computed by Spark, and this test runs without it",
-            detail='What results="retract" takes back is subtracted natively.',
-            hint="Use run_on_spark in place of run, or windows that are shown once.",
-        )
-    written = read_aggregate_text(schema, aggregates, "time_of_row")
+    taken_back = None
+    if check_corrections(schema) and time.record is not None:
+        taken_back = f"\"{time.record}\".change = 'delete'"
+    written = read_aggregate_text(schema, aggregates, "time_of_row", taken_back)
     check_names(names, list(written.answers))
     key = pa.schema([pa.field(f"by_{place}", schema.field(name).type) for place, name in enumerate(names)])
     spec = stage_spec(window, key, written.aggregates, settings, time)

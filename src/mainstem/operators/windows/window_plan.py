@@ -14,13 +14,20 @@ from mainstem.log.record import RECORD_MARK
 from mainstem.operators.aggregates.aggregate_columns import read_aggregates
 from mainstem.operators.aggregates.aggregates import Aggregates
 from mainstem.operators.stage.engine import Engine
-from mainstem.operators.stage.frame_columns import by_names, check_lasting, columns_of, scripted
+from mainstem.operators.stage.frame_columns import (
+    WINDOW_MARK,
+    by_names,
+    check_uncorrected,
+    columns_of,
+    scripted,
+    shown_results,
+)
 from mainstem.operators.stage.stage import Parameter, StageSpec
 from mainstem.operators.windows.window_assignment import WindowAssignment
 from mainstem.operators.windows.window_engine import WindowEngine
 from mainstem.operators.windows.window_kinds import Everything, Sessions, Sliding, Validity, WindowKind, shown_window
 from mainstem.operators.windows.window_rows import WindowRows
-from mainstem.operators.windows.window_time import WINDOW_MARK, RowTime, row_time
+from mainstem.operators.windows.window_time import RowTime, row_time
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -59,7 +66,7 @@ def planned(
     """Everything is checked here, so that a mistake is told while the program is built."""
     schema = columns_of(rows)
     names = by_names(by, schema, "windowed")
-    check_lasting(rows, schema, "windowed")
+    check_uncorrected(rows, schema, "windowed")
     time = row_time(schema, on)
     if rows.isStreaming and not (time.watermarked or time.appended) and not isinstance(window, Everything):
         raise Invalid(
@@ -190,8 +197,7 @@ def _keys(names: Sequence[str]) -> list[Column]:
 
 def check_corrections(schema: pa.Schema) -> bool:
     """Whether the rows are windows of which some take back earlier ones. Raises if they are windows that are shown again."""
-    marks = schema.field("window").metadata or {} if "window" in schema.names else {}
-    results: str = marks.get(WINDOW_MARK.encode(), b"").decode()
+    results = shown_results(schema)
     if results == "accumulate":
         raise Invalid(
             "windowed is given windows of which each pane holds all that came before it",

@@ -15,10 +15,7 @@ from mainstem.operators.stage.frame_columns import check_column, event_time_of, 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["WINDOW_MARK", "RowTime", "row_time"]
-
-# On the column `window`: what kind of rows these are; "final" where each window comes once.
-WINDOW_MARK = "mainstem.results"
+__all__ = ["RowTime", "row_time"]
 
 
 @dataclass(frozen=True)
