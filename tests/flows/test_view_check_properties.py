@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.flows.first_place import first_place
-from mainstem.flows.row_sample import RowSample, same_rows, sampled
+from mainstem.flows.row_sample import RowSample, names_of, same_rows, sampled
 from mainstem.flows.view_moments import offsets_between
 
 
@@ -81,3 +81,25 @@ def test_rows_are_the_same_but_for_the_order_of_sums():
     assert same_rows(row, {"a": 0.3, "b": [float("nan"), {"c": 1}], "d": None})
     for other in ({**row, "a": 0.31}, {**row, "d": 0}, {**row, "b": [float("nan"), {"c": 2}]}, {"a": 0.3}, None):
         assert not same_rows(row, other)
+
+
+def test_of_a_pane_is_compared_what_does_not_depend_on_batches():
+    def row(index, timing, final):
+        return {"n": 1, "pane": {"index": index, "timing": timing, "final": final}}
+
+    assert same_rows(row(1, "late", False), row(1, "late", True))
+    assert same_rows(row(1, "late", True), row(2, "late", True))
+    assert not same_rows(row(1, "late", True), row(1, "on_time", True))
+    assert not same_rows({**row(1, "late", True), "n": 2}, row(1, "late", True))
+    # Another column of that name is compared whole, and so is another column with such fields.
+    assert not same_rows({"pane": {"final": True}}, {"pane": {"final": False}})
+    assert not same_rows({"other": row(1, "late", True)["pane"]}, {"other": row(1, "late", False)["pane"]})
+
+
+def test_of_a_pane_in_the_key_all_but_final_tells_rows_apart():
+    def names(*panes):
+        columns = ("index", "timing", "final")
+        return names_of(pa.table({"pane": [dict(zip(columns, pane, strict=True)) for pane in panes]}), ["pane"])
+
+    assert names((1, "late", False)) == names((1, "late", True))
+    assert len(set(names((1, "late", False), (2, "late", False), (1, "early", False)))) == 3

@@ -1,6 +1,7 @@
 """A view checked against the log: right ones, a row that somebody changed, and one that other code had written."""
 
 import sqlite3
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pyspark.sql import functions as F
 from mainstem.errors import FlowNotFound, Invalid
 from mainstem.flows.flow import Flow
 from mainstem.log_on_spark.flow_run import Batch, FlowRun
+from mainstem.operators import tumbling, windowed
 from mainstem.stem import Mainstem
 from mainstem.views.view import View
 
@@ -158,3 +160,21 @@ def test_on_kafka_a_view_is_checked_up_to_what_it_has_applied(on_kafka):
     found = on_kafka.check_view("revenue", program())
     assert (found.right, found.rows, found.compared, found.replays) == (True, 2, 2, 1)
     assert left_behind(on_kafka) == []
+
+
+def late_windows(stem: Mainstem):
+    rows = stem.topic("scores").stream(watermark="0 seconds")
+    totals = windowed(rows, tumbling("1 minute"), by="team", aggregates="sum(score) AS total", lateness="5 minutes")
+    yield Flow(totals, into=stem.view("totals", key=["team", "window"]))
+
+
+def test_whether_a_result_was_final_in_its_batch_makes_no_view_wrong(stem):
+    stem.create_topic("scores", schema="team STRING, score INT, at TIMESTAMP", event_time="at")
+    for minute in (0, 2, 20):
+        stem.topic("scores").append([{"team": "red", "score": 1, "at": datetime(2026, 1, 1, 12, minute, tzinfo=UTC)}])
+        stem.run(late_windows, until="idle")
+    panes = [row["pane"] for row in stem.view("totals").to_arrow().sort_by("total").to_pylist()]
+    # In three batches the first result was not final yet; in one batch it would be.
+    assert {pane["final"] for pane in panes} == {True, False}
+
+    assert stem.check_view("totals", late_windows).right

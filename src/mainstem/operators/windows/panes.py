@@ -19,7 +19,23 @@ from mainstem.operators.stage.engine import Int64Array
 from mainstem.operators.windows.cells import NOT_SHOWN, CellLayout, Cells
 from mainstem.operators.windows.numbering import Mask, differ, last_of_each, ordinals
 
-__all__ = ["DELETE", "EARLY", "LATE", "ON_TIME", "Panes", "pane_rows", "with_final"]
+__all__ = [
+    "BATCH_DEPENDENT",
+    "COUNTS",
+    "DELETE",
+    "EARLY",
+    "LATE",
+    "ON_TIME",
+    "Panes",
+    "pane_rows",
+    "with_final",
+]
+
+# The field of `pane` that depends on how the log was cut into batches. A pane is final if its window, with its lateness, was over
+# at the end of the batch that showed it: a batch that ends earlier shows the same pane, and it is not final yet.
+BATCH_DEPENDENT = "final"
+# And the field that counts what was shown before: with early results of sessions, or by the clock, that depends on when one looked.
+COUNTS = "index"
 
 EARLY, ON_TIME, LATE = 0, 1, 2
 TIMINGS = pa.array(["early", "on_time", "late"])
