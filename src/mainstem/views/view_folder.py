@@ -243,7 +243,7 @@ def _copy_database(path: str, to: str) -> int:
 
 def _sweep(parent: str) -> None:
     """Remove what a drop or a making that was cut short has left."""
-    for name in os.listdir(parent):
+    for name in _FILES.list(parent):
         made = name.removeprefix(".new-").split("-")[0]
         cut_short = name.startswith(".new-") and made.isdigit() and identity_of(int(made)) is None
         if name.startswith(".deleted-") or cut_short:
@@ -253,6 +253,6 @@ def _sweep(parent: str) -> None:
 def view_names(home: str) -> list[str]:
     """The views of a home, sorted."""
     try:
-        return sorted(name for name in os.listdir(f"{home}/views") if not name.startswith("."))
+        return [name for name in _FILES.list(f"{home}/views") if not name.startswith(".")]
     except FileNotFoundError:
         return []

@@ -44,9 +44,9 @@ def _no_directory_fsync() -> list[Patch]:
 def _publish_before_fsync() -> list[Patch]:
     make_durable = Publisher.make_durable
 
-    def broken(self: Publisher, head: End | None, end: End) -> None:
+    def broken(self: Publisher, head: End | None, end: End, segment: ActiveSegment | None = None) -> None:
         self._heads.write(self._slot, end)
-        make_durable(self, head, end)
+        make_durable(self, head, end, segment)
 
     return [(Publisher, "make_durable", broken)]
 
@@ -79,8 +79,8 @@ def _no_fence() -> list[Patch]:
 def _no_note_of_fsync() -> list[Patch]:
     """Neither the fence nor the note before it: what a process that dies in a failing fsync would leave."""
 
-    def broken(self: Publisher, head: End | None, end: End) -> None:
-        self._sync(head, end)
+    def broken(self: Publisher, head: End | None, end: End, segment: ActiveSegment | None = None) -> None:
+        self._sync(head, end, segment)
 
     return [(Publisher, "make_durable", broken)]
 

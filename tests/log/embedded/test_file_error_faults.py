@@ -38,9 +38,9 @@ def fenced_for_all(world: World, where: str) -> list[str]:
     return wrong
 
 
-def try_point(call: int, error: int, *, calls: int) -> tuple[int, list[str]] | None:
+def try_point(call: int, error: int, *, calls: int, let_go: bool = False) -> tuple[int, list[str]] | None:
     """Fail at one call; the facts compared and what was wrong, or None when the script ends before."""
-    world = World(SEED + call)
+    world = World(SEED + call, let_go=let_go)
     files = world.files["A"]
     machine = files.machine
     files.fail_at(call, error, calls=calls)
@@ -58,7 +58,8 @@ def try_point(call: int, error: int, *, calls: int) -> tuple[int, list[str]] | N
             if not isinstance(found, MainstemError) and not step.startswith("look"):
                 wrong.append(f"{where}: {found!r} was raised")
         failed = machine.failed[failed_before:]
-        synced = [name for name in failed if name in ("sync", "sync_directory")]
+        # Without a handle nothing was synced, and nothing failed to be.
+        synced = [name for name in failed if name in ("sync", "sync_directory") and error != errno.EMFILE]
         if raised and len(world.promised.offsets) > before:
             wrong.append(f"{where}: acknowledged, and failed")
         if synced and not raised:
@@ -115,6 +116,21 @@ def test_the_nth_call_fails(fault_report, step):
     points, compared, violations = run(POINTS, step=step)
     fault_report("L8", points=points, compared=compared, violations=violations, seed=SEED)
     assert points == len(range(0, POINTS, step))
+
+
+@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.long)])
+def test_no_handle_is_left_at_the_nth_call(fault_report, step):
+    """Every file is opened again and again, and at some time for three calls no handle is to be had."""
+    tried = compared = 0
+    violations: list[str] = []
+    for call in range(1, POINTS, step):
+        result = try_point(call, errno.EMFILE, calls=3, let_go=True)
+        if result is not None:
+            tried += 1
+            compared += result[0]
+            violations += result[1]
+    fault_report("no handle left", points=tried, compared=compared, violations=violations, seed=SEED)
+    assert tried > POINTS / step / 3
 
 
 @pytest.mark.parametrize(

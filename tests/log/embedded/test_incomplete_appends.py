@@ -10,6 +10,7 @@ import pytest
 
 import mainstem
 from mainstem.errors import AppendConflict, IncompleteAppend, Invalid, LockHeld, Unavailable
+from mainstem.log.embedded.active_segment import ActiveSegment
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.files import RealFiles
 from mainstem.log.embedded.heads import End
@@ -199,10 +200,10 @@ def test_what_counts_as_there_is_on_disk(stem, home, monkeypatch):
     """A writer that was killed before its fsync leaves blocks that others can see, and that a power cut could take."""
     publish = Publisher.publish
 
-    def killed(publisher: Publisher, end: End) -> None:
+    def killed(publisher: Publisher, end: End, segment: ActiveSegment | None = None) -> None:
         if publisher._title == '"orders" partition 1':
             raise Unavailable("no", detail="Not now.", hint="Later.")
-        publish(publisher, end)
+        publish(publisher, end, segment)
 
     found(stem.topic("orders"))
     with mainstem.open(home) as other, monkeypatch.context() as patched:

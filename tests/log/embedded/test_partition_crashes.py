@@ -21,11 +21,11 @@ from tests.log.embedded.two_processes import SCRIPT, World
 SEED = 20_260
 
 
-def stopped_at(call: int, done: str, seed: int, script: list[str] = SCRIPT) -> tuple[World, str] | None:
+def stopped_at(call: int, done: str, seed: int, *, let_go: bool = False) -> tuple[World, str] | None:
     """The world after a process was killed at a call, and the step it was in; None when the script ends before."""
-    world = World(seed)
+    world = World(seed, let_go=let_go)
     world.files["A"].stop_at(call, done=done)
-    for step in script:
+    for step in SCRIPT:
         try:
             world.step(step)
         except Stopped:
@@ -33,10 +33,10 @@ def stopped_at(call: int, done: str, seed: int, script: list[str] = SCRIPT) -> t
     return None
 
 
-def try_point(call: int, done: str, modes: tuple[str, ...]) -> tuple[int, list[str]] | None:
+def try_point(call: int, done: str, modes: tuple[str, ...], *, let_go: bool = False) -> tuple[int, list[str]] | None:
     """Stop at one call; the facts that were compared and what was wrong, or None behind the end of the script."""
     seed = SEED + call
-    stopped = stopped_at(call, done, seed)
+    stopped = stopped_at(call, done, seed, let_go=let_go)
     if stopped is None:
         return None
     world, step = stopped
@@ -60,14 +60,14 @@ def try_point(call: int, done: str, modes: tuple[str, ...]) -> tuple[int, list[s
     return len(world.promised.offsets), wrong
 
 
-def run(*, every: int = 1, first_only: bool = False) -> tuple[int, int, list[str]]:
+def run(*, every: int = 1, first_only: bool = False, let_go: bool = False) -> tuple[int, int, list[str]]:
     """Stop at every call of the script in every way: points, facts compared, violations."""
     points = compared = 0
     violations: list[str] = []
     for done in ("part", "nothing", "all"):
         for call in itertools.count(1 + SEED % every, every):
             modes = tuple(MODES[(call + turn) % len(MODES)] for turn in (0, 1))
-            tried = try_point(call, done, modes)
+            tried = try_point(call, done, modes, let_go=let_go)
             if tried is None:
                 break
             points += 1
@@ -81,6 +81,12 @@ def run(*, every: int = 1, first_only: bool = False) -> tuple[int, int, list[str
 def test_stopped_at_every_call(fault_report):
     points, compared, violations = run()
     fault_report("crash at every call", points=points, compared=compared, violations=violations, seed=SEED)
+
+
+@pytest.mark.parametrize("every", [13, pytest.param(1, marks=pytest.mark.long)])
+def test_stopped_at_every_call_while_files_are_let_go(fault_report, every):
+    points, compared, violations = run(every=every, let_go=True)
+    fault_report("crash, files let go", points=points, compared=compared, violations=violations, seed=SEED)
 
 
 @pytest.mark.parametrize(

@@ -25,14 +25,20 @@ SCRIPT = [
 
 
 class World:
-    """Two processes with the same partition open, and what it has promised them."""
+    """Two processes with the same partition open, and what it has promised them.
 
-    def __init__(self, seed: int) -> None:
+    With `let_go` each has let go of all its files before every step, and keeps as few as it can.
+    """
+
+    def __init__(self, seed: int, *, let_go: bool = False) -> None:
+        self.let_go = let_go
         self.clock = ManualClock()
         self.promised = Acknowledged()
         self.numbers = itertools.count()
         self.files = {"A": MemoryFiles()}
         self.files["A"].machine.random.seed(seed)
+        if let_go:
+            self.files["A"].machine.handles_max = 1
         make_partition(self.files["A"], self.clock)
         self.files["A"].sync_everything()  # a broken build is to be found out by what comes now
         self.files["B"] = self.files["A"].process()
@@ -49,6 +55,8 @@ class World:
         action, _, name = step.rpartition(" ")
         partition = self.partitions[name]
         self.clock.advance("1 second")
+        if self.let_go:
+            partition.files.kept.let_go_of_all()
         if action == "append":
             self.promised.append(partition, self.payload(), next(self.numbers) % 4 + 1)
         elif action == "produce":
@@ -90,6 +98,7 @@ class World:
     def moved_to(self, files: MemoryFiles) -> World:
         """A world with the same promises on another machine, with no process in it yet."""
         other = object.__new__(World)
+        other.let_go = self.let_go
         other.clock, other.numbers = self.clock, itertools.count(10_000)
         other.promised = Acknowledged()
         other.promised.submitted = dict(self.promised.submitted)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+import threading
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -122,9 +123,21 @@ class ActiveSegment:
         self.name = name
         self.path = name.path(folder)
         self._files = files
+        self._users = 1
+        self._guard = threading.Lock()
         self.handle = files.open(self.path)
 
+    def shared(self) -> ActiveSegment:
+        """The same, open until this user of it has closed it too."""
+        with self._guard:
+            self._users += 1
+        return self
+
     def close(self) -> None:
+        with self._guard:
+            self._users -= 1
+            if self._users:
+                return
         self._files.close(self.handle)
 
     def size(self) -> int:

@@ -4,10 +4,29 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import resource
 
 from mainstem.errors import DiskFull, Invalid, MainstemError, Unavailable
+
+# The process, or the machine, has no file handle left.
+NO_HANDLE = (errno.EMFILE, errno.ENFILE)
+
+
+def no_handle_left(error: OSError) -> Unavailable:
+    """The error of who needs a file handle where there is none: still an `OSError` with that number."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    whose = f"This process has as many files open as it may: {limit} (ulimit -n)."
+    raised = "ulimit -n 65536, or LimitNOFILE= of a service"
+    if error.errno == errno.ENFILE:
+        whose = "This machine has as many files open as it may (sysctl fs.file-max)."
+        raised = "sysctl -w fs.file-max=1000000"
+    ours = Unavailable(
+        f'no file handle left to open "{error.filename}"' if error.filename else "no file handle left",
+        detail=f"{whose} What was under way is not acknowledged and may be tried again.",
+        hint=f"Raise the limit ({raised}), or close files that the program does not need.",
+    )
+    ours.errno = error.errno
+    return ours
 
 
 def as_ours(error: Exception, title: str, folder: str) -> Exception:
@@ -30,18 +49,6 @@ def as_ours(error: Exception, title: str, folder: str) -> Exception:
         )
     ours.__cause__ = error
     return ours
-
-
-@contextmanager
-def translated(title: str, folder: str) -> Iterator[None]:
-    """Inside, what the operating system says is raised as an error of ours."""
-    try:
-        yield
-    except OSError as error:
-        ours = as_ours(error, title, folder)
-        if ours is error:
-            raise
-        raise ours from error
 
 
 def closed(what: str) -> Invalid:

@@ -11,11 +11,16 @@ import errno
 import fcntl
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
+
+from mainstem.log.embedded.file_errors import NO_HANDLE, no_handle_left
+from mainstem.log.embedded.kept_files import KeptFiles, handles_max
+
+T = TypeVar("T")
 
 # struct flock on 64-bit Linux: type, whence, start, length, pid (with the padding that the compiler puts in).
 FLOCK = struct.Struct("hhqqi4x")
@@ -33,6 +38,9 @@ COPY_BYTES = 8 << 20
 
 class Files(Protocol):
     """What the log asks of a file system; handles are small integers, paths are strings."""
+
+    # Which files this process keeps open between uses.
+    kept: KeptFiles
 
     def open(self, path: str) -> int:
         """A handle to read and write a file that is there."""
@@ -87,6 +95,8 @@ class Files(Protocol):
 class RealFiles:
     """The operating system's files. There is one such system: any two of these are equal."""
 
+    kept = KeptFiles(handles_max)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RealFiles)
 
@@ -94,10 +104,25 @@ class RealFiles:
         return hash(RealFiles)
 
     def open(self, path: str) -> int:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        return self.with_room(lambda: os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
     def create(self, path: str) -> int:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+        return self.with_room(lambda: os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE))
+
+    def with_room(self, do: Callable[[], T]) -> T:
+        """Do what needs a handle. Where the process has none left, what is kept for later is let go, and it is tried again."""
+        try:
+            return do()
+        except OSError as error:
+            if error.errno not in NO_HANDLE:
+                raise
+        self.kept.let_go_of_all()
+        try:
+            return do()
+        except OSError as error:
+            if error.errno not in NO_HANDLE:
+                raise
+            raise no_handle_left(error) from error
 
     def close(self, handle: int) -> None:
         os.close(handle)
@@ -146,7 +171,7 @@ class RealFiles:
         os.fdatasync(handle)
 
     def sync_directory(self, path: str) -> None:
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = self.with_room(lambda: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         try:
             os.fsync(handle)
         finally:
@@ -159,12 +184,7 @@ class RealFiles:
         os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
-        for folder, folders, names in os.walk(path, topdown=False):
-            for name in names:
-                os.unlink(os.path.join(folder, name))
-            for name in folders:
-                os.rmdir(os.path.join(folder, name))
-        os.rmdir(path)
+        self.with_room(lambda: _remove_tree(path))
 
     def make_directory(self, path: str) -> None:
         # makedirs gives its mode to the last one only, and all of them are for their owner alone.
@@ -175,7 +195,7 @@ class RealFiles:
             os.mkdir(path, DIRECTORY_MODE)
 
     def list(self, path: str) -> list[str]:
-        return sorted(os.listdir(path))
+        return sorted(self.with_room(lambda: os.listdir(path)))
 
     def exists(self, path: str) -> bool:
         # Not os.path.exists: it says no where the disk gave no answer, and what is there would be made anew.
@@ -190,11 +210,11 @@ class RealFiles:
         return status.st_ino, status.st_mtime_ns, status.st_size
 
     def arrow_input(self, path: str) -> pa.NativeFile:
-        return pa.OSFile(path, "rb")
+        return self.with_room(lambda: pa.OSFile(path, "rb"))
 
     def arrow_output(self, path: str) -> pa.NativeFile:
         os.close(self.create(path))  # with our own mode
-        return pa.OSFile(path, "wb")
+        return self.with_room(lambda: pa.OSFile(path, "wb"))
 
     def try_lock(self, handle: int, byte: int) -> bool:
         try:
@@ -214,6 +234,18 @@ class RealFiles:
         return None if kind == fcntl.F_UNLCK else pid
 
 
+def _remove_tree(path: str) -> None:
+    def failed(error: OSError) -> None:
+        raise error
+
+    for folder, folders, names in os.walk(path, topdown=False, onerror=failed):
+        for name in names:
+            os.unlink(os.path.join(folder, name))
+        for name in folders:
+            os.rmdir(os.path.join(folder, name))
+    os.rmdir(path)
+
+
 def _progress(written: int) -> int:
     """A write that wrote nothing would loop for ever; the disk is as good as full."""
     if written == 0:
@@ -221,15 +253,20 @@ def _progress(written: int) -> int:
     return written
 
 
-def replace_file(files: Files, path: str, data: bytes) -> None:
-    """Put `data` at `path` so that a crash leaves the old file or the new one, whole: write, sync, rename, sync."""
-    beside = path + ".new"
-    handle = files.create(beside)
+def create_file(files: Files, path: str, data: bytes) -> None:
+    """Make a file, its content on disk when this returns. Its name is for the caller to sync."""
+    handle = files.create(path)
     try:
         files.pwrite(handle, data, 0)
         files.sync(handle)
     finally:
         files.close(handle)
+
+
+def replace_file(files: Files, path: str, data: bytes) -> None:
+    """Put `data` at `path` so that a crash leaves the old file or the new one, whole: write, sync, rename, sync."""
+    beside = path + ".new"
+    create_file(files, beside, data)
     files.rename(beside, path)
     files.sync_directory(os.path.dirname(path))
 

@@ -13,18 +13,23 @@ two writes fails its checksum and is read again.
 The tail of a partition has the same form, in a file of its own beside the segments, with two slots, and nobody is
 woken by it. The first is how far the partition is *written*, changed under its write lock. The second is how far the
 last fsync was to reach, written before it under the sync lock: one that lies ahead of `heads` was cut short, or failed.
+Behind them stand 16 random bytes that never change. By them whoever opens the file again knows that it is still the one
+of its partition: a topic that was deleted and made anew has files of the same names, and perhaps of the same inodes.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 import time
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import google_crc32c
 
-from mainstem.log.embedded.file_errors import closed
-from mainstem.log.embedded.files import Files
+from mainstem.log.embedded.files import Files, create_file
+from mainstem.log.embedded.kept_files import KeptFile
 from mainstem.log.watermark import NO_TIME
 
 SLOT = struct.Struct("<4sIIIQQQqqqqQIIQ28x")
@@ -41,8 +46,9 @@ HAS_STATE = 4
 # In a tail: a segment is being begun. If that was cut short, the next writer looks which segments there are.
 MENDING = 8
 
-# The slots of a tail.
+# The slots of a tail, and the id behind them. Tails of the first format have none.
 WRITTEN, SYNCING = 0, 1
+ID_POSITION, ID_BYTES = 2 * SLOT_BYTES, 16
 
 # A reader may catch a slot in the middle of a write, even of one whose writer has lost its core for a moment; so often
 # in a row, with pauses, it is not that.
@@ -101,25 +107,19 @@ def decode_end(data: bytes) -> End | None:
     return End(flags, epoch, *rest)
 
 
-class Opened(Protocol):
-    """Who keeps a file open: below zero once it is closed."""
-
-    handle: int
-
-
 class Slots:
     """A file of slots, open. Any number of readers; writers of one slot agree among themselves by a lock.
 
-    It may be closed while somebody reads: a handle is a number and may mean another file by then, so what was read counts
-    only if the file is open afterwards. Writers are waited for by who closes it.
+    It may be let go or closed while somebody reads. Writers are waited for by who closes it.
     """
 
-    def __init__(self, files: Files, path: str, opened: Opened | None = None) -> None:
+    def __init__(self, files: Files, path: str, file: KeptFile | None = None) -> None:
         self.path = path
         self._files = files
-        # A file with record locks on it must not be opened and closed beside: the locks would go with the handle.
-        self._handle = files.open(path) if opened is None else -1
-        self._keeper = opened
+        self._file = KeptFile(files, path) if file is None else file
+        # Asked whenever the file is opened again: raises if it is not the one it was.
+        self.check: Callable[[], None] | None = None
+        self._checked = self._file.times_let_go
         # The bytes of each slot as they were last read or written, and what they say: most reads find the same again.
         self._seen: dict[int, tuple[bytes, End]] = {}
 
@@ -142,10 +142,18 @@ class Slots:
         return [self.read(slot) if end is None else end for slot, end in enumerate(ends)]
 
     def _read(self, length: int, position: int) -> bytes:
-        try:
-            return self._files.pread(self._opened(), length, position)
-        finally:
-            self._opened()
+        file = self._file
+        while True:
+            # As `KeptFile.read`; every append comes here some five times.
+            times = file.times_let_go
+            try:
+                data = self._files.pread(self._opened(), length, position)
+            except OSError:
+                if times == file.times_let_go:
+                    raise
+            else:
+                if times == file.times_let_go:
+                    return data
 
     def _decoded(self, slot: int, data: bytes) -> End | None:
         seen = self._seen.get(slot)
@@ -158,25 +166,69 @@ class Slots:
 
     def write(self, slot: int, end: End) -> None:
         data = encode_end(end)
-        self._files.pwrite(self._opened(), data, slot * SLOT_BYTES)
+        self._write(data, slot * SLOT_BYTES)
         self._seen[slot] = (data, end)
 
+    def _write(self, data: bytes, position: int) -> None:
+        with self._file.turns[0]:
+            self._files.pwrite(self._opened(), data, position)
+
     def close(self) -> None:
-        handle, self._handle = self._handle, -1
-        self._files.close(handle)
+        self._file.close()
 
     def _opened(self) -> int:
-        handle = self._handle if self._keeper is None else self._keeper.handle
-        if handle < 0:
-            raise closed(f'"{self.path}"')
+        try:
+            handle = self._file.opened()
+        except FileNotFoundError:
+            if self.check is not None:
+                self.check()
+            raise
+        if self._checked != self._file.times_let_go:
+            self._check_again()
+            handle = self._file.opened()
         return handle
+
+    def _check_again(self) -> None:
+        times = self._file.times_let_go
+        if self.check is not None:
+            self.check()
+        self._checked = times
+
+
+class TailSlots(Slots):
+    """The slots of a partition's tail, for who holds its write or its sync lock, and for readers.
+
+    The file is the lock's, and closed by it: one with record locks on it must not be opened and closed beside, or the locks
+    would go with the handle.
+    """
+
+    def __init__(self, files: Files, lock: KeptFile) -> None:
+        super().__init__(files, lock.path, lock)
+        self.check = self._check_id
+        self._id = self._read_id()
+
+    def check_there(self) -> None:
+        """Raises `FileNotFoundError` if the partition of this file is not there any more."""
+        self._file.check_path()
+        self._opened()
+
+    def _write(self, data: bytes, position: int) -> None:
+        # Not let go meanwhile: the caller has a turn.
+        self._files.pwrite(self._opened(), data, position)
+
+    def _check_id(self) -> None:
+        if self._read_id() != self._id:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
+
+    def _read_id(self) -> bytes:
+        return self._file.read(lambda handle: self._files.pread(handle, ID_BYTES, ID_POSITION))
+
+
+def encode_tail(end: End) -> bytes:
+    """The tail of a new partition that ends there."""
+    return encode_end(end) * 2 + os.urandom(ID_BYTES)
 
 
 def create_slots(files: Files, path: str, ends: list[End]) -> None:
     """Make a file of slots, on disk when this returns."""
-    handle = files.create(path)
-    try:
-        files.pwrite(handle, b"".join(map(encode_end, ends)), 0)
-        files.sync(handle)
-    finally:
-        files.close(handle)
+    create_file(files, path, b"".join(map(encode_end, ends)))

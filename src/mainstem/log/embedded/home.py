@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 
 from mainstem.errors import CorruptHome, DiskFull, Invalid, NewerFormat, Unavailable
 from mainstem.log.checked_json import decode_checked, encode_checked
+from mainstem.log.embedded.file_errors import NO_HANDLE, no_handle_left
 from mainstem.log.embedded.files import Files, read_file, replace_file
 from mainstem.log.embedded.partition_lock import WRITE, PartitionLock, release_lock, share_lock
 from mainstem.log.processes import alive, this_process
@@ -129,8 +130,10 @@ class Home:
                 if not self._files.exists(folder):
                     raise error
             finally:
-                if self._files.exists(beside):
-                    self._files.remove_tree(beside)
+                # What cannot be removed now is swept away when the home is opened again, and the error stays the first one.
+                with suppress(OSError):
+                    if self._files.exists(beside):
+                        self._files.remove_tree(beside)
             self._files.sync_directory(parent)
 
     def remove_folder(self, folder: str) -> None:
@@ -170,6 +173,8 @@ def unavailable(path: str) -> Iterator[None]:
                 detail="Nothing was half done: what could not be written whole was taken back.",
                 hint="Free space on that disk and try again.",
             ) from error
+        if error.errno in NO_HANDLE:
+            raise no_handle_left(error) from error
         raise Unavailable(
             f'"{error.filename or path}" cannot be used: {os.strerror(error.errno)}',
             detail=f'The home is "{path}"; this process has user id {os.getuid()}.',

@@ -75,6 +75,7 @@ class Ledger(Generic[S]):
             # The partition itself never rolls: the ledger does, so that a snapshot comes first.
             files, f"{folder}/0", self._heads, 0, clock, title=title, segment_bytes_max=1 << 62,
         )  # fmt: skip
+        self._heads.check = self.partition.check_there
         if (damage := self.partition.damage()) is not None:
             # A decision that is lost would be made again, otherwise: nothing is decided by a part of a ledger.
             self.partition.close()
@@ -91,7 +92,6 @@ class Ledger(Generic[S]):
     def close(self) -> None:
         with self._guard:
             self._closed = True
-            self._replay.close()
             self.partition.close()
             self._heads.close()
 
@@ -113,7 +113,6 @@ class Ledger(Generic[S]):
             self._replay.advance(self.partition.published())
         except FileNotFoundError:
             # The segment we stood in was trimmed away: start at the last snapshot.
-            self._replay.close()
             self._replay = self._new_replay()
             self._replay.advance(self.partition.published())
         return self._replay.state
@@ -159,11 +158,8 @@ class Ledger(Generic[S]):
         """The state as it was at that append time; a value of its own, not the live one."""
         self.current()
         replay = self._new_replay()
-        try:
-            replay.advance_to_time(self.partition.published(), at)
-            return replay.state
-        finally:
-            replay.close()
+        replay.advance_to_time(self.partition.published(), at)
+        return replay.state
 
     @contextmanager
     def still(self) -> Iterator[S]:

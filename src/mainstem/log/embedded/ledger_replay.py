@@ -31,17 +31,35 @@ class LedgerReplay(Generic[S]):
         self._restore = restore
         self._files = files
         self._folder = folder
+        # Open only while it is read.
         self._segment: ActiveSegment | None = None
+        self._name: SegmentName | None = None
+        self._segment_id = 0
         self._position = 0
+        self._reached: End | None = None
 
-    def close(self) -> None:
-        if self._segment is not None:
-            self._segment.close()
-            self._segment = None
+    def _close(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.close()
 
     def advance(self, head: End) -> None:
         """Apply everything up to the published end."""
-        if self._segment is None:
+        if head == self._reached:
+            return
+        try:
+            self._advance(head)
+        finally:
+            self._close()
+        self._reached = head
+
+    def _advance(self, head: End) -> None:
+        if self._name is not None:
+            self._segment = ActiveSegment(self._files, self._folder, self._name)
+            if self._id() != self._segment_id:
+                # Another ledger of this name, made after the one that was read here was deleted.
+                self._name = None
+        if self._segment is None or self._name is None:
             self._begin(head, None)
         assert self._segment is not None
         target = SegmentName(head.segment, head.epoch)
@@ -56,6 +74,12 @@ class LedgerReplay(Generic[S]):
 
     def advance_to_time(self, head: End, at: int) -> None:
         """From nothing to the state as it was at an append time."""
+        try:
+            self._advance_to_time(head, at)
+        finally:
+            self._close()
+
+    def _advance_to_time(self, head: End, at: int) -> None:
         self._begin(head, at)
         assert self._segment is not None
         names = [name for name in self._names() if self._segment.name <= name and name.base <= head.offset]
@@ -90,8 +114,15 @@ class LedgerReplay(Generic[S]):
 
     def _enter(self, name: SegmentName) -> None:
         segment = ActiveSegment(self._files, self._folder, name)
-        self.close()
-        self._segment, self._position, self.offset = segment, PREAMBLE_BYTES, name.base
+        self._close()
+        self._segment, self._name, self._position, self.offset = segment, name, PREAMBLE_BYTES, name.base
+        self._segment_id = self._id()
+
+    def _id(self) -> int:
+        """What tells a segment from another one of its name; 0 if it is damaged."""
+        assert self._segment is not None
+        preamble = self._segment.preamble()
+        return 0 if preamble is None else preamble.crc
 
     def _entries(self, end: int) -> Iterator[tuple[Block, list[Entry]]]:
         assert self._segment is not None

@@ -25,7 +25,7 @@ from mainstem.errors import Corrupt, TopicNotFound
 from mainstem.log.embedded.active_segment import SegmentName, published_segments, segments_in
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.files import copy_file, read_file, replace_file
-from mainstem.log.embedded.heads import SLOT_BYTES, End, Slots, encode_end
+from mainstem.log.embedded.heads import SLOT_BYTES, End, Slots, encode_end, encode_tail
 from mainstem.log.embedded.home import describe_home
 from mainstem.log.embedded.ledger import open_heads
 from mainstem.log.embedded.manifest import ManifestFile
@@ -195,8 +195,7 @@ class LogCopy:
                     raise
                 # Lost before; or an old one of a ledger, trimmed meanwhile: every later one begins with all of the state.
         # The indexes are made again when the partition is opened.
-        slot = encode_end(end)
-        replace_file(self._files, self._in_target(f"{folder}/{TAIL}"), slot + slot)
+        replace_file(self._files, self._in_target(f"{folder}/{TAIL}"), encode_tail(end))
 
     def _is_lost(self, folder: str, last: SegmentName) -> bool:
         """Whether it is not there because it was removed, and not because the partition was taken over just now."""

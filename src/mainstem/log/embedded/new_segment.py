@@ -10,8 +10,8 @@ from mainstem.clock import Clock
 from mainstem.log.embedded.active_segment import UNFINISHED, ActiveSegment, SegmentName, encode_preamble
 from mainstem.log.embedded.block import STATE, encode_header
 from mainstem.log.embedded.crash_recovery import first_end
-from mainstem.log.embedded.files import Files, sync_file
-from mainstem.log.embedded.heads import DELETED, HAS_STATE, End, create_slots, new_end
+from mainstem.log.embedded.files import Files, create_file, sync_file
+from mainstem.log.embedded.heads import DELETED, HAS_STATE, End, encode_tail, new_end
 from mainstem.log.embedded.manifest import Manifest, encode_manifest
 from mainstem.log.embedded.partition_state import PartitionState
 from mainstem.log.embedded.upkeep_clock import first_reading
@@ -24,15 +24,10 @@ def create_partition(files: Files, folder: str, clock: Clock) -> End:
     The directory's own name is for the caller to sync.
     """
     files.make_directory(folder)
-    handle = files.create(f"{folder}/manifest")
-    try:
-        files.pwrite(handle, encode_manifest(Manifest(clock=first_reading(clock))), 0)
-        files.sync(handle)
-    finally:
-        files.close(handle)
+    create_file(files, f"{folder}/manifest", encode_manifest(Manifest(clock=first_reading(clock))))
     end = create_segment(files, folder, new_end(0, 0, 0, 0, epoch=1), PartitionState(), now=clock.now(), synced=0)
     sync_file(files, SegmentName(end.segment, end.epoch).path(folder))
-    create_slots(files, f"{folder}/tail", [end, end])
+    create_file(files, f"{folder}/tail", encode_tail(end))
     files.sync_directory(folder)
     return end
 

@@ -11,7 +11,10 @@ that lock, it syncs the segment, unless another process's fsync covered it meanw
 until somebody takes it over, which begins a new segment, of a new epoch, after the last published block.
 
 A segment is begun in three steps: the tail is marked, the segment made, the tail moved into it. A writer that finds
-the mark looks at the segments themselves, so a step that was cut short is never half believed. Thread-safe.
+the mark looks at the segments themselves, so a step that was cut short is never half believed.
+
+Between appends two handles are kept, of the tail and of the segment, until others need them (see `kept_files`).
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -19,19 +22,19 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
 import google_crc32c
 
 from mainstem.clock import Clock
-from mainstem.errors import CorruptBlock, Fenced, LockHeld, Unavailable
-from mainstem.log.embedded.active_segment import SegmentName, segments_in
+from mainstem.errors import CorruptBlock, Fenced, LockHeld, MainstemError, Unavailable
+from mainstem.log.embedded.active_segment import ActiveSegment, SegmentName, segments_in
 from mainstem.log.embedded.admission import admit
 from mainstem.log.embedded.crash_recovery import is_whole, make_missing_indexes, recover, sweep
-from mainstem.log.embedded.file_errors import as_ours, closed, translated
+from mainstem.log.embedded.file_errors import as_ours, closed
 from mainstem.log.embedded.files import Files
 from mainstem.log.embedded.group_commit import GroupCommit
-from mainstem.log.embedded.heads import DELETED, HAS_STATE, MENDING, SYNCING, WRITTEN, End, Slots
+from mainstem.log.embedded.heads import DELETED, HAS_STATE, MENDING, SYNCING, WRITTEN, End, Slots, TailSlots
 from mainstem.log.embedded.manifest import ManifestFile
 from mainstem.log.embedded.new_segment import create_partition, create_segment
 from mainstem.log.embedded.partition_lock import SYNC, UPKEEP, WRITE, release_lock, share_lock
@@ -78,12 +81,16 @@ class Partition:
             self.lock = share_lock(files, f"{folder}/tail")
         except OSError as error:
             raise self._not_opened(error) from error
-        self._tail = Slots(files, f"{folder}/tail", self.lock)
+        self._tail = TailSlots(files, self.lock)
         self._publisher = Publisher(files, folder, heads, slot, self._tail, self.lock, title=title, synced=synced)
-        # These three are guarded by the write lock.
+        # These are guarded by the write lock.
         self._writer: SegmentWriter | None = None
         self._scan: StateScan | None = None
         self._checked = False
+        # Whether the writer has written what no fsync has covered yet. Then it stays open: only a handle that was open when
+        # the disk failed is sure to be told of it.
+        self._unsynced = False
+        self.recent = False
         self._damage: tuple[End | None, CorruptBlock] | None = None
         _all.add(self)
         try:
@@ -133,25 +140,35 @@ class Partition:
         self.group.close(lambda: closed(self.title))
         with self.lock.quiet():
             self._forget()
-            self._publisher.close()
         release_lock(self.lock)
 
     def _forget(self) -> None:
         """Let go of what was opened and scanned: it is found again when it is needed."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
-        self._forget_state()
+        self._close_writer()
+        self._scan = None
 
-    def _forget_state(self) -> None:
-        scan, self._scan = self._scan, None
-        if scan is not None:
-            scan.close()
+    def _close_writer(self) -> int:
+        writer, self._writer, self._unsynced = self._writer, None, False
+        if writer is None:
+            return 0
+        self.files.kept.keeps(self, 0)
+        writer.close()
+        return 1
+
+    def let_go(self) -> int:
+        """Close the segment, if nobody in this process writes it now and all that was written to it is on disk."""
+        turn = self.lock.turns[WRITE]
+        if not turn.acquire(blocking=False):
+            return 0
+        try:
+            return 0 if self._unsynced else self._close_writer()
+        finally:
+            turn.release()
 
     def renew_in_child(self) -> None:
         """In a forked child: another thread of the parent may have been in the middle of anything."""
-        self._writer, self._scan, self._checked = None, None, False
-        self._publisher.renew_in_child()
+        self._writer, self._scan, self._checked, self._unsynced = None, None, False, False
+        self.files.kept.keeps(self, 0)
 
     # Where it ends
 
@@ -174,7 +191,8 @@ class Partition:
 
     def fenced(self) -> bool:
         """Whether an fsync failed, so that nobody may append until somebody takes over."""
-        mark = self._tail.read(SYNCING)
+        with self._translated():
+            mark = self._tail.read(SYNCING)
         return mark is not None and mark.fenced
 
     def damage(self) -> CorruptBlock | None:
@@ -193,11 +211,20 @@ class Partition:
         self.group.submit(pending)
 
     def _commit(self, group: list[Pending]) -> None:
-        with self._translated():
-            with self.lock.held(WRITE):
-                end = self._write(group)
-            if end is not None:
-                self._publisher.publish(end)
+        segment: ActiveSegment | None = None
+        try:
+            with self._translated():
+                with self.lock.held(WRITE):
+                    end = self._write(group)
+                    if end is None or self._writer is None:
+                        return
+                    # Another thread may close the writer meanwhile.
+                    segment = self._writer.segment.shared()
+                self._publisher.publish(end, segment)
+                self._unsynced = False
+        finally:
+            if segment is not None:
+                segment.close()
 
     def _write(self, group: list[Pending]) -> End | None:
         """Write the blocks of a group behind the tail; gives the end to publish. The write lock is held."""
@@ -221,11 +248,12 @@ class Partition:
                     pending.settled = True
             if not blocks.buffers:
                 return tail if any(pending.duplicate for pending in group) else None
+            self._unsynced = True
             writer.write(blocks)
             self._tail.write(WRITTEN, blocks.end)
         except BaseException:
             # What was scanned may not have come to be, and the tail may or may not have moved: look again.
-            self._forget_state()
+            self._scan = None
             self._checked = False
             raise
         return blocks.end
@@ -277,13 +305,35 @@ class Partition:
 
     def _writer_of(self, tail: End) -> SegmentWriter:
         name = SegmentName(tail.segment, tail.epoch)
-        if self._writer is None or self._writer.name != name:
+        writer = self._writer
+        if writer is None or writer.name != name:
+            scan = self._scan
             self._forget()
-            self._writer = SegmentWriter(self.files, self.folder, name, tail.position)
-        return self._writer
+            writer = self._writer = SegmentWriter(self.files, self.folder, name, tail.position)
+            if scan is not None and scan.segment_id == writer.segment_id:
+                self._scan = scan  # it was only let go
+            self.files.kept.keeps(self, 1)
+        self.recent = True
+        return writer
 
-    def _translated(self) -> AbstractContextManager[None]:
-        return translated(self.title, self.folder)
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Inside, what the operating system says is raised as an error of ours."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, MainstemError):
+                raise
+            if isinstance(error, FileNotFoundError):
+                self.check_there()
+            raise as_ours(error, self.title, self.folder) from error
+
+    def check_there(self) -> None:
+        """Raises if the partition was deleted, also if another one was made in its place."""
+        try:
+            self._tail.check_there()
+        except FileNotFoundError as error:
+            raise deleted(self.title) from error
 
     # Publishing
 
@@ -349,6 +399,12 @@ class Partition:
         ended = [] if ended is None else ended
         with self._translated(), self.lock.taken_over(WRITE, ended), self.lock.taken_over(SYNC, ended):
             take_over(self, self._tail, self._publisher, self._mended_tail, self._forget)
+
+    def refuse_if_deleted(self) -> None:
+        """Raises if somebody has deleted the partition."""
+        tail = self._tail.read(WRITTEN)
+        if tail is not None and tail.flags & DELETED:
+            raise deleted(self.title)
 
     def mark_deleted(self) -> None:
         """Refuse every later append, also by processes that have the topic open."""

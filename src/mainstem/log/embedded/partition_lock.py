@@ -2,7 +2,8 @@
 
 A `flock` outlives its killed holder in a forked child; a record lock belongs to one process and ends with it. But it
 also ends when the process closes *any* handle of the file, and does not hold between handles of one process: so every
-user in a process shares one handle, kept here, and threads take turns by an ordinary lock first.
+user in a process shares one handle, kept here, and threads take turns by an ordinary lock first. The handle is let go of
+only while nobody has a turn (see `kept_files`).
 
 Where several are taken, they are taken in this order: upkeep, write, sync.
 """
@@ -12,14 +13,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 
 from mainstem.errors import LockHeld
-from mainstem.log.embedded.file_errors import closed
 from mainstem.log.embedded.files import Files
+from mainstem.log.embedded.kept_files import KeptFile
 from mainstem.log.processes import end_process, identity_of, process_name, stopped
 
 # The bytes that are locked in a partition's tail file: to write blocks, to sync and publish, to seal and compact.
@@ -36,20 +36,15 @@ Key = tuple[Files, str, int]
 
 _shared: dict[Key, PartitionLock] = {}
 _shared_guard = threading.Lock()
-_all: weakref.WeakSet[PartitionLock] = weakref.WeakSet()
 
 
-class PartitionLock:
+class PartitionLock(KeptFile):
     """The locks of one partition, shared by all threads of the process. Thread-safe."""
 
     def __init__(self, files: Files, path: str, key: Key) -> None:
-        self.path = path
+        super().__init__(files, path, turns=3)
         self.key = key
         self.users = 1
-        self.handle = files.open(path)
-        self._files = files
-        self._turns = (threading.Lock(), threading.Lock(), threading.Lock())
-        _all.add(self)
 
     def held(self, byte: int) -> AbstractContextManager[None]:
         """Inside, no other thread or process holds this lock."""
@@ -68,12 +63,10 @@ class PartitionLock:
 
     def acquire(self, byte: int, wait: Callable[[int], None]) -> threading.Lock:
         """Take the lock; what is given back is the turn among threads, which `release` wants."""
-        turn = self._turns[byte]
+        turn = self.turns[byte]
         turn.acquire()
         try:
-            if self.handle < 0:
-                raise closed(f'the lock of "{os.path.dirname(self.path)}"')
-            if not self._files.try_lock(self.handle, byte):
+            if not self._files.try_lock(self.opened(), byte):
                 wait(byte)
         except BaseException:
             turn.release()
@@ -95,13 +88,8 @@ class PartitionLock:
     @contextmanager
     def quiet(self) -> Iterator[None]:
         """Inside, no other thread of this process writes or syncs."""
-        with self._turns[WRITE], self._turns[SYNC]:
+        with self.turns[WRITE], self.turns[SYNC]:
             yield
-
-    def close(self) -> None:
-        """While it is quiet."""
-        handle, self.handle = self.handle, -1
-        self._files.close(handle)
 
     def _wait(self, byte: int) -> None:
         started = time.monotonic()
@@ -160,11 +148,7 @@ class PartitionLock:
 
     def holder(self, byte: int) -> int | None:
         """The other process that holds a lock, if one does."""
-        return self._files.lock_holder(self.handle, byte)
-
-    def renew_in_child(self) -> None:
-        """A thread that had a turn does not exist in a forked child, and its parent's locks are not the child's."""
-        self._turns = (threading.Lock(), threading.Lock(), threading.Lock())
+        return self.read(lambda handle: self._files.lock_holder(handle, byte))
 
 
 class _Held:
@@ -208,7 +192,7 @@ def release_lock(lock: PartitionLock) -> None:
     # In this order: who holds a lock may want to share another one.
     with lock.quiet(), _shared_guard:
         # Somebody may have come meanwhile, or come and gone.
-        if lock.users == 0 and lock.handle >= 0:
+        if lock.users == 0 and not lock.closed:
             _shared.pop(lock.key, None)
             lock.close()
 
@@ -218,8 +202,6 @@ def _renew_in_child() -> None:
     # it is closed.
     global _shared_guard
     _shared_guard = threading.Lock()
-    for lock in list(_all):
-        lock.renew_in_child()
 
 
 os.register_at_fork(after_in_child=_renew_in_child)

@@ -79,15 +79,29 @@ class PartitionReader:
         self._guard = threading.Lock()
         self._scan: StateScan | None = None
         self._segments: dict[SegmentName, ActiveSegment] = {}
+        self.recent = False
         # By file. Whoever loses a race reads one again.
         self._spans: dict[str, TransactionSpans] = {}
 
     def close(self) -> None:
         with self._guard:
-            if self._scan is not None:
-                self._scan.close()
-                self._scan = None
-            self._segments.clear()
+            self._scan = None
+            self._let_go()
+
+    def let_go(self) -> int:
+        """Forget the segments that are open. Each is closed when no thread reads it any more."""
+        if not self._guard.acquire(blocking=False):
+            return 0
+        try:
+            return self._let_go()
+        finally:
+            self._guard.release()
+
+    def _let_go(self) -> int:
+        count = len(self._segments)
+        self._segments.clear()
+        self.files.kept.keeps(self, 0)
+        return count
 
     # What may be seen
 
@@ -326,6 +340,7 @@ class PartitionReader:
 
     def _segment(self, name: SegmentName) -> ActiveSegment:
         with self._guard:
+            self.recent = True
             segment = self._segments.get(name)
             if segment is None:
                 segment = ActiveSegment(self.files, self._folder, name)
@@ -334,6 +349,7 @@ class PartitionReader:
                 self._segments[name] = segment
                 while len(self._segments) > SEGMENTS_OPEN_MAX:
                     self._segments.pop(next(iter(self._segments)))
+                self.files.kept.keeps(self, len(self._segments))
             return segment
 
     def _segment_of(self, start: int, head: End) -> tuple[ActiveSegment, int, int | None]:

@@ -16,7 +16,7 @@ from mainstem.log.embedded.active_segment import SegmentName, all_segments_in
 from mainstem.log.embedded.crash_recovery import cut_behind, sweep
 from mainstem.log.embedded.damaged_partition import end_behind_damage
 from mainstem.log.embedded.files import sync_file
-from mainstem.log.embedded.heads import DELETED, HAS_STATE, MENDING, SYNCING, WRITTEN, End, Slots
+from mainstem.log.embedded.heads import DELETED, HAS_STATE, MENDING, SYNCING, WRITTEN, End, TailSlots
 from mainstem.log.embedded.new_segment import create_segment
 from mainstem.log.embedded.partition_state import PartitionState
 from mainstem.log.embedded.publisher import Publisher, deleted
@@ -28,7 +28,11 @@ __all__ = ["take_over"]
 
 
 def take_over(
-    partition: Partition, slots: Slots, publisher: Publisher, mended_tail: Callable[[], End], forget: Callable[[], None]
+    partition: Partition,
+    slots: TailSlots,
+    publisher: Publisher,
+    mended_tail: Callable[[], End],
+    forget: Callable[[], None],
 ) -> None:
     """Raise the epoch and begin a new segment. The write and the sync lock are held."""
     files, folder = partition.files, partition.folder
@@ -75,7 +79,7 @@ def _next_epoch(partition: Partition, ends: list[End]) -> int:
 
 def _begin_epoch(
     partition: Partition,
-    slots: Slots,
+    slots: TailSlots,
     publisher: Publisher,
     base: End,
     before: End,

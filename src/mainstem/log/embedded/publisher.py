@@ -9,24 +9,21 @@ fsync. One per partition and process. Thread-safe.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
 
 from mainstem.errors import CorruptBlock, Fenced, TopicNotFound, Unavailable
 from mainstem.log.embedded.active_segment import ActiveSegment, SegmentName, segments_in
+from mainstem.log.embedded.file_errors import NO_HANDLE
 from mainstem.log.embedded.files import Files, sync_file
-from mainstem.log.embedded.heads import DELETED, FENCED, HAS_STATE, SYNCING, WRITTEN, End, Slots, new_end
+from mainstem.log.embedded.heads import DELETED, FENCED, HAS_STATE, SYNCING, WRITTEN, End, Slots, TailSlots, new_end
 from mainstem.log.embedded.interrupted_sync import write_again
 from mainstem.log.embedded.manifest import ManifestFile
 from mainstem.log.embedded.partition_lock import SYNC, PartitionLock
 
 # The end that is safe is not known.
 UNKNOWN = new_end(0, 0, 0, 0, epoch=0)
-
-# No handle was to be had: nothing was synced, and nothing failed to be.
-NO_HANDLE = (errno.EMFILE, errno.ENFILE)
 
 TAKE_OVER_HINT = (
     "Check the disk, then begin a new segment behind what is safe: topic.take_over(), "
@@ -43,7 +40,7 @@ class Publisher:
         folder: str,
         heads: Slots,
         slot: int,
-        tail: Slots,
+        tail: TailSlots,
         lock: PartitionLock,
         *,
         title: str,
@@ -57,19 +54,10 @@ class Publisher:
         self._lock = lock
         self._title = title
         self._synced = synced
-        # Its own handle, guarded by the sync lock: the writer's may be closed by another thread at any moment.
-        self._segment: ActiveSegment | None = None
 
-    def close(self) -> None:
-        segment, self._segment = self._segment, None
-        if segment is not None:
-            segment.close()
-
-    def renew_in_child(self) -> None:
-        self._segment = None
-
-    def publish(self, end: End) -> None:
-        """Make everything written up to `end` durable and visible."""
+    def publish(self, end: End, segment: ActiveSegment | None = None) -> None:
+        """Make everything written up to `end` durable and visible. `segment` is the one that the caller has written to: its
+        handle was open when an error of the disk came, and is told of it."""
         with self._lock.held(SYNC):
             head = self._heads.read(self._slot)
             self._refuse_if_older(end, head)
@@ -85,10 +73,10 @@ class Publisher:
             self._refuse_if_older(end, tail)
             if tail.place < end.place:
                 raise self._taken_back()
-            self.make_durable(head, tail)
+            self.make_durable(head, tail, segment)
             self._heads.write(self._slot, tail._replace(flags=tail.flags & (DELETED | HAS_STATE)))
 
-    def make_durable(self, head: End | None, end: End) -> None:
+    def make_durable(self, head: End | None, end: End, segment: ActiveSegment | None = None) -> None:
         """Bring everything up to `end` to disk. The sync lock is held, and the partition is not fenced for good."""
         mark = self._tail.read(SYNCING)
         if head is None or mark is None or mark.fenced or mark.place > head.place:
@@ -102,16 +90,19 @@ class Publisher:
                     hint=TAKE_OVER_HINT,
                 ) from error
         self._tail.write(SYNCING, end)
-        self._sync(head, end)
+        self._sync(head, end, segment)
         if self._synced is not None:
             self._synced()
 
-    def _sync(self, head: End | None, end: End) -> None:
+    def _sync(self, head: End | None, end: End, segment: ActiveSegment | None) -> None:
         name = SegmentName(end.segment, end.epoch)
         try:
             if head is not None and (head.segment, head.epoch) == name:
-                segment = self._open(name, end)
-                self._files.sync(segment.handle)
+                # One that is shorter was removed after a crash of others, and its name given to the one that is meant.
+                if segment is not None and segment.name == name and segment.size() >= end.position:
+                    self._files.sync(segment.handle)
+                else:
+                    sync_file(self._files, name.path(self._folder))
                 return
             # A roll lies between: first what is older, then the new segment, then their names.
             first = head.segment if head is not None else 0
@@ -123,7 +114,7 @@ class Publisher:
         except OSError as error:
             self._refuse_if_deleted()
             if error.errno in NO_HANDLE:
-                raise
+                raise  # nothing was synced, and nothing failed to be
             self.fence(head)
             raise self.sync_failed(error) from error
 
@@ -137,14 +128,6 @@ class Publisher:
         # Nobody will add to its index any more, or look whether it is right: it need not be made again.
         with suppress(OSError):
             sync_file(self._files, name.index_path(self._folder))
-
-    def _open(self, name: SegmentName, end: End) -> ActiveSegment:
-        segment = self._segment
-        # One that is shorter was removed after a crash of others, and its name given to the one that is meant.
-        if segment is None or segment.name != name or segment.size() < end.position:
-            self.close()
-            segment = self._segment = ActiveSegment(self._files, self._folder, name)
-        return segment
 
     # Fencing
 

@@ -17,46 +17,50 @@ class SegmentWriter:
     def __init__(self, files: Files, folder: str, name: SegmentName, end: int) -> None:
         self.name = name
         self._files = files
-        self._index = SegmentIndex(files, name.index_path(folder))
-        self._segment = ActiveSegment(files, folder, name)
+        self._index_path = name.index_path(folder)
+        self.segment = ActiveSegment(files, folder, name)
         try:
-            preamble = self._segment.preamble()
+            preamble = self.segment.preamble()
             if preamble is None:
-                raise self._segment.corrupt(Damage(0, name.base), end)
+                raise self.segment.corrupt(Damage(0, name.base), end)
             self.segment_id = preamble.crc
-            try:
-                self._index_handle = files.open(name.index_path(folder))
-            except FileNotFoundError:
-                self._index.rebuild(self._segment, end)
-                self._index_handle = files.open(name.index_path(folder))
         except BaseException:
-            self._segment.close()
+            self.segment.close()
             raise
 
     def size(self) -> int:
-        return self._segment.size()
+        return self.segment.size()
 
     def close(self) -> None:
-        self._segment.close()
-        self._files.close(self._index_handle)
+        self.segment.close()
 
     def write(self, blocks: WrittenBlocks) -> None:
         """Write all of it, or leave the segment as it was and raise."""
         try:
-            self._files.pwritev(self._segment.handle, blocks.buffers, blocks.begin)
+            self._files.pwritev(self.segment.handle, blocks.buffers, blocks.begin)
         except OSError:
             # Half a block is taken back, so that the next append need not; if that fails too, recovery will.
             with suppress(OSError):
-                self._files.truncate(self._segment.handle, blocks.begin)
+                self._files.truncate(self.segment.handle, blocks.begin)
             raise
         if blocks.entries:
             self.mend_index(blocks.first_entry, blocks.begin)
             # Without its entries a record is found more slowly, and by the size of the file the next writer sees it.
             with suppress(OSError):
-                self._files.pwrite(self._index_handle, b"".join(blocks.entries), blocks.first_entry * ENTRY.size)
+                handle = self._files.open(self._index_path)
+                try:
+                    self._files.pwrite(handle, b"".join(blocks.entries), blocks.first_entry * ENTRY.size)
+                finally:
+                    self._files.close(handle)
 
     def mend_index(self, entries: int, end: int) -> None:
         """Make the index again if it has not so many entries, for the blocks up to `end`."""
         with suppress(OSError):
-            if self._files.size(self._index_handle) != entries * ENTRY.size:
-                self._index.rewrite(self._segment, end)
+            if not self._has_entries(entries):
+                SegmentIndex(self._files, self._index_path).rewrite(self.segment, end)
+
+    def _has_entries(self, entries: int) -> bool:
+        try:
+            return self._files.identity(self._index_path)[2] == entries * ENTRY.size
+        except FileNotFoundError:
+            return False

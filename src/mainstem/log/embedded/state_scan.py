@@ -12,20 +12,17 @@ from mainstem.log.embedded.partition_state import PartitionState
 
 
 class StateScan:
-    """Where it stands, and the state there. For one thread at a time."""
+    """Where it stands, and the state there; its segment is open only while it is read. For one thread at a time."""
 
     def __init__(self, files: Files, folder: str) -> None:
         self.state = PartitionState()
         self._files = files
         self._folder = folder
-        self._segment: ActiveSegment | None = None
+        self._name: SegmentName | None = None
+        # What the segment's preamble has: after a crash another one may get its name.
+        self.segment_id = 0
         self._position = 0
         self._offset = 0
-
-    def close(self) -> None:
-        segment, self._segment = self._segment, None
-        if segment is not None:
-            segment.close()
 
     def apply(self, header: Header, position: int) -> None:
         """A block that this process itself has written right behind; `position` is where it ends."""
@@ -37,33 +34,35 @@ class StateScan:
 
         Another thread may have read on further already; a later state tells all of an earlier one, and more.
         """
-        target = SegmentName(end.segment, end.epoch)
-        if self._segment is None or self._segment.name != target:
-            self._begin(target, end.offset)
-        assert self._segment is not None
-        for position, header in self._segment.headers(self._position, end.position):
-            if header.base_offset != self._offset:
-                break
-            self.state.apply(header)
-            self._position, self._offset = position + header.size, header.end_offset
-        if self._position < end.position:
-            raise self._segment.corrupt(Damage(self._position, self._offset), end.position, end.offset)
+        name = SegmentName(end.segment, end.epoch)
+        if self._name == name and self._position >= end.position:
+            return
+        segment = ActiveSegment(self._files, self._folder, name)
+        try:
+            preamble = segment.preamble()
+            segment_id = 0 if preamble is None else preamble.crc
+            if self._name != name or self.segment_id != segment_id:
+                self._begin(segment, segment_id, end.offset)
+            for position, header in segment.headers(self._position, end.position):
+                if header.base_offset != self._offset:
+                    break
+                self.state.apply(header)
+                self._position, self._offset = position + header.size, header.end_offset
+            if self._position < end.position:
+                raise segment.corrupt(Damage(self._position, self._offset), end.position, end.offset)
+        finally:
+            segment.close()
 
     @property
     def reached(self) -> int | None:
         """The offset up to which the state is known; None if it is not known where its segment begins."""
-        return None if self._segment is None else self._offset
+        return None if self._name is None else self._offset
 
-    def _begin(self, name: SegmentName, until: int) -> None:
-        self.close()
-        segment = ActiveSegment(self._files, self._folder, name)
-        try:
-            block = next(segment.blocks(PREAMBLE_BYTES, segment.size(), name.base, until), None)
-            if block is None or block.header.kind != STATE:
-                raise segment.corrupt(Damage(PREAMBLE_BYTES, name.base), segment.size(), until)
-            self.state = PartitionState.from_json(json.loads(block.payload.to_pybytes()))
-        except BaseException:
-            segment.close()
-            raise
-        self._segment = segment
+    def _begin(self, segment: ActiveSegment, segment_id: int, until: int) -> None:
+        self._name = None
+        block = next(segment.blocks(PREAMBLE_BYTES, segment.size(), segment.name.base, until), None)
+        if block is None or block.header.kind != STATE:
+            raise segment.corrupt(Damage(PREAMBLE_BYTES, segment.name.base), segment.size(), until)
+        self.state = PartitionState.from_json(json.loads(block.payload.to_pybytes()))
+        self._name, self.segment_id = segment.name, segment_id
         self._position, self._offset = block.position + block.header.size, block.header.end_offset

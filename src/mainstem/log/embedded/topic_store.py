@@ -86,6 +86,7 @@ class TopicStore:
                 # Never synced, so it may be lost: the segments tell what it told.
                 create_slots(files, self.heads_path, [])
             self.heads = Slots(files, self.heads_path)
+            self.heads.check = self._check_heads
             self._inode = files.identity(self.heads_path)[0]
         self.refresh()
 
@@ -122,9 +123,15 @@ class TopicStore:
     def is_current(self) -> bool:
         """Whether the topic of this name is still the one that was opened: it may be deleted, or made anew."""
         try:
+            self._check_heads()
             return self.files.identity(self.heads_path)[0] == self._inode
-        except FileNotFoundError:
+        except (FileNotFoundError, TopicNotFound):
             return False
+
+    def _check_heads(self) -> None:
+        """Raises if the files at these paths are not those that were opened. They are known by the tail of a partition."""
+        if self.partitions:
+            self.partitions[0].check_there()
 
     @contextmanager
     def _deleted_if_missing(self) -> Iterator[None]:

@@ -24,17 +24,13 @@ class TopicUpkeep:
 
     def __init__(self, store: TopicStore) -> None:
         self.store = store
-        self.identity = store.files.identity(store.heads_path)[0]
         # Of each partition the segment being appended to, since when its first record is there, and the boot clock
         # when it was first seen.
         self._active: dict[int, tuple[SegmentName, int, int]] = {}
 
     def current(self) -> bool:
         """Whether the topic is still there, and the one it was."""
-        try:
-            return self.store.files.identity(self.store.heads_path)[0] == self.identity
-        except FileNotFoundError:
-            return False
+        return self.store.is_current()
 
     def steps(self, go_on: GoOn) -> Iterator[Callable[[], Report | int | None]]:
         """What may be due, one after the other; each may fail without the others."""

@@ -28,11 +28,9 @@ from mainstem.log.embedded.active_segment import (
 )
 from mainstem.log.embedded.block import Damage
 from mainstem.log.embedded.files import remove_if_there
-from mainstem.log.embedded.heads import DELETED, WRITTEN, Slots
 from mainstem.log.embedded.manifest import Manifest
 from mainstem.log.embedded.partition import Partition
 from mainstem.log.embedded.partition_lock import UPKEEP
-from mainstem.log.embedded.publisher import deleted
 from mainstem.log.embedded.sealed_segment import SealedFile, write_sealed
 from mainstem.log.embedded.upkeep_clock import UpkeepNow, first_reading, upkeep_now
 from mainstem.log.transaction_spans import NO_SPANS, TransactionSpans
@@ -51,9 +49,7 @@ def upkeep_of(partition: Partition) -> Iterator[None]:
     """Inside, nobody else seals, compacts, drops or deletes; and what earlier passes left half done is gone."""
     with _our_errors(partition), partition.lock.held(UPKEEP):
         # Its folder may be gone, or be another topic's by now.
-        tail = Slots(partition.files, partition.lock.path, partition.lock).read(WRITTEN)
-        if tail is not None and tail.flags & DELETED:
-            raise deleted(partition.title)
+        partition.refuse_if_deleted()
         clear_leftovers(partition)
         yield
 
@@ -72,6 +68,8 @@ def _our_errors(partition: Partition) -> Iterator[None]:
                 hint="Free space or shorten what the topics keep; upkeep goes on by itself then.",
                 path=partition.folder,
             ) from error
+        if isinstance(error, FileNotFoundError):
+            partition.check_there()
         raise Unavailable(
             f"could not use the files of {partition.title}: {os.strerror(error.errno or 0)}",
             detail=f'Its upkeep was left off; nothing of "{partition.folder}" is lost. {error}',

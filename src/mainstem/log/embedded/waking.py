@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterable
 
+from mainstem.log.embedded.files import RealFiles
 from mainstem.log.processes import DeathWatch, Identity
 
 IN_MODIFY = 0x2
@@ -43,7 +44,7 @@ class Watch:
         self._closed = threading.Event()
         self._seen = self._look()
         self._handle = self._bell_out = self._bell_in = -1
-        self._bell_out, self._bell_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._bell_out, self._bell_in = RealFiles().with_room(lambda: os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
         if LIBC is not None:
             self._handle = LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             for path in self._paths:
