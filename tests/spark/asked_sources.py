@@ -7,6 +7,8 @@ from typing import Any
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from mainstem.log_on_spark.agreed_cut import CutNote, cut_note, new_agreement, write_sources
+from mainstem.log_on_spark.kafka_stream_reader import KafkaStreamReader
+from mainstem.log_on_spark.kafka_topics_reader import KafkaTopicsReader
 from mainstem.log_on_spark.topic_request import TopicRequest
 from mainstem.log_on_spark.topic_stream_reader import TopicStreamReader
 from mainstem.log_on_spark.topics_stream_reader import TopicsStreamReader
@@ -34,7 +36,10 @@ class AskedSources:
     def restart(self) -> None:
         self.stop()
         folder = new_agreement(self._checkpoint)
-        shared = {"home": self._stem.home, "together": folder, "wait_ms": 0, "columns": ("n", "record")}
+        shared = {
+            "home": self._stem.home, "log": self._stem.log.address, "together": folder, "wait_ms": 0,
+            "columns": ("n", "record"),
+        }  # fmt: skip
         known = [TopicRequest(**{**shared, "leaf": leaf, **request}) for leaf, request in enumerate(self._requests)]
         if len(known) > 1:
             write_sources(folder, list({request.leaf: request for request in known}.values()))
@@ -43,8 +48,10 @@ class AskedSources:
     def _reader(self, request: TopicRequest) -> Reader:
         if request.pattern:
             shown, _ = self._stem.topics(request.topic)._shown(None)
-            return TopicsStreamReader(replace(request, columns=tuple(shown.names)), shown)
-        return TopicStreamReader(request, self._stem.topic(request.topic).shown_schema(request.delay))
+            of_pattern = KafkaTopicsReader if request.log else TopicsStreamReader
+            return of_pattern(replace(request, columns=tuple(shown.names)), shown)
+        of_topic = KafkaStreamReader if request.log else TopicStreamReader
+        return of_topic(request, self._stem.topic(request.topic).shown_schema(request.delay))
 
     def batch(self, order: list[int] | None = None) -> list[int]:
         """The `n` of the rows of the next batch, sorted: nothing if there is none."""
@@ -70,6 +77,11 @@ class AskedSources:
             empty = 0 if rows else empty + 1
             found += [rows] if rows else []
         return found
+
+    @property
+    def offsets(self) -> list[dict[str, Any] | None]:
+        """Where each source stands."""
+        return list(self._at)
 
     @property
     def note(self) -> CutNote:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,12 +23,29 @@ from tests.spark.transfers import Writers, make_topics
 PROGRAM = Path(transfers.__file__)
 
 
+@pytest.fixture
+def home(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Path:
+    """A home, on one of the logs."""
+    home = tmp_path / "home"
+    if kind == "kafka":
+        home.mkdir()
+        broker = request.getfixturevalue("kafka_broker").address
+        (home / "kafka.toml").write_text(f'brokers = ["{broker}"]\nprefix = "t{uuid.uuid4().hex[:8]}."\n')
+    return home
+
+
 @pytest.mark.parametrize(
-    ("wanted", "restarts"), [(60, 3), pytest.param(10_000, 20, marks=pytest.mark.long)], ids=["some", "many"]
+    ("kind", "wanted", "restarts"),
+    [
+        ("embedded", 60, 3),
+        ("kafka", 60, 3),
+        pytest.param("embedded", 10_000, 20, marks=pytest.mark.long),
+        pytest.param("kafka", 3_000, 20, marks=pytest.mark.long),
+    ],
 )
-def test_every_batch_of_two_topics_has_whole_transfers(tmp_path: Path, wanted: int, restarts: int):
+def test_every_batch_of_two_topics_has_whole_transfers(home: Path, tmp_path: Path, wanted: int, restarts: int):
     requests = [{"topic": name, "columns": ("account", "n", "record"), "rows_max": 40} for name in transfers.TOPICS]
-    with mainstem.open(tmp_path / "home", upkeep="manual") as stem:
+    with mainstem.open(home, upkeep="manual") as stem:
         make_topics(stem)
         sources = AskedSources(stem, tmp_path / "checkpoint", requests)
         seen: list[int] = []
@@ -112,12 +130,18 @@ def total(rows: pa.Table) -> int:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "kills"), [(200, 3), pytest.param(10_000, 20, marks=pytest.mark.long)], ids=["some", "many"]
+    ("kind", "wanted", "kills"),
+    [
+        ("embedded", 200, 3),
+        ("kafka", 200, 1),
+        pytest.param("embedded", 10_000, 20, marks=pytest.mark.long),
+        pytest.param("kafka", 3_000, 10, marks=pytest.mark.long),
+    ],
 )
-def test_no_reader_of_a_view_ever_sees_half_a_transfer(tmp_path: Path, wanted: int, kills: int):
+def test_no_reader_of_a_view_ever_sees_half_a_transfer(home: Path, tmp_path: Path, wanted: int, kills: int):
     driver = Driver(tmp_path)
     with ExitStack() as opened:
-        stem = opened.enter_context(mainstem.open(tmp_path / "home"))
+        stem = opened.enter_context(mainstem.open(home))
         make_topics(stem)
         writers = opened.enter_context(Writers(stem, count=3, seed=kills))
         driver.start()

@@ -262,7 +262,7 @@ class Program:
 
     def _agreement(self, planned: PlannedFlow, run: FlowRun) -> str:
         """Where the sources of a query agree on the ends of its batches; empty where they do not."""
-        if self._cuts or planned.flow.pace == "real-time" or self._stem.log.address:
+        if self._cuts or planned.flow.pace == "real-time":
             return ""
         return new_agreement(FlowStore(self._stem.home, run.flow).checkpoint(run.version))
 

@@ -5,7 +5,7 @@ process of its own. The one that is asked first plans for all of them and leaves
 checkpoint; the others take their part from it.
 
     <checkpoint>/cut/<random>/sources           the requests of all sources, written before the query starts
-    <checkpoint>/cut/<random>/plan              {"round": 3, "ends": {"0": {"orders": {"0": 17, ...}}, "1": ...}}
+    <checkpoint>/cut/<random>/plan              {"round": 3, "ends": {"0": {"orders": {"0": 17, ...}}, "1": ...}, ...}
     <checkpoint>/cut/<random>/start-<leaf>      {"round": 2, "ends": ...}   where a source stands that a plan does not know
 
 Each start of a query has a folder of its own, so a plan is never an earlier one's. A source that was given its part of
@@ -29,8 +29,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from mainstem.errors import Unavailable
-from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.embedded.embedded_topic import EmbeddedTopic
+from mainstem.log.log import Log
 from mainstem.log_on_spark.flow_cut import FlowCut, FlowEnds, Holder, Positions, SourcePart, readable_ends
 from mainstem.log_on_spark.flow_store import check_epoch
 from mainstem.log_on_spark.topic_glob import fitting
@@ -112,11 +111,13 @@ def cut_note(checkpoint: str) -> CutNote:
 class AgreedCut:
     """The part of one source. For one thread."""
 
-    def __init__(self, request: TopicRequest, open_log: Callable[[], EmbeddedLog]) -> None:
+    def __init__(
+        self, request: TopicRequest, open_log: Callable[[], Log], new_cut: Callable[[], FlowCut] = FlowCut
+    ) -> None:
         self._request = request
         self._folder = request.together
         self._open_log = open_log
-        self._cut = FlowCut()
+        self._new_cut = new_cut
         self._round = 0
         self._asked = False
         # Of which topics the others know that this source knows of them.
@@ -125,6 +126,19 @@ class AgreedCut:
         self._held: list[Holder] = []
         # Whether the last batch that this source planned has nothing because a transaction is not decided yet.
         self.waits = False
+
+    @cached_property
+    def _cut(self) -> FlowCut:
+        return self._new_cut()
+
+    @property
+    def noted(self) -> int | None:
+        """What an offset is to know for `begin_at` after a restart; None if it need not know anything."""
+        return self._cut.noted
+
+    def begin_at(self, noted: int) -> None:
+        """Where the last run had come, as its offset says."""
+        self._cut.begin_at(noted)
 
     @cached_property
     def _alone(self) -> bool:
@@ -145,6 +159,8 @@ class AgreedCut:
             return None
         self._round = plan["round"]
         self._check_at(starts, plan["starts"])
+        if plan.get("noted") is not None:
+            self._cut.begin_at(plan["noted"])
         return {**starts, **positions(plan["ends"][str(self._request.leaf)])}
 
     def stand_at(self, at: Positions, topics: Iterable[str] = ()) -> None:
@@ -153,6 +169,10 @@ class AgreedCut:
             self._told = set(topics)
             value = {"round": self._round, "ends": nested(at), "topics": sorted(self._told)}
             self._leave(f"start-{self._request.leaf}", value)
+
+    def beginnings(self, parts: Mapping[int, SourcePart]) -> dict[int, Positions]:
+        """Where sources begin, by leaf, such that no transaction is half before it; see `FlowCut`."""
+        return self._cut.beginnings(parts)
 
     def begin(self, at: Mapping[int, Positions]) -> None:
         """Where all sources begin, by leaf: the first one that is asked knows it for all."""
@@ -172,7 +192,7 @@ class AgreedCut:
         requests = [TopicRequest(**{**known, "columns": tuple(known["columns"])}) for known in found]
         return [request for request in requests if request.leaf != self._request.leaf]
 
-    def ends(self, topics: Mapping[str, EmbeddedTopic], starts: Positions, ends: Positions) -> Positions:
+    def ends(self, topics: Mapping[str, Any], starts: Positions, ends: Positions) -> Positions:
         """Where the next batch of this source ends; the others find their ends in the plan.
 
         `ends`: how far it could be read before anything of this batch was looked at.
@@ -193,7 +213,8 @@ class AgreedCut:
             at = {leaf: {**part.starts, **found.ends[leaf]} for leaf, part in parts.items()}
             begun = {str(leaf): nested(part.starts) for leaf, part in parts.items()}
             planned = {str(leaf): nested(ends) for leaf, ends in at.items()}
-            self._leave("plan", {"round": self._round, "starts": begun, "ends": planned})
+            noted = {} if self._cut.noted is None else {"noted": self._cut.noted}
+            self._leave("plan", {"round": self._round, "starts": begun, "ends": planned, **noted})
         return {**starts, **found.ends[self._request.leaf]}
 
     def _unknown(self, part: SourcePart) -> bool:

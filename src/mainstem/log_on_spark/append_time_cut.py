@@ -11,7 +11,7 @@ from typing import TypeVar
 from mainstem.log.kafka.kafka_topic import KafkaTopic
 from mainstem.log.watermark import times_of
 
-__all__ = ["appended_from", "cut_by_append_time", "cut_lanes"]
+__all__ = ["appended_at", "appended_from", "cut_by_append_time", "cut_lanes"]
 
 L = TypeVar("L")
 
@@ -35,7 +35,7 @@ def cut_lanes(
     behind = [lane for lane, count in rest.items() if count > shares[lane]]
     if not behind:
         return ends
-    until = min(_appended_at(*lanes[lane], starts.get(lane, 0) + shares[lane]) for lane in behind)
+    until = min(appended_at(*lanes[lane], starts.get(lane, 0) + shares[lane]) for lane in behind)
     cut = dict(ends)
     for lane, share in shares.items():
         topic, partition = lanes[lane]
@@ -43,15 +43,19 @@ def cut_lanes(
         reached = topic.at_time(partition, until + 1)
         # Where very many were appended at one time, they are divided all the same.
         cut[lane] = min(ends[lane], max(reached, first), first + 2 * share)
-    return cut
+    if any(cut[lane] > starts.get(lane, 0) for lane in shares):
+        return cut
+    # Ends of transactions have the broker's time. Where that is later than the records', all of them lie behind the first.
+    return {**ends, **{lane: min(ends[lane], starts.get(lane, 0) + share) for lane, share in shares.items()}}
 
 
 def appended_from(backend: KafkaTopic, planned: Mapping[int, int], ends: Mapping[int, int], now: int) -> int:
     """The earliest append time of what a batch leaves for later ones; now, if it leaves nothing."""
-    left = [number for number, end in ends.items() if end > planned[number]]
-    return min([now, *(_appended_at(backend, number, planned[number]) for number in left)])
+    left = [number for number, end in ends.items() if end > planned.get(number, 0)]
+    return min([now, *(appended_at(backend, number, planned.get(number, 0)) for number in left)])
 
 
-def _appended_at(backend: KafkaTopic, partition: int, offset: int) -> int:
+def appended_at(backend: KafkaTopic, partition: int, offset: int) -> int:
+    """When the first record from an offset on was appended; now, if there is none."""
     record = backend.read(partition, offset, 1, [])
     return backend.clock.now() if record is None else int(times_of(record.column("record").field("appended_at"))[0])

@@ -10,19 +10,18 @@ How far partitions can be read is looked at before the transactions are: of what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.log import TopicBackend
 from mainstem.log.transaction_cut import Reached, TooLarge, TransactionCut, Unstable
 from mainstem.log.transaction_spans import TransactionSpans
 from mainstem.log_on_spark.batch_cut import BatchCut, Lane
 from mainstem.log_on_spark.topic_request import TopicRequest
 
-__all__ = ["FlowCut", "FlowEnds", "Holder", "Positions", "SourcePart", "readable_ends"]
+__all__ = ["FlowCut", "FlowEnds", "Holder", "Place", "Positions", "SourceLimits", "SourcePart", "readable_ends"]
 
 # Topic and partition -> offset.
 Positions = dict[tuple[str, int], int]
@@ -37,7 +36,8 @@ class SourcePart:
     """One source: its topics, from where its batch is to begin, and how far it could be read at most."""
 
     request: TopicRequest
-    topics: Mapping[str, EmbeddedTopic]
+    # As the log has them: `EmbeddedTopic`, or `KafkaTopic`.
+    topics: Mapping[str, Any]
     starts: Positions
     ends: Positions
 
@@ -56,17 +56,30 @@ def readable_ends(topic: TopicBackend) -> dict[int, int]:
         count = topic.settings.partitions
         ends = {number: topic.latest(number) for number in range(count)}
         # A transaction that can be read in one of them may have written to one that was added before it.
-        if not isinstance(topic, EmbeddedTopic) or topic.settings.partitions == count:
+        if topic.settings.partitions == count:
             return ends
 
 
 class Holder(NamedTuple):
-    """A transaction that is not decided, and who has it open; None if nobody is known."""
+    """A transaction that is not decided, and who has it open; None if nobody is known. Below 0: of another program, on Kafka."""
 
     transaction: int
     topic: str
     partition: int
     process: int | None
+
+    @classmethod
+    def all_in(cls, backend: Any, partition: int) -> list[Holder]:
+        """Those of one partition."""
+        return [
+            cls(number, backend.name, partition, backend.owner_of(number))
+            for number in sorted(backend.open_transactions(partition))
+        ]
+
+    def __str__(self) -> str:
+        name = f"transaction {self.transaction}" if self.transaction >= 0 else "a transaction of another program"
+        owner = "" if self.process is None else f" of process {self.process}"
+        return f"{name}{owner}, open in {self.topic}, partition {self.partition}"
 
 
 @dataclass(frozen=True)
@@ -78,8 +91,20 @@ class FlowEnds:
     torn: list[int] = field(default_factory=list)
 
 
+class SourceLimits(Protocol):
+    """Where the batches of one source end by themselves, one after the other."""
+
+    def ends(self, part: SourcePart) -> Positions:
+        """The limits of the next batch."""
+        ...
+
+    def rows_together(self, part: SourcePart) -> int:
+        """How many rows a batch may have that cannot be divided."""
+        ...
+
+
 class _Limits:
-    """The limits of one source, batch after batch."""
+    """Those of the embedded log: by rows, bytes and event time."""
 
     def __init__(self, request: TopicRequest) -> None:
         self._cut = BatchCut(request.rows_max, request.bytes_max)
@@ -95,8 +120,8 @@ class _Limits:
         return {lane: ends[self._numbers[lane]] for lane in part.ends}
 
     def rows_together(self, part: SourcePart) -> int:
-        starts = {self._numbers[lane]: part.begin(lane) for lane in part.ends}
-        return self._cut.rows_together(self._numbered(part), starts)
+        numbered = self._numbered(part)
+        return self._cut.rows_together(numbered, {self._numbers[lane]: part.begin(lane) for lane in part.ends})
 
     def _numbered(self, part: SourcePart) -> dict[int, Lane]:
         return {
@@ -109,24 +134,67 @@ class FlowCut:
     """Cuts batch after batch over the same sources. For one thread."""
 
     def __init__(self) -> None:
-        self._limits: dict[int, _Limits] = {}
+        self._limits: dict[int, SourceLimits] = {}
+
+    @property
+    def noted(self) -> int | None:
+        """Where to read on, after a restart, what is known of transactions; None where the log itself has it."""
+        return None
+
+    def begin_at(self, noted: int) -> None:
+        """Read on what is known of transactions from where an earlier run had come."""
 
     def ends(self, parts: Mapping[int, SourcePart]) -> FlowEnds:
         limits: dict[Place, int] = {}
         for leaf, part in parts.items():
-            own = self._limits.setdefault(leaf, _Limits(part.request)).ends(part)
-            limits |= {(leaf, *lane): end for lane, end in own.items()}
+            if leaf not in self._limits:
+                self._limits[leaf] = self._limits_of(part.request)
+            limits |= {(leaf, *lane): end for lane, end in self._limits[leaf].ends(part).items()}
         found = self._consistent(parts, limits)
         by_leaf: dict[int, Positions] = {leaf: {} for leaf in parts}
         for (leaf, topic, partition), end in found.ends.items():
             by_leaf[leaf][topic, partition] = end
         return FlowEnds(by_leaf, found.held, found.torn)
 
+    def beginnings(self, parts: Mapping[int, SourcePart]) -> dict[int, Positions]:
+        """Where sources begin that were told to begin at their `ends`. What lies before is not read, from their `starts` on.
+
+        Those that begin at "latest", or at one time, begin between transactions, if need be a little earlier: unless that would
+        be more rows than a batch may have. Where sources begin at offsets, or at different times, that was asked for.
+        """
+        found = {leaf: dict(part.ends) for leaf, part in parts.items()}
+        groups: dict[str, list[int]] = {}
+        for leaf, part in parts.items():
+            start = part.request.start
+            if start == "latest" or (isinstance(start, dict) and "at" in start):
+                groups.setdefault(str(start), []).append(leaf)
+        for leaves in groups.values():
+            for place, at in self._begin_below({leaf: parts[leaf] for leaf in leaves}).items():
+                found[place[0]][place[1:]] = at
+        return found
+
+    def _begin_below(self, parts: Mapping[int, SourcePart]) -> dict[Place, int]:
+        limits = {(leaf, *lane): end for leaf, part in parts.items() for lane, end in part.ends.items()}
+        starts = {place: parts[place[0]].begin(place[1:]) for place in limits}
+        at = limits
+        while (spans := self.spans_across(parts, starts, at)) is not None:
+            below = TransactionCut(starts, spans).below(at)
+            if below == at:
+                return at
+            if _rows(below, limits) > sum(self._limits_of(part.request).rows_together(part) for part in parts.values()):
+                return limits
+            # There others may be cut.
+            at = below
+        return at
+
+    def _limits_of(self, request: TopicRequest) -> SourceLimits:
+        return _Limits(request)
+
     def _consistent(self, parts: Mapping[int, SourcePart], limits: dict[Place, int]) -> _Found:
         starts = {place: parts[place[0]].begin(place[1:]) for place in limits}
         if starts == limits:
             return _Found(limits)
-        spans = _spans(parts, starts, limits)
+        spans = self.spans(parts, starts, limits)
         if spans is None:
             return _Found(limits)
         cut = TransactionCut(starts, spans)
@@ -135,12 +203,19 @@ class FlowCut:
             return _Found(limits)
         below = cut.below(limits)
         if below != starts and any(part.aligned for part in parts.values()):
-            # Event times are read only where they can make a difference.
-            below = TransactionCut(starts, spans, _reached(parts, starts, limits)).below(limits)
+            below = self._aligned_below(parts, spans, starts, limits, below)
         if 2 * _rows(starts, below) >= _rows(starts, limits):
             return _Found(below)
         # Limits of a few large steps may lie far apart: what is left below them may be next to nothing.
         return self._forward(parts, starts, limits, below, torn)
+
+    def _aligned_below(
+        self, parts: Mapping[int, SourcePart], spans: Mapping[Place, TransactionSpans], starts: dict[Place, int],
+        limits: dict[Place, int], below: dict[Place, int],
+    ) -> dict[Place, int]:  # fmt: skip
+        """The greatest consistent ends below the limits that leave no lane behind another one of a source that is aligned."""
+        # Event times are read only where they can make a difference.
+        return TransactionCut(starts, spans, self.reached(parts, starts, limits)).below(limits)
 
     def _forward(
         self, parts: Mapping[int, SourcePart], starts: dict[Place, int], limits: dict[Place, int], below: dict[Place, int],
@@ -155,7 +230,7 @@ class FlowCut:
             (leaf, *lane): max(end, part.begin(lane)) for leaf, part in parts.items() for lane, end in part.ends.items()
         }
         rows_max = sum(self._limits[leaf].rows_together(part) for leaf, part in parts.items())
-        ahead = _Ahead(parts, starts, limits, stable, rows_max)
+        ahead = _Ahead(self, parts, starts, limits, stable, rows_max)
         try:
             return _Found(ahead.above(limits))
         except (TooLarge, Unstable) as error:
@@ -174,19 +249,70 @@ class FlowCut:
         except Unstable:
             if _rows(starts, stable) > rows_max:
                 return _Found(limits, torn=torn)
-            return _Found(starts, held=_holders(parts, stable))
+            return _Found(starts, held=self._holders(parts, stable))
+
+    # What the log tells
+
+    def spans(
+        self, parts: Mapping[int, SourcePart], starts: Mapping[Place, int], ends: Mapping[Place, int]
+    ) -> dict[Place, TransactionSpans] | None:
+        """All of what the transactions wrote that have records between starts and ends; None if there are none."""
+
+        def look(numbers: tuple[int, int]) -> dict[Place, TransactionSpans]:
+            return {
+                place: parts[place[0]].topics[place[1]].transaction_spans(place[2], starts[place], end, numbers)
+                for place, end in ends.items()
+            }
+
+        found = look(NOBODY)
+        inside = [spans.between(starts[place], ends[place]).numbers for place, spans in found.items()]
+        lowest = min((int(numbers.min()) for numbers in inside if len(numbers)), default=None)
+        if lowest is None:
+            return None
+        # Elsewhere they may have written far behind where this batch ends.
+        return look((lowest, max(int(numbers.max()) for numbers in inside if len(numbers))))
+
+    def spans_across(
+        self, parts: Mapping[int, SourcePart], starts: Mapping[Place, int], at: Mapping[Place, int]
+    ) -> dict[Place, TransactionSpans] | None:
+        """What the transactions wrote that have records before and behind some offsets; None if there are none."""
+        around = [parts[leaf].topics[name].numbers_around(number, at[leaf, name, number]) for leaf, name, number in at]
+        numbers = min(behind for _, behind in around), max(before for before, _ in around)
+        if numbers[0] > numbers[1]:
+            return None
+        return {
+            place: parts[place[0]].topics[place[1]].transaction_spans(place[2], start, 0, numbers)
+            for place, start in starts.items()
+        }
+
+    def reached(
+        self, parts: Mapping[int, SourcePart], starts: Mapping[Place, int], ends: Mapping[Place, int]
+    ) -> dict[Place, Reached]:
+        """The times of the rows of sources that are aligned."""
+        return {
+            place: Reached(place[0], *parts[place[0]].topics[place[1]].times_reached(place[2], starts[place], end))
+            for place, end in ends.items()
+            if parts[place[0]].aligned
+        }
+
+    def _holders(self, parts: Mapping[int, SourcePart], stable: Mapping[Place, int]) -> list[Holder]:
+        found = {}
+        for leaf, topic, partition in stable:
+            for holder in Holder.all_in(parts[leaf].topics[topic], partition):
+                found[holder.transaction] = holder
+        return [found[number] for number in sorted(found)]
 
 
 class _Ahead:
     """Ends behind the limits of a batch. What lies there is looked at as far as it is needed."""
 
     def __init__(
-        self, parts: Mapping[int, SourcePart], starts: dict[Place, int], limits: dict[Place, int],
+        self, cut: FlowCut, parts: Mapping[int, SourcePart], starts: dict[Place, int], limits: dict[Place, int],
         stable: dict[Place, int], rows_max: int,
     ) -> None:  # fmt: skip
-        self._parts, self._starts, self._stable, self._rows_max = parts, starts, stable, rows_max
+        self._cut, self._parts, self._starts, self._stable, self._rows_max = cut, parts, starts, stable, rows_max
         self._known = limits
-        self._spans = _spans(parts, starts, limits)
+        self._spans = cut.spans(parts, starts, limits)
         self._times: dict[Place, Reached] | None = None
 
     def above(self, seeds: dict[Place, int] | None) -> dict[Place, int]:
@@ -198,13 +324,13 @@ class _Ahead:
                     furthest = {
                         place: min(end, self._starts[place] + self._rows_max) for place, end in self._stable.items()
                     }
-                    self._times = _reached(self._parts, self._starts, furthest)
+                    self._times = self._cut.reached(self._parts, self._starts, furthest)
                 found = self._closed(seeds, self._times)
             if all(end <= self._known[place] for place, end in found.items()):
                 return found
             # What was not looked at so far may be cut there.
             self._known = {place: max(end, self._known[place]) for place, end in found.items()}
-            self._spans = _spans(self._parts, self._starts, self._known)
+            self._spans = self._cut.spans(self._parts, self._starts, self._known)
 
     def _closed(self, seeds: dict[Place, int] | None, times: dict[Place, Reached] | None) -> dict[Place, int]:
         assert self._spans is not None
@@ -223,42 +349,3 @@ class _Found:
     ends: Mapping[Place, int]
     held: list[Holder] = field(default_factory=list)
     torn: list[int] = field(default_factory=list)
-
-
-def _spans(
-    parts: Mapping[int, SourcePart], starts: Mapping[Place, int], ends: Mapping[Place, int]
-) -> dict[Place, TransactionSpans] | None:
-    """All of what the transactions wrote that have records between starts and ends; None if there are none."""
-
-    def look(numbers: tuple[int, int]) -> dict[Place, TransactionSpans]:
-        return {
-            place: parts[place[0]].topics[place[1]].transaction_spans(place[2], starts[place], end, numbers)
-            for place, end in ends.items()
-        }
-
-    found = look(NOBODY)
-    inside = [spans.between(starts[place], ends[place]).numbers for place, spans in found.items()]
-    lowest = min((int(numbers.min()) for numbers in inside if len(numbers)), default=None)
-    if lowest is None:
-        return None
-    # Elsewhere they may have written far behind where this batch ends.
-    return look((lowest, max(int(numbers.max()) for numbers in inside if len(numbers))))
-
-
-def _reached(
-    parts: Mapping[int, SourcePart], starts: Mapping[Place, int], ends: Mapping[Place, int]
-) -> dict[Place, Reached]:
-    return {
-        place: Reached(place[0], *parts[place[0]].topics[place[1]].times_reached(place[2], starts[place], end))
-        for place, end in ends.items()
-        if parts[place[0]].aligned
-    }
-
-
-def _holders(parts: Mapping[int, SourcePart], stable: Iterable[Place]) -> list[Holder]:
-    found = {}
-    for leaf, topic, partition in stable:
-        backend = parts[leaf].topics[topic]
-        for transaction in backend.open_transactions(partition):
-            found[transaction] = Holder(transaction, topic, partition, backend.owner_of(transaction))
-    return [found[number] for number in sorted(found)]

@@ -1,14 +1,17 @@
 """KafkaStreamReader: what comes into a topic on Kafka, batch by batch, as Arrow batches.
 
 As `TopicStreamReader`, with what is different on Kafka: records are not held for a batch (the brokers drop by age, and a
-batch whose records went says so); a batch is cut by append times, since event times are not known before they are read; and
-a record's watermark is what the flow's own batches have seen (`observed_times`).
+batch whose records went says so); a batch is cut by append times, since event times are not known before they are read, and
+between transactions by their notes (`kafka_flow_cut`); and a record's watermark is what the flow's own batches have seen
+(`observed_times`).
+
+    offset      {..., "noted": 512}         notes of transactions before this one do not matter any more
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -21,10 +24,12 @@ from mainstem.log.kafka.kafka_log import KafkaLog
 from mainstem.log.kafka.kafka_topic import MICROSECOND, KafkaTopic
 from mainstem.log.log import TopicBackend
 from mainstem.log.watermark import NO_TIME, TIME, times_of, with_watermark
+from mainstem.log_on_spark.agreed_cut import AgreedCut
 from mainstem.log_on_spark.append_time_cut import appended_from, cut_by_append_time
 from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
 from mainstem.log_on_spark.checkpoint_offsets import last_batch, source_offsets
 from mainstem.log_on_spark.flow_store import FlowStore, check_epoch
+from mainstem.log_on_spark.kafka_flow_cut import KafkaFlowCut
 from mainstem.log_on_spark.observed_times import (
     ObservedTimes,
     Times,
@@ -40,7 +45,15 @@ from mainstem.log_on_spark.topic_identity import check_same_topic
 from mainstem.log_on_spark.topic_request import TopicRequest
 from mainstem.log_on_spark.topic_stream_reader import TopicSlice, TopicStreamReader, planned_batches
 
-__all__ = ["KafkaSlice", "KafkaStreamReader", "check_home", "open_kafka", "planned_beside", "read_kafka"]
+__all__ = [
+    "KafkaSlice",
+    "KafkaStreamReader",
+    "check_home",
+    "kafka_agreement",
+    "open_kafka",
+    "planned_beside",
+    "read_kafka",
+]
 
 
 # A worker serves many batches: it connects once.
@@ -51,6 +64,15 @@ def open_kafka(address: str, home: str) -> KafkaLog:
 
 def open_topic(request: TopicRequest) -> KafkaTopic:
     return open_kafka(request.log, request.home).open_topic(request.topic)
+
+
+def kafka_agreement(request: TopicRequest) -> AgreedCut:
+    """Where the batches of a source on Kafka end, together with the other sources of its flow."""
+
+    def log() -> KafkaLog:
+        return open_kafka(request.log, request.home)
+
+    return AgreedCut(request, log, lambda: KafkaFlowCut(log()))
 
 
 class KafkaSlice(TopicSlice):
@@ -132,9 +154,16 @@ class KafkaStreamReader(TopicStreamReader):
 
     _noted: dict[int, int] | None = None
 
+    def __init__(self, request: TopicRequest, schema: pa.Schema, packing: str = "") -> None:
+        super().__init__(request, schema, packing)
+        self._agreed = kafka_agreement(request)
+
     def _check(self) -> Any:
         check_home(self._request)
         return open_topic(self._request)
+
+    def _backend_of(self, request: TopicRequest) -> KafkaTopic:
+        return open_topic(request)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
         first = super().initialOffset()
@@ -145,29 +174,28 @@ class KafkaStreamReader(TopicStreamReader):
         check_same_topic(backend, start.get("id", ""), self._request.flow)
         starts = {int(number): at for number, at in start["offsets"].items()}
         self._check_reached(backend, starts)
-        ends = self._ends(backend)
-        if self._limit is None and not _beyond(starts, ends):
-            if self._waking is None:
-                self._waking = backend.waking()
-            if not self._waking.wait(self._request.wait_ms / 1000):
-                backend.settle()
-            ends = self._ends(backend)
-        planned = cut_by_append_time(backend, starts, self._replayed(starts, ends), self._request.rows_max)
+        self._agreed.begin_at(start.get("noted", 0))
+        planned = self._next_ends(backend, starts)
         for number, end in planned.items():
             if end > starts.get(number, 0) and backend.earliest(number) > starts.get(number, 0):
                 # Dropped before it was read. Said now, and not by a batch that could never end.
                 backend.read(number, starts.get(number, 0), 1, [])
-        return self._timed(backend, start, starts, planned, ends)
+        return self._timed(backend, start, starts, planned)
+
+    def _cut(self, backend: Any, starts: dict[int, int], ends: dict[int, int]) -> dict[int, int]:
+        return cut_by_append_time(backend, starts, ends, self._request.rows_max)
 
     def _timed(
-        self, backend: KafkaTopic, start: dict[str, Any], starts: dict[int, int], planned: dict[int, int],
-        ends: dict[int, int],
-    ) -> dict[str, Any]:  # fmt: skip
+        self, backend: KafkaTopic, start: dict[str, Any], starts: dict[int, int], planned: dict[int, int]
+    ) -> dict[str, Any]:
         """The offset with what is known of time; the start itself if nothing has come and nothing is due."""
         delay, folder = self._request.delay, self._request.clock
         offset = self._offset(backend, planned)
         plain = {name: start[name] for name in ("topic", "id", "offsets") if name in start}
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {} if self._request.cuts is not None else {"noted": self._agreed.noted}
+        ends = self._readable
+        if folder and ends is None:
+            ends = self._ends(backend)
         if delay is None or self._request.run is None:
             reached = NO_TIME
         else:
@@ -175,19 +203,19 @@ class KafkaStreamReader(TopicStreamReader):
             known = known_watermark(times, backend.settings, delay)
             before = start.get("known")
             reached = max(known, NO_TIME if before is None else before, backend.stated_watermark(starts))
-            if self._request.idle is not None and folder:
+            if self._request.idle is not None and ends is not None:
                 coming = appended_from(backend, starts, ends, now_of(folder, backend.clock))
                 if is_silent(times.values(), coming, self._request.idle):
                     reached = max(reached, planned_beside(self._request))
-                more = {"idle": self._request.idle}
+                more["idle"] = self._request.idle
             more |= {
                 "leaf": self._request.leaf,
                 "times": as_offset(times),
                 "known": None if reached == NO_TIME else reached,
             }
-        if not folder:
+        if ends is None or not folder:
             return start if plain == offset else {**offset, **more}
-        bare = {name: value for name, value in start.items() if name not in ("leaf", "times", "known", "idle")}
+        bare = {name: value for name, value in start.items() if name not in ("leaf", "times", "known", "idle", "noted")}
         now = now_of(folder, backend.clock)
         found = clocked(offset, bare, Clocks(reached, now, appended_from(backend, planned, ends, now)), delay, folder)
         return start if found == bare else {**found, **more}
@@ -221,14 +249,5 @@ class KafkaStreamReader(TopicStreamReader):
         backend = open_topic(self._request)
         return self._offset(backend, self._ends(backend))
 
-    def _ends(self, backend: Any) -> dict[int, int]:
-        if self._limit is not None:
-            return self._limit
-        return {number: backend.latest(number) for number in range(backend.settings.partitions)}
-
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._limit = self._ends(open_topic(self._request))
-
-
-def _beyond(starts: Mapping[int, int], ends: Mapping[int, int]) -> bool:
-    return any(end > starts.get(number, 0) for number, end in ends.items())

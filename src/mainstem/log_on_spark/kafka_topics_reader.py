@@ -3,7 +3,8 @@
 As `TopicsStreamReader`, with what is different on Kafka as `KafkaStreamReader` has it. Event times are noted by topic:
 
     <checkpoint>/observed/<leaf>/<topic>/...
-    offset      {"glob": ..., "leaf": 0, "times": {"orders.eu": {"0": [event, appended]}}, "known": watermark or null}
+    offset      {"glob": ..., "leaf": 0, "times": {"orders.eu": {"0": [event, appended]}}, "known": watermark or null,
+                 "noted": 512}
 
 All partitions of all topics count as one: a topic that gets nothing any more does not hold the watermark, and one that
 joins finds it where it is.
@@ -16,14 +17,22 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 
 from mainstem.log.kafka.kafka_log import KafkaLog
 from mainstem.log.kafka.kafka_waking import KafkaWaking
 from mainstem.log.watermark import NO_TIME
-from mainstem.log_on_spark.append_time_cut import appended_from, cut_lanes
+from mainstem.log_on_spark.append_time_cut import appended_from
 from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of
 from mainstem.log_on_spark.flow_store import FlowStore
-from mainstem.log_on_spark.kafka_stream_reader import KafkaSlice, check_home, open_kafka, planned_beside, read_kafka
+from mainstem.log_on_spark.kafka_stream_reader import (
+    KafkaSlice,
+    check_home,
+    kafka_agreement,
+    open_kafka,
+    planned_beside,
+    read_kafka,
+)
 from mainstem.log_on_spark.observed_times import (
     LaneTimes,
     ObservedTimes,
@@ -33,6 +42,7 @@ from mainstem.log_on_spark.observed_times import (
     observed_folder,
     times_in,
 )
+from mainstem.log_on_spark.topic_request import TopicRequest
 from mainstem.log_on_spark.topics_stream_reader import Positions, TopicsSlice, TopicsStreamReader, by_topic
 
 __all__ = ["KafkaTopicsReader"]
@@ -50,15 +60,19 @@ class KafkaTopicsReader(TopicsStreamReader):
     def _log(self) -> KafkaLog:  # type: ignore[override]
         return open_kafka(self._request.log, self._request.home)
 
+    def __init__(self, request: TopicRequest, schema: pa.Schema) -> None:
+        super().__init__(request, schema)
+        self._agreed = kafka_agreement(request)
+
     # Offsets
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         first = super().initialOffset()
         return {**first, "leaf": self._request.leaf, "times": {}, "known": None} if "now" in first else first
 
-    def _cut(self, topics: Mapping[str, Any], at: Positions, ends: Positions) -> Positions:
-        lanes = {(name, number): (topics[name], number) for name, number in ends}
-        return cut_lanes(lanes, at, ends, self._request.rows_max)
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        self._agreed.begin_at(start.get("noted", 0))
+        return super().latestOffset(start, limit)
 
     def _hold(self, topics: Mapping[str, Any], at: Positions, ends: Positions) -> None:
         """Nothing is held on Kafka. What was dropped before it was read is said now, not by a batch that could never end."""
@@ -88,7 +102,7 @@ class KafkaTopicsReader(TopicsStreamReader):
         """The offset with what is known of time; the start itself if nothing has come and nothing is due."""
         delay, folder = self._request.delay, self._request.clock
         reached = NO_TIME
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"noted": self._agreed.noted}
         if delay is not None and self._request.run is not None:
             times = self._seen(topics, at, start)
             settings = {name: topic.settings_seen for name, topic in topics.items()}
@@ -100,7 +114,7 @@ class KafkaTopicsReader(TopicsStreamReader):
             known = max(lanes_watermark(times, settings, delay), min(stated, default=NO_TIME))
             reached = max(known, NO_TIME if before is None else before)
             if self._request.idle is not None and folder:
-                more = {"idle": self._request.idle}
+                more["idle"] = self._request.idle
                 coming = _appended_from(topics, at, ends, now_of(folder, self._log().clock))
                 if is_silent(times.values(), coming, self._request.idle):
                     reached = max(reached, planned_beside(self._request))
@@ -112,7 +126,7 @@ class KafkaTopicsReader(TopicsStreamReader):
                 "times": {name: pairs for name, pairs in nested.items() if pairs},
                 "known": None if reached == NO_TIME else reached,
             }
-        bare = {name: value for name, value in start.items() if name not in ("leaf", "times", "known", "idle")}
+        bare = {name: value for name, value in start.items() if name not in ("leaf", "times", "known", "idle", "noted")}
         if not folder:
             return start if bare == offset else {**offset, **more}
         now = now_of(folder, self._log().clock)

@@ -33,7 +33,7 @@ from mainstem.log.watermark import NO_TIME
 from mainstem.log_on_spark.agreed_cut import AgreedCut
 from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of, unread
 from mainstem.log_on_spark.batch_cut import BatchCut, Lane
-from mainstem.log_on_spark.flow_cut import Positions, readable_ends
+from mainstem.log_on_spark.flow_cut import Positions, SourcePart, readable_ends
 from mainstem.log_on_spark.flow_store import check_epoch
 from mainstem.log_on_spark.idle_input import Floor, IdleInput, raised
 from mainstem.log_on_spark.option_values import from_text
@@ -151,6 +151,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tokens = PassedTokens(request.home, request.topic)
         self._waking: Waking | None = None
         self._agreed = AgreedCut(request, lambda: open_log(request.home))
+        # How far the topic could be read when the last batch was planned; None if another source has planned it.
+        self._readable: dict[int, int] | None = None
         # None: what an earlier run holds is not known.
         self._held: dict[int, tuple[int, int]] | None = None
         # Whether the topic was seen to hold all that was read of it: it is never set back while it is open.
@@ -182,15 +184,18 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = self._agreed.begun()
         if begun is not None:
             return self._offset(backend, {number: at for (_, number), at in begun.items()})
-        starts = _first_offsets(self._request, backend)
+        sources = {self._request.leaf: _beginning(self._request, backend)}
         peers = self._agreed.peers
-        if not any(peer.pattern for peer in peers):
-            others = {peer.leaf: (peer.topic, _first_offsets(peer, open_backend(peer))) for peer in peers}
-            at = {
-                leaf: {(topic, number): first for number, first in by.items()} for leaf, (topic, by) in others.items()
-            }
-            self._agreed.begin({**at, self._request.leaf: self._lanes(starts)})
-        return self._offset(backend, starts)
+        agreed = not any(peer.pattern for peer in peers)
+        if agreed:
+            sources |= {peer.leaf: _beginning(peer, self._backend_of(peer)) for peer in peers}
+        at = self._agreed.beginnings(sources)
+        if agreed:
+            self._agreed.begin(at)
+        return self._offset(backend, {number: first for (_, number), first in at[self._request.leaf].items()})
+
+    def _backend_of(self, request: TopicRequest) -> TopicBackend:
+        return open_backend(request)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()
@@ -235,10 +240,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_reached(backend, positions, self._request.flow)
             self._reached = True
 
-    def _next_ends(self, backend: EmbeddedTopic, starts: dict[int, int]) -> dict[int, int]:
+    def _next_ends(self, backend: TopicBackend, starts: dict[int, int]) -> dict[int, int]:
         """Where the next batch ends: where another source of the flow has planned it, else as this one finds it."""
         lanes = self._lanes(starts)
         if (given := self._agreed.given(lanes)) is not None:
+            self._readable = None
             return {number: end for (_, number), end in given.items()}
         ends = self._ends(backend)
         if self._limit is None and not _beyond(starts, ends):
@@ -248,6 +254,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not _beyond(starts, ends):
                 self._wait(backend)
                 ends = self._ends(backend)
+        self._readable = ends
         if self._request.cuts is not None:
             return self._cut(backend, starts, self._replayed(starts, ends))
         found = self._agreed.ends({self._request.topic: backend}, lanes, self._lanes(ends))
@@ -340,14 +347,21 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._waking = None
 
 
-def _first_offsets(request: TopicRequest, backend: TopicBackend) -> dict[int, int]:
-    """Where a source begins that has had no batch."""
+def _beginning(request: TopicRequest, backend: TopicBackend) -> SourcePart:
+    """A source that has had no batch: its `ends` are where it is to begin."""
     reads = LiveReads(backend)
-    numbers = list(range(backend.settings.partitions))
     start = request.start
     if isinstance(start, dict):
         start = as_datetime(start["at"]) if "at" in start else {int(number): at for number, at in start.items()}
-    return offsets_at("earliest", reads, numbers) | offsets_at(start, reads, numbers)
+    while True:
+        numbers = list(range(backend.settings.partitions))
+        earliest = offsets_at("earliest", reads, numbers)
+        at = earliest | offsets_at(start, reads, numbers)
+        # A transaction that is before one of them may have written to one that was added meanwhile.
+        if backend.settings.partitions == len(numbers):
+            break
+    firsts, begins = ({(request.topic, number): offset for number, offset in by.items()} for by in (earliest, at))
+    return SourcePart(request, {request.topic: backend}, firsts, begins)
 
 
 def _beyond(starts: Mapping[int, int], ends: Mapping[int, int]) -> bool:

@@ -31,7 +31,7 @@ from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import NO_TIME
 from mainstem.log_on_spark.agreed_cut import AgreedCut, nested, positions
 from mainstem.log_on_spark.batch_clock import Clocks, clocked, now_of, unread
-from mainstem.log_on_spark.flow_cut import Positions, readable_ends
+from mainstem.log_on_spark.flow_cut import Positions, SourcePart, readable_ends
 from mainstem.log_on_spark.flow_store import check_epoch
 from mainstem.log_on_spark.idle_input import Floor, IdleInput
 from mainstem.log_on_spark.read_since import ReadSince
@@ -118,10 +118,15 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         refused: dict[str, str] = {}
         at: Positions = {}
         topics = self._topics(refused)
+        firsts: Positions = {}
         for name, backend in topics.items():
             numbers = list(range(backend.settings.partitions))
-            found = offsets_at(self._request.start, LiveReads(backend), numbers)
+            reads = LiveReads(backend)
+            firsts |= {(name, number): at for number, at in offsets_at("earliest", reads, numbers).items()}
+            found = offsets_at(self._request.start, reads, numbers)
             at |= {(name, number): offset for number, offset in found.items()}
+        leaf = self._request.leaf
+        at = self._agreed.beginnings({leaf: SourcePart(self._request, topics, firsts, at)})[leaf]
         cleaned = {name: noted for name in topics if (noted := ReadSince.beginning(topics[name])) is not None}
         first = self._offset(at, at, refused, _ids(topics)) | ({"cleaned": cleaned} if cleaned else {})
         return unread(first, self._request.delay, self._request.clock, self._log().clock)
@@ -144,7 +149,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topics = self._topics(refused)
             self._check_topics(topics, start)
             ends = _ends(topics)
-        if self._limit is None and not self._request.log and set(self._names()) - {*topics, *refused}:
+        if self._limit is None and set(self._names()) - {*topics, *refused}:
             # Made after the others were looked at. A transaction that can be read there may have written to it.
             topics = self._topics(refused)
             ends |= {lane: end for lane, end in _ends(topics).items() if lane not in ends}

@@ -248,6 +248,10 @@ class EmbeddedTopic:
         """Where transactions wrote from `start` on, of those with records before `end` or numbers in this range."""
         return self._reader(partition).transaction_spans(start, end, numbers)
 
+    def numbers_around(self, partition: int, offset: int) -> tuple[int, int]:
+        """The highest number of a transaction with a record before an offset, and the lowest of one with a record behind it."""
+        return self._reader(partition).numbers_around(offset)
+
     def open_transactions(self, partition: int) -> dict[int, int]:
         """The transactions that are not decided in a partition, by number, each with its first offset."""
         return self._reader(partition).open_transactions()

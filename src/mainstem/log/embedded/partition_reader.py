@@ -47,6 +47,9 @@ EVERYTHING = Reading()
 # A file may vanish under a reader because it was sealed, compacted or dropped; each time it is looked for anew.
 TRIES = 20
 
+# Higher than the number of any transaction.
+NEVER = (1 << 63) - 1
+
 # Sealed files whose transactions a reader keeps in memory.
 SPANS_KEPT_MAX = 32
 
@@ -179,6 +182,34 @@ class PartitionReader:
                     noted = self._noted(entry)
                     found.append(noted.only(noted.ends > start))
         return TransactionSpans.joined(found)
+
+    def numbers_around(self, offset: int) -> tuple[int, int]:
+        """The highest number of a transaction with a record before `offset`, and the lowest of one with a record from it on.
+
+        -1 and `NEVER` where there is none. Of sealed files only the one is opened in which the offset lies.
+        """
+        for _ in range(TRIES):
+            with suppress(FileNotFoundError):  # compacted or dropped since the manifest was read
+                return self._numbers_around(offset)
+        return self._numbers_around(offset)
+
+    def _numbers_around(self, offset: int) -> tuple[int, int]:
+        before, behind = -1, NEVER
+        # The state before the manifest, as for the spans.
+        head = self.partition.published()
+        found = []
+        if head.transactions_end > self.partition.manifest_file.read().end:
+            found.append(self._with_state(lambda state, _: state.spans_from(0)))
+        for entry in self.partition.manifest_file.read().segments:
+            if entry.transactions and entry.end <= offset:
+                before = max(before, entry.transactions[1])
+            elif entry.transactions and entry.base >= offset:
+                behind = min(behind, entry.transactions[0])
+            elif entry.transactions:
+                found.append(self._noted(entry))
+        spans = TransactionSpans.joined(found)
+        before = int(spans.numbers[spans.firsts < offset].max(initial=before))
+        return before, int(spans.numbers[spans.ends > offset].min(initial=behind))
 
     def _noted(self, entry: SealedEntry) -> TransactionSpans:
         known = self._spans.get(entry.file)

@@ -1,7 +1,8 @@
 """The log on Apache Kafka: topics on brokers, used by any number of processes on any number of machines.
 
-On the brokers lie, each under the log's prefix, the topics themselves and two of Mainstem's own: `mainstem.state`, in which
-all ledgers are (topics, producers, groups, queues), and `mainstem.commits`, which is written within transactions alone.
+On the brokers lie, each under the log's prefix, the topics themselves and three of Mainstem's own: `mainstem.state`, in which
+all ledgers are (topics, producers, groups, queues), and `mainstem.commits` and `mainstem.transactions`, which are written within
+transactions alone.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from mainstem.log.kafka.partition_fetch import PartitionFetches
 from mainstem.log.kafka.raw_codec import check_raw
 from mainstem.log.kafka.state_topic import StateTopic
 from mainstem.log.kafka.topics_state import TopicEntry, TopicsState
+from mainstem.log.kafka.transaction_notes import keep_milliseconds
 from mainstem.log.kafka.writers_state import WritersState
+from mainstem.log.keep_rule import Keep
 from mainstem.log.log import Promise
 from mainstem.log.missing_topic import no_such_topic
 from mainstem.log.producer_run import ProducerRun
@@ -80,6 +83,8 @@ class KafkaLog:
         self.identity = f"{self.clients.connect()} {settings.prefix}"
         self.admin = KafkaAdmin(self.clients, self.clock)
         state, commits = self.kafka_name("mainstem.state"), self.kafka_name("mainstem.commits")
+        # Where transactions note what they wrote; see `transaction_notes`.
+        self.notes_topic = self.kafka_name("mainstem.transactions")
         self._make_own(state, commits)
         self.writer = KafkaWriter(self.clients)
         self.fetches = PartitionFetches(self.clients, self.clock)
@@ -88,7 +93,7 @@ class KafkaLog:
         self.commits = CommitsTopic(self.clients, commits, self.clock, self._settle)
         self.transactions = KafkaTransactions(
             self.clients, settings.prefix, self.clock,
-            lambda: self.ledger("writers", WritersState, WritersState.restore), lambda: self.commits,
+            lambda: self.ledger("writers", WritersState, WritersState.restore), lambda: self.commits, self.notes_topic,
         )  # fmt: skip
         self.producers = KafkaProducers(self)
 
@@ -97,9 +102,11 @@ class KafkaLog:
         return self.kafka_settings.prefix + topic
 
     def _make_own(self, state: str, commits: str) -> None:
-        if not {state, commits} <= set(self.admin.partitions()):
-            compacted = {"cleanup.policy": "compact", "max.message.bytes": str(16 << 20)}
-            self.admin.create({state: (2, compacted), commits: (1, compacted)})
+        if not {state, commits, self.notes_topic} <= set(self.admin.partitions()):
+            large = {"max.message.bytes": str(16 << 20)}
+            compacted = {"cleanup.policy": "compact", **large}
+            notes = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", **large}
+            self.admin.create({state: (2, compacted), commits: (1, compacted), self.notes_topic: (1, notes)})
 
     def _settle(self) -> None:
         self.transactions.settle()
@@ -218,7 +225,22 @@ class KafkaLog:
             }
             return ([] if settings.name in state.topics else [entry]), None
 
+        self._keep_notes(settings.keep)
         self._known().decide(decision)
+        self._keep_notes()
+
+    def _keep_notes(self, *more: Keep) -> None:
+        """Have notes of transactions kept as long as records of the topics can be, before there is one that keeps them longer.
+
+        Looked at again until nothing has changed: another process may have made a topic meanwhile.
+        """
+        kept = None
+        while (wanted := keep_milliseconds([*self._keeps(), *more])) != kept:
+            self.admin.configure(self.notes_topic, {"retention.ms": str(wanted)})
+            kept = wanted
+
+    def _keeps(self) -> list[Keep]:
+        return [entry.settings.keep for entry in self._known().current().topics.values()]
 
     def open_topic(self, name: str) -> KafkaTopic:
         check_own_name(name, "topic")
@@ -243,6 +265,8 @@ class KafkaLog:
             settings = _checked(entry.settings.altered(**changes))
             return [{"kind": "altered", "name": name, "settings": settings.to_json()}], settings
 
+        if "keep" in changes:
+            self._keep_notes(Keep.parse(changes["keep"]))
         return self._known().decide(decision)
 
     def delete_topic(self, name: str) -> None:
@@ -291,13 +315,13 @@ class KafkaLog:
         """Append within a transaction; if it is numbered, under a sequence of its producer."""
         found = self.transactions.get(transaction)
         if found.named is None or not numbered:
-            offsets = found.send(topic.kafka_name, messages_of(None), at // 1000)
+            offsets = found.send(topic.kafka_name, topic.id, messages_of(None), at // 1000)
             return unnumbered(offsets, at), True
         known = found.sequences.get(topic.id) or found.named.known(topic.id)
         number, repeated = number_of(known, sequence, topic.name, found.named.name)
         if repeated:
             return (known if number == known["sequence"] else {**known, "offsets": {}}), False
-        offsets = found.send(topic.kafka_name, messages_of(number), at // 1000)
+        offsets = found.send(topic.kafka_name, topic.id, messages_of(number), at // 1000)
         written = known_after(known, number, offsets, at)
         found.sequences[topic.id] = found.says[found.named.key(topic.id)] = written
         return written, True

@@ -2,7 +2,8 @@
 
 key        the key's bytes, as the partitioner has them; null where a row has no key
 value      what the codec makes of the columns; null for a deletion in a compacted topic, which Kafka then takes away
-headers    the record's own; and `mainstem.change` where it is not an insert
+headers    the record's own; `mainstem.change` where it is not an insert; and `mainstem.transaction`, its number, at the first
+           message of a transaction in each partition, so that who waits for one that is open can say for which
 timestamp  when it was appended, to the millisecond
 """
 
@@ -21,9 +22,10 @@ from mainstem.log.record import HEADERS, record_array
 from mainstem.log.rows import CheckedRows
 from mainstem.log.topic_settings import TopicSettings
 
-__all__ = ["CHANGE_HEADER", "Outgoing", "Unreadable", "outgoing", "records_of"]
+__all__ = ["CHANGE_HEADER", "TRANSACTION_HEADER", "Outgoing", "Unreadable", "outgoing", "records_of"]
 
 CHANGE_HEADER = "mainstem.change"
+TRANSACTION_HEADER = "mainstem.transaction"
 OWN_HEADERS = "mainstem."
 
 Header = tuple[str, bytes | None]

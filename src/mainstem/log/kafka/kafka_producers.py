@@ -104,6 +104,7 @@ class KafkaProducers:
             name,
             lambda: TransactionalWriter(self._log.clients, transactional_id, TIMEOUT),
             self._log.commits,
+            self._log.notes_topic,
             shared=shared,
             run_check=run.check if not shared else lambda: None,
         )

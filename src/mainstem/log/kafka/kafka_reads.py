@@ -13,6 +13,7 @@ from mainstem.errors import FellOff
 from mainstem.log.kafka.kafka_codec import KafkaCodec, codec_of
 from mainstem.log.kafka.kafka_messages import time_of
 from mainstem.log.kafka.kafka_refusals import not_on_kafka
+from mainstem.log.kafka.partition_fetch import PartitionFetch
 from mainstem.log.lag import Lag
 from mainstem.log.record import record_schema, with_record
 from mainstem.log.topic_settings import TopicSettings
@@ -55,6 +56,8 @@ class KafkaReads:
     def __init__(self, log: KafkaLog, topic: KafkaTopic) -> None:
         self._log = log
         self._topic = topic
+        # The last message that was found undecided in a partition.
+        self._undecided: dict[int, Message] = {}
 
     @property
     def codec(self) -> KafkaCodec:
@@ -79,6 +82,23 @@ class KafkaReads:
         """The ends of all that is written, decided or not."""
         ends = self._log.clients.ends(self._topic.kafka_name, partitions, IsolationLevel.READ_UNCOMMITTED)
         return {number: self.codec.first_row(end) for number, end in ends.items()}
+
+    def first_undecided(self, partition: int) -> Message | None:
+        """The first message behind what is committed; None if nothing is written there, or only ends of transactions."""
+        name = self._topic.kafka_name
+        start = self.message_range(partition)[1]
+        end = self._log.clients.ends(name, [partition], IsolationLevel.READ_UNCOMMITTED)[partition]
+        known = self._undecided.get(partition)
+        if start >= end or (known is not None and known.offset() == start):
+            return known if start < end else None
+        fetch = PartitionFetch(self._log.clients, name, partition, self._topic.clock, isolation="read_uncommitted")
+        try:
+            for message in fetch.read(start, end, 1):
+                self._undecided[partition] = message
+                return message
+            return None
+        finally:
+            fetch.close()
 
     def moment(self) -> KafkaMoment:
         # Looked at anew: somebody may have added columns or partitions.

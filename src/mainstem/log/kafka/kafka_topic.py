@@ -16,6 +16,7 @@ from mainstem.log.kafka.group_offsets import GroupOffsets
 from mainstem.log.kafka.kafka_admin import topic_configs
 from mainstem.log.kafka.kafka_beats import KafkaBeats
 from mainstem.log.kafka.kafka_ledger import KafkaLedger
+from mainstem.log.kafka.kafka_messages import TRANSACTION_HEADER
 from mainstem.log.kafka.kafka_processes import MachineProcesses
 from mainstem.log.kafka.kafka_reads import KafkaMoment, KafkaReads
 from mainstem.log.kafka.kafka_refusals import not_on_kafka
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["KafkaTopic"]
 
 MICROSECOND = timedelta(microseconds=1)
+# The number of a transaction of another program.
+FOREIGN = -1
 # About as many rows lie in a message that is a block of rows.
 ROWS_IN_BLOCK = 8192
 
@@ -154,6 +157,29 @@ class KafkaTopic:
         """About how many offsets so many rows take."""
         in_message = self._reads.codec.first_row(1)
         return rows if in_message == 1 else max(1, rows // ROWS_IN_BLOCK) * in_message
+
+    def message_of(self, row: int) -> int:
+        """The offset of the message in which a row lies."""
+        return self._reads.codec.message_of(row)
+
+    def first_row(self, message: int) -> int:
+        """The offset of the first row of a message."""
+        return self._reads.codec.first_row(message)
+
+    def open_transactions(self, partition: int) -> dict[int, int]:
+        """The transaction that holds up readers of a partition, by number, with its first offset; none if none does.
+
+        The number is `FOREIGN` if it is not one of Mainstem's transactions.
+        """
+        found = self._reads.first_undecided(partition)
+        if found is None:
+            return {}
+        number = dict(found.headers() or ()).get(TRANSACTION_HEADER)
+        return {FOREIGN if number is None else int(number): self.first_row(found.offset())}
+
+    def owner_of(self, transaction: int) -> int | None:
+        """The id of the process that has a transaction open; None if that is not known."""
+        return None if transaction == FOREIGN else self._log.transactions.owner_of(transaction)
 
     def moment(self) -> KafkaMoment:
         return self._reads.moment()

@@ -45,12 +45,14 @@ class KafkaTransactions:
         clock: Clock,
         ledger: Callable[[], KafkaLedger[WritersState]],
         commits: Callable[[], CommitsTopic],
+        notes_topic: str,
     ) -> None:
         self._clients = clients
         self._prefix = prefix
         self._clock = clock
         self._ledger = ledger
         self._commits = commits
+        self._notes_topic = notes_topic
         self._guard = threading.RLock()
         self._open: dict[int, OpenTransaction] = {}
         self._idle: list[tuple[int, int, TransactionalWriter]] = []
@@ -147,8 +149,8 @@ class KafkaTransactions:
                 ended = [*self._committed.get(found.slot, []), found.id][-REMEMBERED:]
                 found.says[f"outcome|{found.slot}"] = {"committed": ended}
             # Once: a commit whose answer did not come may be asked for again, but nothing may be added to it.
-            if found.says and not found.said:
-                found.writer.send(self._commits().topic, {0: found.says_messages()}, self._clock.now() // 1000)
+            if not found.said:
+                self._say(found)
                 found.said = True
             # From here on only the broker knows whether it is over.
             found.asked = True
@@ -161,6 +163,15 @@ class KafkaTransactions:
             self._committed[found.slot] = ended
         if found.named is not None:
             found.named.sequences |= found.sequences
+
+    def _say(self, found: OpenTransaction) -> None:
+        """Write, as a part of it, what others are to know of it once it is committed."""
+        said = {self._commits().topic: {0: found.says_messages()}} if found.says else {}
+        note = found.spans.note(found.id)
+        if note is not None:
+            said[self._notes_topic] = {0: [note]}
+        if said:
+            found.writer.send_all(said, self._clock.now() // 1000)
 
     def _release(self, found: OpenTransaction) -> None:
         with self._guard:
@@ -188,6 +199,11 @@ class KafkaTransactions:
         if slot is not None and not slot.named:
             self._fence(slot_number, slot)
         return "committed" if self._said(slot_number, number) else "aborted"
+
+    def owner_of(self, number: int) -> int | None:
+        """The id of the process that writes under a transaction's slot; None if nobody does any more."""
+        slot = self._ledger().current().slots.get(number >> COUNT_BITS)
+        return None if slot is None else slot.process["pid"]
 
     def _said(self, slot: int, number: int) -> bool:
         return number in self._commits().values().get(f"outcome|{slot}", {}).get("committed", [])

@@ -23,6 +23,8 @@ GRACE_SECONDS = 5.0
 SHOWN_LOOKS, SHOWN_SECONDS = 50, 0.01
 
 Ranges = dict[int, tuple[int, int]]
+# By topic and partition.
+Messages = Mapping[str, Mapping[int, Sequence[Outgoing]]]
 
 
 class KafkaWriter:
@@ -40,33 +42,43 @@ class KafkaWriter:
             return self._send(topic, messages, milliseconds)
 
     def _send(self, topic: str, messages: Mapping[int, Sequence[Outgoing]], milliseconds: int) -> Ranges:
+        return self._send_all({topic: messages}, milliseconds)[topic]
+
+    def _send_all(self, wanted: Messages, milliseconds: int) -> dict[str, Ranges]:
+        """The messages of several topics, waited for together."""
         producer = self._opened()
-        offsets: Ranges = {}
-        failures: dict[int, KafkaError] = {}
-        unplaced: set[int] = set()
+        offsets: dict[str, Ranges] = {topic: {} for topic in wanted}
+        failures: dict[str, dict[int, KafkaError]] = {topic: {} for topic in wanted}
+        unplaced: dict[str, set[int]] = {topic: set() for topic in wanted}
 
         def delivered(error: KafkaError | None, message: Message) -> None:
-            number = message.partition()
+            topic, number = message.topic(), message.partition()
             if error is not None:
-                failures.setdefault(number, error)
+                failures[topic].setdefault(number, error)
             elif message.offset() < 0:
-                unplaced.add(number)
+                unplaced[topic].add(number)
             else:
-                first, end = offsets.get(number, (message.offset(), 0))
-                offsets[number] = first, max(end, message.offset() + 1)
+                first, end = offsets[topic].get(number, (message.offset(), 0))
+                offsets[topic][number] = first, max(end, message.offset() + 1)
 
-        with kafka_errors(self._clients.settings.servers, topic):
-            for number, parts in messages.items():
-                for part in parts:
-                    self._produce(producer, topic, number, part, milliseconds, delivered)
+        for topic, messages in wanted.items():
+            with kafka_errors(self._clients.settings.servers, topic):
+                for number, parts in messages.items():
+                    for part in parts:
+                        self._produce(producer, topic, number, part, milliseconds, delivered)
+        with kafka_errors(self._clients.settings.servers):
             left = producer.flush(self._clients.patience + GRACE_SECONDS)
-        if failures or left:
+        failed = next((topic for topic, found in failures.items() if found), next(iter(wanted)) if left else None)
+        if failed is not None:
             # What the client may still hold is not to come after what its owner does next.
             self.close()
-            written = (set(offsets) | unplaced) - set(failures)
-            raise self._failed(topic, sorted(written), sorted(messages), failures)
-        found = {number: place_of(self._clients, topic, number, messages[number], milliseconds) for number in unplaced}
-        return offsets | found
+            written = (set(offsets[failed]) | unplaced[failed]) - set(failures[failed])
+            raise self._failed(failed, sorted(written), sorted(wanted[failed]), failures[failed])
+        for topic, numbers in unplaced.items():
+            for number in numbers:
+                place = place_of(self._clients, topic, number, wanted[topic][number], milliseconds)
+                offsets[topic][number] = place
+        return offsets
 
     def _produce(
         self, producer: Producer, topic: str, number: int, part: Outgoing, milliseconds: int, delivered: Any
@@ -159,11 +171,16 @@ class TransactionalWriter(KafkaWriter):
             self._opened().begin_transaction()
 
     def send(self, topic: str, messages: Mapping[int, Sequence[Outgoing]], milliseconds: int) -> Ranges:
+        return self.send_all({topic: messages}, milliseconds)[topic]
+
+    def send_all(self, messages: Messages, milliseconds: int) -> dict[str, Ranges]:
+        """The messages of several topics, in one round."""
         with self._guard:
             try:
-                offsets = self._send(topic, messages, milliseconds)
-                self._sent.setdefault(topic, {}).update({number: end for number, (_, end) in offsets.items()})
-                return offsets
+                found = self._send_all(messages, milliseconds)
+                for topic, offsets in found.items():
+                    self._sent.setdefault(topic, {}).update({number: end for number, (_, end) in offsets.items()})
+                return found
             except MainstemError:
                 self.usable = False
                 raise

@@ -16,6 +16,7 @@ from mainstem.errors import AppendConflict, Fenced, Unavailable
 from mainstem.log.kafka.commits_topic import CommitsTopic
 from mainstem.log.kafka.kafka_messages import Outgoing
 from mainstem.log.kafka.kafka_writer import Ranges, TransactionalWriter
+from mainstem.log.kafka.transaction_notes import WrittenSpans
 from mainstem.log.sequence_errors import out_of_order
 from mainstem.log.sequence_runs import NO_SEQUENCE, SequenceRuns
 
@@ -73,6 +74,7 @@ class NamedWriter:
         name: str,
         new_writer: Callable[[], TransactionalWriter],
         commits: CommitsTopic,
+        notes_topic: str,
         *,
         shared: bool = False,
         run_check: Callable[[], None] = lambda: None,
@@ -81,6 +83,7 @@ class NamedWriter:
         self.run_check = run_check
         self._new_writer = new_writer
         self._commits = commits
+        self._notes_topic = notes_topic
         self._shared = shared
         self.guard = threading.RLock()
         self._writer: TransactionalWriter | None = None
@@ -165,7 +168,12 @@ class NamedWriter:
             offsets: Ranges = writer.send(topic, messages, at // 1000) if messages else {}
             known = known_after(self.known(topic_id), sequence, offsets, at)
             said = Outgoing(self.key(topic_id).encode(), json.dumps(known).encode(), None)
-            writer.send(self._commits.topic, {0: [said]}, at // 1000)
+            spans = WrittenSpans()
+            spans.add(topic_id, offsets, sum(map(len, messages.values())))
+            # It has no number, and nobody can wait for it: it is decided at once.
+            note = spans.note(0)
+            notes = {} if note is None else {self._notes_topic: {0: [note]}}
+            writer.send_all({self._commits.topic: {0: [said]}, **notes}, at // 1000)
         except BaseException:
             writer.abort()
             raise

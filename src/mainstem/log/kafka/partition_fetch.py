@@ -1,4 +1,4 @@
-"""PartitionFetch: the committed messages of one partition, read on from where the last reader left off."""
+"""PartitionFetch: the messages of one partition, read on from where the last reader left off."""
 
 from __future__ import annotations
 
@@ -24,11 +24,15 @@ OPEN_MAX = 16
 
 
 class PartitionFetch:
-    """One partition's messages, in order. A lock is held while one reads."""
+    """One partition's messages, in order; those of transactions that are not committed only if asked for. A lock is held while
+    one reads."""
 
-    def __init__(self, clients: KafkaClients, topic: str, partition: int, clock: Clock) -> None:
+    def __init__(
+        self, clients: KafkaClients, topic: str, partition: int, clock: Clock, isolation: str = "read_committed"
+    ) -> None:
         self._clients = clients
         self._clock = clock
+        self._isolation = isolation
         self._place = topic, partition
         self._guard = threading.Lock()
         self._consumer: Consumer | None = None
@@ -83,7 +87,7 @@ class PartitionFetch:
     def _positioned(self, start: int) -> Consumer:
         topic, partition = self._place
         if self._consumer is None:
-            self._consumer = self._clients.consumer("read_committed", WAIT_MILLISECONDS)
+            self._consumer = self._clients.consumer(self._isolation, WAIT_MILLISECONDS)
             self._next = -1
         if self._next != start:
             self._waiting.clear()

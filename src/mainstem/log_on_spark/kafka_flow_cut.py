@@ -1,0 +1,172 @@
+"""KafkaFlowCut: where the next batch of a flow on Kafka ends, so that no transaction of Mainstem's own is half in it.
+
+As `FlowCut`, with what is different on Kafka: where transactions wrote is read from their notes (`transaction_notes`), limits and
+alignment go by append times (`append_time_cut`), and all is reckoned in messages, since transactions end between them. Of what
+other programs write in transactions there are no notes: a batch may end inside of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mainstem.log.kafka.kafka_log import KafkaLog
+from mainstem.log.kafka.kafka_topic import KafkaTopic
+from mainstem.log.kafka.transaction_notes import TransactionNotes
+from mainstem.log.transaction_cut import Reached, TransactionCut
+from mainstem.log.transaction_spans import NO_SPANS, TransactionSpans
+from mainstem.log_on_spark.append_time_cut import appended_at, cut_lanes
+from mainstem.log_on_spark.flow_cut import FlowCut, FlowEnds, Place, Positions, SourceLimits, SourcePart
+from mainstem.log_on_spark.topic_request import TopicRequest
+
+__all__ = ["KafkaFlowCut"]
+
+
+class _AppendTimeLimits:
+    """The limits of one source: all partitions at one append time."""
+
+    def __init__(self, request: TopicRequest) -> None:
+        self._rows_max = request.rows_max
+        self._bytes_max = request.bytes_max
+
+    def ends(self, part: SourcePart) -> Positions:
+        lanes = {lane: (part.topics[lane[0]], lane[1]) for lane in part.ends}
+        found = cut_lanes(lanes, _rows(part, part.starts), _rows(part, part.ends), self._rows_max)
+        return {lane: max(_topic(part, lane).message_of(end), part.begin(lane)) for lane, end in found.items()}
+
+    def rows_together(self, part: SourcePart) -> int:
+        messages = size = 0
+        for lane, end in part.ends.items():
+            if end > part.begin(lane):
+                topic = _topic(part, lane)
+                messages += end - part.begin(lane)
+                size += topic.behind(lane[1], topic.first_row(part.begin(lane))).bytes
+        return max(1, self._bytes_max // max(1, size // max(1, messages)))
+
+
+class KafkaFlowCut(FlowCut):
+    """Cuts batch after batch over the same sources. For one thread."""
+
+    def __init__(self, log: KafkaLog) -> None:
+        super().__init__()
+        self._notes = TransactionNotes(log.clients, log.notes_topic, log.clock)
+        self._noted = 0
+
+    @property
+    def noted(self) -> int:
+        return self._noted
+
+    def begin_at(self, noted: int) -> None:
+        self._notes.begin_at(noted)
+        self._noted = max(self._noted, noted)
+
+    def ends(self, parts: Mapping[int, SourcePart]) -> FlowEnds:
+        messages = {leaf: _by_message(part) for leaf, part in parts.items()}
+        if any(end > part.begin(lane) for part in messages.values() for lane, end in part.ends.items()):
+            # After the ends: of what could be read then, all notes are there.
+            self._read_notes(messages)
+        found = super().ends(messages)
+        return FlowEnds(_by_row(parts, found.ends), found.held, found.torn)
+
+    def beginnings(self, parts: Mapping[int, SourcePart]) -> dict[int, Positions]:
+        return _by_row(parts, super().beginnings({leaf: _by_message(part) for leaf, part in parts.items()}))
+
+    def _begin_below(self, parts: Mapping[int, SourcePart]) -> dict[Place, int]:
+        self._read_notes(parts)
+        return super()._begin_below(parts)
+
+    def _limits_of(self, request: TopicRequest) -> SourceLimits:
+        return _AppendTimeLimits(request)
+
+    def _read_notes(self, parts: Mapping[int, SourcePart]) -> None:
+        starts: dict[tuple[str, int], int] = {}
+        for part in parts.values():
+            for name, number in part.ends:
+                lane = part.topics[name].id, number
+                at = part.begin((name, number))
+                # One topic may be read by two sources.
+                starts[lane] = min(at, starts.get(lane, at))
+        growing = any(part.request.pattern for part in parts.values())
+        self._notes.read(None if growing else {topic for topic, _ in starts}, starts)
+        self._notes.forget(starts)
+        self._noted = max(self._noted, self._notes.needed_from)
+
+    def _aligned_below(
+        self, parts: Mapping[int, SourcePart], spans: Mapping[Place, TransactionSpans], starts: dict[Place, int],
+        limits: dict[Place, int], below: dict[Place, int],
+    ) -> dict[Place, int]:  # fmt: skip
+        """What is taken of an aligned source was appended no later than what it leaves, as within the limits."""
+        cut = TransactionCut(starts, spans)
+        while True:
+            lowered = dict(below)
+            for leaf, part in parts.items():
+                lanes = [place for place in below if place[0] == leaf]
+                left = [place for place in lanes if below[place] < limits[place]]
+                if part.aligned and left:
+                    until = min(appended_at(*_lane(part, place), _row(part, place, below[place])) for place in left)
+                    for place in lanes:
+                        topic, partition = _lane(part, place)
+                        reached = topic.message_of(topic.at_time(partition, until + 1))
+                        lowered[place] = max(starts[place], min(below[place], reached))
+            if lowered == below:
+                return below
+            below = cut.below(lowered)
+
+    def spans(
+        self, parts: Mapping[int, SourcePart], starts: Mapping[Place, int], ends: Mapping[Place, int]
+    ) -> dict[Place, TransactionSpans] | None:
+        lanes = {place: (parts[place[0]].topics[place[1]].id, place[2]) for place in ends}
+        furthest: dict[tuple[str, int], int] = {}
+        for place, lane in lanes.items():
+            furthest[lane] = max(ends[place], furthest.get(lane, 0))
+        found = self._notes.touching(furthest)
+        if not any(len(rows) for rows in found.values()):
+            return None
+        by_lane = {lane: TransactionSpans(rows[:, 0], rows[:, 1], rows[:, 2]) for lane, rows in found.items()}
+        return {place: by_lane.get(lane, NO_SPANS) for place, lane in lanes.items()}
+
+    def spans_across(
+        self, parts: Mapping[int, SourcePart], starts: Mapping[Place, int], at: Mapping[Place, int]
+    ) -> dict[Place, TransactionSpans] | None:
+        return self.spans(parts, starts, at)
+
+    def reached(
+        self, parts: Mapping[int, SourcePart], starts: Mapping[Place, int], ends: Mapping[Place, int]
+    ) -> dict[Place, Reached]:
+        """Nothing: Kafka does not know the event times of its records."""
+        return {}
+
+
+def _topic(part: SourcePart, lane: tuple[str, int]) -> KafkaTopic:
+    found: KafkaTopic = part.topics[lane[0]]
+    return found
+
+
+def _lane(part: SourcePart, place: Place) -> tuple[KafkaTopic, int]:
+    return part.topics[place[1]], place[2]
+
+
+def _row(part: SourcePart, place: Place, message: int) -> int:
+    return _topic(part, place[1:]).first_row(message)
+
+
+def _rows(part: SourcePart, at: Positions) -> Positions:
+    """Offsets of messages as offsets of rows."""
+    return {lane: _topic(part, lane).first_row(offset) for lane, offset in at.items()}
+
+
+def _by_row(parts: Mapping[int, SourcePart], found: Mapping[int, Positions]) -> dict[int, Positions]:
+    """Offsets of messages as offsets of rows; what begins within a message stays there."""
+    return {
+        leaf: {lane: max(offset, parts[leaf].begin(lane)) for lane, offset in _rows(parts[leaf], at).items()}
+        for leaf, at in found.items()
+    }
+
+
+def _by_message(part: SourcePart) -> SourcePart:
+    """A source whose offsets are those of messages. One that begins within a message begins at it."""
+
+    def messages(at: Positions) -> Positions:
+        return {lane: _topic(part, lane).message_of(offset) for lane, offset in at.items() if lane[0] in part.topics}
+
+    return replace(part, starts=messages(part.starts), ends=messages(part.ends))
