@@ -10,6 +10,7 @@ from rich.console import Console
 from mainstem.clock import ManualClock
 from mainstem.flows.flow_handle import FlowProgress
 from mainstem.log.lag import Lag
+from mainstem.log_on_spark.flow_cut import Holder
 from mainstem.workbench.cli.run_counts import FlowCounts
 from mainstem.workbench.cli.run_display import (
     BatchLines,
@@ -136,4 +137,7 @@ def test_a_flow_that_gives_nothing_says_what_it_waits_for(capsys):
     assert "0 out: waits for users, partition 0, at 2025-12-31 23:59:00Z, 310 ms" in batch_line(waiting)
     show_standings([waiting, standing()])
     assert capsys.readouterr().out.splitlines()[-1] == "revenue waits for users, partition 0, at 2025-12-31 23:59:00Z"
+    waiting = replace(waiting, waits_for=Holder(12, "users", 0, 4711))
+    assert "0 out: waits for transaction 12 of process 4711, open in users, partition 0, 310 ms" in batch_line(waiting)
+    assert str(Holder(-1, "users", 0, None)) == "a transaction of another program, open in users, partition 0"
     assert str(HolderFacts("users", 0, None)) == "users, partition 0, where no record has a time yet"

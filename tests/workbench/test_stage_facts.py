@@ -1,8 +1,10 @@
 """mainstem flow describe, on a flow with stages: what they keep, what came too late, and what holds the watermark back."""
 
+import os
 from datetime import UTC, datetime, timedelta
 
 from mainstem.clock import as_us
+from mainstem.log.rows import check_rows
 from mainstem.log_on_spark.batch_clock import leave_due
 from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.operators.stage.engine import NEVER
@@ -37,6 +39,15 @@ def test_describe_shows_stages_and_what_holds_the_watermark_back(cli, stem):
     assert "waits for     scores, partition 1, at 2026-01-01 11:52:00Z\n" in shown
     assert "scores, partition 1, at 2026-01-01 11:52:00Z" in cli("flow", "list").out
     facts = cli("flow", "describe", "totals", "--json").json
+    with stem.transaction() as transaction:
+        rows = check_rows([{"team": "blue", "at": NOON}], scores.settings)
+        scores.backend.append(rows, partition=1, transaction=transaction.id)
+        # What comes next lies there, but nobody may read it yet.
+        held = f"transaction {transaction.id} of process {os.getpid()}, open in scores, partition 1"
+        assert f"waits for     {held}\n" in cli("flow", "describe", "totals").out
+        assert held in cli("flow", "list").out
+    # Now the flow itself is behind.
+    assert "waits for     scores, partition 1, at 2026-01-01 11:52:00Z\n" in cli("flow", "describe", "totals").out
 
     assert "watermark     2026-01-01 11:52:00Z\n" in shown
     assert "held back by  scores, partition 1, at 2026-01-01 11:52:00Z\n" in shown

@@ -82,9 +82,7 @@ class FlowFacts:
         if self.state != "running" or not self.transactions.waits:
             return "" if self.waits_for is None else str(self.waits_for)
         first, *others = self.transactions.waits
-        owner = "" if first.process is None else f" of process {first.process}"
-        more = f" and {len(others)} more" if others else ""
-        return f"transaction {first.transaction}{owner}, open in {first.topic}, partition {first.partition}{more}"
+        return f"{first} and {len(others)} more" if others else str(first)
 
     @property
     def late(self) -> int:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.errors import MainstemError
 from mainstem.log.lag import Lag
+from mainstem.log_on_spark.agreed_cut import cut_note
 from mainstem.log_on_spark.checkpoint_offsets import last_batch
+from mainstem.log_on_spark.flow_cut import Holder
 from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.workbench.cli.flow_facts import flow_lag
 from mainstem.workbench.cli.metrics_text import FlowFigures, metrics_text, seconds_of
@@ -38,8 +40,8 @@ class Standing:
     lag: Lag
     restarts: int
     batch: int | None = None
-    # What it waits for, where it keeps rows that wait for time.
-    waits_for: HolderFacts | None = None
+    # What it waits for: a transaction that is open, or, where it keeps rows that wait for time, a partition.
+    waits_for: HolderFacts | Holder | None = None
 
     def figures(self) -> FlowFigures:
         """As Prometheus gets them."""
@@ -116,16 +118,15 @@ class RunStandings:
             self._waits_for(handle),
         )
 
-    def _waits_for(self, handle: FlowHandle) -> HolderFacts | None:
-        """Looked up for flows whose last batch gave nothing."""
-        if (
-            handle.run is None
-            or not handle.planned.stages
-            or handle.progress.rows_out
-            or not handle.progress.state_rows
-        ):
+    def _waits_for(self, handle: FlowHandle) -> HolderFacts | Holder | None:
+        """Time is looked up for flows whose last batch gave nothing."""
+        if handle.run is None:
             return None
         checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version)
+        if open_ones := cut_note(checkpoint).waits:
+            return open_ones[0]
+        if not handle.planned.stages or handle.progress.rows_out or not handle.progress.state_rows:
+            return None
         try:
             return waits_for(self._stem, checkpoint)
         except (MainstemError, OSError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from mainstem.clock import as_datetime
 from mainstem.log.watermark import NO_TIME
 from mainstem.log_on_spark.batch_clock import clocks_of, due_event
 from mainstem.log_on_spark.checkpoint_offsets import last_batch, source_offsets
+from mainstem.log_on_spark.flow_cut import Holder
 from mainstem.log_on_spark.observed_times import times_in
 from mainstem.operators.stage.stage_manifest import StageManifests
 from mainstem.workbench.cli.amounts import moment
@@ -41,8 +42,12 @@ class HolderFacts:
     source: str
     partition: int
     watermark: datetime | None
+    # The transaction behind which its next records lie; empty if none is open there.
+    behind: str = ""
 
     def __str__(self) -> str:
+        if self.behind:
+            return self.behind
         at = "where no record has a time yet" if self.watermark is None else f"at {moment(self.watermark)}"
         return f"{self.source}, partition {self.partition}, {at}"
 
@@ -70,8 +75,7 @@ def watermark_holders(stem: Mainstem, checkpoint: str) -> list[HolderFacts]:
     for offset in () if batch is None else source_offsets(checkpoint, batch):
         if offset.get("delay") is None:
             continue
-        by_topic = {offset["topic"]: offset["offsets"]} if "topic" in offset else offset.get("topics", {})
-        for topic, ends in by_topic.items():
+        for topic, ends in offsets_by_topic(offset).items():
             positions = {int(number): end for number, end in ends.items()}
             if "times" in offset:
                 held = {number: event - offset["delay"] for number, (event, _) in times_in(offset, topic).items()}
@@ -87,10 +91,23 @@ def watermark_holders(stem: Mainstem, checkpoint: str) -> list[HolderFacts]:
 
 def waits_for(stem: Mainstem, checkpoint: str) -> HolderFacts | None:
     """What a flow with stages waits for: the partition whose time must go on before anything that is kept is due; None if
-    nothing waits for time."""
+    nothing waits for time. Where a transaction is open in it, that is what holds it."""
     batch = last_batch(checkpoint)
     offsets = [] if batch is None else [offset for offset in source_offsets(checkpoint, batch) if "now" in offset]
     due = due_event(StageManifests(checkpoint).folder)
     if not offsets or due is None or due <= clocks_of(offsets).watermark:
         return None
-    return next(iter(watermark_holders(stem, checkpoint)), None)
+    first = next(iter(watermark_holders(stem, checkpoint)), None)
+    if first is None:
+        return None
+    backend = stem.log.open_topic(first.source)
+    ends = {topic: by for offset in offsets for topic, by in offsets_by_topic(offset).items()}
+    if int(ends[first.source].get(str(first.partition), 0)) < backend.latest(first.partition):
+        # There is more to be read before it.
+        return first
+    return replace(first, behind=next(map(str, Holder.all_in(backend, first.partition)), ""))
+
+
+def offsets_by_topic(offset: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """The next offset of each partition of each topic of a source."""
+    return {offset["topic"]: offset["offsets"]} if "topic" in offset else offset.get("topics", {})
