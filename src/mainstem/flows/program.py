@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -33,6 +34,7 @@ from mainstem.log_on_spark.flow_plan import (
     needed_columns,
     operators_in,
     output_mode,
+    plan_text,
     row_conditions,
 )
 from mainstem.log_on_spark.flow_run import FlowRun
@@ -146,7 +148,23 @@ class Program:
                 with spark_errors(f'flow "{flow.name}"'):
                     planned.append(self._plan(flow))
                 self._build.schemas[f"{flow.into.kind}:{flow.into.name}"] = planned[-1].schema
+        self._check_repeatable(planned)
         return planned
+
+    def _check_repeatable(self, planned: Sequence[PlannedFlow]) -> None:
+        """Build the program a second time, and raise `Invalid` if it is another one: a run is built from what was looked at."""
+        again = Build(cuts=self._cuts, schemas=self._build.schemas)
+        with again.entered():
+            flows = list(_yielded(self._flows, self._stem))
+        if (names := [flow.name for flow in flows]) != [flow.name for flow in planned]:
+            raise _not_repeatable(
+                "the program", ", ".join(flow.name for flow in planned) or "no flow", ", ".join(names) or "no flow"
+            )
+        for flow, before in zip(flows, planned, strict=True):
+            stages = stages_of(flow.rows, again.stages, flow.name)
+            for one, other in zip_longest(_texts(before.flow.rows, before.stages), _texts(flow.rows, stages)):
+                if one != other:
+                    raise _not_repeatable(f'flow "{flow.name}"', str(one), str(other))
 
     def _plan(self, flow: Flow) -> PlannedFlow:
         if not flow.rows.isStreaming:
@@ -254,11 +272,7 @@ class Program:
             except Exception:
                 if leaves is everything:
                     raise
-        raise Invalid(
-            f'flow "{planned.name}" is another one each time it is built',
-            detail="The columns it gave differ from those it gave before.",
-            hint="Make the program depend on nothing but the mainstem it is given.",
-        )
+        raise _not_repeatable(f'flow "{planned.name}"', f"columns {planned.schema.names}", "others")
 
     def _agreement(self, planned: PlannedFlow, run: FlowRun) -> str:
         """Where the sources of a query agree on the ends of its batches; empty where they do not."""
@@ -273,6 +287,24 @@ class Program:
         )
         with build.entered():
             return next(flow for flow in _yielded(self._flows, self._stem) if flow.name == planned.name).rows
+
+
+def _texts(rows: DataFrame, stages: Sequence[Stage]) -> list[str]:
+    """All that a build decides of a flow, line by line."""
+    found = plan_text(rows)
+    for stage in stages:
+        found += [f"{stage.name}: {stage.spec.definition} {stage.spec.parameters}"]
+        found += [line for given in stage.inputs for line in plan_text(given)]
+    return found
+
+
+def _not_repeatable(what: str, one: str, other: str) -> Invalid:
+    return Invalid(
+        f"{what} is not deterministic: it changed between two builds",
+        detail=f"The first build has: {one}. The second one has: {other}.",
+        hint="Make the program depend on nothing but the mainstem it is given. Where the time of a batch is meant, write "
+        "current_timestamp() in SQL, which Spark asks for in every batch.",
+    )
 
 
 def _may_pass(error: Unavailable) -> bool:

@@ -253,6 +253,8 @@ class RunningFlows:
                 clock="" if staged is None else staged.folder,
                 buckets=None if staged is None else staged.buckets(self._stem.spark),
             )  # fmt: skip
+            if staged is not None:
+                store.note(run, built=staged.bind(flow.rows, planned.flow.rows))
             self._follow(handle, self._start_query(handle, flow.rows, writer, run, checkpoint, catch_up, staged), run)
         finally:
             writer.close()
@@ -330,7 +332,8 @@ class RunningFlows:
             batch = Batch(number, run, applied_offsets(checkpoint, number), rejected)
             way = None if staged is None else staged.begin(number, rows)
             if way is not None:
-                rows = self._program.batch_rows(planned, run, way)
+                bound = way.bound()
+                rows = self._program.batch_rows(planned, run, way) if bound is None else bound
             if number <= writer.held:
                 # Spark must see it consumed whole, or its state store refuses the commit.
                 rows.write.format("noop").mode("append").save()

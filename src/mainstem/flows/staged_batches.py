@@ -14,7 +14,8 @@ import json
 import os
 import uuid
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mainstem.crash_points import reach
@@ -22,13 +23,15 @@ from mainstem.errors import Conflict, CorruptHome
 from mainstem.flows.flow_stages import Root, lags_of, root_rows, roots_of
 from mainstem.flows.late_topic import LateTopic
 from mainstem.log_on_spark.batch_clock import clocks_of, leave_due
+from mainstem.log_on_spark.bound_plan import BoundPlan, obstacle, placeholder
 from mainstem.log_on_spark.checkpoint_offsets import source_offsets
+from mainstem.log_on_spark.flow_plan import stages_in
 from mainstem.log_on_spark.flow_run import FlowRun, StageFigures
 from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.log_on_spark.spark_types import spark_schema
 from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock
 from mainstem.operators.stage.packed_rows import is_packed
-from mainstem.operators.stage.stage import Stage, prepared_batch, stage_schema
+from mainstem.operators.stage.stage import Stage, prepared_batch, prepared_together, stage_schema
 from mainstem.operators.stage.stage_manifest import StageManifests
 from mainstem.operators.stage.stage_task import BucketState, StageBatch, through_stage
 
@@ -78,6 +81,7 @@ class StagedBatches:
         os.makedirs(self.folder, exist_ok=True)
         # What the rows of a batch were divided into before it began, by stage.
         self._divided: dict[str, int] = {}
+        self._plans: StagePlans | None = None
         # The state of all stages as it is after the last batch that was finished here.
         self._last: tuple[int, dict[str, Any]] | None = None
 
@@ -86,6 +90,15 @@ class StagedBatches:
         before = (self._manifests.last() or {"stages": {}})["stages"]
         self._divided = {stage.name: self._buckets(stage, before, spark) for stage in self._stages}
         return self._divided
+
+    def bind(self, given: DataFrame, rows: DataFrame) -> str:
+        """Bind the batches of a query into the plan of a flow's rows, so that the program is not built for each of them. Why
+        that cannot be; empty if it can. `given`: what the query gives."""
+        plans = StagePlans.of(given, rows, self._stages, self._roots)
+        if isinstance(plans, str):
+            return plans
+        self._plans = plans
+        return ""
 
     def begin(self, number: int, rows: DataFrame) -> BatchOnItsWay:
         """Let the rows of a batch on their way."""
@@ -99,7 +112,7 @@ class StagedBatches:
             # Several stages take rows of the batch: it is read once.
             rows = rows.persist()
         batches = self._batches(number, before, buckets, attempt, clock)
-        return BatchOnItsWay(rows, self._stages, self._roots, clock, batches, self._shared)
+        return BatchOnItsWay(rows, self._stages, self._roots, clock, batches, self._shared, self._plans)
 
     def _before(self, number: int) -> dict[str, Any]:
         if number == 0:
@@ -177,8 +190,38 @@ class StagedBatches:
         )
 
 
+@dataclass(frozen=True)
+class StagePlans:
+    """What is before, between and behind the stages of a flow, built once: the rows of each batch are put into it."""
+
+    # What goes into a stage, by its number, prepared; none for what the query gives as the engine takes it.
+    prepared: Mapping[int, BoundPlan]
+    rows: BoundPlan
+
+    @classmethod
+    def of(cls, given: DataFrame, rows: DataFrame, stages: Sequence[Stage], roots: Sequence[Root]) -> StagePlans | str:
+        """Or why it must be built for each batch. `given`: the rows of the query, as the batches have them."""
+        frames: dict[int, DataFrame] = {}
+        for stage in stages:
+            behind = [place for place, before in enumerate(stage.inputs) if stages_in(before)]
+            if behind:
+                frames[stage.number] = prepared_together(stage, behind)
+            elif len(stage.inputs) == 1 and not is_packed(given):
+                schema = given.schema if len(roots) == 1 else stage.inputs[0].schema
+                frames[stage.number] = stage.spec.prepare(placeholder(given, _root(stage.number), schema))
+        for frame in (*frames.values(), rows):
+            if found := obstacle(frame):
+                return found
+        return cls({number: BoundPlan(frame) for number, frame in frames.items()}, BoundPlan(rows))
+
+
+def _root(number: int) -> str:
+    """The key of the placeholder for what the query gives to a stage."""
+    return f"root of {number}"
+
+
 class BatchOnItsWay:
-    """One batch of a flow on its way through its stages: what the program is given while it is built for it."""
+    """One batch of a flow on its way through its stages; what the program is given, where it is built for the batch."""
 
     def __init__(
         self,
@@ -188,7 +231,10 @@ class BatchOnItsWay:
         clock: BatchClock,
         batches: dict[str, StageBatch],
         shared: Collection[int] = (),
+        plans: StagePlans | None = None,
     ) -> None:
+        self._stages = stages
+        self._plans = plans
         self._rows = rows
         self._shared = shared
         self._kept: list[DataFrame] = []
@@ -214,7 +260,31 @@ class BatchOnItsWay:
         if name is None:
             # A stage of another flow of the program: nobody asks for what comes of its rows.
             return stage.inputs[0].sparkSession.createDataFrame([], spark_schema(stage_schema(stage.spec.engine)))
-        rows = through_stage(prepared_batch(self, stage), stage.spec, self.batches[name])
+        return self._through(stage, name, prepared_batch(self, stage))
+
+    def bound(self) -> DataFrame | None:
+        """What the flow gives for the batch; None where the program must be built for it."""
+        if self._plans is None:
+            return None
+        heads = {root.number for root in self._roots}
+        given: dict[str, DataFrame] = {}
+        for stage in self._stages:
+            plan = self._plans.prepared.get(stage.number)
+            root = self.root(stage.number) if stage.number in heads else None
+            if plan is None:
+                assert root is not None
+                rows = root
+            elif root is None:
+                rows = plan.bind(given)
+            elif len(stage.inputs) == 1:
+                rows = plan.bind({_root(stage.number): root})
+            else:
+                rows = root.unionByName(plan.bind(given))
+            given[str(stage.number)] = self._through(stage, stage.name, rows)
+        return self._plans.rows.bind(given)
+
+    def _through(self, stage: Stage, name: str, prepared: DataFrame) -> DataFrame:
+        rows = through_stage(prepared, stage.spec, self.batches[name])
         if stage.number in self._shared:
             # An engine does its work once, however many want to have what comes of it.
             rows = rows.persist()

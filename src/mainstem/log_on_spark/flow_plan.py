@@ -6,6 +6,7 @@ Spark has no public door to this; everything here goes through its logical plans
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ __all__ = [
     "operators_in",
     "optimized",
     "output_mode",
+    "plan_text",
     "row_conditions",
     "stage_uses",
     "stages_in",
@@ -42,6 +44,16 @@ STAGE_OPTION = "mainstem_stage"
 
 # Nodes under which every task of Spark has one part of the rows, in their order.
 STRAIGHT = ("Filter", "Generate", "Project", "StreamingRelationV2", "SubqueryAlias")
+
+# What differs between two plans that are the same: ids, addresses of objects, and seeds that nobody chose.
+_INCIDENTAL = (
+    (re.compile(r"#\d+L?"), "#"),
+    (re.compile(r"@[0-9a-f]{4,}"), "@"),
+    (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "an id"),
+    (re.compile(r"\b(randn?)\(-?\d+\)"), r"\1()"),
+    (re.compile(r"\bSome\(-?\d+\)"), "Some()"),
+    (re.compile(r"(Sample .*), -?\d+$", re.MULTILINE), r"\1"),
+)
 
 # Operators that keep something from one batch to the next, by the name of their node, and what a user calls them.
 STATEFUL = {
@@ -89,6 +101,14 @@ def _leaf_of(node: Any) -> int | None:
         return None
     option = node.extraOptions().get(OPTION)
     return None if option is None else int(json.loads(option)["leaf"])
+
+
+def plan_text(rows: DataFrame) -> list[str]:
+    """The nodes of a frame's plan as text, the same for every build of a program that depends on nothing else."""
+    text = rows._jdf.queryExecution().analyzed().toString()
+    for pattern, instead in _INCIDENTAL:
+        text = pattern.sub(instead, text)
+    return [line.strip(" :+-~") for line in text.splitlines()]
 
 
 def stages_in(rows: DataFrame) -> set[int]:

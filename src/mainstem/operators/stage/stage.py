@@ -8,8 +8,9 @@ bucket in one task. To the user it is a function from a DataFrame to a DataFrame
     \\____________/    \\___________________________________________________________________/
      streaming query                    run anew on every batch of it
 
-While a program is looked at, a stage gives a placeholder: a stream that is never read, found again in the plan by its
-number. For each batch the program is run once more, and then a stage gives the batch's own rows.
+While a program is built, a stage gives a placeholder: a stream that is never read, found again in the plan by its
+number. In each batch the rows that the stage gives are put in its place (see `bound_plan`). Where that cannot be, the program is
+built once more for each batch, and then a stage gives the batch's own rows.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import pyarrow as pa
 from mainstem.errors import Invalid
 from mainstem.log.record import RECORD_MARK
 from mainstem.log.watermark import WATERMARKED_RECORD
+from mainstem.log_on_spark.bound_plan import placeholder
 from mainstem.log_on_spark.build import Build, current_build
-from mainstem.log_on_spark.flow_plan import STAGE_OPTION
 from mainstem.log_on_spark.spark_types import spark_schema
 from mainstem.operators.stage.engine import Engine
 from mainstem.operators.stage.packed_rows import is_packed
@@ -152,7 +153,7 @@ def staged_together(inputs: Sequence[DataFrame], spec: StageSpec, *, name: str |
     _check_streams(stage)
     if build is not None:
         build.stages[number] = stage
-    return _placeholder(inputs[0], stage)
+    return placeholder(inputs[0], number, spark_schema(stage_schema(spec.engine)))
 
 
 def prepared_together(stage: Stage, which: Sequence[int] | None = None) -> DataFrame:
@@ -197,7 +198,7 @@ def stage_schema(engine: Engine) -> pa.Schema:
 def remembered(key: str, make: Callable[[], Any]) -> Any:
     """What was found out while the program was first looked at, for the operator that is being built now.
 
-    A program is built anew for every batch: what costs a millisecond or more to find out belongs here.
+    A program is built several times: what costs a millisecond or more to find out belongs here.
     """
     build: Build | None = current_build()
     if build is None:
@@ -206,14 +207,3 @@ def remembered(key: str, make: Callable[[], Any]) -> Any:
     if known not in build.memory:
         build.memory[known] = make()
     return build.memory[known]
-
-
-def _placeholder(rows: DataFrame, stage: Stage) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    source = rows.sparkSession.readStream.format("rate").option(STAGE_OPTION, str(stage.number)).load()
-    columns = [
-        F.lit(None).cast(at.dataType).alias(at.name, metadata=at.metadata)
-        for at in spark_schema(stage_schema(stage.spec.engine)).fields
-    ]
-    return source.select(*columns)

@@ -114,6 +114,7 @@ def _show(it: FlowFacts) -> None:
         *([("waits for", it.waits)] if it.waits else []),
         *([("transactions cut", _cut(it))] if it.transactions.torn else []),
         ("keeps", _state(last)),
+        *([("built", f"for every batch: {it.built}")] if it.built else []),
         *([("sealed files", _files(it.history))] if it.history is not None else []),
         ("checkpoint", it.checkpoint),
     ]
@@ -208,6 +209,7 @@ def _to_json(it: FlowFacts) -> dict[str, Any]:
         "waits_for": None if it.waits_for is None else dict(vars(it.waits_for)),
         "waits_for_transactions": [wait._asdict() for wait in it.transactions.waits] if it.state == "running" else [],
         "transactions_cut": it.transactions.torn,
+        "built_for_every_batch": it.built or None,
         "sealed_files_first": None if it.history is None else dict(vars(it.history)),
     }
 

@@ -73,6 +73,8 @@ class FlowFacts:
     waits_for: HolderFacts | None = None
     # The sealed files that it read before it went live; None if it read none.
     history: HistoryStanding | None = None
+    # Why its run builds the program for every batch; empty if it does not.
+    built: str = ""
     # Which transactions its run waits for, and which ones it had to cut.
     transactions: CutNote = field(default_factory=CutNote)
 
@@ -134,6 +136,7 @@ def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any
         holders=tuple(watermark_holders(stem, checkpoint)),
         waits_for=waits_for(stem, checkpoint),
         history=history_standing(checkpoint),
+        built=run.get("built", ""),
         transactions=cut_note(checkpoint),
     )
 
