@@ -1,9 +1,12 @@
 """A home that is in use is copied: what is in the copy was in the home at one moment."""
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -18,6 +21,7 @@ from mainstem.log_on_spark.batch_gate import BatchGate
 from mainstem.log_on_spark.flow_copy import FlowCopy
 from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.log_on_spark.flow_store import FlowStore
+from mainstem.log_on_spark.native_history import NativeHistory, noted_history
 
 COPIES = 3
 
@@ -252,6 +256,46 @@ def test_of_a_flow_that_runs_a_batch_that_is_only_planned_is_left_out(shop, tmp_
     assert os.listdir(f"{copied.checkpoint(1)}/offsets") == ["0"]
     assert copied.of_version(1)["ended"] == {"state": "stopped", "error": []}
     assert "ended" not in store.of_version(1)
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_copy_looks_for_sealed_files_in_itself(shop, tmp_path, compacted, runs):
+    store = FlowStore(shop.home, "totals")
+    run = store.begin(1)
+    checkpoint = store.checkpoint(1)
+    history = NativeHistory("numbers", "5f", f"{checkpoint}/history/one", ())
+    for folder in ("offsets", "sources/0", "history/one/waiting", "history/one/read"):
+        os.makedirs(f"{checkpoint}/{folder}")
+    history.note(checkpoint)
+
+    def line(home: Path, number: int) -> str:
+        path = f"file://{quote(str(home))}/flows/totals/v1/history/one/read/0-{number}.parquet"
+        return json.dumps({"path": path, "timestamp": 1, "batchId": number}, separators=(",", ":"))
+
+    lines = [line(tmp_path / "home", number) for number in range(3)]
+    for number in range(3):
+        Path(f"{checkpoint}/offsets/{number}").write_text(f'v1\n{{}}\n{{"logOffset": {number}}}')
+        Path(f"{checkpoint}/sources/0/{number}").write_text(f"v1\n{lines[number]}")
+    if compacted:
+        # Spark removes the single ones after a while.
+        for number in (0, 2):
+            os.remove(f"{checkpoint}/sources/0/{number}")
+        Path(f"{checkpoint}/sources/0/2.compact").write_text("\n".join(["v1", *lines]))
+        Path(f"{checkpoint}/sources/0/.2.compact.crc").write_text("sums")
+    with BatchGate(checkpoint, run.epoch).batch(1):
+        pass
+    planned(checkpoint, "commits", 0, 1)
+    if not runs:
+        store.end(run, "failed")
+    copy_home(shop, tmp_path / "copy of it")
+    copied = Path(FlowStore(str(tmp_path / "copy of it"), "totals").checkpoint(1))
+    noted = {path.name: path.read_text() for path in (copied / "sources/0").iterdir()}
+    # Of one that runs, a batch that is only planned is left out.
+    expected = range(2 if runs else 3)
+    assert noted == {f"{number}": f"v1\n{line(tmp_path / 'copy of it', number)}" for number in expected}
+    assert noted_history(str(copied)) == replace(history, folder=f"{copied}/history/one")
+    assert noted_history(checkpoint) == history
 
 
 def test_of_a_run_that_died_the_planned_batch_is_copied_too(shop, tmp_path):

@@ -1,18 +1,21 @@
 """What may come between a flow and the sealed files it reads first: a stop, another version of its view, compaction."""
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
+import mainstem
 from mainstem import Mainstem
 from mainstem.flows import native_catch_up
 from mainstem.flows.flow import Flow
 from mainstem.flows.flow_handle import FlowHandle
 from mainstem.flows.runner import RunningFlows
 from mainstem.log.keep_rule import Keep
+from mainstem.log_on_spark.batch_gate import BatchGate
 from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.log_on_spark.history_standing import HistoryStanding, history_standing
 from tests.spark.native_runs import checkpoint_of, history_of, run, run_plain, run_until_dead
@@ -125,3 +128,40 @@ def test_a_compacted_topic_gives_the_same_by_both_ways(stem, tmp_path, monkeypat
     run(stem, "native", files, sinks)
     run_plain(stem, files, monkeypatch, sinks)
     assert differences(stem, files, sinks)[1] == []
+
+
+def test_a_copy_made_in_the_middle_of_the_files_goes_on_by_itself(stem, spark, tmp_path, monkeypatch):
+    shop = Shop(stem, 47, partitions=2)
+    shop.fill(segments=4)
+    closed, batch = threading.Event(), BatchGate.batch
+    copying = threading.Thread(
+        target=lambda: stem.copy_to(
+            tmp_path / "copy", step=lambda what: closed.set() if what == "flow counted_native" else None
+        )
+    )
+
+    def batch_after_the_copy(gate: BatchGate, number: int) -> AbstractContextManager[None]:
+        # Spark has planned it, and nothing of it is done.
+        if number == 2:
+            copying.start()
+            assert closed.wait(SECONDS_MAX)
+        return batch(gate, number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchGate, "batch", batch_after_the_copy)
+        run(stem, "native", "", ["counted"])
+    copying.join(SECONDS_MAX)
+    run_plain(stem, "", monkeypatch, ["counted"])
+    assert differences(stem, "", ["counted"])[1] == []
+    expected = stem.view("counted_native").to_arrow()
+    # Whatever becomes of the home that was copied.
+    os.rename(f"{stem.home}/flows", f"{stem.home}/gone")
+    with mainstem.open(tmp_path / "copy", upkeep="manual", spark=spark) as copy:
+        checkpoint = checkpoint_of(copy, "counted_native")
+        assert sorted(name for name in os.listdir(f"{checkpoint}/offsets") if name.isdigit()) == ["0", "1"]
+        before = history_standing(checkpoint)
+        assert before is not None
+        assert 0 < before.rows_in < before.rows
+        run(copy, "native", "", ["counted"])
+        assert copy.view("counted_native").to_arrow() == expected
+    os.rename(f"{stem.home}/gone", f"{stem.home}/flows")

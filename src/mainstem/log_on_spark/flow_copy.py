@@ -7,17 +7,21 @@ died has planned is copied with all else, and done again in the copy, as it woul
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
+from urllib.parse import quote, unquote
 
 from mainstem.errors import Corrupt, Unavailable
 from mainstem.log.embedded.embedded_log import REAL_FILES
-from mainstem.log.embedded.files import copy_file
+from mainstem.log.embedded.files import copy_file, replace_file
 from mainstem.log_on_spark.batch_gate import BEGUN, GATE, BatchGate
+from mainstem.log_on_spark.checkpoint_offsets import file_offset
 from mainstem.log_on_spark.checkpoint_place import is_elsewhere, pointed_to
 from mainstem.log_on_spark.flow_store import FlowStore, running_in
+from mainstem.log_on_spark.native_history import noted_history
 
 __all__ = ["FlowCopy", "copy_tree"]
 
@@ -106,6 +110,7 @@ class FlowCopy:
                     with suppress(FileNotFoundError):  # a session may write no checksums, and Spark drops old entries
                         self.bytes += copy_file(REAL_FILES, f"{source}/{log}/{name}", f"{target}/{log}/{name}")
         self.bytes += copy_tree(source, target, left_out={"offsets", "commits", BEGUN})
+        _move_files(target, last)
 
 
 def copy_tree(source: str, target: str, left_out: set[str] | frozenset[str] = frozenset()) -> int:
@@ -126,6 +131,42 @@ def copy_tree(source: str, target: str, left_out: set[str] | frozenset[str] = fr
                     copied += copy_file(REAL_FILES, f"{inside}/{name}", f"{there}/{name}")
         REAL_FILES.sync_directory(there)
     return copied
+
+
+def _move_files(target: str, last: int | None) -> None:
+    """Have the copy of a flow that reads sealed files first (`native_history`) look for them in the copy.
+
+    Spark's file source notes where the files of each batch lie, also of one that is only planned; those behind the batch that
+    the copy ends with are forgotten.
+
+        sources/0/<number>            a version, then a line for each file: {"path": ..., "timestamp": ..., "batchId": 3}
+        sources/0/<number>.compact    the same of all batches so far; single ones before it may be gone
+    """
+    try:
+        history = noted_history(target)
+    except Corrupt:
+        return  # as much damaged there as it is here
+    if history is None:
+        return
+    moved = history.moved_to(target)
+    folder, reached = f"{target}/sources/0", None if last is None else file_offset(target, last)
+    noted: dict[int, list[str]] = {}
+    version = ""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    for name in names:
+        if not name.startswith("."):
+            with open(f"{folder}/{name}", encoding="utf-8") as file:
+                version, *lines = file.read().splitlines()
+            for entry in map(json.loads, lines):
+                path = f"{moved.read}/{os.path.basename(unquote(entry['path']))}"
+                line = json.dumps({**entry, "path": f"file://{quote(path)}"}, separators=(",", ":"))
+                known = noted.setdefault(entry["batchId"], [])
+                if line not in known:
+                    known.append(line)
+        os.remove(f"{folder}/{name}")
+    for number, lines in noted.items():
+        if reached is None or number <= reached:
+            replace_file(REAL_FILES, f"{folder}/{number}", "\n".join([version, *lines]).encode())
 
 
 def _on_its_way(name: str) -> bool:

@@ -19,7 +19,7 @@ import shutil
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import google_crc32c
@@ -111,16 +111,25 @@ class NativeHistory:
         """Write it down, on disk when this returns. Of two runs that do so at once, what the first one wrote counts."""
         for folder in (self.waiting, self.read, self.folder):
             REAL_FILES.sync_directory(folder)
-        body = json.dumps({"format": FORMAT, **asdict(self)}).encode() + b"\n"
         path = _path(checkpoint)
         own = f"{path}.{uuid.uuid4().hex[:12]}"
-        replace_file(REAL_FILES, own, body + json.dumps({"crc32c": google_crc32c.value(body)}).encode() + b"\n")
+        replace_file(REAL_FILES, own, self._encoded())
         with suppress(FileExistsError):
             os.link(own, path)
         os.remove(own)
         sync_file(REAL_FILES, path)
         for folder in (os.path.dirname(path), checkpoint, os.path.dirname(checkpoint)):
             REAL_FILES.sync_directory(folder)
+
+    def moved_to(self, checkpoint: str) -> NativeHistory:
+        """The same beside a copy of its checkpoint, noted there."""
+        moved = replace(self, folder=f"{checkpoint}/history/{os.path.basename(self.folder)}")
+        replace_file(REAL_FILES, _path(checkpoint), moved._encoded())
+        return moved
+
+    def _encoded(self) -> bytes:
+        body = json.dumps({"format": FORMAT, **asdict(self)}).encode() + b"\n"
+        return body + json.dumps({"crc32c": google_crc32c.value(body)}).encode() + b"\n"
 
 
 def _path(checkpoint: str) -> str:
