@@ -108,6 +108,19 @@ def test_offsets_are_where_they_are(stem: Mainstem, topics: list[Topic], tmp_pat
     assert AskedSources(stem, tmp_path / "other", mixed).batches() == [[101]]
 
 
+def test_a_source_that_begins_elsewhere_is_cut_as_ever(stem: Mainstem, topics: list[Topic], tmp_path: Path):
+    _, u = topics
+    stalled = stem.transaction()
+    write(u, stalled, 0, 100)
+    with stem.transaction() as transaction:
+        write(u, transaction, 0, 200)
+        write(u, transaction, 1, 201)
+    sources = AskedSources(stem, tmp_path / "cp", [{"topic": "t", "start": "latest"}, {"topic": "u"}])
+    assert sources.batches() == []
+    stalled.abort()
+    assert sources.batches() == [[200, 201]]
+
+
 def test_topics_of_a_pattern_begin_between_transactions(stem: Mainstem, topics: list[Topic], tmp_path: Path):
     t, u = topics
     stalled = stem.transaction()

@@ -14,6 +14,7 @@ import mainstem
 from mainstem.clock import ManualClock, as_datetime
 from mainstem.log.kafka.kafka_log import KafkaLog
 from mainstem.log.kafka.kafka_writer import TransactionalWriter
+from mainstem.log.kafka.transaction_notes import WrittenSpans
 from mainstem.log.rows import check_rows
 from mainstem.log.topic import Topic
 from mainstem.log.transaction import Transaction
@@ -48,15 +49,21 @@ def test_a_batch_that_is_cut_by_its_rows_cuts_no_transaction(stem: Mainstem, top
     assert len(batches) > 5
 
 
-def test_appends_of_a_producer_are_whole(stem: Mainstem, tmp_path: Path):
+def test_appends_and_transactions_of_a_producer_are_whole(stem: Mainstem, tmp_path: Path):
     topic = stem.create_topic("keyed", schema="n BIGINT", key="n", partitions=4)
     producer = stem.producer("p")
-    for number in range(20):
-        producer.append("keyed", [{"n": 100 * number + place} for place in range(8)])
-    batches = AskedSources(stem, tmp_path / "cp", [{"topic": "keyed", "rows_max": 30}]).batches()
-    assert parts_of(batches) == dict.fromkeys(range(20), 1)
-    assert len(batches) > 3
-    assert sum(map(len, batches)) == topic.to_arrow().num_rows
+    sources = AskedSources(stem, tmp_path / "cp", [{"topic": "keyed"}])
+    stalled = stem.transaction()
+    write(topic, stalled, 0, 100)
+    producer.append("keyed", [{"n": 200 + place} for place in range(8)])
+    with producer.transaction() as transaction:
+        transaction.append("keyed", [{"n": 300 + place} for place in range(8)])
+    # All but what is in one partition could be read.
+    assert [topic.backend.latest(number) > 0 for number in range(4)] == [False, True, True, True]
+    assert sources.batches() == []
+    stalled.commit()
+    [batch] = sources.batches()
+    assert batch == [100, *range(200, 208), *range(300, 308)]
 
 
 def test_sources_of_one_flow_agree_also_after_restarts(stem: Mainstem, topic: Topic, tmp_path: Path):
@@ -184,6 +191,19 @@ def test_what_was_written_to_a_topic_of_the_same_name_before_does_not_count(
     write(again, None, 0, 200)
     sources = AskedSources(stem, tmp_path / "cp", [{"topic": "t"}, {"topic": "u"}])
     assert sources.batches() == [[100, 200]]
+
+
+def test_records_that_brokers_have_lost_are_not_waited_for(stem: Mainstem, topic: Topic, tmp_path: Path):
+    log = stem.log
+    assert isinstance(log, KafkaLog)
+    write(topic, None, 0, 100)
+    spans = WrittenSpans()
+    spans.add(topic.backend.id, {0: (0, 1), 1: (500, 502)}, 3)
+    note = spans.note(7)
+    assert note is not None
+    log.writer.send(log.notes_topic, {0: [note]}, 0)
+    sources = AskedSources(stem, tmp_path / "cp", [{"topic": "t"}])
+    assert sources.batches() == [[100]]
 
 
 def test_notes_are_read_once_and_kept_as_long_as_records(stem: Mainstem, topic: Topic, tmp_path: Path):

@@ -21,7 +21,17 @@ from mainstem.log.transaction_spans import TransactionSpans
 from mainstem.log_on_spark.batch_cut import BatchCut, Lane
 from mainstem.log_on_spark.topic_request import TopicRequest
 
-__all__ = ["FlowCut", "FlowEnds", "Holder", "Place", "Positions", "SourceLimits", "SourcePart", "readable_ends"]
+__all__ = [
+    "FlowCut",
+    "FlowEnds",
+    "FoundEnds",
+    "Holder",
+    "Place",
+    "Positions",
+    "SourceLimits",
+    "SourcePart",
+    "readable_ends",
+]
 
 # Topic and partition -> offset.
 Positions = dict[tuple[str, int], int]
@@ -190,22 +200,22 @@ class FlowCut:
     def _limits_of(self, request: TopicRequest) -> SourceLimits:
         return _Limits(request)
 
-    def _consistent(self, parts: Mapping[int, SourcePart], limits: dict[Place, int]) -> _Found:
+    def _consistent(self, parts: Mapping[int, SourcePart], limits: dict[Place, int]) -> FoundEnds:
         starts = {place: parts[place[0]].begin(place[1:]) for place in limits}
         if starts == limits:
-            return _Found(limits)
+            return FoundEnds(limits)
         spans = self.spans(parts, starts, limits)
         if spans is None:
-            return _Found(limits)
+            return FoundEnds(limits)
         cut = TransactionCut(starts, spans)
         torn = cut.torn(limits)
         if not torn:
-            return _Found(limits)
+            return FoundEnds(limits)
         below = cut.below(limits)
         if below != starts and any(part.aligned for part in parts.values()):
             below = self._aligned_below(parts, spans, starts, limits, below)
         if 2 * _rows(starts, below) >= _rows(starts, limits):
-            return _Found(below)
+            return FoundEnds(below)
         # Limits of a few large steps may lie far apart: what is left below them may be next to nothing.
         return self._forward(parts, starts, limits, below, torn)
 
@@ -220,7 +230,7 @@ class FlowCut:
     def _forward(
         self, parts: Mapping[int, SourcePart], starts: dict[Place, int], limits: dict[Place, int], below: dict[Place, int],
         torn: list[int],
-    ) -> _Found:  # fmt: skip
+    ) -> FoundEnds:  # fmt: skip
         """The first ends behind the limits that cut no transaction, or behind some offset before them if that is too much.
 
         If there are none, those below the limits; and if nothing is there either, the limits or, for a transaction that is
@@ -232,24 +242,24 @@ class FlowCut:
         rows_max = sum(self._limits[leaf].rows_together(part) for leaf, part in parts.items())
         ahead = _Ahead(self, parts, starts, limits, stable, rows_max)
         try:
-            return _Found(ahead.above(limits))
+            return FoundEnds(ahead.above(limits))
         except (TooLarge, Unstable) as error:
             if below != starts:
-                return _Found(below)
+                return FoundEnds(below)
             large = isinstance(error, TooLarge)
         seeds = limits
         while large and _rows(starts, seeds) > len(seeds):
             seeds = {place: start + (seeds[place] - start) // 4 for place, start in starts.items()}
             with suppress(TooLarge, Unstable):
-                return _Found(ahead.above(seeds))
+                return FoundEnds(ahead.above(seeds))
         try:
-            return _Found(ahead.above(None))
+            return FoundEnds(ahead.above(None))
         except TooLarge:
-            return _Found(limits, torn=torn)
+            return FoundEnds(limits, torn=torn)
         except Unstable:
             if _rows(starts, stable) > rows_max:
-                return _Found(limits, torn=torn)
-            return _Found(starts, held=self._holders(parts, stable))
+                return FoundEnds(limits, torn=torn)
+            return FoundEnds(starts, held=self._holders(parts, stable))
 
     # What the log tells
 
@@ -345,7 +355,9 @@ def _rows(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> int:
 
 
 @dataclass(frozen=True)
-class _Found:
+class FoundEnds:
+    """The same by place."""
+
     ends: Mapping[Place, int]
     held: list[Holder] = field(default_factory=list)
     torn: list[int] = field(default_factory=list)

@@ -14,9 +14,9 @@ from mainstem.log.kafka.kafka_log import KafkaLog
 from mainstem.log.kafka.kafka_topic import KafkaTopic
 from mainstem.log.kafka.transaction_notes import TransactionNotes
 from mainstem.log.transaction_cut import Reached, TransactionCut
-from mainstem.log.transaction_spans import NO_SPANS, TransactionSpans
+from mainstem.log.transaction_spans import TransactionSpans
 from mainstem.log_on_spark.append_time_cut import appended_at, cut_lanes
-from mainstem.log_on_spark.flow_cut import FlowCut, FlowEnds, Place, Positions, SourceLimits, SourcePart
+from mainstem.log_on_spark.flow_cut import FlowCut, FlowEnds, FoundEnds, Place, Positions, SourceLimits, SourcePart
 from mainstem.log_on_spark.topic_request import TopicRequest
 
 __all__ = ["KafkaFlowCut"]
@@ -49,8 +49,12 @@ class KafkaFlowCut(FlowCut):
 
     def __init__(self, log: KafkaLog) -> None:
         super().__init__()
-        self._notes = TransactionNotes(log.clients, log.notes_topic, log.clock)
+        self._log = log
+        self._notes = self._new_notes()
         self._noted = 0
+
+    def _new_notes(self) -> TransactionNotes:
+        return TransactionNotes(self._log.clients, self._log.notes_topic, self._log.clock)
 
     @property
     def noted(self) -> int:
@@ -65,6 +69,7 @@ class KafkaFlowCut(FlowCut):
         if any(end > part.begin(lane) for part in messages.values() for lane, end in part.ends.items()):
             # After the ends: of what could be read then, all notes are there.
             self._read_notes(messages)
+            self._noted = max(self._noted, self._notes.needed_from)
         found = super().ends(messages)
         return FlowEnds(_by_row(parts, found.ends), found.held, found.torn)
 
@@ -72,8 +77,14 @@ class KafkaFlowCut(FlowCut):
         return _by_row(parts, super().beginnings({leaf: _by_message(part) for leaf, part in parts.items()}))
 
     def _begin_below(self, parts: Mapping[int, SourcePart]) -> dict[Place, int]:
-        self._read_notes(parts)
-        return super()._begin_below(parts)
+        # Only those of some sources, and from the beginning: not the ones to read on from.
+        kept, self._notes = self._notes, self._new_notes()
+        try:
+            self._read_notes(parts)
+            return super()._begin_below(parts)
+        finally:
+            self._notes.close()
+            self._notes = kept
 
     def _limits_of(self, request: TopicRequest) -> SourceLimits:
         return _AppendTimeLimits(request)
@@ -89,7 +100,14 @@ class KafkaFlowCut(FlowCut):
         growing = any(part.request.pattern for part in parts.values())
         self._notes.read(None if growing else {topic for topic, _ in starts}, starts)
         self._notes.forget(starts)
-        self._noted = max(self._noted, self._notes.needed_from)
+
+    def _consistent(self, parts: Mapping[int, SourcePart], limits: dict[Place, int]) -> FoundEnds:
+        found = super()._consistent(parts, limits)
+        starts = {place: parts[place[0]].begin(place[1:]) for place in limits}
+        if found.ends != starts or limits == starts or found.held or not self._notes.drop_lost(_written(parts)):
+            return found
+        # It would wait for records that will never come.
+        return super()._consistent(parts, limits)
 
     def _aligned_below(
         self, parts: Mapping[int, SourcePart], spans: Mapping[Place, TransactionSpans], starts: dict[Place, int],
@@ -120,10 +138,9 @@ class KafkaFlowCut(FlowCut):
         for place, lane in lanes.items():
             furthest[lane] = max(ends[place], furthest.get(lane, 0))
         found = self._notes.touching(furthest)
-        if not any(len(rows) for rows in found.values()):
+        if not any(len(spans.numbers) for spans in found.values()):
             return None
-        by_lane = {lane: TransactionSpans(rows[:, 0], rows[:, 1], rows[:, 2]) for lane, rows in found.items()}
-        return {place: by_lane.get(lane, NO_SPANS) for place, lane in lanes.items()}
+        return {place: found[lane] for place, lane in lanes.items()}
 
     def spans_across(
         self, parts: Mapping[int, SourcePart], starts: Mapping[Place, int], at: Mapping[Place, int]
@@ -153,6 +170,14 @@ def _row(part: SourcePart, place: Place, message: int) -> int:
 def _rows(part: SourcePart, at: Positions) -> Positions:
     """Offsets of messages as offsets of rows."""
     return {lane: _topic(part, lane).first_row(offset) for lane, offset in at.items()}
+
+
+def _written(parts: Mapping[int, SourcePart]) -> dict[tuple[str, int], int]:
+    """How many messages were written to each partition, decided or not."""
+    topics: list[KafkaTopic] = [topic for part in parts.values() for topic in part.topics.values()]
+    return {
+        (topic.id, number): topic.message_of(end) for topic in topics for number, end in topic.written_ends().items()
+    }
 
 
 def _by_row(parts: Mapping[int, SourcePart], found: Mapping[int, Positions]) -> dict[int, Positions]:

@@ -166,6 +166,10 @@ class KafkaTopic:
         """The offset of the first row of a message."""
         return self._reads.codec.first_row(message)
 
+    def written_ends(self) -> dict[int, int]:
+        """The end of each partition, of what is decided and what is not."""
+        return self._reads.written_ends()
+
     def open_transactions(self, partition: int) -> dict[int, int]:
         """The transaction that holds up readers of a partition, by number, with its first offset; none if none does.
 

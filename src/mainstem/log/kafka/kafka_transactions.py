@@ -171,7 +171,7 @@ class KafkaTransactions:
         if note is not None:
             said[self._notes_topic] = {0: [note]}
         if said:
-            found.writer.send_all(said, self._clock.now() // 1000)
+            found.writer.send_all(said, self._clock.now() // 1000, self._notes_topic)
 
     def _release(self, found: OpenTransaction) -> None:
         with self._guard:

@@ -173,13 +173,14 @@ class TransactionalWriter(KafkaWriter):
     def send(self, topic: str, messages: Mapping[int, Sequence[Outgoing]], milliseconds: int) -> Ranges:
         return self.send_all({topic: messages}, milliseconds)[topic]
 
-    def send_all(self, messages: Messages, milliseconds: int) -> dict[str, Ranges]:
-        """The messages of several topics, in one round."""
+    def send_all(self, messages: Messages, milliseconds: int, unread: str = "") -> dict[str, Ranges]:
+        """The messages of several topics, in one round. Nobody reads `unread` as committed: it is not waited for after a commit."""
         with self._guard:
             try:
                 found = self._send_all(messages, milliseconds)
                 for topic, offsets in found.items():
-                    self._sent.setdefault(topic, {}).update({number: end for number, (_, end) in offsets.items()})
+                    if topic != unread:
+                        self._sent.setdefault(topic, {}).update({number: end for number, (_, end) in offsets.items()})
                 return found
             except MainstemError:
                 self.usable = False

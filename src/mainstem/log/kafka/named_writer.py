@@ -173,7 +173,7 @@ class NamedWriter:
             # It has no number, and nobody can wait for it: it is decided at once.
             note = spans.note(0)
             notes = {} if note is None else {self._notes_topic: {0: [note]}}
-            writer.send_all({self._commits.topic: {0: [said]}, **notes}, at // 1000)
+            writer.send_all({self._commits.topic: {0: [said]}, **notes}, at // 1000, self._notes_topic)
         except BaseException:
             writer.abort()
             raise

@@ -27,7 +27,7 @@ from mainstem.log.kafka.kafka_clients import KafkaClients
 from mainstem.log.kafka.kafka_messages import Outgoing
 from mainstem.log.kafka.partition_fetch import PartitionFetch
 from mainstem.log.keep_rule import Keep
-from mainstem.log.steps import Int64Array
+from mainstem.log.transaction_spans import TransactionSpans
 
 if TYPE_CHECKING:
     from mainstem.log.kafka.kafka_writer import Ranges
@@ -96,15 +96,15 @@ class TransactionNotes:
         self._topic = topic
         self._fetch = PartitionFetch(clients, topic, 0, clock, isolation="read_uncommitted")
         self._lanes: dict[Lane, int] = {}
-        # Columns: note, lane, first, end.
-        self._rows = np.empty((0, 4), np.int64)
+        # Note, lane, first, end: each by itself, so that it is looked at fast.
+        self._rows = np.empty((4, 0), np.int64)
         # Up to where notes were read, and up to where they had been read the time before.
         self._position = self._before = 0
 
     @property
     def needed_from(self) -> int:
         """Notes before this one never matter again to who has passed what `forget` was told."""
-        return int(self._rows[:, 0].min(initial=self._position))
+        return int(self._rows[0].min(initial=self._position))
 
     def begin_at(self, position: int) -> None:
         """Pass over what is known not to matter, before anything is read."""
@@ -127,10 +127,10 @@ class TransactionNotes:
                 for number, (first, last) in spans.items()
                 if first >= starts.get((topic, int(number)), 0)
             ]
-            parts.append(np.array(found, np.int64).reshape(-1, 4))
+            parts.append(np.array(found, np.int64).reshape(-1, 4).T)
             position = messages[-1].offset() + 1
         # All at once: who is interrupted reads the same again.
-        self._rows = np.concatenate(parts)
+        self._rows = np.ascontiguousarray(np.concatenate(parts, axis=1))
         self._before, self._position = self._position, max(position, end)
 
     def forget(self, starts: Mapping[Lane, int]) -> None:
@@ -140,22 +140,37 @@ class TransactionNotes:
         for lane, at in starts.items():
             if lane in self._lanes:
                 limits[self._lanes[lane]] = at
-        begin = limits[self._rows[:, 1]]
-        self._rows = self._rows[np.where(begin < 0, self._rows[:, 0] >= self._before, self._rows[:, 2] >= begin)]
+        notes, lanes, firsts, _ = self._rows
+        begin = limits[lanes]
+        self._rows = self._rows[:, np.where(begin < 0, notes >= self._before, firsts >= begin)]
 
-    def touching(self, ends: Mapping[Lane, int]) -> dict[Lane, Int64Array]:
-        """Of each lane the rows (note, first, end) of all transactions that have a record before an end, in any lane."""
+    def drop_lost(self, written: Mapping[Lane, int]) -> bool:
+        """Forget what was written behind the ends of partitions, if there is any: brokers have lost it, since notes come last."""
+        limits = np.full(len(self._lanes), np.iinfo(np.int64).max)
+        for lane, end in written.items():
+            if lane in self._lanes:
+                limits[self._lanes[lane]] = end
+        there = self._rows[3] <= limits[self._rows[1]]
+        self._rows = self._rows[:, there]
+        return not there.all()
+
+    def touching(self, ends: Mapping[Lane, int]) -> dict[Lane, TransactionSpans]:
+        """Of each lane where all transactions wrote that have a record before an end, in any lane."""
         limits = np.zeros(len(self._lanes), np.int64)
         for lane, at in ends.items():
             if lane in self._lanes:
                 limits[self._lanes[lane]] = at
-        touched = np.unique(self._rows[self._rows[:, 2] < limits[self._rows[:, 1]], 0])
-        rows = self._rows[np.isin(self._rows[:, 0], touched)]
-        return {
-            lane: rows[rows[:, 1] == self._lanes[lane]][:, [0, 2, 3]]
-            for lane in ends
-            if lane in self._lanes
-        }  # fmt: skip
+        notes, lanes, firsts, lasts = self._rows
+        touched = np.unique(notes[firsts < limits[lanes]])
+        # They lie in the order of their notes.
+        places = np.searchsorted(notes, touched, side="left")
+        counts = np.searchsorted(notes, touched, side="right") - places
+        chosen = np.repeat(places - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        found = {}
+        for lane in ends:
+            own = chosen[lanes[chosen] == self._lanes.get(lane, -1)]
+            found[lane] = TransactionSpans(notes[own], firsts[own], lasts[own])
+        return found
 
     def close(self) -> None:
         self._fetch.close()
