@@ -206,6 +206,12 @@ def test_records_that_brokers_have_lost_are_not_waited_for(stem: Mainstem, topic
     assert sources.batches() == [[100]]
 
 
+def test_a_flow_that_is_told_to_begin_within_a_message_does_so(stem: Mainstem, tmp_path: Path):
+    topic = stem.create_topic("blocks", schema="n BIGINT", codec="arrow")
+    write(topic, None, 0, 10, 11, 12)
+    assert AskedSources(stem, tmp_path / "cp", [{"topic": "blocks", "start": {"0": 1}}]).batches() == [[11, 12]]
+
+
 def test_notes_are_read_once_and_kept_as_long_as_records(stem: Mainstem, topic: Topic, tmp_path: Path):
     sources = AskedSources(stem, tmp_path / "cp", [{"topic": "t"}])
     for number in range(3):

@@ -131,6 +131,10 @@ class AgreedCut:
     def _cut(self) -> FlowCut:
         return self._new_cut()
 
+    def close(self) -> None:
+        if "_cut" in self.__dict__:
+            self._cut.close()
+
     @property
     def noted(self) -> int | None:
         """What an offset is to know for `begin_at` after a restart; None if it need not know anything."""

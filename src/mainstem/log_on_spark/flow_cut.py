@@ -166,6 +166,9 @@ class FlowCut:
             by_leaf[leaf][topic, partition] = end
         return FlowEnds(by_leaf, found.held, found.torn)
 
+    def close(self) -> None:
+        """Let go of what it reads."""
+
     def beginnings(self, parts: Mapping[int, SourcePart]) -> dict[int, Positions]:
         """Where sources begin that were told to begin at their `ends`. What lies before is not read, from their `starts` on.
 

@@ -74,7 +74,14 @@ class KafkaFlowCut(FlowCut):
         return FlowEnds(_by_row(parts, found.ends), found.held, found.torn)
 
     def beginnings(self, parts: Mapping[int, SourcePart]) -> dict[int, Positions]:
-        return _by_row(parts, super().beginnings({leaf: _by_message(part) for leaf, part in parts.items()}))
+        messages = {leaf: _by_message(part) for leaf, part in parts.items()}
+        found = super().beginnings(messages)
+        rows = _by_row(parts, found)
+        for leaf, part in parts.items():
+            # One that was told to begin within a message begins there.
+            same = [lane for lane, at in messages[leaf].ends.items() if found[leaf][lane] == at]
+            rows[leaf] |= {lane: part.ends[lane] for lane in same}
+        return rows
 
     def _begin_below(self, parts: Mapping[int, SourcePart]) -> dict[Place, int]:
         # Only those of some sources, and from the beginning: not the ones to read on from.
@@ -85,6 +92,9 @@ class KafkaFlowCut(FlowCut):
         finally:
             self._notes.close()
             self._notes = kept
+
+    def close(self) -> None:
+        self._notes.close()
 
     def _limits_of(self, request: TopicRequest) -> SourceLimits:
         return _AppendTimeLimits(request)

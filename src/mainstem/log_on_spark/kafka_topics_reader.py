@@ -84,7 +84,7 @@ class KafkaTopicsReader(TopicsStreamReader):
     def _wait(self, topics: Mapping[str, Any]) -> None:
         names = list(topics)
         if self._waking is None or self._waking[0] != names:
-            self.stop()
+            self._stop_waking()
             log = self._log()
             parts: dict[str, int | range] = {
                 topic.kafka_name: range(topic.settings_seen.partitions) for topic in topics.values()
@@ -176,6 +176,10 @@ class KafkaTopicsReader(TopicsStreamReader):
 
     def stop(self) -> None:
         super().stop()
+        self._agreed.close()
+        self._stop_waking()
+
+    def _stop_waking(self) -> None:
         if self._waking is not None:
             self._waking[1].close()
             self._waking = None

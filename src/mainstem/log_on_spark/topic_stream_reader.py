@@ -342,6 +342,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(backend, readable_ends(backend))
 
     def stop(self) -> None:
+        self._agreed.close()
         if self._waking is not None:
             self._waking.close()
             self._waking = None
