@@ -145,7 +145,12 @@ def narrowed(rows: Any, *names: str) -> Any:
 
 
 ONE: dict[str, Operator] = {
-    **{name: over(kind, MANY if name == "tumbling" else COUNTED) for name, kind in KINDS.items()},
+    # Without a trigger `everything` shows nothing as long as rows may come.
+    **{
+        name: over(kind, MANY if name == "tumbling" else COUNTED)
+        for name, kind in KINDS.items()
+        if name != "everything"
+    },
     **{
         f"{name} again": over(kind, **SETTINGS[number % len(SETTINGS)])
         for number, (name, kind) in enumerate(KINDS.items())

@@ -58,8 +58,9 @@ def compare(script: Any, operators: Mapping[str, Operator], spark: Any, seed: in
     without = {name: alone(script, operator) for name, operator in operators.items()}
     found_differing = [difference(name, told, found[name]) for name, (told, _) in without.items()]
     assert [told for told in found_differing if told] == [], f"seed {seed}"
-    # A script that makes an operator show nothing compares nothing.
-    assert [name for name, told in found.items() if not any(told.steps)] == [], f"seed {seed}"
+    # A script that makes an operator show nothing compares nothing; of chains a few do.
+    silent = [name for name, told in found.items() if not any(told.steps)]
+    assert [name for name in silent if name in ONE or name in TWO] == [], f"seed {seed}"
     counts: Counter[str] = Counter()
     for _, results in without.values():
         counts.update(results.counts)
