@@ -127,7 +127,6 @@ def flipped_state(healthy: Healthy) -> Outcome:
     def state(end: End) -> dict[str, object]:
         scan = StateScan(healthy.files, FOLDER)
         scan.catch_up(end)
-        scan.close()
         return scan.state.to_json()
 
     expected = state(healthy.end)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import mainstem
+from mainstem.clock import ManualClock
 from mainstem.errors import TopicNotFound, Unavailable
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.files import RealFiles
 from mainstem.log.embedded.heads import Slots, TailSlots, create_slots, encode_tail, new_end
 from mainstem.log.embedded.kept_files import HANDLES_MAX, KeptFiles, handles_max, resource
+from mainstem.log.embedded.ledger import Ledger, create_ledger
 from mainstem.log.embedded.partition import Pending
 from mainstem.log.embedded.partition_lock import SYNC, UPKEEP, WRITE, release_lock, share_lock
+from mainstem.log.embedded.producers import Producers
+from mainstem.log.producer_state import ProducersState
 from mainstem.log.topic_settings import TopicSettings
 from tests.log.embedded.acknowledged import FOLDER, HOME, make_partition, open_partition, read_all
 from tests.log.embedded.many_partitions import run
-from tests.log.embedded.memory_files import MemoryFiles
+from tests.log.embedded.memory_files import Machine, MemoryFiles
 
 THREADS, TOPICS, APPENDS = 6, 8, 25
 
@@ -268,28 +274,61 @@ def test_a_segment_with_bytes_that_are_not_synced_stays_open(files: MemoryFiles)
     assert partition.let_go() == 1
 
 
+def test_bytes_of_an_interrupted_append_are_synced_before_their_segment_is_left(files: MemoryFiles):
+    partition = open_partition(SeenFiles(files.machine))
+    partition._publisher._refuse_if_older = refusing  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        partition.append(produced(0))
+    del partition._publisher._refuse_if_older
+    partition.roll()
+    (_, wrote), (did, synced), *_ = partition.files.used
+    assert (did, synced) == ("sync", wrote)
+
+
 def refusing(*_: object) -> None:
     raise Unavailable("no", detail="Not now.", hint="Later.")
 
 
+class SeenFiles(MemoryFiles):
+    """Notes which handles are written to with blocks, and synced."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self.used: list[tuple[str, int]] = []
+
+    def pwritev(self, handle: int, buffers: Sequence[bytes | pa.Buffer], position: int) -> None:
+        self.used.append(("write", handle))
+        super().pwritev(handle, buffers, position)
+
+    def sync(self, handle: int) -> None:
+        self.used.append(("sync", handle))
+        super().sync(handle)
+
+
 def test_the_fsync_goes_through_the_handle_that_wrote(files: MemoryFiles):
-    partition = open_partition(files)
-    used: list[tuple[str, int]] = []
+    seen = SeenFiles(files.machine)
+    partition = open_partition(seen, segment_bytes_max=1)
+    for number in range(2):
+        partition.append(produced(number))
+    # The second one begins a segment: that is written, then the block; the segment before is synced first.
+    wrote, synced, _, wrote_behind, _, _, synced_behind = [handle for _, handle in seen.used]
+    assert (synced, synced_behind) == (wrote, wrote_behind)
 
-    class Seen(MemoryFiles):
-        def pwritev(self, handle: int, buffers: object, position: int) -> None:
-            used.append(("write", handle))
-            super().pwritev(handle, buffers, position)  # type: ignore[arg-type]
 
-        def sync(self, handle: int) -> None:
-            used.append(("sync", handle))
-            super().sync(handle)
-
-    partition.close()
-    partition = open_partition(Seen(files.machine))
-    partition.append(produced(0))
-    (written, handle), (did, synced) = used
-    assert (written, did, synced) == ("write", "sync", handle)
+def test_a_ledger_goes_on_after_its_files_were_let_go(files: MemoryFiles):
+    create_ledger(files, "/ledger", ManualClock())
+    one, other = (
+        Ledger(process, "/ledger", ManualClock(), ProducersState, ProducersState.restore, title="producers")
+        for process in (files, files.process())
+    )
+    opened = [(one, "a"), (other, "b"), (one, "c"), (other, "a")]
+    for ledger, name in opened:
+        Producers(lambda ledger=ledger: ledger).open(name)
+        for process in (one, other):
+            process._files.kept.let_go_of_all()
+            assert process._files._handles == {}
+    assert one.current() == other.current()
+    assert [Producers(lambda: one).open(name)[1] for name in "abc"] == [3, 2, 2]
 
 
 @pytest.fixture

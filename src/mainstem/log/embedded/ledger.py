@@ -23,7 +23,7 @@ from mainstem.log.embedded.active_segment import segments_in
 from mainstem.log.embedded.block import ENTRIES
 from mainstem.log.embedded.file_errors import closed
 from mainstem.log.embedded.files import Files, remove_if_there
-from mainstem.log.embedded.heads import Slots, create_slots
+from mainstem.log.embedded.heads import End, Slots, create_slots
 from mainstem.log.embedded.ledger_replay import SNAPSHOT, LedgerReplay
 from mainstem.log.embedded.partition import Partition, Pending, create_partition
 from mainstem.log.state_ledger import Entry, MachineState
@@ -85,6 +85,8 @@ class Ledger(Generic[S]):
         self._restore = restore
         self._replay = self._new_replay()
         self._closed = False
+        self._advancing = False
+        self.recent = False
 
     def _new_replay(self) -> LedgerReplay[S]:
         return LedgerReplay(self._files, self.partition.folder, self._new_state, self._restore)
@@ -92,6 +94,7 @@ class Ledger(Generic[S]):
     def close(self) -> None:
         with self._guard:
             self._closed = True
+            self._close_replay()
             self.partition.close()
             self._heads.close()
 
@@ -110,12 +113,39 @@ class Ledger(Generic[S]):
         if self._closed:
             raise closed(self.partition.title)
         try:
-            self._replay.advance(self.partition.published())
+            self._advance(self.partition.published())
         except FileNotFoundError:
             # The segment we stood in was trimmed away: start at the last snapshot.
+            self._replay.close()
             self._replay = self._new_replay()
-            self._replay.advance(self.partition.published())
+            self._advance(self.partition.published())
         return self._replay.state
+
+    def _advance(self, head: End) -> None:
+        self.recent = True
+        was_open = self._replay.is_open
+        self._advancing = True
+        try:
+            self._replay.advance(head)
+        finally:
+            self._advancing = False
+        if self._replay.is_open and not was_open:
+            self._files.kept.keeps(self, 1)
+
+    def let_go(self) -> int:
+        """Close the segment that was read last, if nobody reads it now: neither another thread, nor this one."""
+        if not self._guard.acquire(blocking=False):
+            return 0
+        try:
+            return 0 if self._advancing else self._close_replay()
+        finally:
+            self._guard.release()
+
+    def _close_replay(self) -> int:
+        kept = self._replay.is_open
+        self._replay.close()
+        self._files.kept.keeps(self, 0)
+        return int(kept)
 
     def decide(self, decision: Callable[[S, int], tuple[list[Entry], T]]) -> T:
         """Append what `decision(state, now)` wants appended, durably, and only if nobody appended meanwhile.
@@ -158,8 +188,11 @@ class Ledger(Generic[S]):
         """The state as it was at that append time; a value of its own, not the live one."""
         self.current()
         replay = self._new_replay()
-        replay.advance_to_time(self.partition.published(), at)
-        return replay.state
+        try:
+            replay.advance_to_time(self.partition.published(), at)
+            return replay.state
+        finally:
+            replay.close()
 
     @contextmanager
     def still(self) -> Iterator[S]:

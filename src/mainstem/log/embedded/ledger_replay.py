@@ -31,30 +31,31 @@ class LedgerReplay(Generic[S]):
         self._restore = restore
         self._files = files
         self._folder = folder
-        # Open only while it is read.
+        # Which segment it stands in; open until it is let go.
         self._segment: ActiveSegment | None = None
         self._name: SegmentName | None = None
         self._segment_id = 0
         self._position = 0
         self._reached: End | None = None
 
-    def _close(self) -> None:
+    @property
+    def is_open(self) -> bool:
+        return self._segment is not None
+
+    def close(self) -> None:
+        """Close its segment; it is opened again where something is to be read."""
         segment, self._segment = self._segment, None
         if segment is not None:
             segment.close()
 
     def advance(self, head: End) -> None:
         """Apply everything up to the published end."""
-        if head == self._reached:
-            return
-        try:
+        if head != self._reached:
             self._advance(head)
-        finally:
-            self._close()
-        self._reached = head
+            self._reached = head
 
     def _advance(self, head: End) -> None:
-        if self._name is not None:
+        if self._segment is None and self._name is not None:
             self._segment = ActiveSegment(self._files, self._folder, self._name)
             if self._id() != self._segment_id:
                 # Another ledger of this name, made after the one that was read here was deleted.
@@ -74,12 +75,6 @@ class LedgerReplay(Generic[S]):
 
     def advance_to_time(self, head: End, at: int) -> None:
         """From nothing to the state as it was at an append time."""
-        try:
-            self._advance_to_time(head, at)
-        finally:
-            self._close()
-
-    def _advance_to_time(self, head: End, at: int) -> None:
         self._begin(head, at)
         assert self._segment is not None
         names = [name for name in self._names() if self._segment.name <= name and name.base <= head.offset]
@@ -114,7 +109,7 @@ class LedgerReplay(Generic[S]):
 
     def _enter(self, name: SegmentName) -> None:
         segment = ActiveSegment(self._files, self._folder, name)
-        self._close()
+        self.close()
         self._segment, self._name, self._position, self.offset = segment, name, PREAMBLE_BYTES, name.base
         self._segment_id = self._id()
 

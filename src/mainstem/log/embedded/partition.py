@@ -362,11 +362,15 @@ class Partition:
     # Rolling, taking over, deleting
 
     def _roll(self, tail: End) -> End:
-        """Begin a new segment at the tail. The write lock is held; nothing is synced here, so no append waits for it."""
+        """Begin a new segment at the tail. The write lock is held; it is not synced here, so no append waits for it."""
         state = PartitionState()
         if tail.flags & HAS_STATE:
             state = self.state_scan(tail).state
             state.forget_below(self.manifest_file.read().end)
+        if self._unsynced:
+            # An append was interrupted before its fsync: now, while the handle that wrote it is open.
+            self._publisher.publish(tail, self._writer_of(tail).segment)
+            self._unsynced = False
         # The last chance: nobody adds to this index any more.
         self._writer_of(tail).mend_index(tail.indexes, tail.position)
         head = self.heads.read(self.slot)

@@ -66,7 +66,11 @@ class PartitionLock(KeptFile):
         turn = self.turns[byte]
         turn.acquire()
         try:
-            if not self._files.try_lock(self.opened(), byte):
+            handle = self.handle
+            if handle < 0:
+                handle = self.opened()
+            self.recent = True
+            if not self._files.try_lock(handle, byte):
                 wait(byte)
         except BaseException:
             turn.release()

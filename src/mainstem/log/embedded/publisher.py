@@ -97,19 +97,18 @@ class Publisher:
     def _sync(self, head: End | None, end: End, segment: ActiveSegment | None) -> None:
         name = SegmentName(end.segment, end.epoch)
         try:
+            # One that is shorter was removed after a crash of others, and its name given to the one that is meant.
+            if segment is not None and (segment.name != name or segment.size() < end.position):
+                segment = None
             if head is not None and (head.segment, head.epoch) == name:
-                # One that is shorter was removed after a crash of others, and its name given to the one that is meant.
-                if segment is not None and segment.name == name and segment.size() >= end.position:
-                    self._files.sync(segment.handle)
-                else:
-                    sync_file(self._files, name.path(self._folder))
+                self._sync_last(name, segment)
                 return
             # A roll lies between: first what is older, then the new segment, then their names.
             first = head.segment if head is not None else 0
             for older in segments_in(self._files.list(self._folder)):
                 if first <= older.base < end.segment:
                     self._sync_closed(older)
-            sync_file(self._files, name.path(self._folder))
+            self._sync_last(name, segment)
             self._files.sync_directory(self._folder)
         except OSError as error:
             self._refuse_if_deleted()
@@ -117,6 +116,12 @@ class Publisher:
                 raise  # nothing was synced, and nothing failed to be
             self.fence(head)
             raise self.sync_failed(error) from error
+
+    def _sync_last(self, name: SegmentName, segment: ActiveSegment | None) -> None:
+        if segment is not None:
+            self._files.sync(segment.handle)
+        else:
+            sync_file(self._files, name.path(self._folder))
 
     def _sync_closed(self, name: SegmentName) -> None:
         try:
@@ -187,6 +192,6 @@ def deleted(title: str) -> TopicNotFound:
     """The error of who comes too late."""
     return TopicNotFound(
         f"{title} was deleted",
-        detail="Another process deleted the topic while this one had it open.",
-        hint="Create the topic again if it is needed.",
+        detail="Another process deleted it while this one had it open.",
+        hint="Create it again if it is needed.",
     )

@@ -123,7 +123,9 @@ class TopicStore:
     def is_current(self) -> bool:
         """Whether the topic of this name is still the one that was opened: it may be deleted, or made anew."""
         try:
-            self._check_heads()
+            if not self._closed:
+                # While it is open no other file gets its inode.
+                self.heads.open_again()
             return self.files.identity(self.heads_path)[0] == self._inode
         except (FileNotFoundError, TopicNotFound):
             return False
