@@ -168,7 +168,7 @@ class KafkaTopic:
 
     def written_ends(self) -> dict[int, int]:
         """The end of each partition, of what is decided and what is not."""
-        return self._reads.written_ends()
+        return self._reads.written_ends(range(self.settings_seen.partitions))
 
     def open_transactions(self, partition: int) -> dict[int, int]:
         """The transaction that holds up readers of a partition, by number, with its first offset; none if none does.
