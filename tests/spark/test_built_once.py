@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from mainstem import Flow, Mainstem
 from mainstem.errors import Invalid
+from mainstem.flows.program import Program
 from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.operators import aggregate, dedupe, enrich, join, table, top, tumbling, windowed
 from tests.spark.memory_sink import MemorySink
@@ -57,7 +58,7 @@ def windows(rows: Any) -> Any:
 
 
 def chained(stem: Mainstem) -> Any:
-    """Two stages and columns between and behind them; the first one's rows go to two places."""
+    """Two stages and columns between and behind them."""
     shown = windows(orders(stem)).withColumn("double", F.col("total") * 2)
     return windowed(shown, tumbling("3 minutes"), by="store", aggregates="sum(double) AS total").select(
         "store", (F.col("total") + 1).alias("more"), "record"
@@ -65,7 +66,8 @@ def chained(stem: Mainstem) -> Any:
 
 
 def twice(stem: Mainstem) -> Any:
-    shown = windows(orders(stem))
+    """The rows of a stage go to two places, one of them with a watermark of Spark's."""
+    shown = windows(orders(stem)).withColumn("ended", F.col("window.end")).withWatermark("ended", "1 minute")
     return shown.where("total > 10").select("store", "record").unionByName(shown.select("store", "record"))
 
 
@@ -180,7 +182,14 @@ def test_flows_that_come_and_go_are_refused(stem: Mainstem) -> None:
         stem.start(flows)
 
 
-def test_a_seed_that_nobody_chose_is_no_change(stem: Mainstem) -> None:
+def test_what_only_looks_different_in_a_plan_is_no_change(stem: Mainstem) -> None:
+    """Seeds that nobody chose, and numbers that Spark gives."""
     made(stem)
-    with stem.start(Counted(lambda stem: orders(stem).withColumn("chance", F.rand()))) as running:
-        running.wait_until_idle()
+    program = Counted(
+        lambda stem: orders(stem).withColumn("chance", F.rand()).withColumn("id", F.expr("uuid()")),
+        lambda stem: windows(orders(stem)).sample(0.5),
+        lambda stem: orders(stem).withColumn("more", F.transform(F.array("n"), lambda n: n + 1)),
+        lambda stem: stem.spark.sql("WITH some AS (SELECT * FROM {rows}) SELECT * FROM some", rows=orders(stem)),
+    )
+    Program(stem, program)
+    assert program.builds == 2

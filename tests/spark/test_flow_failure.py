@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainstem.errors import BrokerUnavailable, Fenced, FlowFailed, Unavailable
+from mainstem.errors import BrokerUnavailable, Conflict, Fenced, FlowFailed, Unavailable
 from mainstem.flows.flow_failure import flow_failed, root_cause
 
 OURS = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR]
@@ -87,3 +87,9 @@ def test_a_failure_says_where_the_next_run_resumes():
     assert failed.detail == "ValueError: no such price. The batch held orders[0] up to 9."
     assert failed.hint.endswith("the next run resumes at batch 7.")
     assert flow_failed("copy", None, "no Java").summary == 'flow "copy" stopped before its first batch'
+    refused = flow_failed(
+        "copy", 7, Conflict("the flow has changed", hint="Rebuild it."), "The batch held ...", refused=True
+    )
+    assert refused.parts() == [
+        'flow "copy" was not started', "Detail: Conflict: the flow has changed.", "Hint: Rebuild it."
+    ]  # fmt: skip

@@ -4,6 +4,7 @@ import io
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 from rich.console import Console
 
@@ -11,6 +12,8 @@ from mainstem.clock import ManualClock
 from mainstem.flows.flow_handle import FlowProgress
 from mainstem.log.lag import Lag
 from mainstem.log_on_spark.flow_cut import Holder
+from mainstem.log_on_spark.flow_run import FlowRun
+from mainstem.workbench.cli import run_standing
 from mainstem.workbench.cli.run_counts import FlowCounts
 from mainstem.workbench.cli.run_display import (
     BatchLines,
@@ -141,3 +144,16 @@ def test_a_flow_that_gives_nothing_says_what_it_waits_for(capsys):
     assert "0 out: waits for transaction 12 of process 4711, open in users, partition 0, 310 ms" in batch_line(waiting)
     assert str(Holder(-1, "users", 0, None)) == "a transaction of another program, open in users, partition 0"
     assert str(HolderFacts("users", 0, None)) == "users, partition 0, where no record has a time yet"
+
+
+def test_at_the_end_every_flow_with_stages_says_what_it_waits_for(stem, monkeypatch):
+    """Also one whose last batch gave rows, and one that had no batch in this run."""
+    holder = HolderFacts("users", 0, None)
+    monkeypatch.setattr(run_standing, "waits_for", lambda stem, checkpoint: holder)
+    standings = run_standing.RunStandings(stem, [], None)
+    run, planned = FlowRun("priced", 1), SimpleNamespace(stages=("enrich-0",))
+    for progress, running in ((FlowProgress(batch=3, rows_out=5, state_rows=2), None), (FlowProgress(), None),
+                              (FlowProgress(batch=3, rows_out=0, state_rows=2), holder)):  # fmt: skip
+        for state, expected in (("running", running), ("stopped", holder)):
+            handle = SimpleNamespace(name="priced", run=run, planned=planned, progress=progress, state=state)
+            assert standings._waits_for(handle) == expected

@@ -87,9 +87,11 @@ def _call(lines: list[str]) -> str:
     return f", called with ({said.removeprefix(CALLED_WITH)})" if said else ""
 
 
-def flow_failed(flow: str, batch: int | None, cause: BaseException | str, offsets: str = "") -> FlowFailed:
-    """The error a user sees first."""
-    where = "before its first batch" if batch is None else f"at batch {batch}"
+def flow_failed(
+    flow: str, batch: int | None, cause: BaseException | str, offsets: str = "", *, refused: bool = False
+) -> FlowFailed:
+    """The error a user sees first. `refused`: it was not started, and with this program it never will be."""
+    where = "stopped before its first batch" if batch is None else f"stopped at batch {batch}"
     found: MainstemError | BaseException | str = cause
     if isinstance(cause, BaseException) and not isinstance(cause, MainstemError):
         found = root_cause(str(cause)) if _from_spark(cause) else cause
@@ -101,10 +103,10 @@ def flow_failed(flow: str, batch: int | None, cause: BaseException | str, offset
     else:
         facts, hint = found if found.endswith(".") else f"{found}.", ""
     advice = hint or "Mend the cause, then run the program again."
-    resumes = "" if batch is None else f" Rows are safe in the topic; the next run resumes at batch {batch}."
+    resumes = "" if batch is None or refused else f" Rows are safe in the topic; the next run resumes at batch {batch}."
     error = FlowFailed(
-        f'flow "{flow}" stopped {where}',
-        detail=f"{facts} {offsets}".strip(),
+        f'flow "{flow}" {"was not started" if refused else where}',
+        detail=facts if refused else f"{facts} {offsets}".strip(),
         hint=f"{advice}{resumes}",
         flow=flow,
         batch=batch,

@@ -386,4 +386,4 @@ class RunningFlows:
         if ends:
             ranges = [f"{topic}[{number}] up to {end}" for topic, by in ends.items() for number, end in by.items()]
             offsets = f"The batch held {', '.join(ranges[:4])}{' ...' if len(ranges) > 4 else ''}."
-        return flow_failed(handle.name, batch, cause, offsets)
+        return flow_failed(handle.name, batch, cause, offsets, refused=handle.run is None)

@@ -83,6 +83,9 @@ class BoundPlan:
         children = _children(node)
         if len(children) == 1 and (key := _key(children[0])) is not None:
             return self._rows(node, plans[key])
+        if node.nodeName() == "EventTimeWatermark":
+            # Of a batch Spark leaves it out when it is written; here it was written of a stream.
+            return self._bound(children[0], plans)
         if not children:
             return node
         return node.withNewChildren(self._seq([self._bound(child, plans) for child in children]))

@@ -47,12 +47,14 @@ STRAIGHT = ("Filter", "Generate", "Project", "StreamingRelationV2", "SubqueryAli
 
 # What differs between two plans that are the same: ids, addresses of objects, and seeds that nobody chose.
 _INCIDENTAL = (
+    (re.compile(r"\blambda (\w+?)_\d+#"), r"lambda \1#"),
+    (re.compile(r"\b(CTERelationDef|CTERelationRef) \d+"), r"\1"),
     (re.compile(r"#\d+L?"), "#"),
     (re.compile(r"@[0-9a-f]{4,}"), "@"),
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "an id"),
     (re.compile(r"\b(randn?)\(-?\d+\)"), r"\1()"),
     (re.compile(r"\bSome\(-?\d+\)"), "Some()"),
-    (re.compile(r"(Sample .*), -?\d+$", re.MULTILINE), r"\1"),
+    (re.compile(r"\b(Sample [^\n]*?), -?\d{4,}"), r"\1"),
 )
 
 # Operators that keep something from one batch to the next, by the name of their node, and what a user calls them.

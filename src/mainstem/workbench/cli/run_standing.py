@@ -119,13 +119,14 @@ class RunStandings:
         )
 
     def _waits_for(self, handle: FlowHandle) -> HolderFacts | Holder | None:
-        """Time is looked up for flows whose last batch gave nothing."""
+        """Time is looked up for flows whose last batch gave nothing, and for all of them when they have ended."""
         if handle.run is None:
             return None
         checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version)
         if open_ones := cut_note(checkpoint).waits:
             return open_ones[0]
-        if not handle.planned.stages or handle.progress.rows_out or not handle.progress.state_rows:
+        quiet = handle.progress.state_rows and not handle.progress.rows_out
+        if not handle.planned.stages or not (quiet or handle.state == "stopped"):
             return None
         try:
             return waits_for(self._stem, checkpoint)
