@@ -164,7 +164,7 @@ def wrong_type(path: str, data_type: pa.DataType, given: pa.DataType) -> SchemaM
     """An Arrow column of a type whose values the topic's column does not take, whatever they are."""
     naive = kinds.is_timestamp(data_type) and kinds.is_timestamp(given)
     if naive and data_type.tz:
-        hint = "Which zone is it in? Say so before appending: pyarrow.compute.assume_timezone(column, 'UTC')."
+        hint = "Which zone is it in? Say so before appending: pyarrow.compute.assume_timezone(column, 'UTC'), or of a pandas frame frame[column].dt.tz_localize('UTC')."
     elif naive:
         hint = "The column takes times without a zone: pyarrow.compute.local_timestamp(column)."
     else:
