@@ -51,6 +51,7 @@ _INCIDENTAL = (
     (re.compile(r"\b(CTERelationDef|CTERelationRef) \d+"), r"\1"),
     (re.compile(r"#\d+L?"), "#"),
     (re.compile(r"@[0-9a-f]{4,}"), "@"),
+    (re.compile(r"(?<![0-9a-z])[0-9a-f]{32}(?![0-9a-z])"), "an id"),
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "an id"),
     (re.compile(r"\b(randn?)\(-?\d+\)"), r"\1()"),
     (re.compile(r"\bSome\(-?\d+\)"), "Some()"),
