@@ -197,7 +197,7 @@ class Change:
 CHANGES = [
     Change("windowed", "window", of_windows(), of_windows(hopping("1 minute", slide="1 minute")), "window tumbling -> hopping"),
     Change("windowed", "by", of_windows(), of_windows(by=["store", "id"]), "by store -> store, id"),
-    Change("windowed", "aggregates", of_windows(), of_windows(aggregates="max(amount) AS total"), "aggregates SUM(amount) -> MAX(amount)"),
+    Change("windowed", "aggregates", of_windows(), of_windows(aggregates="max(amount) AS total"), "aggregates sum(amount) -> max(amount)"),
     Change("windowed", "on", of_windows(), of_windows(on="sent_at"), "on at -> sent_at"),
     Change("windowed", "early", of_windows(), of_windows(early=every("1 minute")), "early none -> every 1 minute"),
     Change("windowed", "early", of_windows(early=each_row()), of_windows(early=after_rows(3)), "early each row -> after 3 rows"),
@@ -237,7 +237,7 @@ CHANGES = [
     Change("top", "by", of_top(), of_top(by=()), "by store -> none"),
     Change("top", "order", of_top(), of_top(order="amount"), "order "),
     Change("aggregate", "by", of_aggregate(), of_aggregate(by=("store", "id")), "by store -> store, id"),
-    Change("aggregate", "aggregates", of_aggregate(), of_aggregate(aggregates="count(*) AS total"), "aggregates SUM(amount) -> COUNT("),
+    Change("aggregate", "aggregates", of_aggregate(), of_aggregate(aggregates="count(*) AS total"), "aggregates sum(amount) -> count("),
     Change("distinct", "", all_distinct, lambda left: distinct(narrowed(left)), "by id, store, amount, at, sent_at -> id, store"),
     Change("process", "by", of_process(), of_process(by="id"), "by store -> id"),
     Change("process", "using", of_process(), of_process(using=Other), "using Visits -> Other"),

@@ -127,3 +127,9 @@ def kafka_errors(servers: str, topic: str = "") -> Iterator[None]:
         yield
     except KafkaException as error:
         raise translated(error, servers, topic) from error
+    except SystemError as error:
+        # The client called back while its own exception was on the way: Python says that, and what it was about.
+        cause = error.__cause__ or error.__context__
+        if not isinstance(cause, KafkaException):
+            raise
+        raise translated(cause, servers, topic) from cause

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -51,8 +52,8 @@ class KafkaWriter:
         failures: dict[str, dict[int, KafkaError]] = {topic: {} for topic in wanted}
         unplaced: dict[str, set[int]] = {topic: set() for topic in wanted}
 
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            topic, number = message.topic(), message.partition()
+        def delivered(topic: str, number: int, error: KafkaError | None, message: Message) -> None:
+            # Of a message that failed the client may not say where it was to go.
             if error is not None:
                 failures[topic].setdefault(number, error)
             elif message.offset() < 0:
@@ -64,8 +65,9 @@ class KafkaWriter:
         for topic, messages in wanted.items():
             with kafka_errors(self._clients.settings.servers, topic):
                 for number, parts in messages.items():
+                    told = partial(delivered, topic, number)
                     for part in parts:
-                        self._produce(producer, topic, number, part, milliseconds, delivered)
+                        self._produce(producer, topic, number, part, milliseconds, told)
         with kafka_errors(self._clients.settings.servers):
             left = producer.flush(self._clients.patience + GRACE_SECONDS)
         failed = next((topic for topic, found in failures.items() if found), next(iter(wanted)) if left else None)
