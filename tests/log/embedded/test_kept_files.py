@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pytest
 
 import mainstem
 from mainstem.clock import ManualClock
-from mainstem.errors import TopicNotFound, Unavailable
+from mainstem.errors import Invalid, TopicNotFound, Unavailable
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.files import RealFiles
 from mainstem.log.embedded.heads import Slots, TailSlots, create_slots, encode_tail, new_end
@@ -23,6 +24,7 @@ from mainstem.log.embedded.partition_lock import SYNC, UPKEEP, WRITE, release_lo
 from mainstem.log.embedded.producers import Producers
 from mainstem.log.producer_state import ProducersState
 from mainstem.log.topic_settings import TopicSettings
+from mainstem.stem import Mainstem
 from tests.log.embedded.acknowledged import FOLDER, HOME, make_partition, open_partition, read_all
 from tests.log.embedded.many_partitions import run
 from tests.log.embedded.memory_files import Machine, MemoryFiles
@@ -329,6 +331,96 @@ def test_a_ledger_goes_on_after_its_files_were_let_go(files: MemoryFiles):
             assert process._files._handles == {}
     assert one.current() == other.current()
     assert [Producers(lambda: one).open(name)[1] for name in "abc"] == [3, 2, 2]
+
+
+class Calls:
+    """Counts the calls of a machine, and ends a test that would never end."""
+
+    def __init__(self, machine: Machine, *, most: int, before: Callable[[str], None] = lambda name: None) -> None:
+        self.left = most
+        self._before = before
+        machine.seen = self
+
+    def __call__(self, name: str) -> None:
+        self.left -= 1
+        assert self.left >= 0, "the same files are opened again and again"
+        self._before(name)
+
+
+def test_files_that_need_each_other_are_not_let_go_in_turn(files: MemoryFiles):
+    """`heads` that was opened again is checked by the tail, which has to be opened too. All other handles are in use."""
+    create_ledger(files, "/ledger", ManualClock())
+    ledger = Ledger(files, "/ledger", ManualClock(), ProducersState, ProducersState.restore, title="producers")
+    Producers(lambda: ledger).open("a")
+    in_use = Keeping(files.kept, in_use=True)
+    files.kept.let_go_of_all()
+    files.machine.handles_max = 1
+    opened = files.counts["open"]
+    Calls(files.machine, most=100)
+    ledger.current()
+    # `heads`, the tail, the segment.
+    assert files.counts["open"] - opened <= 3
+    files.machine.seen = None
+    ledger.close()
+    assert files.kept.handles == in_use.handles
+
+
+class ReadAfterClose(MemoryFiles):
+    """A closed handle may be read from, as what is read then does not count. It must not be used for anything else."""
+
+    def pread(self, handle: int, length: int, position: int) -> bytes:
+        try:
+            return super().pread(handle, length, position)
+        except KeyError:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
+
+
+def test_everything_ends_whatever_is_let_go_between_two_calls():
+    """As if other threads opened files all the time."""
+    files = ReadAfterClose()
+    letting_go: list[str] = []
+
+    def let_go(name: str) -> None:
+        if not letting_go:
+            letting_go.append(name)
+            files.kept.let_go_of_all()
+            letting_go.clear()
+
+    Calls(files.machine, most=50_000, before=let_go)
+    with Mainstem(EmbeddedLog(HOME, files=files, clock=ManualClock())) as stem:
+        topic = stem.create_topic("t", schema="k string, n bigint", key="k", partitions=1, keep="latest per key")
+        topic.append([{"k": "a", "n": 1}])
+        producer = stem.producer("p")
+        for sequence in (1, 2, 2):
+            producer.append(topic, [{"k": "a", "n": sequence}], sequence=sequence)
+        with stem.transaction() as transaction:
+            transaction.append(topic, [{"k": "b", "n": 3}])
+        assert topic.to_arrow(columns=["n"]).column("n").to_pylist() == [1, 1, 2, 3]
+        assert (topic.seal(), topic.compact().removed) == (1, 2)
+        topic.append([{"k": "a", "n": 4}])
+        assert topic.to_arrow(columns=["n"]).column("n").to_pylist() == [2, 3, 4]
+        stem.log.upkeep.run()
+        assert stem.log.upkeep.last_error is None
+        stem.delete_topic("t")
+        with pytest.raises(TopicNotFound):
+            topic.append([{"k": "a", "n": 5}])
+    assert files.kept.handles == 0
+
+
+def test_a_file_that_is_pinned_is_not_let_go(files: MemoryFiles):
+    slots = Slots(files, f"{HOME}/heads")
+    with slots.held_open(), slots.held_open():
+        assert not files.kept.let_go_of_all()
+    with slots.held_open():
+        assert not files.kept.let_go_of_all()
+    assert files.kept.let_go_of_all()
+    with slots.held_open():
+        assert files.kept.handles == 1
+        assert not files.kept.let_go_of_all()
+    slots.close()
+    assert files.kept.handles == 0
+    with pytest.raises(Invalid, match="is closed"):
+        slots.read(0)
 
 
 @pytest.fixture

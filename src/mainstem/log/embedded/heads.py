@@ -23,7 +23,8 @@ import errno
 import os
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import google_crc32c
@@ -143,13 +144,11 @@ class Slots:
 
     def _read(self, length: int, position: int) -> bytes:
         file = self._file
-        while True:
-            # As `KeptFile.read`, and without its calls: every append comes here six times.
-            times, handle = file.times_let_go, file.handle
+        # Without a pin, and so without a lock: every append comes here six times.
+        times, handle = file.times_let_go, file.handle
+        if handle >= 0 and times == self._checked:
+            file.recent = True
             try:
-                if handle < 0 or times != self._checked:
-                    handle = self._opened()
-                file.recent = True
                 data = self._files.pread(handle, length, position)
             except OSError:
                 if times == file.times_let_go:
@@ -157,6 +156,8 @@ class Slots:
             else:
                 if times == file.times_let_go:
                     return data
+        with self.held_open():
+            return file.read(lambda handle: self._files.pread(handle, length, position))
 
     def _decoded(self, slot: int, data: bytes) -> End | None:
         seen = self._seen.get(slot)
@@ -179,11 +180,15 @@ class Slots:
     def close(self) -> None:
         self._file.close()
 
-    def open_again(self) -> None:
-        """Open the file if it was let go, and check that it is the one it was."""
-        self._opened()
+    @contextmanager
+    def held_open(self) -> Iterator[None]:
+        """Inside, the file is open and is not let go. It was checked that it is the one it was."""
+        with self._file.pinned():
+            self._opened()
+            yield
 
     def _opened(self) -> int:
+        """The handle, opened again and checked if it was let go. The caller has a turn, or has pinned the file."""
         file = self._file
         if file.handle >= 0 and self._checked == file.times_let_go:
             file.recent = True
@@ -194,16 +199,12 @@ class Slots:
             if self.check is not None:
                 self.check()
             raise
-        if self._checked != file.times_let_go:
-            self._check_again()
-            handle = file.opened()
+        times = file.times_let_go
+        if self._checked != times:
+            if self.check is not None:
+                self.check()
+            self._checked = times
         return handle
-
-    def _check_again(self) -> None:
-        times = self._file.times_let_go
-        if self.check is not None:
-            self.check()
-        self._checked = times
 
 
 class TailSlots(Slots):
@@ -221,7 +222,8 @@ class TailSlots(Slots):
     def check_there(self) -> None:
         """Raises `FileNotFoundError` if the partition of this file is not there any more."""
         self._file.check_path()
-        self._opened()
+        with self.held_open():
+            pass
 
     def _write(self, data: bytes, position: int) -> None:
         # Not let go meanwhile: the caller has a turn.

@@ -5,7 +5,8 @@ reader its segments) is a `Keeper` and says how many. When all of them together 
 have open (`ulimit -n`), those that were not used lately let go of theirs, and open them again when they are used next.
 
 Nobody is asked to let go of a handle in use: a keeper takes the locks that guard its handle, without waiting, and keeps it
-if it does not get them. So a lock on a file is never lost, and nothing is written to a handle that means another file by
+if it does not get them, or if somebody has pinned it. The bound gives way to this: where more is in use at once, more is open,
+up to the limit of the process. Whoever has opened a file uses it once before it can be closed again, so every use ends. So a lock on a file is never lost, and nothing is written to a handle that means another file by
 now. Bytes that this process has written and not synced keep their handle: an error of the disk is told to handles that were
 open when it happened.
 
@@ -20,8 +21,8 @@ import os
 import resource
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from mainstem.log.embedded.file_errors import closed
@@ -117,10 +118,11 @@ class KeptFiles:
 
 
 class KeptFile:
-    """A file that is opened again when it was let go. It is held open by whoever holds one of its `turns`.
+    """A file that is opened again when it was let go. It is held open by whoever holds one of its `turns`, or has pinned it.
 
-    Who holds none may `read`: what was read counts only if the file was not let go meanwhile, since a handle is a number and
-    may have meant another file.
+    Who does neither may use `handle` to read: what was read counts only if the file was not let go meanwhile, since a handle
+    is a number and may have meant another file. If it was, the next try has to pin it: else two files that are opened for
+    each other could be let go in turn without end.
     """
 
     def __init__(self, files: Files, path: str, *, turns: int = 1) -> None:
@@ -137,9 +139,22 @@ class KeptFile:
         files.kept.keeps(self, 1)
 
     def renew_in_child(self) -> None:
-        """A thread that had a turn does not exist in a forked child."""
+        """A thread that had a turn, or had pinned it, does not exist in a forked child."""
         self.turns = tuple(threading.Lock() for _ in range(self._count))
+        # Guards the handle while it is opened and closed, and the number of those who have pinned it.
         self._opening = threading.Lock()
+        self._pins = 0
+
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Inside, once it is opened, it is not let go. It may be closed for good."""
+        with self._opening:
+            self._pins += 1
+        try:
+            yield
+        finally:
+            with self._opening:
+                self._pins -= 1
 
     def opened(self) -> int:
         """The handle; opened again if it was let go. Raises `FileNotFoundError` if the file is not there any more."""
@@ -162,17 +177,17 @@ class KeptFile:
             return self.handle
 
     def read(self, use: Callable[[int], T]) -> T:
-        """What `use` gives for the handle, without a turn; asked again if the file was let go meanwhile."""
-        while True:
-            times = self.times_let_go
+        """What `use` gives for the handle, without a turn."""
+        with self.pinned():
             try:
                 found = use(self.opened())
             except OSError:
-                if times == self.times_let_go:
+                if not self.closed:
                     raise
             else:
-                if times == self.times_let_go:
+                if not self.closed:
                     return found
+        raise closed(f'"{self.path}"')
 
     def check_path(self) -> None:
         """Raises `FileNotFoundError` unless this file is at its path."""
@@ -185,7 +200,7 @@ class KeptFile:
                 if not turn.acquire(blocking=False):
                     return 0
                 taken.callback(turn.release)
-            return self._close()
+            return 0 if self._pins else self._close()
 
     def close(self) -> None:
         """For good. Who holds a turn is waited for by the caller."""

@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from itertools import count as counter
 from random import randrange
@@ -123,10 +123,9 @@ class TopicStore:
     def is_current(self) -> bool:
         """Whether the topic of this name is still the one that was opened: it may be deleted, or made anew."""
         try:
-            if not self._closed:
-                # While it is open no other file gets its inode.
-                self.heads.open_again()
-            return self.files.identity(self.heads_path)[0] == self._inode
+            # While it is open no other file gets its inode.
+            with nullcontext() if self._closed else self.heads.held_open():
+                return self.files.identity(self.heads_path)[0] == self._inode
         except (FileNotFoundError, TopicNotFound):
             return False
 
