@@ -95,6 +95,37 @@ def test_a_close_that_waits_for_nobody_would_be_caught(tmp_path: Path, repositor
     assert b"it was not noticed" not in done.stderr
 
 
+def after_the_main_thread(home: str) -> None:
+    """Uses a home on a thread that outlives the main thread. Python has ended all pools of threads by then."""
+    stem = mainstem.open(home, upkeep="manual")
+    topic = stem.create_topic("t", schema="k bigint, n bigint", key="k", partitions=4)
+    rows = [{"k": key, "n": key} for key in range(20)]
+    # With this the log has begun its pool.
+    topic.append(rows)
+
+    def late() -> None:
+        threading.main_thread().join()
+        partitions = len(topic.append(rows).offsets)
+        stem.producer("p").append(topic, rows, sequence=1)
+        with stem.transaction() as transaction:
+            transaction.append(topic, rows)
+        sealed = topic.seal()
+        counted = stem.query("select count(*) as rows from t").column("rows").to_pylist()
+        stem.close()
+        print(partitions, sealed, counted)
+
+    threading.Thread(target=late).start()
+
+
+def test_a_thread_that_outlives_the_main_thread_appends_and_asks(tmp_path: Path, repository: Path) -> None:
+    asked = f"from {__name__} import after_the_main_thread as do; do({str(tmp_path / 'home')!r})"
+    known = {**os.environ, "PYTHONPATH": f"{repository}/src:{repository}"}
+    done = subprocess.run(
+        [sys.executable, "-c", asked], env=known, cwd=repository, capture_output=True, text=True, timeout=600
+    )
+    assert (done.stdout, done.stderr) == ("4 4 [80]\n", "")
+
+
 def test_who_holds_a_lock_may_share_another_while_the_first_is_given_back(tmp_path: Path) -> None:
     files = RealFiles()
     for name in ("one", "other"):

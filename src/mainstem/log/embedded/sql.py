@@ -17,6 +17,7 @@ import pyarrow as pa
 from mainstem.errors import FellOff, Invalid, TopicNotFound, Unavailable, did_you_mean
 from mainstem.log.embedded.partition_reader import Visible
 from mainstem.log.embedded.sealed_check import check_once, was_checked
+from mainstem.log.embedded.topic_store import TopicStore, pool_was_shut_down
 from mainstem.log.log import Log
 from mainstem.log.query_limits import QueryLimits
 from mainstem.log.readable_values import unreadable_value
@@ -28,7 +29,6 @@ from mainstem.log.topic_settings import TopicSettings
 
 if TYPE_CHECKING:
     from mainstem.log.embedded.embedded_log import EmbeddedLog
-    from mainstem.log.embedded.topic_store import TopicStore
 
 # A sealed file may be compacted away or dropped between the look and the read; then the question is asked again.
 TRIES = 5
@@ -152,9 +152,15 @@ def _check(store: TopicStore, checks: list[tuple[str, int, int, tuple[int, int]]
     fresh = [check for check in checks if not was_checked(store.files, check[0], check[2])]
     if not fresh:
         return
-    with ThreadPoolExecutor(2) as pool:
-        for _ in pool.map(lambda check: check_once(store.files, *check), fresh):
-            pass
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            for _ in pool.map(lambda check: check_once(store.files, *check), fresh):
+                pass
+    except RuntimeError as error:
+        if not pool_was_shut_down(error):
+            raise
+        for check in fresh:
+            check_once(store.files, *check)
 
 
 def _first_line(error: Exception) -> str:

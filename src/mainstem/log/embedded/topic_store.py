@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, wait
+from concurrent.futures import Executor, Future, wait
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from itertools import count as counter
@@ -252,12 +252,22 @@ class TopicStore:
             return
         # Each partition has its own file, so their fsyncs run at the same time.
         (first, mine), *others = blocks.items()
-        waiting = [(number, self._executor().submit(self.partitions[number].append, it)) for number, it in others]
+        own = {first: mine}
+        waiting: list[tuple[int, Future[None]]] = []
+        for number, pending in others:
+            try:
+                waiting.append((number, self._executor().submit(self.partitions[number].append, pending)))
+            except RuntimeError as error:
+                if not pool_was_shut_down(error):
+                    raise
+                own[number] = pending
         errors: dict[int, BaseException] = {}
         try:
-            self.partitions[first].append(mine)
-        except Exception as error:  # noqa: BLE001 - told together with the others
-            errors[first] = error
+            for number, pending in own.items():
+                try:
+                    self.partitions[number].append(pending)
+                except Exception as error:  # noqa: BLE001 - told together with the others
+                    errors[number] = error
         except BaseException:
             # Interrupted: none of it is to land after what its owner does next.
             wait([future for _, future in waiting])
@@ -289,6 +299,14 @@ class TopicStore:
         )  # fmt: skip
         incomplete.__cause__ = first
         return incomplete
+
+
+def pool_was_shut_down(error: RuntimeError) -> bool:
+    """Whether a pool of threads has refused work, and not begun it, because it was shut down.
+
+    Python does that once the main thread has ended, though other threads may go on: then they do the work themselves.
+    """
+    return "cannot schedule new futures" in str(error)
 
 
 def _or_damage(look: Callable[[T], Visible], at: T) -> Visible | Corrupt:
