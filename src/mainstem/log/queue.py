@@ -177,22 +177,20 @@ class Queue:
                 self._begun = {}
             cursors = self._cursors(state)
             self._check_positions(cursors)
-            since = self._read_since(state, cursors)
-            entries, taking = take(
-                state,
-                now,
-                self._scan,
-                cursors=cursors,
-                count=count,
-                holder=holder,
-                alive=self._processes.alive,
-            )
-            hint = 'Begin again, without what was made of the messages so far: queue.rewind("earliest").'
-            for partition, cursor in cursors.items():
-                # After the records were read, and before they are given out.
-                check_deletions(
-                    self._reads, partition, cursor, since[partition], reader=f'queue "{self.name}"', hint=hint
+            while True:
+                since = self._read_since(state, cursors)
+                entries, taking = take(
+                    state,
+                    now,
+                    self._scan,
+                    cursors=cursors,
+                    count=count,
+                    holder=holder,
+                    alive=self._processes.alive,
                 )
+                # After the records were read, and before they are given out.
+                if self._check_deletions(state, cursors, since):
+                    break
             return _noted(entries, state, since), taking
 
         try:
@@ -223,8 +221,8 @@ class Queue:
         how far it is compacted. Before records are read."""
         found = {}
         for partition, cursor in cursors.items():
-            since = state.cleaned.get(partition, 0 if partition in state.cursors else UNREAD)
-            if since == UNREAD:
+            since = state.cleaned.get(partition, 0)
+            if _unread(state, partition):
                 begun = self._begun.get(partition)
                 if begun is None or begun[0] != cursor:
                     # What was read ahead before counts as not read.
@@ -234,6 +232,22 @@ class Queue:
                 since = begun[1]
             found[partition] = since
         return found
+
+    def _check_deletions(self, state: QueueState, cursors: Mapping[int, int], since: Mapping[int, int]) -> bool:
+        """Raise `MissedDeletions` where messages were taken. Elsewhere the queue begins anew: False says to read again."""
+        hint = 'Begin again, without what was made of the messages so far: queue.rewind("earliest").'
+        whole = True
+        for partition, cursor in cursors.items():
+            try:
+                check_deletions(
+                    self._reads, partition, cursor, since[partition], reader=f'queue "{self.name}"', hint=hint
+                )
+            except MissedDeletions:
+                if not _unread(state, partition):
+                    raise
+                del self._begun[partition]
+                whole = False
+        return whole
 
     def _check_positions(self, cursors: Mapping[int, int]) -> None:
         """Raise `BeyondEnd` if the topic was set back behind a cursor. Once: it is never set back while it is open."""
@@ -399,6 +413,11 @@ class Queue:
                 queue=self.name,
             )
         return state
+
+
+def _unread(state: QueueState, partition: int) -> bool:
+    """Whether no message of a partition was taken since the queue began there."""
+    return state.cleaned.get(partition, 0 if partition in state.cursors else UNREAD) == UNREAD
 
 
 def _noted(entries: list[Entry], state: QueueState, since: Mapping[int, int]) -> list[Entry]:

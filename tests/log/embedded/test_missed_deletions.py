@@ -197,6 +197,30 @@ def test_a_queue_that_is_away_too_long_is_refused_and_may_begin_again(topic: Top
     assert taken(topic.queue("emails")) == []
 
 
+@pytest.mark.parametrize("taken_before", [True, False])
+def test_every_user_of_a_queue_begins_again_where_one_of_them_rewound_it(
+    topic: Topic, clock: ManualClock, taken_before: bool
+) -> None:
+    """Also one that has seen the queue begin at the same offset before."""
+    rewinding, other = topic.queue("emails"), topic.queue("emails")
+    assert rewinding.take() == other.take() == []
+    topic.append([{"k": "a", "n": 1}])
+    if taken_before:
+        assert taken(rewinding) == ["a"]
+    topic.append([{"k": "b", "n": 1}])
+    sealed(topic)
+    delete(topic, "a")
+    topic.append([{"k": "c", "n": 1}])
+    drop_tombstones(topic, clock)
+    if taken_before:
+        for queue in (rewinding, other):
+            with pytest.raises(MissedDeletions):
+                queue.take()
+    for queue in (rewinding, other):
+        rewinding.rewind("earliest")
+        assert taken(queue) == ["b", "c"]
+
+
 def test_a_queue_that_keeps_up_goes_on(topic: Topic, clock: ManualClock) -> None:
     queue = topic.queue("emails")
     for number in range(4):
