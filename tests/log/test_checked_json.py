@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainstem.errors import Corrupt, NewerFormat
+from mainstem.errors import Corrupt, CorruptHome, NewerFormat
 from mainstem.log.checked_json import decode_checked, encode_checked
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.topic_settings import TopicSettings
@@ -158,6 +158,24 @@ def test_a_flipped_bit_of_a_small_file_is_noticed(
     assert len(named) * every > 6 * len(data)
     path.write_bytes(data)
     assert read() == sound
+
+
+def test_the_file_of_another_topic_or_batch_is_noticed(tmp_path: Path) -> None:
+    path, read = topic_json(tmp_path)
+    log = EmbeddedLog(tmp_path)
+    log.create_topic(TopicSettings.of("refunds", schema="id STRING", partitions=2))
+    log.close()
+    path.write_bytes((tmp_path / "topics/refunds/topic.json").read_bytes())
+    with pytest.raises(CorruptHome, match='settings of topic "orders" cannot be read') as raised:
+        read()
+    assert raised.value.path == str(path)
+    assert 'the file of topic "refunds"' in raised.value.detail
+    path, read = stages_json(tmp_path)
+    StageManifests(str(tmp_path)).write(1, {"stages": {}})
+    path.write_bytes((tmp_path / "stages/1.json").read_bytes())
+    with pytest.raises(CorruptHome) as raised:
+        read()
+    assert raised.value.path == str(path)
 
 
 @pytest.mark.parametrize("file", [topic_json, mainstem_json, flow_json, sink_json, view_json, stages_json])

@@ -173,6 +173,25 @@ def test_a_damaged_topic_is_listed_with_its_damage(damaged, capsys, what):
     assert run(["topic", "describe", "orders", "--home", str(home)]) == int(what == "topic.json")
 
 
+# The second is read from the buffers of the first two, if nobody looks whether they fit.
+@pytest.mark.parametrize("schema", ["k STRING, n STRING", "n BIGINT, k STRING", "k BIGINT, n BIGINT"])
+def test_settings_with_other_columns_than_the_records_are_named(tmp_path, schema):
+    homes = {"k STRING, n BIGINT": tmp_path / "home", schema: tmp_path / "other"}
+    for columns, home in homes.items():
+        with mainstem.open(home, upkeep="manual") as stem:
+            stem.create_topic("orders", schema=columns)
+    with mainstem.open(tmp_path / "home", upkeep="manual") as stem:
+        stem.topic("orders").append([{"k": "abc", "n": 1 << 60}, {"k": "x", "n": 3}])
+    path = file_of(tmp_path / "home", "topic.json")
+    shutil.copy(file_of(tmp_path / "other", "topic.json"), path)
+    with mainstem.open(tmp_path / "home", upkeep="manual") as stem:
+        orders = stem.topic("orders")
+        for use in (orders.to_arrow, lambda: stem.query("SELECT n FROM orders"), orders.seal):
+            with pytest.raises(CorruptHome, match="does not have the columns of the records") as raised:
+                use()
+            assert raised.value.path == str(path)
+
+
 def test_a_closed_segment_that_was_cut_where_a_block_ends_is_not_passed_over(damaged):
     home = damaged("closed", "short")
     path = file_of(home, "closed")

@@ -46,8 +46,7 @@ class GatheredRows:
     def add(self, block: Block, first: int, last: int) -> None:
         header = block.header
         direct = self._whole and not header.flags and header.schema_version == self._schemas.version
-        stored = self._marked if direct else self._schemas.stored(header.schema_version, header.flags)
-        batch = pa.ipc.read_record_batch(block.payload, stored)
+        batch = self._schemas.rows(block, self._marked if direct else None)
         if last - first < header.count:
             batch = batch.slice(first - header.base_offset, last - first)
         headers = change = None
@@ -55,7 +54,7 @@ class GatheredRows:
             columns = batch.columns
             headers = columns.pop() if header.flags & HAS_HEADERS else None
             change = columns.pop() if header.flags & HAS_CHANGE else None
-            rows = fit(pa.RecordBatch.from_arrays(columns, names=stored.names[: len(columns)]), self._plain)
+            rows = fit(pa.RecordBatch.from_arrays(columns, names=batch.schema.names[: len(columns)]), self._plain)
             batch = pa.RecordBatch.from_arrays(rows.columns, schema=self._marked)
         self._headers.append(headers)
         self._changes.append(change)

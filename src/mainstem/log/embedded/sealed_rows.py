@@ -42,14 +42,16 @@ class SealedRows:
     def add(self, block: Block) -> Iterator[pa.RecordBatch]:
         """Take a block's rows; gives a batch when there is enough for one."""
         header = block.header
-        stored = self._schemas.stored(header.schema_version, header.flags)
-        columns = pa.ipc.read_record_batch(block.payload, stored).columns
+        stored = self._schemas.rows(block)
+        columns = stored.columns
         self._headers.append(columns.pop() if header.flags & HAS_HEADERS else None)
         change = columns.pop() if header.flags & HAS_CHANGE else None
         self._changes.append(change)
         if change is not None:
             self.tombstones += pc.sum(pc.equal(change, "delete")).as_py() or 0
-        self._batches.append(fit(pa.RecordBatch.from_arrays(columns, names=stored.names[: len(columns)]), self._plain))
+        self._batches.append(
+            fit(pa.RecordBatch.from_arrays(columns, names=stored.schema.names[: len(columns)]), self._plain)
+        )
         self._blocks.append(
             (header.base_offset, header.count, header.appended_at, header.observed_up_to, header.stated_watermark)
         )

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from mainstem.log.embedded.block_checksums import BlockChecksums
 from mainstem.log.embedded.files import Files, remove_if_there
 from mainstem.log.embedded.sealed_check import BLOCKS, check_ranges, corrupt_segment, span_of
-from mainstem.log.embedded.topic_schemas import Reading, TopicSchemas
+from mainstem.log.embedded.topic_schemas import UNREADABLE, Reading, TopicSchemas
 from mainstem.log.record import RECORD
 from mainstem.log.schema_evolution import fit
 from mainstem.log.transaction_spans import NO_SPANS, TransactionSpans
@@ -182,7 +182,10 @@ def read_shown(
             resume = record.field("offset")[-1].as_py() + 1
             if reading.delay is not None:
                 record = watermarked(record, reading.delay)
-            rows = fit(batch.select(batch.schema.names[:-1]), plain) if plain.names else batch.select([])
+            try:
+                rows = fit(batch.select(batch.schema.names[:-1]), plain) if plain.names else batch.select([])
+            except UNREADABLE as error:
+                raise schemas.other_columns(record.field("offset")[0].as_py(), error) from error
             yield resume, pa.RecordBatch.from_arrays([*rows.columns, record], schema=shown)
 
 

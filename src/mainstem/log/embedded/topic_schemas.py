@@ -7,9 +7,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from mainstem.log.embedded.block import HAS_CHANGE, HAS_HEADERS
+from mainstem.errors import CorruptHome, summary_of
+from mainstem.log.embedded.block import HAS_CHANGE, HAS_HEADERS, Block
 from mainstem.log.record import CHANGE, HEADERS, RECORD, record_schema
 from mainstem.log.watermark import WATERMARKED_RECORD
+
+# What Arrow raises where rows are read with columns that they do not have; a version that is not known is a `LookupError`.
+UNREADABLE = (pa.ArrowException, LookupError, ValueError, OSError)
 
 
 class Reading(NamedTuple):
@@ -21,9 +25,10 @@ class Reading(NamedTuple):
 
 
 class TopicSchemas:
-    """The schemas of one topic by version. Immutable."""
+    """The schemas of one topic by version, as the file at `path` names them. Immutable."""
 
-    def __init__(self, by_version: Mapping[int, pa.Schema], event_time: str | None) -> None:
+    def __init__(self, by_version: Mapping[int, pa.Schema], event_time: str | None, path: str = "") -> None:
+        self.path = path
         self.by_version = by_version
         self.version = max(by_version)
         self.current = by_version[self.version]
@@ -41,6 +46,27 @@ class TopicSchemas:
                 fields.append(pa.field("record.headers", HEADERS))
             known = self._stored[version, flags] = pa.schema(fields)
         return known
+
+    def rows(self, block: Block, schema: pa.Schema | None = None) -> pa.RecordBatch:
+        """The rows of a block, read as `schema` or as what it holds; `CorruptHome` if it was written with other columns."""
+        header = block.header
+        try:
+            stored = self.stored(header.schema_version, header.flags) if schema is None else schema
+            batch = pa.ipc.read_record_batch(block.payload, stored)
+            # Read as other types, a value could lie outside of its buffer.
+            batch.validate()
+        except UNREADABLE as error:
+            raise self.other_columns(header.base_offset, error) from error
+        return batch
+
+    def other_columns(self, offset: int, error: Exception) -> CorruptHome:
+        """The error of a record whose checksum fits, and that does not have the columns that the topic's settings name."""
+        return CorruptHome(
+            f'"{self.path}" does not have the columns of the records',
+            detail=f"The record of offset {offset} was written with others: {summary_of(error)}.",
+            hint="Nothing was changed. Restore the file from a copy.",
+            path=self.path,
+        )
 
     def shown(self, reading: Reading) -> tuple[pa.Schema, pa.Schema]:
         """The asked columns as they are shown, without and with `record`."""

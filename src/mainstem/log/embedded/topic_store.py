@@ -155,6 +155,8 @@ class TopicStore:
             data = read_file(self.files, self._settings_path)
             content = decode_checked(data, since=2, known=FORMAT, version="version")
             settings = TopicSettings.from_json(content, known=FORMAT)
+            if settings.name != self.name:
+                raise ValueError(f'it is the file of topic "{settings.name}"')
             # One that was made before there were ids goes without.
             self.id = str(content.get("id", ""))
         except (ValueError, LookupError, TypeError, AttributeError, CorruptHome) as error:
@@ -163,7 +165,7 @@ class TopicStore:
             raise self._damaged_settings(error) from error
         self._settings = settings
         by_version = {version: settings.schema_of(version) for version in range(1, settings.schema_version + 1)}
-        self.schemas = TopicSchemas(by_version, settings.event_time)
+        self.schemas = TopicSchemas(by_version, settings.event_time, self._settings_path)
         for number in range(len(self.partitions), settings.partitions):
             partition = Partition(
                 self.files, f"{self.folder}/{number}", self.heads, number, self.clock,

@@ -43,6 +43,8 @@ class StageManifests:
         try:
             with open(path, "rb") as file:
                 content = decode_checked(file.read(), since=2, known=FORMAT)
+            if content.get("batch", batch) != batch:
+                raise ValueError(f"it is the file of batch {content['batch']}")
         except (FileNotFoundError, ValueError) as error:
             raise CorruptHome(
                 f"the state of a flow after batch {batch} is not there",
