@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,41 @@ def test_a_damaged_topic_is_listed_with_its_damage(damaged, capsys, what):
     assert "damage" in listed
     assert run(["topic", "list", "--json", "--home", str(home)]) == 0
     assert run(["topic", "describe", "orders", "--home", str(home)]) == int(what == "topic.json")
+
+
+@pytest.mark.parametrize("records", [0, 2])
+@pytest.mark.parametrize("transaction", [False, True])
+def test_a_partition_whose_only_segment_is_missing_is_named_by_everyone(tmp_path, transaction, records):
+    home = tmp_path / "home"
+    rows = [{"n": number} for number in range(records)]
+    with mainstem.open(home, upkeep="manual") as stem:
+        orders = stem.create_topic("orders", schema="n BIGINT", partitions=2)
+        orders.append([{"n": 9}], partition=1)
+        if transaction and records:
+            with stem.transaction() as change:
+                # In turns: one to each partition.
+                for row in rows:
+                    change.append(orders, [row])
+        elif records:
+            orders.append(rows, partition=0)
+    [path] = (home / "topics/orders/0").glob("*.blocks")
+    path.unlink()
+    with mainstem.open(home, upkeep="manual") as stem:
+        orders = stem.topic("orders")
+        assert [problem.file for problem in orders.verify().problems] == [str(path)]
+        report = stem.copy_to(tmp_path / "copy")
+        assert [problem.file for problem in report.problems] == [str(path).replace("home", "copy")]
+        queue = orders.queue("packing")
+        at = datetime(2020, 1, 1, tzinfo=UTC)
+        uses = [lambda: orders.append([{"n": 1}], partition=0), orders.seal]
+        if records:
+            uses += [orders.to_arrow, lambda: stem.query("SELECT n FROM orders"), lambda: orders.to_arrow(start=at)]
+            uses += [lambda: queue.take(9), queue.lag]
+        for use in uses:
+            with pytest.raises(CorruptBlock) as raised:
+                use()
+            assert raised.value.path == str(path)
+    assert run(["home", "verify", "--home", str(home)]) == 1
 
 
 # The second is read from the buffers of the first two, if nobody looks whether they fit.

@@ -225,6 +225,15 @@ class ActiveSegment:
 
 def missing_records(title: str, path: str, first: int, behind: int) -> CorruptBlock:
     """The error of records up to `behind` that no file has: `path` was removed, or cut where a block ends."""
+    if behind <= first:
+        return CorruptBlock(
+            f'segment "{path}" is missing',
+            detail=f"It has no records, and {title} goes on in it: the file was removed.",
+            hint="Nothing was changed. Restore the file from a copy.",
+            path=path,
+            position=0,
+            first_offset=first,
+        )
     return CorruptBlock(
         f"records {first} to {behind - 1} of {title} are missing",
         detail=f'They are neither sealed nor in a segment of blocks: a file was removed or cut. Place: "{path}".',

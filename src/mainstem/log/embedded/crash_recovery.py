@@ -132,15 +132,18 @@ class _Recovery:
 
     def run(self) -> End | None:
         """The end, or None when a segment was removed and all must be looked at again."""
+        published = self._published
         if not self._names:
+            path = self._folder
+            if published is not None:
+                path = SegmentName(published.segment, published.epoch).path(path)
             raise CorruptBlock(
                 f'partition "{self._folder}" has no segment to append to',
                 detail="Every partition has one from its first moment, so it was removed.",
                 hint="Restore the directory from a copy.",
-                path=self._folder,
+                path=path,
                 position=0,
             )
-        published = self._published
         # What is before the published segment is whole: it was synced before anything after it was published.
         first = 0
         if published is not None:

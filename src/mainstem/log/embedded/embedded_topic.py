@@ -323,7 +323,7 @@ class EmbeddedTopic:
         spans = [(entry.base, entry.end, entry.bytes) for entry in manifest.segments]
         names = [name for name in segments_in(store.files.list(folder)) if name.base >= manifest.end]
         head = store.partitions[partition].published()
-        for name, after in zip(names, [*names[1:], None], strict=True):
+        for name, after in zip(names, [*names[1:], None], strict=False):
             size = head.position if name == (head.segment, head.epoch) else _size(store, name.path(folder))
             spans.append((name.base, after.base if after else head.offset, size))
         return sum(

@@ -33,7 +33,7 @@ def write_again(files: Files, folder: str, head: End | None, end: End) -> None:
     names = [name for name in counted if first <= name.base <= end.segment]
     stretches: list[_Stretch] = []
     synced = 0
-    for name, following in zip(names, [*names[1:], None], strict=True):
+    for name, following in zip(names, [*names[1:], None], strict=False):
         segment = ActiveSegment(files, folder, name)
         try:
             synced = max(synced, _blocks(segment, following, head, end, stretches))

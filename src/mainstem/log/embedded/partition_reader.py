@@ -8,10 +8,12 @@ replaced or removed under a reader is looked for again.
 from __future__ import annotations
 
 import bisect
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from errno import ENOENT
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -163,10 +165,7 @@ class PartitionReader:
         All of what each of them wrote here, if it was whole when the caller took `end`. Of segments that were sealed by a
         version that did not note them nothing is known.
         """
-        for _ in range(TRIES):
-            with suppress(FileNotFoundError):  # compacted or dropped since the manifest was read
-                return self._transaction_spans(start, end, numbers)
-        return self._transaction_spans(start, end, numbers)
+        return self._look(lambda: self._transaction_spans(start, end, numbers))
 
     def _transaction_spans(self, start: int, end: int, numbers: tuple[int, int]) -> TransactionSpans:
         # The state before the manifest: what is sealed between the two is in both.
@@ -188,10 +187,7 @@ class PartitionReader:
 
         -1 and `NEVER` where there is none. Of sealed files only the one is opened in which the offset lies.
         """
-        for _ in range(TRIES):
-            with suppress(FileNotFoundError):  # compacted or dropped since the manifest was read
-                return self._numbers_around(offset)
-        return self._numbers_around(offset)
+        return self._look(lambda: self._numbers_around(offset))
 
     def _numbers_around(self, offset: int) -> tuple[int, int]:
         before, behind = -1, NEVER
@@ -227,17 +223,28 @@ class PartitionReader:
         return self._with_state(lambda state, _: {number: it.first_offset for number, it in state.open.items()})
 
     def _with_state(self, look: Callable[[PartitionState, End], T]) -> T:
-        for _ in range(TRIES):
+        def caught_up() -> T:
             head = self.partition.published()
             with self._guard:
-                try:
-                    if self._scan is None:
-                        self._scan = StateScan(self.files, self._folder)
-                    self._scan.catch_up(head)
-                except FileNotFoundError:
-                    continue  # rolled and sealed since we looked
+                if self._scan is None:
+                    self._scan = StateScan(self.files, self._folder)
+                self._scan.catch_up(head)
                 return look(self._scan.state, head)
-        raise FileNotFoundError(self._folder)
+
+        return self._look(caught_up)
+
+    def _look(self, look: Callable[[], T]) -> T:
+        """Look again where a file was sealed, compacted or dropped meanwhile; one that is missing then is damage."""
+        for _ in range(TRIES - 1):
+            with suppress(FileNotFoundError):
+                return look()
+        try:
+            return look()
+        except FileNotFoundError as error:
+            head, manifest = self.partition.published(), self.partition.manifest_file.read()
+            named = os.path.basename(str(error.filename or ""))
+            sealed = next((entry.base for entry in manifest.segments if entry.file == named), None)
+            raise self._missing(max(head.segment, manifest.end) if sealed is None else sealed, head, error) from error
 
     def earliest(self) -> int:
         return self.partition.start_offset()
@@ -287,7 +294,8 @@ class PartitionReader:
         bases = [name.base for name in segments_in(self.files.list(self._folder))]
         first = head.segment if start >= head.segment else start if bases and bases[0] < start else manifest.end
         behind = min([*(base for base in bases if base > start), head.offset])
-        return missing_records(self.partition.title, self._folder, first, behind)
+        path = SegmentName(head.segment, head.epoch).path(self._folder) if first == head.segment else self._folder
+        return missing_records(self.partition.title, path, first, behind)
 
     def _read_segment(
         self,
@@ -428,21 +436,22 @@ class PartitionReader:
 
     def offset_at(self, at: int, visible: Visible) -> int:
         """The first offset appended at that time or later; the end if there is none."""
-        for _ in range(TRIES):
-            with suppress(FileNotFoundError):
-                return self._offset_at(at, visible)
-        return self._offset_at(at, visible)
+        return self._look(lambda: self._offset_at(at, visible))
 
     def _offset_at(self, at: int, visible: Visible) -> int:
         manifest = self.partition.manifest_file.read()
         for entry in manifest.segments:
             if entry.appended_last >= at:
                 return self._sealed_offset_at(entry, at)
-        for name in segments_in(self.files.list(self._folder)):
-            if name.base < manifest.end:
-                continue
+        names = [name for name in segments_in(self.files.list(self._folder)) if name.base >= manifest.end]
+        head = visible.head
+        if head.segment >= manifest.end and all(name.base != head.segment for name in names):
+            # To end before it would be to leave out its records.
+            raise FileNotFoundError(
+                ENOENT, os.strerror(ENOENT), SegmentName(head.segment, head.epoch).path(self._folder)
+            )
+        for name in names:
             segment = self._segment(name)
-            head = visible.head
             size = head.position if (head.segment, head.epoch) == name else segment.size()
             found = SegmentIndex(self.files, name.index_path(self._folder)).find_time(segment, at)
             for _, header in segment.headers(found[0] if found else PREAMBLE_BYTES, size):

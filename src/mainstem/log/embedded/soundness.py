@@ -109,13 +109,15 @@ def _verify_blocks(report: Verification, number: int, partition: Partition, *, t
     names = [name for name in names if sealed_to is None or name.base >= sealed_to]
     # Of a ledger the older segments may be gone: each begins with all of the state.
     expected = None if trimmed else sealed_to
-    for name, after in zip(names, [*names[1:], None], strict=True):
+    for name, after in zip(names, [*names[1:], None], strict=False):
         if expected is not None and expected < name.base:
             report.add(number, missing_records(partition.title, partition.folder, expected, name.base))
         _verify_segment(report, number, partition, name, after, head)
         expected = name.base if after is None else after.base
-    if SegmentName(head.segment, head.epoch) not in names and head.offset > head.segment:
-        report.add(number, missing_records(partition.title, partition.folder, head.segment, head.offset))
+    last = SegmentName(head.segment, head.epoch)
+    if last not in names:
+        first = head.segment if names or expected is None else min(expected, head.segment)
+        report.add(number, missing_records(partition.title, last.path(partition.folder), first, head.offset))
 
 
 def _verify_segment(
