@@ -209,6 +209,53 @@ def test_a_partition_whose_only_segment_is_missing_is_named_by_everyone(tmp_path
     assert run(["home", "verify", "--home", str(home)]) == 1
 
 
+@pytest.mark.parametrize(
+    ("ledger", "uses"),
+    [
+        ("ledgers/transactions", ["read", "producer", "transaction", "take_over"]),
+        ("ledgers/producers", ["producer", "take_over"]),
+        ("topics/orders/groups/packing", ["group", "take_over"]),
+        ("topics/orders/queues/mailing", ["queue", "take_over"]),
+    ],
+)
+def test_a_ledger_without_its_tail_is_named_and_a_copy_of_the_home_is_whole(tmp_path, ledger, uses):
+    def every_use(stem):
+        orders = stem.topic("orders")
+
+        def transaction():
+            with stem.transaction() as change:
+                change.append(orders, [{"n": 2}])
+
+        return {
+            "read": orders.to_arrow,
+            "append": lambda: orders.append([{"n": 1}]),
+            "producer": lambda: stem.producer("till").append(orders, [{"n": 3}], sequence=1),
+            "transaction": transaction,
+            "group": lambda: orders.join_group("packing").leave(),
+            "queue": lambda: orders.queue("mailing").take(),
+            "take_over": stem.take_over,
+        }
+
+    with mainstem.open(tmp_path / "home", upkeep="manual") as stem:
+        stem.create_topic("orders", schema="n BIGINT")
+        for use in every_use(stem).values():
+            use()
+    path = tmp_path / "home" / ledger / "0/tail"
+    path.unlink()
+    with mainstem.open(tmp_path / "home", upkeep="manual") as stem:
+        for name, use in every_use(stem).items():
+            if name not in uses:
+                use()
+                continue
+            with pytest.raises(CorruptHome) as raised:
+                use()
+            assert raised.value.path == str(path)
+        stem.copy_to(tmp_path / "copy")
+    with mainstem.open(tmp_path / "copy", upkeep="manual") as stem:
+        for use in every_use(stem).values():
+            use()
+
+
 # The second is read from the buffers of the first two, if nobody looks whether they fit.
 @pytest.mark.parametrize("schema", ["k STRING, n STRING", "n BIGINT, k STRING", "k BIGINT, n BIGINT"])
 def test_settings_with_other_columns_than_the_records_are_named(tmp_path, schema):

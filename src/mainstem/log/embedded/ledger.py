@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 from mainstem.clock import Clock
-from mainstem.errors import AppendConflict
+from mainstem.errors import AppendConflict, CorruptHome
 from mainstem.log.embedded.active_segment import segments_in
 from mainstem.log.embedded.block import ENTRIES
 from mainstem.log.embedded.file_errors import closed
@@ -51,6 +51,23 @@ def open_heads(files: Files, folder: str) -> Slots:
     return Slots(files, path)
 
 
+@contextmanager
+def _incomplete_if_there(files: Files, folder: str, title: str) -> Iterator[None]:
+    """Inside, a file that is missing is damage, unless the whole ledger is gone."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if not files.exists(folder):
+            raise
+        raise CorruptHome(
+            f"a file of the ledger of {title} is missing",
+            detail=f'"{error.filename or folder}" was removed; a ledger has all of its files from its first moment.',
+            hint="Restore the file from a copy while no process has the home open, or copy the home (mainstem home copy): the "
+            "copy is whole.",
+            path=str(error.filename or folder),
+        ) from error
+
+
 class Ledger(Generic[S]):
     """One ledger, open in this process."""
 
@@ -69,12 +86,17 @@ class Ledger(Generic[S]):
         self._files = files
         self._clock = clock
         self._guard = threading.RLock()
-        self._heads = open_heads(files, folder)
         self._segment_bytes_max = segment_bytes_max
-        self.partition = Partition(
-            # The partition itself never rolls: the ledger does, so that a snapshot comes first.
-            files, f"{folder}/0", self._heads, 0, clock, title=title, segment_bytes_max=1 << 62,
-        )  # fmt: skip
+        with _incomplete_if_there(files, folder, title):
+            self._heads = open_heads(files, folder)
+            try:
+                self.partition = Partition(
+                    # The partition itself never rolls: the ledger does, so that a snapshot comes first.
+                    files, f"{folder}/0", self._heads, 0, clock, title=title, segment_bytes_max=1 << 62,
+                )  # fmt: skip
+            except BaseException:
+                self._heads.close()
+                raise
         self._heads.check = self.partition.check_there
         if (damage := self.partition.damage()) is not None:
             # A decision that is lost would be made again, otherwise: nothing is decided by a part of a ledger.
