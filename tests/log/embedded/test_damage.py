@@ -256,6 +256,36 @@ def test_a_ledger_without_its_tail_is_named_and_a_copy_of_the_home_is_whole(tmp_
             use()
 
 
+# Of the other topic: nothing, less, as much in as many bytes, and more.
+@pytest.mark.parametrize("appends", [[], [1], [2], [2, 1], [2, 2], [3, 2], [2, 2, 1]])
+def test_the_heads_of_another_topic_hides_nothing_and_nothing_is_overwritten(tmp_path, appends):
+    home = tmp_path / "home"
+    with mainstem.open(home, upkeep="manual") as stem:
+        for name, counts in (("orders", [2, 2]), ("refunds", appends)):
+            topic = stem.create_topic(name, schema="n BIGINT")
+            for count in counts:
+                topic.append([{"n": number} for number in range(count)])
+    path = file_of(home, "heads")
+    shutil.copy(home / "topics/refunds/heads", path)
+    [segment] = (home / "topics/orders/0").glob("*.blocks")
+    written = segment.read_bytes()
+    with mainstem.open(home, upkeep="manual") as stem:
+        with pytest.raises(Corrupt) as raised:
+            stem.topic("orders").append([{"n": 9}])
+        # Beyond the end of the segment, the segment may as well have been cut.
+        assert raised.value.path == str(segment if sum(appends) > 4 else path)
+        assert segment.read_bytes() == written
+        assert not stem.topic("refunds").verify().problems
+    assert run(["home", "verify", "--home", str(home)]) == 1
+    # As the hint says.
+    path.unlink()
+    with mainstem.open(home, upkeep="manual") as stem:
+        orders = stem.topic("orders")
+        assert orders.to_arrow().column("n").to_pylist() == [0, 1, 0, 1]
+        assert orders.append([{"n": 9}]).offsets == {0: (4, 5)}
+        assert not orders.verify().problems
+
+
 # The second is read from the buffers of the first two, if nobody looks whether they fit.
 @pytest.mark.parametrize("schema", ["k STRING, n STRING", "n BIGINT, k STRING", "k BIGINT, n BIGINT"])
 def test_settings_with_other_columns_than_the_records_are_named(tmp_path, schema):

@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 
-from mainstem.errors import Corrupt, CorruptBlock
+from mainstem.errors import Corrupt, CorruptBlock, CorruptHome
 from mainstem.log.embedded.active_segment import (
     PREAMBLE_BYTES,
     UNFINISHED,
@@ -28,7 +28,7 @@ from mainstem.log.embedded.active_segment import (
     all_segments_in,
     segments_in,
 )
-from mainstem.log.embedded.block import Damage, Header
+from mainstem.log.embedded.block import HEADER_BYTES, Damage, Header
 from mainstem.log.embedded.files import Files, remove_if_there, sync_file
 from mainstem.log.embedded.heads import HAS_STATE, End, new_end
 from mainstem.log.embedded.manifest import ManifestFile
@@ -176,6 +176,8 @@ class _Recovery:
         if published is not None and (published.segment, published.epoch) == name:
             if published.position > size:
                 raise segment.corrupt(_first_damage(segment, size), size, published.offset)
+            if not _fits(segment, published, size):
+                raise _foreign_heads(segment, published)
             end = published
         else:
             begun = first_end(segment)
@@ -257,6 +259,38 @@ class _Recovery:
             mend_index(self._files, self._folder, segment, position)
         finally:
             segment.close()
+
+
+def _fits(segment: ActiveSegment, published: End, size: int) -> bool:
+    """Whether a block of this segment may end where the published end says. What was published lies on disk and is never
+    written again, so any other block there shows that the end is not of this partition; damage shows nothing."""
+    preamble = segment.preamble()
+    if preamble is None:
+        return True
+    following = segment.header_at(published.position)
+    if following is not None and following.segment == preamble.crc and following.previous == published.crc:
+        return True
+    # From the last block that has an index entry, if there is a block.
+    start = segment.header_at(published.indexed) if PREAMBLE_BYTES < published.indexed < published.position else None
+    first = PREAMBLE_BYTES if start is None else published.indexed
+    for position, header in segment.headers(first, min(size, published.position + HEADER_BYTES)):
+        if position + header.size >= published.position:
+            return (position + header.size, header.crc, header.end_offset) == (
+                published.position, published.crc, published.offset,
+            )  # fmt: skip
+    return True
+
+
+def _foreign_heads(segment: ActiveSegment, published: End) -> CorruptHome:
+    path = f"{os.path.dirname(os.path.dirname(segment.path))}/heads"
+    return CorruptHome(
+        f'"{path}" does not belong to the segments beside it',
+        detail=f'It says that what is published ends at byte {published.position} of "{segment.path}", behind another block '
+        "than the one that is there. It may be the file of another topic.",
+        hint="Nothing was changed. End all processes that have the home open and remove this file: it is made again from the "
+        "segments.",
+        path=path,
+    )
 
 
 def _first_damage(segment: ActiveSegment, size: int) -> Damage:

@@ -114,7 +114,7 @@ class Partition:
     def _open_check(self) -> None:
         """After a crash what was acknowledged may lie behind a `heads` that is older: publish it before anyone reads."""
         head = self.heads.read(self.slot)
-        if is_whole(self.files, self.folder, head):
+        if is_whole(self.files, self.folder, head) and not self._contradicted(head):
             return
         names = segments_in(self.files.list(self.folder))
         try:
@@ -134,6 +134,11 @@ class Partition:
             # Fenced: it can be read up to what is safe, and taken over.
             if self.heads.read(self.slot) is None or not self.fenced():
                 raise
+
+    def _contradicted(self, head: End | None) -> bool:
+        """Whether the tail knows another block at the published end: `heads` may be the file of another topic."""
+        tail = self._tail.read(WRITTEN)
+        return head is not None and tail is not None and tail.place == head.place and tail.crc != head.crc
 
     def close(self) -> None:
         """Once what other threads have under way is done: a handle is a number, and means another file once it is closed."""
