@@ -264,6 +264,9 @@ def test_seek_is_recorded(shop: Shop) -> None:
         assert member.position == {0: 2, 1: 0}
         with pytest.raises(Invalid, match="partition 7 is not one to choose from"):
             member.seek({7: 0})
+        for equal_to_one in (True, 1.0):
+            with pytest.raises(Invalid, match=f"partition {equal_to_one} is not one to choose from"):
+                member.seek({equal_to_one: 0})  # type: ignore[dict-item]
         with pytest.raises(Invalid, match="offset of partition 0 -1 is not a whole number"):
             member.seek({0: -1})
         with pytest.raises(Invalid, match="is not a position"):

@@ -159,7 +159,8 @@ def _offsets(position: Position, reads: PartitionReads, partitions: Sequence[int
             hint='Give "earliest", "latest", a datetime with a zone, {partition: offset}, or the token of an append.',
         )
     for partition, offset in position.items():
-        if partition not in partitions:
+        # True and 1.0 equal 1.
+        if isinstance(partition, bool) or not isinstance(partition, int) or partition not in partitions:
             known = ", ".join(map(str, partitions)) or "none"
             raise Invalid(
                 f"partition {partition!r} is not one to choose from",

@@ -286,6 +286,25 @@ def test_the_heads_of_another_topic_hides_nothing_and_nothing_is_overwritten(tmp
         assert not orders.verify().problems
 
 
+@pytest.mark.parametrize("kinds", [("groups", "queues"), ("queues", "groups")])
+def test_the_files_of_another_ledger_are_named(tmp_path, kinds):
+    home = tmp_path / "home"
+    with mainstem.open(home, upkeep="manual") as stem:
+        orders = stem.create_topic("orders", schema="n BIGINT")
+        orders.append([{"n": 1}])
+        orders.join_group("mailing").leave()
+        orders.queue("mailing").take()
+    there, other = (home / "topics/orders" / kind / "mailing" for kind in kinds)
+    shutil.rmtree(there)
+    shutil.copytree(other, there)
+    with mainstem.open(home, upkeep="manual") as stem:
+        orders = stem.topic("orders")
+        with pytest.raises(CorruptHome, match="has an entry that does not fit") as raised:
+            orders.join_group("mailing") if kinds[0] == "groups" else orders.queue("mailing")
+        assert raised.value.path.startswith(str(there / "0"))
+        assert orders.to_arrow().num_rows == 1
+
+
 # The second is read from the buffers of the first two, if nobody looks whether they fit.
 @pytest.mark.parametrize("schema", ["k STRING, n STRING", "n BIGINT, k STRING", "k BIGINT, n BIGINT"])
 def test_settings_with_other_columns_than_the_records_are_named(tmp_path, schema):

@@ -100,6 +100,19 @@ class LedgerReplay(Generic[S]):
             hint="Look back less far." if at is not None else "Restore the directory from a copy.",
         )
 
+    def _foreign(self, block: Block, error: Exception) -> CorruptHome:
+        """The error of an entry that is sound and makes no sense here."""
+        assert self._segment is not None
+        path = self._segment.path
+        return CorruptHome(
+            f'ledger "{self._folder}" has an entry that does not fit the ones before it',
+            detail=f'It is at byte {block.position} of "{path}", and its checksum fits: the file may be that of another '
+            f"ledger. {type(error).__name__}: {error}.",
+            hint="Restore the directory from a copy.",
+            path=path,
+            position=block.position,
+        )
+
     def _names(self) -> list[SegmentName]:
         return segments_in(self._files.list(self._folder))
 
@@ -130,11 +143,14 @@ class LedgerReplay(Generic[S]):
             header = block.header
             if (until is not None and header.base_offset >= until) or (at is not None and header.appended_at > at):
                 return
-            for entry in entries:
-                if entry["kind"] == SNAPSHOT:
-                    self.state = self._restore(entry["state"])
-                else:
-                    self.state.apply(entry, header.appended_at)
+            try:
+                for entry in entries:
+                    if entry["kind"] == SNAPSHOT:
+                        self.state = self._restore(entry["state"])
+                    else:
+                        self.state.apply(entry, header.appended_at)
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise self._foreign(block, error) from error
             self.at = max(self.at, header.appended_at)
             self._position = block.position + header.size
             self.offset = header.end_offset
