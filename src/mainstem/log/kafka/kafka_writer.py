@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from mainstem.errors import Fenced, IncompleteAppend, MainstemError
+from mainstem.errors import Fenced, IncompleteAppend, MainstemError, Unavailable
 from mainstem.log.kafka.kafka_clients import KafkaClients
 from mainstem.log.kafka.kafka_errors import is_fenced, kafka_errors, translated, unavailable
 from mainstem.log.kafka.kafka_messages import Outgoing
@@ -206,16 +206,18 @@ class TransactionalWriter(KafkaWriter):
         self._wait_until_shown()
 
     def _wait_until_shown(self) -> None:
-        """Who commits and then reads is to find it: brokers write their markers a moment after they have decided.
+        """Who commits or aborts and then reads is to find what can be read: brokers write their markers a moment after they have decided.
 
         Not for long: somebody else's open transaction may stand before it.
         """
         pause = threading.Event()
-        for _ in range(SHOWN_LOOKS):
-            ends = {topic: self._clients.ends(topic, parts) for topic, parts in self._sent.items()}
-            if all(ends[topic][number] >= end for topic, parts in self._sent.items() for number, end in parts.items()):
-                return
-            pause.wait(SHOWN_SECONDS)
+        # It is decided: a broker that does not answer now changes nothing about it.
+        with suppress(Unavailable):
+            for _ in range(SHOWN_LOOKS):
+                ends = {topic: self._clients.ends(topic, parts) for topic, parts in self._sent.items()}
+                if all(ends[topic][number] >= end for topic, of in self._sent.items() for number, end in of.items()):
+                    return
+                pause.wait(SHOWN_SECONDS)
 
     def abort(self) -> None:
         """Undo it; if the broker does not hear of it, it does so by itself when the transaction's time is over."""
@@ -226,6 +228,9 @@ class TransactionalWriter(KafkaWriter):
                 self._producer.abort_transaction(self._clients.patience + GRACE_SECONDS)
             except KafkaException:
                 self.give_up()
+                return
+        # What others wrote behind it was held up by it.
+        self._wait_until_shown()
 
     def give_up(self) -> None:
         """Use this connection no more."""
