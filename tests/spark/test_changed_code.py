@@ -295,7 +295,7 @@ def test_sums_that_changed_places_would_be_taken_for_each_other(
     """Spark itself notices nothing: without the check the view is wrong, and nobody is told."""
     shop.run(flow_of(totals, into_view()), until="idle")
     shop.topic("orders").append([{"order_id": "o-2", "store": "A", "amount": 1, "tax": 100, "at": None}])
-    with pytest.raises(FlowFailed, match="stopped") as refused:
+    with pytest.raises(FlowFailed, match="was not started") as refused:
         shop.run(flow_of(swapped, into_view()), until="idle")
     assert "mainstem view rebuild out" in refused.value.hint
     assert "replays 2 rows" in refused.value.hint
