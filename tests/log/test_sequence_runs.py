@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mainstem.log.embedded.block import ABORT, COMMIT, DATA, Header
@@ -61,6 +61,11 @@ class Topic:
 
 
 @given(appends)
+# Two interrupted appends in a row, each followed by another: what the second one said of the first must stay known.
+@example([(0, {0, 1, 2}, {0}, False), (0, {0, 1}, {0}, False), (0, {0}, set(), False)])
+@example([(0, {0, 1, 2}, {0}, False), (0, {0, 1}, {0}, False), (0, {0, 1}, set(), False)])
+# What an aborted transaction said of the sequences between is void: they may still come.
+@example([(2, {0}, set(), True), (0, {0}, set(), False)])
 def test_the_states_of_the_partitions_tell_which_sequences_are_complete(steps):
     topic = Topic()
     for above, chosen, left_out, aborted in steps:

@@ -17,6 +17,9 @@ RUNS_MAX = 256
 class SequenceRuns:
     """Runs of sequences, first and last of each, in order; at most `RUNS_MAX`, the oldest are forgotten.
 
+    Where a run begins, it is known that the sequence before it is not there: another partition may have a part of it. That
+    stays known when the run itself turns out to be incomplete. What is left then is an empty run, its last below its first.
+
     >>> runs = SequenceRuns([[0, 4]])
     >>> runs.add(5, 5 - runs.dense_below(5))
     >>> runs.add(9, 9 - runs.dense_below(9))
@@ -32,7 +35,7 @@ class SequenceRuns:
     @property
     def last(self) -> int:
         """The highest sequence; -1 if there is none."""
-        return self._runs[-1][1] if self._runs else NO_SEQUENCE
+        return next((last for first, last in reversed(self._runs) if last >= first), NO_SEQUENCE)
 
     def __contains__(self, sequence: int) -> bool:
         at = bisect_right(self._runs, sequence, key=lambda run: run[0])
@@ -45,23 +48,27 @@ class SequenceRuns:
 
     def add(self, sequence: int, first: int) -> None:
         """Add a run that ends with the highest sequence. The one before `first` is not there, whatever was known of it."""
+        while self._runs and self._runs[-1][0] >= first:
+            self._runs.pop()
         self.cut_above(first - 2)
         self._runs.append((first, sequence))
         del self._runs[:-RUNS_MAX]
 
     def cut_above(self, sequence: int) -> None:
-        """Forget all sequences above one."""
-        while self._runs and self._runs[-1][0] > sequence:
-            self._runs.pop()
-        if self._runs and self._runs[-1][1] > sequence:
-            self._runs[-1] = (self._runs[-1][0], sequence)
+        """The sequences above one turned out to be incomplete. What the beginnings of runs say of lower ones stays."""
+        for at in range(len(self._runs) - 1, -1, -1):
+            first, last = self._runs[at]
+            if last <= sequence:
+                break
+            self._runs[at] = (first, max(sequence, first - 1))
 
-    def merged(self, other: SequenceRuns) -> SequenceRuns:
-        """The sequences that either has. Where a run begins, it is known that the sequence before it is not there."""
-        found = SequenceRuns()
-        for first, last in sorted([*self._runs, *other._runs]):
-            if first <= found.last:
-                found._runs[-1] = (found._runs[-1][0], max(last, found.last))
+    @classmethod
+    def merged(cls, all_of: Iterable[SequenceRuns]) -> SequenceRuns:
+        """The sequences that any of them has. All at once: of two, what a third one knows of them could be lost."""
+        found = cls()
+        for first, last in sorted({run for runs in all_of for run in runs._runs}):
+            if found._runs and first <= found._runs[-1][1]:
+                found._runs[-1] = (found._runs[-1][0], max(last, found._runs[-1][1]))
             else:
                 found.add(last, first)
         return found

@@ -48,8 +48,8 @@ class KnownAppends:
     def of(cls, states: Mapping[int, ProducerState]) -> KnownAppends:
         """What the partitions know together."""
         known = cls(sequence=max((state.kept for state in states.values()), default=NO_SEQUENCE))
+        known.runs = SequenceRuns.merged(state.runs for state in states.values())
         for number, state in states.items():
-            known.runs = known.runs.merged(state.runs)
             if state.kept == known.sequence >= 0:
                 known.offsets[number] = state.base_offset, state.end_offset
                 known.appended_at = max(known.appended_at, state.appended_at)

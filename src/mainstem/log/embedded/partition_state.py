@@ -20,9 +20,9 @@ class ProducerState:
     """The last appends of one producer here.
 
     `sequence` is the highest ever seen. `kept` is the highest of those that count: when a transaction is aborted its
-    sequences count no more, and the same ones may be appended again. The three fields after it are where that one lies, and when it was appended; `parts` and
-    `partitions` are as in its block's header. `runs` are the sequences that the whole topic has, as far as the blocks
-    here tell; of `kept` itself another partition may lack its part.
+    sequences count no more, and the same ones may be appended again. The three fields after it are where that one lies, and
+    when it was appended; `parts` and `partitions` are as in its block's header. `runs` are the sequences that the whole
+    topic has, as far as the blocks here tell; of `kept` itself another partition may lack its part.
     """
 
     epoch: int
@@ -58,13 +58,14 @@ class ProducerState:
 class OpenTransaction:
     """A transaction that wrote here and is not decided here yet.
 
-    `before`: what was told of its producer's last append before it wrote, to be so again if it is aborted.
+    `before`: what was told of its producer's last append before it wrote, and which sequences were there, to be so again
+    if it is aborted.
     """
 
     first_offset: int
     ranges: list[list[int]]
     producer_id: int = 0
-    before: list[int] = field(default_factory=list)
+    before: list[Any] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -131,7 +132,10 @@ class PartitionState:
         if header.producer_id and not transaction.producer_id:
             known = self.producers.get(header.producer_id)
             transaction.producer_id = header.producer_id
-            transaction.before = known.last() if known is not None else [NO_SEQUENCE, -1, -1, header.appended_at, 0, 0]
+            if known is not None:
+                transaction.before = [*known.last(), known.runs.to_json()]
+            else:
+                transaction.before = [NO_SEQUENCE, -1, -1, header.appended_at, 0, 0, []]
         ranges = transaction.ranges
         if ranges and ranges[-1][1] == header.base_offset:
             ranges[-1][1] = header.end_offset
@@ -152,12 +156,14 @@ class PartitionState:
         )
 
     @staticmethod
-    def _restore(producer: ProducerState, before: list[int]) -> None:
-        # Four fields if its state was written before blocks of version 2.
-        kept, producer.base_offset, producer.end_offset, producer.appended_at, *rest = before
-        producer.kept = kept
-        producer.parts, producer.partitions = rest or (0, 0)
-        producer.runs.cut_above(kept)
+    def _restore(producer: ProducerState, before: list[Any]) -> None:
+        if len(before) == 4:
+            # Written before blocks of version 2: everything up to the last one counts as there.
+            before = [*before, 0, 0, [[0, before[0]]] if before[0] >= 0 else []]
+        *last, runs = before
+        producer.kept, producer.base_offset, producer.end_offset, producer.appended_at = last[:4]
+        producer.parts, producer.partitions = last[4:]
+        producer.runs = SequenceRuns(runs)
 
     def stable_offset(self, end: int) -> int:
         """The offset up to which every transaction is decided, at most `end`: how far those may read who go on from
