@@ -25,7 +25,7 @@ from benchmarks.flows_run import FlowsRun, say
 from benchmarks.nexmark import KEYS, SCHEMAS, Nexmark
 from benchmarks.paired_timing import shown_seconds
 from mainstem.errors import NotYet, ViewNotFound
-from mainstem.log_on_spark.spark_session import SETTINGS
+from mainstem.spark.spark_session import SETTINGS
 from mainstem.stem import Mainstem
 
 COLD_ROWS = 10_000

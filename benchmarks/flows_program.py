@@ -17,8 +17,8 @@ from benchmarks.measured_run import Measured, Stopwatch, tell
 from benchmarks.nexmark import KEYS, SCHEMAS, Kind, Nexmark
 from benchmarks.nexmark_files import NexmarkFiles
 from benchmarks.nexmark_queries import QUERIES, WATERMARK, Query
+from mainstem.batch import Batch, FlowRun, Written
 from mainstem.flows.flow import Flow
-from mainstem.log_on_spark.flow_run import Batch, FlowRun, Written
 from mainstem.stem import Mainstem
 
 if TYPE_CHECKING:

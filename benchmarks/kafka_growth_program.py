@@ -15,8 +15,8 @@ from benchmarks.measured_run import Measured, Stopwatch, tell
 from benchmarks.nexmark_queries import WATERMARK
 from mainstem.flows.flow import Flow
 from mainstem.log.kafka.kafka_log import KafkaLog
-from mainstem.log_on_spark.spark_session import spark_session
 from mainstem.operators import tumbling, windowed
+from mainstem.spark.spark_session import spark_session
 from mainstem.stem import Mainstem
 from tests.spark_cluster import SparkCluster
 

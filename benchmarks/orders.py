@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
-from mainstem.log.embedded.partition import Partition
+from mainstem.log.embedded.write.partition import Partition
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem
 

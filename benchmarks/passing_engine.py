@@ -36,7 +36,7 @@ def passed(rows: DataFrame, by: str) -> DataFrame:
     from pyspark import cloudpickle
     from pyspark.sql import functions as F
 
-    from mainstem.log_on_spark.spark_types import arrow_schema
+    from mainstem.spark.spark_types import arrow_schema
 
     # Spark's workers cannot import what belongs to the benchmarks.
     cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -15,7 +15,7 @@ from benchmarks.measured_run import Measured, Stopwatch, tell
 from benchmarks.nexmark import SCHEMAS, Nexmark
 from benchmarks.nexmark_files import NexmarkFiles
 from benchmarks.nexmark_queries import QUERIES, WATERMARK, Query
-from mainstem.log_on_spark.spark_session import spark_session
+from mainstem.spark.spark_session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from benchmarks.figure import Figure, table
 from benchmarks.paired_timing import shown_seconds
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
+from mainstem.batch import Batch, FlowRun
 from mainstem.views.view import View
 
 BATCH_ROWS = 10_000

@@ -20,7 +20,7 @@ from mainstem.operators.aggregates.accumulators import AggregateCall
 from mainstem.operators.aggregates.aggregates import Aggregates
 from mainstem.operators.stage.engine import BatchClock
 from mainstem.operators.stage.hashes import mixed
-from mainstem.operators.stage.memory_state import MemoryState
+from mainstem.operators.stage.state_runs import MemoryState
 from mainstem.operators.windows.session_engine import SessionEngine
 from mainstem.operators.windows.sliding_engine import SlidingEngine
 from mainstem.operators.windows.triggers import after_rows, each_row, every

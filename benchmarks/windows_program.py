@@ -20,8 +20,8 @@ from benchmarks import process_tree
 from benchmarks.flows_program import clear
 from benchmarks.measured_run import Measured, Stopwatch, tell
 from benchmarks.nexmark_queries import WATERMARK
+from mainstem.batch import Batch, FlowRun, Written
 from mainstem.flows.flow import Flow
-from mainstem.log_on_spark.flow_run import Batch, FlowRun, Written
 from mainstem.operators import every, hopping, sessions, tumbling, windowed
 from mainstem.stem import Mainstem
 

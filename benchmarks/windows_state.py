@@ -19,9 +19,9 @@ from benchmarks.flows_latency import empty_batches
 from benchmarks.flows_run import FlowsRun, say
 from benchmarks.windows_program import Kept
 from mainstem.flows.flow import Flow
-from mainstem.log_on_spark.flow_store import FlowStore
 from mainstem.operators import tumbling, windowed
-from mainstem.operators.stage.stage_manifest import StageManifests
+from mainstem.operators.stage.state_runs import StageManifests
+from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.stem import Mainstem
 
 if TYPE_CHECKING:

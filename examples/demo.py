@@ -28,10 +28,8 @@ from examples.shop import flows, make_topics
 from examples.shop_events import feed
 from mainstem.flows.runner import RunningFlows
 from mainstem.workbench.cli.error_text import show_error
-from mainstem.workbench.cli.run_counts import RunCounts
-from mainstem.workbench.cli.run_display import live_table
-from mainstem.workbench.cli.run_signals import RunSignals, heeded_signals
-from mainstem.workbench.cli.run_standing import RunStandings
+from mainstem.workbench.cli.run_command import RunSignals, heeded_signals
+from mainstem.workbench.cli.run_display import RunCounts, RunStandings, live_table
 
 # What each flow made, and the same asked of the log alone.
 MADE = {

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.needs import COULD_NOT_RUN, cannot_run
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from mainstem.stem import Mainstem
     from tests.postgres_server import PostgresServer
     from tests.spark_cluster import SparkCluster
 
@@ -58,11 +60,41 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     """The one Spark session of this test process; commands that want one find it. Only the end of all tests stops it."""
-    from mainstem.log_on_spark.spark_session import spark_session
+    from mainstem.spark.spark_session import spark_session
 
     session = spark_session("local[2]")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def stem(spark: "SparkSession", tmp_path: Path) -> Iterator["Mainstem"]:
+    """A home of its own for each test, on the Spark session of all tests."""
+    import mainstem
+
+    with mainstem.open(tmp_path / "home", upkeep="manual", spark=spark) as opened:
+        yield opened
+
+
+@pytest.fixture
+def on_kafka(spark: "SparkSession", kafka_broker: KafkaBroker, tmp_path: Path) -> Iterator["Mainstem"]:
+    """A home whose log is on the test process's broker, with topics of its own there."""
+    import mainstem
+
+    home = tmp_path / "on_kafka"
+    home.mkdir()
+    (home / "kafka.toml").write_text(f'prefix = "t{uuid.uuid4().hex[:8]}."\n')
+    with mainstem.open(home, log=f"kafka://{kafka_broker.address}", spark=spark) as opened:
+        yield opened
+
+
+@pytest.fixture
+def one_bucket(spark: "SparkSession") -> Iterator[None]:
+    """Stages with half the tasks, for a test with many of them: what several buckets do is seen elsewhere."""
+    known = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    yield
+    spark.conf.set("spark.sql.shuffle.partitions", known)
 
 
 @pytest.fixture(scope="session")
@@ -77,7 +109,7 @@ def postgres() -> Iterator["PostgresServer"]:
 @pytest.fixture
 def views_address(postgres: "PostgresServer") -> Iterator[str]:
     """Where a test's own views are: a schema of its own in that database, its password in the address."""
-    from mainstem.views.postgres_place import PostgresPlace
+    from mainstem.views.postgres.postgres_store import PostgresPlace
 
     address = postgres.new_address()
     yield address

@@ -17,7 +17,7 @@ import time
 import uuid
 from pathlib import Path
 
-from mainstem.log_on_spark.java_runtime import java_home
+from mainstem.spark.java_patches import java_home
 from tests.certificate import make_certificate
 from tests.server_folder import server_folder
 

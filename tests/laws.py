@@ -25,8 +25,8 @@ from mainstem import Mainstem
 from mainstem.errors import FlowFailed
 from mainstem.flows.flow import Flow
 from mainstem.flows.runner import RunningFlows
-from mainstem.log_on_spark.spark_types import spark_schema
-from tests.spark.memory_sink import MemorySink
+from mainstem.spark.spark_types import spark_schema
+from tests.flows.memory_sink import MemorySink
 
 __all__ = ["Case", "law_differences", "split"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from mainstem.log_on_spark.java_runtime import java_home
+from mainstem.spark.java_patches import java_home
 from tests.kafka_broker import END_WITH_PARENT, answers, free_ports
 from tests.server_folder import server_folder
 

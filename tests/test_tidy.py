@@ -54,7 +54,7 @@ RULES = [
         frozenset(["os.environ", "os.getenv", "os.putenv"]),
         "take it as a parameter; the environment is read in settings.py and workbench/cli/ alone",
         # Spark takes its settings from the environment; and whoever kills a process cannot hand it a parameter.
-        places=("settings.py", "workbench/cli", "log_on_spark/spark_session.py", "crash_points.py"),
+        places=("settings.py", "workbench/cli", "spark/spark_session.py", "crash_points.py"),
     ),
     Rule(
         frozenset(

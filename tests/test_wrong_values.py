@@ -20,7 +20,7 @@ import pytest
 
 import mainstem
 from mainstem import Backoff, Keep, Mainstem, MainstemError, operators
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
+from mainstem.batch import Batch, FlowRun
 from mainstem.views.view import View
 
 SEED = 22_022

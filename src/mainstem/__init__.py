@@ -48,14 +48,14 @@ if TYPE_CHECKING:
         ViewNotFound,
     )
     from mainstem.flows.flow import Flow
+    from mainstem.log.append_result import Placed
     from mainstem.log.backoff import Backoff
-    from mainstem.log.group_member import Member
+    from mainstem.log.groups.group_member import Member
     from mainstem.log.keep_rule import Keep
     from mainstem.log.lag import Lag
-    from mainstem.log.message import Message
-    from mainstem.log.placed import Placed
     from mainstem.log.producer import Producer
-    from mainstem.log.queue import Queue
+    from mainstem.log.queues.message import Message
+    from mainstem.log.queues.queue import Queue
     from mainstem.log.topic import Topic
     from mainstem.log.transaction import Transaction
     from mainstem.stem import Mainstem, open
@@ -121,11 +121,11 @@ _DEFINED_IN = {
     "Keep": "mainstem.log.keep_rule",
     "Lag": "mainstem.log.lag",
     "Mainstem": "mainstem.stem",
-    "Member": "mainstem.log.group_member",
-    "Message": "mainstem.log.message",
-    "Placed": "mainstem.log.placed",
+    "Member": "mainstem.log.groups.group_member",
+    "Message": "mainstem.log.queues.message",
+    "Placed": "mainstem.log.append_result",
     "Producer": "mainstem.log.producer",
-    "Queue": "mainstem.log.queue",
+    "Queue": "mainstem.log.queues.queue",
     "Topic": "mainstem.log.topic",
     "Transaction": "mainstem.log.transaction",
     "View": "mainstem.views.view",

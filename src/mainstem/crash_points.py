@@ -16,8 +16,9 @@ VARIABLE = "MAINSTEM_CRASH_AT"
 _reached: dict[str, int] = {}
 
 
-def reach(name: str) -> None:
-    """Say that the process is at this point."""
+def reach(name: str, batch: int | None = None) -> None:
+    """Say that the process is at this point, of a batch if it has one: a test may stop it there by putting another function
+    in this one's place."""
     wanted = os.environ.get(VARIABLE)
     if wanted is None:
         return

@@ -2,9 +2,52 @@
 
 from __future__ import annotations
 
+import json
 import os
+import tomllib
+import uuid
+from contextlib import suppress
 
-__all__ = ["environment_with"]
+from mainstem.errors import Invalid
+
+__all__ = ["environment_with", "remember", "remembered"]
+
+
+# An address that a home remembers: one line of TOML in a file of its own, which people may write and change.
+
+
+def remembered(home: str, file: str, *, example: str, without: str) -> str | None:
+    """The address in a file of a home; None if there is none. `without` says what is so then."""
+    path = os.path.join(home, file)
+    try:
+        with open(path, "rb") as opened:
+            found = tomllib.load(opened)
+    except FileNotFoundError:
+        return None
+    except (ValueError, OSError):
+        # Not its words: they may quote the line, and with it a password.
+        found = {}
+    if set(found) != {"url"} or not isinstance(found["url"], str):
+        raise Invalid(
+            f'"{path}" cannot be read',
+            detail=f'It should be TOML with one line: url = "{example}".',
+            hint=f"Write it anew, or remove it: then {without}.",
+        )
+    return found["url"]
+
+
+def remember(home: str, file: str, address: str, *, about: str) -> None:
+    """Write an address down, unless one is; whole, or not at all."""
+    path = os.path.join(home, file)
+    beside = f"{path}.{uuid.uuid4().hex}"
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as opened:
+            opened.write(f"{about}url = {json.dumps(address)}\n")
+        with suppress(FileExistsError):
+            os.link(beside, path)
+    finally:
+        os.remove(beside)
 
 
 def environment_with(prefix: str) -> dict[str, str]:

@@ -9,27 +9,27 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mainstem.arguments import named, path_text, text, values
+from mainstem.durable_files import unavailable
 from mainstem.durations import Duration
 from mainstem.errors import Invalid, NotFound
 from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.embedded.home import unavailable
-from mainstem.log.embedded.upkeep import UpkeepMode
+from mainstem.log.embedded.upkeep.upkeep import UpkeepMode
 from mainstem.log.kafka.kafka_settings import SCHEME, names_brokers
 from mainstem.log.log import Log
 from mainstem.log.producer import Producer
 from mainstem.log.query_limits import ROWS_MAX, QueryLimits
-from mainstem.log.take_over_report import TakeOverReport
 from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.transaction import Transaction
-from mainstem.log_on_spark.build import current_build
-from mainstem.log_on_spark.checkpoint_place import checkpoints_of_home
-from mainstem.log_on_spark.new_topic import NewTopic
-from mainstem.log_on_spark.spark_session import prepared, spark_session
-from mainstem.log_on_spark.spark_topic import SparkTopic
-from mainstem.log_on_spark.topic_glob import TopicGlob
+from mainstem.log.upkeep_report import TakeOverReport
 from mainstem.names import check_name
 from mainstem.sinks.file_sink import FileSink
+from mainstem.spark.build import current_build
+from mainstem.spark.checkpoint.checkpoint_place import checkpoints_of_home
+from mainstem.spark.sources.spark_topic import SparkTopic
+from mainstem.spark.sources.topic_glob import TopicGlob
+from mainstem.spark.sources.topic_writer import NewTopic
+from mainstem.spark.spark_session import prepared, spark_session
 from mainstem.views.home_views import place_of_home
 from mainstem.views.spark_view import SparkView
 from mainstem.views.view import View
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from mainstem.flows.checked_view import CheckedView
     from mainstem.flows.home_copy import HomeCopy
     from mainstem.flows.home_verification import HomeVerification
     from mainstem.flows.program import Flows
     from mainstem.flows.rebuild import Rebuild
     from mainstem.flows.runner import RunningFlows
+    from mainstem.flows.view_check import CheckedView
 
 __all__ = ["Mainstem", "open", "open_log"]
 
 # What a Spark session is taught to read; named, since they import Spark.
 SOURCES = (
-    "mainstem.log_on_spark.topic_source:TopicSource",
-    "mainstem.log_on_spark.topics_source:TopicsSource",
+    "mainstem.spark.sources.topic_source:TopicSource",
+    "mainstem.spark.sources.topic_source:TopicsSource",
     "mainstem.views.view_source:ViewSource",
 )
 

@@ -12,8 +12,8 @@ import pytest
 from mainstem.clock import ManualClock
 from mainstem.log.backoff import Backoff
 from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.message import Message
-from mainstem.log.queue import Queue
+from mainstem.log.queues.message import Message
+from mainstem.log.queues.queue import Queue
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem
 from tests.acceptance.case_files import case

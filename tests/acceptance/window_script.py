@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from mainstem.clock import as_us
 from mainstem.log.record import record_array, record_schema
-from mainstem.log.schema_ddl import schema_from_ddl
+from mainstem.log.rows.schema_ddl import schema_from_ddl
 from mainstem.log.watermark import NO_TIME, WATERMARKED_RECORD, with_watermark
 from mainstem.operators.stage.engine import NEVER, BatchClock
 from mainstem.operators.windowed import windowed

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.nexmark import FIRST_ID, KEYS, SCHEMAS, Nexmark
 from benchmarks.nexmark_files import NexmarkFiles
 from benchmarks.nexmark_queries import QUERIES
-from mainstem.log.schema_ddl import schema_from_ddl
+from mainstem.log.rows.schema_ddl import schema_from_ddl
 
 KINDS = list(SCHEMAS)
 MARKET = Nexmark(events=20_030)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from mainstem.errors import Invalid, MainstemError
-from mainstem.log.partitioner import key_bytes, partitions_of
+from mainstem.log.rows.partitioner import key_bytes, partitions_of
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem
 from tests.contracts.other_process import Line, OtherProcess

@@ -8,7 +8,7 @@ import pytest
 
 from mainstem.clock import as_datetime
 from mainstem.errors import Conflict, Fenced, GroupNotFound, Invalid
-from mainstem.log.group_member import Member
+from mainstem.log.groups.group_member import Member
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem
 from tests.contracts.other_process import Line, OtherProcess

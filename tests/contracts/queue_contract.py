@@ -9,8 +9,8 @@ import pytest
 from mainstem.clock import as_datetime
 from mainstem.errors import Conflict, Fenced, Invalid, InvalidName, QueueNotFound
 from mainstem.log.backoff import Backoff
-from mainstem.log.message import Message
-from mainstem.log.queue import Queue
+from mainstem.log.queues.message import Message
+from mainstem.log.queues.queue import Queue
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem
 from tests.contracts.other_process import Line, OtherProcess

@@ -11,7 +11,7 @@ import pytest
 from mainstem.clock import as_datetime
 from mainstem.errors import BeyondEnd, Invalid
 from mainstem.log import topic as topic_module
-from mainstem.log import topic_waiter
+from mainstem.log import topic as topic_waiter
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem
 from tests.contracts.other_process import Line, OtherProcess

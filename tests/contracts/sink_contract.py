@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from mainstem import crash_points
+from mainstem.batch import Batch, FlowRun
 from mainstem.errors import Fenced, Invalid
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
-from mainstem.log_on_spark.flow_store import FlowStore
+from mainstem.spark.checkpoint.flow_store import FlowStore
 from tests.sinks.arrow_file_writer import killed_at
 
 FLOW = "copies"
@@ -158,7 +158,7 @@ def die_at(patch: pytest.MonkeyPatch, point: str) -> None:
     """Let every module that reaches named points fail at this one."""
     real = crash_points.reach
 
-    def reach(reached: str) -> None:
+    def reach(reached: str, batch: int | None = None) -> None:
         if reached == point:
             raise Died(point)
 

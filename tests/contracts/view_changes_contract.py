@@ -5,8 +5,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from mainstem.batch import Batch, FlowRun
 from mainstem.errors import FellOff, Invalid
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from tests.contracts.view_rows import RUN, SCHEMA, OpenView, recorded, replayed, rows, shown, told
 
 

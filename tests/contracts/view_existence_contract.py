@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
+from mainstem.batch import Batch
 from mainstem.errors import Conflict, FellOff, Invalid, InvalidName, SchemaMismatch, ViewNotFound
-from mainstem.log_on_spark.flow_run import Batch
 from tests.contracts.view_rows import RUN, SCHEMA, OpenView, rows, shown
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from mainstem.batch import Batch, FlowRun
 from mainstem.clock import as_datetime
 from mainstem.errors import FellOff, Invalid, NotYet
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.views.view import View
 from tests.contracts.view_rows import RUN, SCHEMA, OpenView, recorded, rows
 

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from mainstem.batch import Batch, FlowRun
 from mainstem.errors import Invalid, NotYet
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.views.view import View
 from tests.contracts.other_process import Line, OtherProcess
 from tests.contracts.view_rows import RUN, SCHEMA, WINDOW, OpenView, rows

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mainstem.log_on_spark.flow_run import FlowRun
+from mainstem.batch import FlowRun
 from mainstem.views.view import View
 
 OpenView = Callable[..., View]

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
+from mainstem.batch import Batch, FlowRun
 from mainstem.errors import Conflict, Fenced
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from tests.contracts.view_rows import RUN, SCHEMA, OpenView, recorded, rows, shown
 
 

@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 
 import mainstem
+from mainstem.batch import Batch, FlowRun
 from mainstem.errors import Corrupt, Invalid, Unavailable
+from mainstem.file_locks import UPKEEP, WRITE
 from mainstem.flows.home_copy import copy_home
 from mainstem.log.embedded import log_copy
 from mainstem.log.embedded.log_copy import LogCopy
-from mainstem.log.embedded.partition_lock import UPKEEP, WRITE
-from mainstem.log_on_spark.batch_gate import BatchGate
-from mainstem.log_on_spark.flow_copy import FlowCopy
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
-from mainstem.log_on_spark.flow_store import FlowStore
-from mainstem.log_on_spark.native_history import NativeHistory, noted_history
+from mainstem.spark.checkpoint.batch_gate import BatchGate
+from mainstem.spark.checkpoint.flow_copy import FlowCopy
+from mainstem.spark.checkpoint.flow_store import FlowStore
+from mainstem.spark.checkpoint.native_history import NativeHistory, noted_history
 
 COPIES = 3
 

@@ -9,13 +9,12 @@ import pyarrow as pa
 import pytest
 
 import mainstem
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
-from mainstem.log_on_spark.flow_store import FlowStore
+from mainstem.batch import Batch, FlowRun
 from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, Step
-from mainstem.operators.stage.stage_manifest import StageManifests
 from mainstem.operators.stage.stage_task import BucketState
-from mainstem.operators.stage.state_runs import StateRuns
+from mainstem.operators.stage.state_runs import StageManifests, StateRuns
 from mainstem.sinks.file_commits import CommittedBatch, CommittedFile, FileCommits, FolderFacts
+from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.workbench.cli.main import run as run_cli
 
 

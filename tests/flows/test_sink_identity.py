@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from mainstem.batch import FlowRun
 from mainstem.errors import Conflict
-from mainstem.flows.sink_identity import SinkIdentity, check_sink
+from mainstem.flows.checkpoint_fit import SinkIdentity, check_sink
 from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log_on_spark.flow_run import FlowRun
-from mainstem.views.postgres_place import PostgresPlace
+from mainstem.views.postgres.postgres_store import PostgresPlace
 from mainstem.views.view import View
 from tests.postgres_server import PostgresServer
-from tests.spark.checkpoint_model import write_checkpoint
+from tests.spark.checkpoint.checkpoint_model import write_checkpoint
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

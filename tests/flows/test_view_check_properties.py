@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.flows.first_place import first_place
-from mainstem.flows.row_sample import RowSample, names_of, same_rows, sampled
-from mainstem.flows.view_moments import offsets_between
+from mainstem.flows.view_check import RowSample, first_place, names_of, offsets_between, same_rows, sampled
 
 
 @given(st.integers(-1, 50), st.integers(1, 5000), st.integers(1, 12), st.data())

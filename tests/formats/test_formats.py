@@ -8,7 +8,7 @@ import pytest
 
 import mainstem
 from mainstem.errors import AppendConflict, NewerFormat
-from mainstem.log.embedded import block
+from mainstem.log.embedded.write import block
 from tests.formats.home_facts import facts
 
 VERSIONS = sorted(path for path in Path(__file__).parent.glob("v*") if path.is_dir())

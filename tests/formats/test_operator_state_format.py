@@ -20,9 +20,8 @@ import pytest
 
 from mainstem.operators import aggregate, distinct, enrich, join, latest, table, top
 from mainstem.operators.stage.engine import Step
-from mainstem.operators.stage.memory_state import MemoryState
 from mainstem.operators.stage.state_run_file import RunEntry, open_run
-from mainstem.operators.stage.state_runs import StateRuns
+from mainstem.operators.stage.state_runs import MemoryState, StateRuns
 from mainstem.testing import TestStream, TestStreams, scripted_rows
 from mainstem.testing.scripted_rows import ScriptedRows
 

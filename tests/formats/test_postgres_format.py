@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 
 from mainstem.clock import ManualClock
-from mainstem.views.postgres_place import PostgresPlace
+from mainstem.views.postgres.postgres_store import PostgresPlace
 from mainstem.views.view import View
 from tests.formats.test_view_format import VALUES, facts, fill, write_on
 from tests.postgres_server import PASSWORD, PostgresServer

@@ -14,10 +14,9 @@ import pytest
 
 from mainstem.errors import Corrupt
 from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, BatchClock, Step
-from mainstem.operators.stage.stage_manifest import StageManifests
 from mainstem.operators.stage.stage_task import BucketState
 from mainstem.operators.stage.state_run_file import RunFile
-from mainstem.operators.stage.state_runs import StateRuns
+from mainstem.operators.stage.state_runs import StageManifests, StateRuns
 
 FOLDERS = Path(__file__).parent
 NEWEST = "stage_v2"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from mainstem.batch import Batch, FlowRun
 from mainstem.clock import ManualClock
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.views.view import View
 from tests.formats.home_facts import plain
 

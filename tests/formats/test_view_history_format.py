@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from mainstem.batch import Batch, FlowRun
 from mainstem.clock import ManualClock, as_datetime
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.views.view import View
 from tests.contracts.view_rows import SCHEMA, recorded, rows
 

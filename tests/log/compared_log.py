@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 
 from mainstem.clock import ManualClock
-from mainstem.log.group_member import Member
+from mainstem.log.groups.group_member import Member
 from mainstem.log.keep_rule import Keep
-from mainstem.log.message import Message
 from mainstem.log.producer import Producer
+from mainstem.log.queues.message import Message
 from mainstem.log.transaction import Transaction
 from tests.log.log_handle import LogHandle
 from tests.log.log_model import ModelQueue, ModelTopic, ModelTransaction, Shown

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from mainstem import file_locks as partition_lock
 from mainstem.clock import ManualClock
-from mainstem.log.embedded import partition_lock
+from mainstem.durable_files import RealFiles
 from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.embedded.files import RealFiles
 from mainstem.log.producer import Producer
-from mainstem.log.queue import Queue
+from mainstem.log.queues.queue import Queue
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem
 

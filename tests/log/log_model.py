@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from mainstem.log.partitioner import key_bytes, partitions_of
 from mainstem.log.producer import Producer
+from mainstem.log.rows.partitioner import key_bytes, partitions_of
 
 # What a reader sees of a record: partition, offset, append time, change, headers, then the columns.
 Shown = tuple[Any, ...]

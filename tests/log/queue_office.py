@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 
 from mainstem.clock import ManualClock
-from mainstem.log.message import Message
-from mainstem.log.queue import Queue
-from mainstem.log.queue_settings import QueueSettings
-from mainstem.log.queue_state import QueueState
+from mainstem.log.queues.message import Message
+from mainstem.log.queues.queue import Queue
+from mainstem.log.queues.queue_settings import QueueSettings
+from mainstem.log.queues.queue_state import QueueState
 from tests.log.memory_ledger import (
     ManualWaiter,
     MemoryLedger,

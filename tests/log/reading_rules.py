@@ -10,7 +10,7 @@ from hypothesis.stateful import precondition, rule
 
 from mainstem.clock import as_datetime
 from mainstem.errors import BeyondEnd, Fenced
-from mainstem.log.message import Message
+from mainstem.log.queues.message import Message
 from tests.log.compared_log import (
     DICE,
     HOUR,

@@ -12,9 +12,9 @@ import os
 import struct
 import threading
 
-from mainstem.log.embedded.active_segment import SegmentName
-from mainstem.log.embedded.files import RealFiles
-from mainstem.log.embedded.heads import SLOT_BYTES, decode_end
+from mainstem.durable_files import RealFiles
+from mainstem.log.embedded.write.active_segment import SegmentName
+from mainstem.log.embedded.write.heads import SLOT_BYTES, decode_end
 
 RECORD = struct.Struct("<128sQ")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.log.canonical_json import canonical_json, canonical_json_of_rows
+from mainstem.log.rows.canonical_json import canonical_json, canonical_json_of_rows
 
 
 @pytest.mark.parametrize(

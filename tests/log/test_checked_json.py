@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mainstem.durable_files import decode_checked, encode_checked
 from mainstem.errors import Corrupt, CorruptHome, NewerFormat
-from mainstem.log.checked_json import decode_checked, encode_checked
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.topic_settings import TopicSettings
-from mainstem.log_on_spark.checkpoint_place import FORMAT, POINTER, pointed_to
-from mainstem.log_on_spark.flow_store import FlowStore
-from mainstem.log_on_spark.observed_times import ObservedTimes
-from mainstem.log_on_spark.real_time_note import note_real_time, noted_topics
-from mainstem.operators.stage.stage_manifest import StageManifests
+from mainstem.operators.stage.state_runs import StageManifests
 from mainstem.sinks.file_commits import FileCommits, FolderFacts
+from mainstem.spark.checkpoint.checkpoint_place import FORMAT, POINTER, pointed_to
+from mainstem.spark.checkpoint.flow_store import FlowStore
+from mainstem.spark.plan.observed_times import ObservedTimes
+from mainstem.spark.real_time.real_time_note import note_real_time, noted_topics
+from mainstem.views.sqlite.view_folder import ViewFolder
 from mainstem.views.view_facts import Facts, Segment, VersionFacts
-from mainstem.views.view_folder import ViewFolder
 
 # Of all bits of a file, in the normal run.
 EVERY = 13

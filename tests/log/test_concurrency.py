@@ -105,7 +105,7 @@ def write(stem: Mainstem, line: Line, number: int, seed: int, report: str) -> No
 
 def by_partition(topic: Topic, numbers: list[int]) -> dict[int, list[int]]:
     """Which rows go where, in their order."""
-    from mainstem.log.partitioner import key_bytes, partitions_of
+    from mainstem.log.rows.partitioner import key_bytes, partitions_of
 
     batch = table_of(numbers).to_batches()[0]
     found: dict[int, list[int]] = {}

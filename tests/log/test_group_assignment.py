@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.log.group_assignment import assign
+from mainstem.log.groups.group_state import assign
 
 NAMES = ["a", "b", "c", "d"]
 

@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from mainstem.clock import ManualClock
 from mainstem.errors import Conflict, Fenced
-from mainstem.log import group_decisions as decisions
-from mainstem.log.group_state import GroupState
+from mainstem.log.groups import group_state as decisions
+from mainstem.log.groups.group_state import GroupState
 from tests.log.memory_ledger import MemoryLedger, process
 
 members = st.sampled_from(["a", "b", "c", "d"])

@@ -20,9 +20,9 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 
 from mainstem.errors import MainstemError
 from mainstem.log.embedded import embedded_topic
-from mainstem.log.embedded.partition_state import PartitionState
-from mainstem.log.embedded.producers import Producers
-from mainstem.log.group_state import GroupState
+from mainstem.log.embedded.embedded_log import Producers
+from mainstem.log.embedded.write.partition_state import PartitionState
+from mainstem.log.groups.group_state import GroupState
 from tests.log.compared_log import (
     COMPACTED,
     DICE,

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from mainstem.errors import Invalid
-from mainstem.log.normal_schema import ALLOWED_TYPES, DEPTH_MAX, normal_schema, normal_type, nullable_schema
+from mainstem.log.rows.normal_schema import ALLOWED_TYPES, DEPTH_MAX, normal_schema, normal_type, nullable_schema
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.log.partitioner import NO_KEY, key_bytes, murmur2, partitions_of, split
+from mainstem.log.rows.partitioner import NO_KEY, key_bytes, murmur2, partitions_of, split
 
 
 def murmur2_of(data: bytes) -> int:

@@ -9,8 +9,8 @@ import pytest
 
 from mainstem.clock import as_datetime
 from mainstem.errors import Fenced, Invalid
-from mainstem.log.message import Message
-from mainstem.log.queue import Queue
+from mainstem.log.queues.message import Message
+from mainstem.log.queues.queue import Queue
 from tests.log.memory_ledger import (
     ManualWaiter,
 )
@@ -150,7 +150,7 @@ def test_ordered_by_key_parks_only_the_key_that_fails(office: Office) -> None:
 def test_a_key_that_fails_does_not_make_the_state_grow_without_end(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mainstem.log.queue_take.PARKED_MAX", 3)
+    monkeypatch.setattr("mainstem.log.queues.queue_take.PARKED_MAX", 3)
     queue = office.queue(ordered="by key")
     office.fill(*range(6), kind="a")
     office.fill(6, kind="b")

@@ -11,7 +11,7 @@ from mainstem.clock import as_datetime
 from mainstem.errors import BeyondEnd, Conflict, FellOff, Fenced, Invalid, InvalidName, QueueNotFound
 from mainstem.log.backoff import Backoff
 from mainstem.log.lag import Lag
-from mainstem.log.queue_state import QueueState
+from mainstem.log.queues.queue_state import QueueState
 from tests.log.memory_ledger import (
     MemoryLedger,
 )
@@ -195,8 +195,8 @@ def test_names_and_counts_that_cannot_be(office: Office) -> None:
 
 
 def test_a_record_dropped_between_the_look_and_the_take(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainstem.log.queue_scan.CHUNK_ROWS", 1)
-    monkeypatch.setattr("mainstem.log.queue_scan.CHUNKS_WITH_ROWS", 1)
+    monkeypatch.setattr("mainstem.log.queues.queue_scan.CHUNK_ROWS", 1)
+    monkeypatch.setattr("mainstem.log.queues.queue_scan.CHUNKS_WITH_ROWS", 1)
     queue = office.queue(ordered="by key", length_max=100)
     office.fill(0, 1, 2, kind="a")
     office.fill(3, kind="b")

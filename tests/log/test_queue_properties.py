@@ -17,10 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mainstem.clock import ManualClock, as_datetime
 from mainstem.errors import Fenced
 from mainstem.log.backoff import Backoff
-from mainstem.log.message import Message
-from mainstem.log.queue import Queue
-from mainstem.log.queue_settings import QueueSettings
-from mainstem.log.queue_state import QueueState
+from mainstem.log.queues.message import Message
+from mainstem.log.queues.queue import Queue
+from mainstem.log.queues.queue_settings import QueueSettings
+from mainstem.log.queues.queue_state import QueueState
 from tests.log.memory_ledger import Killed, ManualWaiter, MemoryLedger, MemoryProcesses, MemoryRejections, MemoryTopic
 
 SCHEMA = pa.schema([("n", pa.int64()), ("kind", pa.string())])
@@ -130,10 +130,10 @@ class QueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         # Small enough that a short run crosses every border.
-        self.patch.setattr("mainstem.log.queue_scan.CHUNK_ROWS", 3)
-        self.patch.setattr("mainstem.log.queue_scan.CHUNKS_WITH_ROWS", 2)
-        self.patch.setattr("mainstem.log.queue_take.REJECTIONS_MAX", 3)
-        self.patch.setattr("mainstem.log.queue_take.PASSED_MIN", 2)
+        self.patch.setattr("mainstem.log.queues.queue_scan.CHUNK_ROWS", 3)
+        self.patch.setattr("mainstem.log.queues.queue_scan.CHUNKS_WITH_ROWS", 2)
+        self.patch.setattr("mainstem.log.queues.queue_take.REJECTIONS_MAX", 3)
+        self.patch.setattr("mainstem.log.queues.queue_take.PASSED_MIN", 2)
         self.clock = ManualClock()
         self.topic = MemoryTopic(SCHEMA, self.clock, partitions=PARTITIONS, key=("kind",))
         self.ledger = MemoryLedger(QueueState, self.clock)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.clock import ManualClock
-from mainstem.log.queue_scan import PartitionScan, QueueScan
+from mainstem.log.queues.queue_scan import PartitionScan, QueueScan
 from tests.log.memory_ledger import MemoryTopic
 
 SCHEMA = pa.schema([("n", pa.int64()), ("kind", pa.string())])
@@ -20,8 +20,8 @@ SCHEMA = pa.schema([("n", pa.int64()), ("kind", pa.string())])
 @pytest.fixture(autouse=True, scope="module")
 def small_chunks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mainstem.log.queue_scan.CHUNK_ROWS", 3)
-        patch.setattr("mainstem.log.queue_scan.CHUNKS_WITH_ROWS", 2)
+        patch.setattr("mainstem.log.queues.queue_scan.CHUNK_ROWS", 3)
+        patch.setattr("mainstem.log.queues.queue_scan.CHUNKS_WITH_ROWS", 2)
         yield
 
 

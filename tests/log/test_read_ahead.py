@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 import mainstem
-from mainstem.log.read_ahead import ROWS, ReadAhead
 from mainstem.log.record import next_offset
+from mainstem.log.topic import ROWS, ReadAhead
 
 
 class CountedReads:

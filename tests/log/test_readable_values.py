@@ -12,8 +12,8 @@ import pytest
 import mainstem
 from mainstem.clock import as_us
 from mainstem.errors import InvalidRows
-from mainstem.log.readable_values import python_rows, readable_part, unreadable_rows
-from mainstem.log.rows import check_rows
+from mainstem.log.rows.readable_values import python_rows, readable_part, unreadable_rows
+from mainstem.log.rows.rows import check_rows
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.stem import Mainstem
 

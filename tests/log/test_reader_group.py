@@ -12,13 +12,11 @@ import pytest
 
 from mainstem.clock import ManualClock, as_datetime
 from mainstem.errors import BeyondEnd, Conflict, FellOff, Fenced, GroupNotFound, Invalid
-from mainstem.log import group_decisions as decisions
-from mainstem.log.beat_thread import BeatThread
-from mainstem.log.group_member import Member
-from mainstem.log.group_state import GroupState
+from mainstem.log.groups import group_state as decisions
+from mainstem.log.groups.group_member import BeatThread, Member, MemberPositions
+from mainstem.log.groups.group_state import GroupState
+from mainstem.log.groups.reader_group import ReaderGroup
 from mainstem.log.lag import Lag
-from mainstem.log.member_positions import MemberPositions
-from mainstem.log.reader_group import ReaderGroup
 from tests.log.memory_ledger import ManualWaiter, MemoryBeats, MemoryLedger, MemoryProcesses, MemoryTopic
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from mainstem.clock import ManualClock
 from mainstem.errors import Fenced
-from mainstem.log.group_member import Member
-from mainstem.log.group_state import GroupState
+from mainstem.log.groups.group_member import Member
+from mainstem.log.groups.group_state import GroupState
 from tests.log.memory_ledger import ManualWaiter, MemoryBeats, MemoryLedger, MemoryProcesses, MemoryTopic
 
 SCHEMA = pa.schema([("n", pa.int64())])

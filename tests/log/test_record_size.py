@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.log.record_size import row_bytes
+from mainstem.log.rows.rows import row_bytes
 from tests.log.schema_strategies import SCHEMAS, rows_of
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainstem.log.routing import ROUTED_MACRO, routed
+from mainstem.log.rows.row_filter import ROUTED_MACRO, routed
 
 words = st.sampled_from(["a", "b", "", "a+b", "(", "[x", "\\", "*a", "ä"])
 keys = st.lists(words, max_size=5).map(".".join)

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from mainstem.errors import Invalid
-from mainstem.log.row_filter import RowFilter
+from mainstem.log.rows.row_filter import RowFilter
 
 ROWS = pa.RecordBatch.from_pydict(
     {

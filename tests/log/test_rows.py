@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from mainstem.errors import Invalid, InvalidRows, SchemaMismatch
 from mainstem.log.record import record_array, with_record
-from mainstem.log.rows import check_rows, tombstones
+from mainstem.log.rows.rows import check_rows, tombstones
 from mainstem.log.topic_settings import Keep, TopicSettings
 from tests.log.schema_strategies import SCHEMAS, rows_of
 

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from mainstem.errors import Invalid
-from mainstem.log.normal_schema import ALLOWED_TYPES
-from mainstem.log.schema_ddl import schema_from_ddl, schema_to_ddl
+from mainstem.log.rows.normal_schema import ALLOWED_TYPES
+from mainstem.log.rows.schema_ddl import schema_from_ddl, schema_to_ddl
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import given, settings
 
-from mainstem.log.normal_schema import normal_schema
-from mainstem.log.schema_ddl import schema_from_ddl, schema_to_ddl
+from mainstem.log.rows.normal_schema import normal_schema
+from mainstem.log.rows.schema_ddl import schema_from_ddl, schema_to_ddl
 from tests.log.schema_strategies import SCHEMAS
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.errors import SchemaMismatch
-from mainstem.log.partitioner import key_bytes
-from mainstem.log.schema_ddl import schema_from_ddl
-from mainstem.log.schema_evolution import evolve, fit
+from mainstem.log.rows.partitioner import key_bytes
+from mainstem.log.rows.schema_ddl import schema_from_ddl
+from mainstem.log.rows.schema_evolution import evolve, fit
 from tests.log.schema_strategies import SCHEMAS, rows_of, values
 
 

@@ -5,11 +5,11 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mainstem.log.embedded.block import ABORT, COMMIT, DATA, Header
 from mainstem.log.embedded.numbered_appends import KnownAppends
-from mainstem.log.embedded.partition_state import PartitionState
-from mainstem.log.embedded.pending import Pending
-from mainstem.log.producer_run import ProducerRun
+from mainstem.log.embedded.write.block import ABORT, COMMIT, DATA, Header
+from mainstem.log.embedded.write.group_commit import Pending
+from mainstem.log.embedded.write.partition_state import PartitionState
+from mainstem.log.producer import ProducerRun
 from mainstem.log.sequence_runs import RUNS_MAX, SequenceRuns
 
 PARTITIONS = 3

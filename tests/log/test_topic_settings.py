@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from mainstem.errors import CorruptHome, Invalid, InvalidName, NewerFormat, SchemaMismatch
-from mainstem.log.schema_ddl import schema_from_ddl
+from mainstem.log.rows.schema_ddl import schema_from_ddl
 from mainstem.log.topic_settings import Keep, TopicSettings, difference
 from tests.log.schema_strategies import SCHEMAS
 

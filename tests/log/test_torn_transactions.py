@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.embedded.partition_state import PartitionState
+from mainstem.log.embedded.write.partition_state import PartitionState
 from mainstem.stem import Mainstem
 from tests.contracts.other_process import Line, OtherProcess
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.log.transaction_cut import Reached, TooLarge, TransactionCut, Unstable
-from mainstem.log.transaction_spans import NO_SPANS, TransactionSpans
+from mainstem.log.transaction_cut import NO_SPANS, Reached, TooLarge, TransactionCut, TransactionSpans, Unstable
 
 Spans = dict[int, list[tuple[int, int, int]]]
 Times = dict[int, list[int]]

@@ -7,9 +7,8 @@ import pytest
 
 from mainstem.clock import ManualClock
 from mainstem.errors import DatabaseUnavailable, Unavailable
-from mainstem.log import waiting
-from mainstem.log.backoff import Backoff
-from mainstem.log.waiting import patiently
+from mainstem.log import backoff as waiting
+from mainstem.log.backoff import Backoff, patiently
 
 
 class Server:

@@ -27,7 +27,7 @@ from mainstem.operators.stage.engine import NO_TIME, BatchClock
 from mainstem.operators.stage.frame_columns import Shown, columns_of, shaped
 from mainstem.operators.windows.window_kinds import WindowKind
 from mainstem.testing import TestStreams
-from mainstem.testing.scripted_log import batches_of
+from mainstem.testing.scripted_home import batches_of
 from mainstem.testing.scripted_rows import ScriptedBatch, ScriptedRows, ScriptedRun
 from tests.operators.two_streams import Columns, two_streams
 

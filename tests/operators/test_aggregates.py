@@ -17,7 +17,7 @@ from mainstem.errors import Invalid
 from mainstem.operators.aggregates.accumulators import AggregateCall
 from mainstem.operators.aggregates.aggregate_text import AggregateText, computed, read_aggregate_text
 from mainstem.operators.aggregates.aggregates import FUNCTIONS, Aggregates
-from mainstem.operators.aggregates.closest_bins import closest_bins
+from mainstem.operators.aggregates.counted_accumulators import closest_bins
 
 ROWS = pa.schema(
     [("n", pa.int32()), ("x", pa.float64()), ("d", pa.decimal128(10, 2)), ("s", pa.string()), ("b", pa.bool_())]

@@ -12,7 +12,7 @@ from mainstem.errors import Invalid
 from mainstem.operators.dedupe import dedupe
 from mainstem.operators.dedupe_engine import ROUNDS, DedupeEngine
 from mainstem.operators.stage.engine import NO_TIME, BatchClock
-from mainstem.operators.stage.memory_state import MemoryState
+from mainstem.operators.stage.state_runs import MemoryState
 from mainstem.testing import TestStream
 from tests.operators.visits import at
 

@@ -8,7 +8,7 @@ import pytest
 
 from mainstem.errors import Invalid
 from mainstem.operators import enrich, latest, table
-from mainstem.operators.joins.versions import Versions
+from mainstem.operators.joins.enrich_engine import Versions
 from mainstem.operators.stage.engine import NEVER
 from mainstem.testing import TestStream, TestStreams
 from tests.operators.naive_enrich import with_deletes

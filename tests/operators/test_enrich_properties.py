@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mainstem.clock import as_us
 from mainstem.log.watermark import NO_TIME
 from mainstem.operators.joins import enrich_engine
-from mainstem.operators.joins.versions import Versions, known_ends
+from mainstem.operators.joins.enrich_engine import Versions, known_ends
 from mainstem.testing import TestResults
 from tests.operators.naive_enrich import LATENESS, SIDES, Asked, Found, found_version, naive_lookups, written
 from tests.operators.two_streams import batches_so_far

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from mainstem.operators.joins import join_engine
-from mainstem.operators.joins.join_terms import LEFT, RIGHT, JoinTerms
-from mainstem.operators.joins.pairing import shifted
+from mainstem.operators.joins.join_terms import LEFT, RIGHT, JoinTerms, shifted
 from tests.operators.naive_join import Terms
 from tests.operators.test_join_properties import check_every_batch
 

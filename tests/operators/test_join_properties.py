@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mainstem.operators import join
 from mainstem.operators.joins.join_terms import HOW
 from mainstem.testing import TestResults, TestStreams
-from mainstem.testing.scripted_log import Append
+from mainstem.testing.scripted_home import Append
 from tests.operators.naive_join import Late, Naive, Shown, Terms, naive_join, written
 
 SEEDS = st.integers(0, 2**32)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 
 import mainstem
+from mainstem.batch import FlowRun
 from mainstem.flows.late_topic import LateTopic
-from mainstem.log_on_spark.flow_run import FlowRun
 
 
 def test_late_rows_are_appended_once_and_what_does_not_fit_is_kept_as_text(tmp_path: Path) -> None:

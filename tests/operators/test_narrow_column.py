@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mainstem.operators.stage.narrow_column import narrowed, widened
+from mainstem.operators.stage.state_run_file import narrowed, widened
 
 TYPES = {"int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64()}
 numbers = st.one_of(

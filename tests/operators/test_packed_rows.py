@@ -10,14 +10,14 @@ import pytest
 
 from mainstem.log.record import EVENT_TIME_MARK, RECORD_MARK
 from mainstem.log.watermark import WATERMARKED_RECORD
-from mainstem.log_on_spark.topic_stream_reader import packing_of
+from mainstem.operators.joins.join_results import INPUT_COLUMNS
 from mainstem.operators.joins.join_rows import JoinSide
 from mainstem.operators.joins.join_terms import LEFT
-from mainstem.operators.joins.two_sided import INPUT_COLUMNS
 from mainstem.operators.stage import packed_rows
 from mainstem.operators.stage.packed_rows import PACKED, Packing, unpacked
 from mainstem.operators.stage.spark_hashes import buckets_of
 from mainstem.operators.windows.window_time import RowTime
+from mainstem.spark.sources.topic_stream_reader import packing_of
 
 TIME = pa.timestamp("us", "UTC")
 READ = pa.schema([("id", pa.int64()), ("at", TIME), ("kind", pa.string()), ("record", WATERMARKED_RECORD)])

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from mainstem import operators
-from mainstem.flows.plan_changes import plan_changes
+from mainstem.flows.checkpoint_fit import plan_changes
 from mainstem.operators import (
     Process,
     after_rows,
@@ -42,8 +42,8 @@ from mainstem.operators import (
     windowed,
 )
 from mainstem.operators.stage.engine import BatchClock
-from mainstem.operators.stage.memory_state import MemoryState
 from mainstem.operators.stage.stage import Stage, StageSpec
+from mainstem.operators.stage.state_runs import MemoryState
 from mainstem.operators.windows import window_kinds
 from mainstem.operators.windows.window_engine import WindowEngine
 from mainstem.testing import TestStream, TestStreams

@@ -17,7 +17,7 @@ from mainstem.operators.processes.process_class import Process
 from mainstem.operators.processes.process_engine import ProcessEngine
 from mainstem.operators.processes.process_state import StateText
 from mainstem.operators.stage.engine import BatchClock
-from mainstem.operators.stage.memory_state import MemoryState
+from mainstem.operators.stage.state_runs import MemoryState
 from mainstem.testing import TestStream
 from tests.operators.counted_process import Counted, Raised, Renamed, SameUpgraded, Upgraded, in_place
 from tests.operators.visits import PAGES, Visits, at, page

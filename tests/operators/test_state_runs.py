@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from mainstem.errors import Corrupt
 from mainstem.operators.stage import state_runs
 from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, BatchClock, Step
-from mainstem.operators.stage.memory_state import MemoryState
 from mainstem.operators.stage.state_run_file import RunEntry, open_run
-from mainstem.operators.stage.state_runs import StateRuns, next_due
+from mainstem.operators.stage.state_runs import MemoryState, StateRuns, next_due
 
 SCHEMA = pa.schema([*STATE_COLUMNS, ("text", pa.string()), ("number", pa.int64())])
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from mainstem.errors import Invalid
-from mainstem.log_on_spark.topic_writer import taken_away_first
 from mainstem.operators import aggregate, distinct, table, top
 from mainstem.operators.tables.changing import is_changing, table_source
-from mainstem.operators.tables.value_ranks import value_ranks
+from mainstem.operators.tables.weights import value_ranks
+from mainstem.spark.sources.topic_writer import taken_away_first
 from tests.operators.scripted_tables import changes, held, scripted_table
 
 CITIES = pa.schema([("id", pa.int32()), ("city", pa.string()), ("version", pa.int32())])

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from mainstem.operators.stage.engine import NO_TIME, BatchClock
-from mainstem.operators.stage.memory_state import MemoryState
+from mainstem.operators.stage.state_runs import MemoryState
 from mainstem.operators.windows.numbering import running_max
-from mainstem.operators.windows.phases import running
 from mainstem.operators.windows.session_engine import SessionEngine
 from mainstem.operators.windows.sliding_engine import SlidingEngine
 from mainstem.operators.windows.triggers import each_row, every
 from mainstem.operators.windows.validity_engine import ValidityEngine
 from mainstem.operators.windows.window_engine import WindowEngine
+from mainstem.operators.windows.window_rounds import running
 from tests.operators.naive_windows import Row
 from tests.operators.window_scripts import AGGREGATES, BY, panes, single_rows, windowed_rows
 

@@ -14,18 +14,17 @@ from mainstem.operators.stage.engine import NEVER, NO_TIME
 from mainstem.operators.windows import (
     panes,
     session_engine,
-    session_rounds,
     sliding_engine,
-    validity_rounds,
     waiting_rows,
     window_assignment,
     window_engine,
 )
+from mainstem.operators.windows import session_engine as session_rounds
+from mainstem.operators.windows import validity_engine as validity_rounds
 from mainstem.operators.windows.cells import Cells
 from mainstem.operators.windows.numbering import numbers
-from mainstem.operators.windows.phases import Phase
 from mainstem.operators.windows.triggers import after_rows, each_row, every
-from mainstem.operators.windows.window_rounds import WindowRounds
+from mainstem.operators.windows.window_rounds import Phase, WindowRounds
 from tests.operators.naive_windows import Asked
 from tests.operators.test_window_engine_properties import (
     check_indices,

@@ -10,7 +10,7 @@ from typing import Any
 from mainstem.clock import as_datetime, as_us
 from mainstem.log.watermark import NO_TIME
 from mainstem.testing import TestStream, TestStreams
-from mainstem.testing.scripted_log import batches_of
+from mainstem.testing.scripted_home import batches_of
 
 ORIGIN = 1_767_268_800_000_000
 # Partition and offset.

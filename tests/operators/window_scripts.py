@@ -16,7 +16,7 @@ from mainstem.operators.aggregates.accumulators import AggregateCall
 from mainstem.operators.aggregates.aggregates import Aggregates
 from mainstem.operators.stage.engine import NO_TIME, BatchClock, Engine, Step
 from mainstem.operators.stage.hashes import mixed
-from mainstem.operators.stage.memory_state import MemoryState
+from mainstem.operators.stage.state_runs import MemoryState
 from mainstem.operators.windows.numbering import numbered, numbers
 from mainstem.operators.windows.window_engine import WindowEngine
 from tests.operators.naive_windows import END, FUNCTIONS, Pane, Row, Window, later

@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mainstem import crash_points
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
-from mainstem.log_on_spark.flow_store import FlowStore
+from mainstem.batch import Batch, FlowRun
 from mainstem.sinks.file_commits import FolderFacts
-from mainstem.sinks.file_sink import FileSink
-from mainstem.sinks.file_writer import MARK, NO_VALUE, FileWriter
+from mainstem.sinks.file_sink import MARK, NO_VALUE, FileSink, FileWriter
+from mainstem.spark.checkpoint.flow_store import FlowStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("store", pa.string()), ("amount", pa.float64())])
 FLOW = "out.orders"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mainstem.errors import Fenced, LockHeld
-from mainstem.sinks.folder_lock import folder_lock
+from mainstem.sinks.file_commits import folder_lock
 from tests.sinks.arrow_file_writer import ArrowFileWriter, begin, committed_ids, globbed_ids, write
 
 pytestmark = pytest.mark.forks

@@ -10,10 +10,10 @@ import pyarrow.dataset as ds
 import pytest
 
 import mainstem
+from mainstem.batch import Batch, FlowRun
 from mainstem.errors import Conflict, Corrupt, Fenced, Invalid, InvalidRows, NotFound, SchemaMismatch
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
-from mainstem.log_on_spark.rejected_rows import RejectedRows
 from mainstem.sinks.file_commits import MERGED
+from mainstem.spark.checkpoint.rejected_rows import RejectedRows
 from tests.sinks.arrow_file_writer import SCHEMA, begin, committed_ids, globbed_ids, rows_of, sink_at, write
 
 
@@ -75,7 +75,7 @@ def test_a_run_fenced_while_it_moves_its_files_does_not_commit_them(tmp_path: Pa
         moved = move(*arguments)
         # The epoch is raised; the rest of the new run's beginning waits for the lock.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("mainstem.sinks.file_writer.FileWriter._begin", lambda *_: None)
+            patch.setattr("mainstem.sinks.file_sink.FileWriter._begin", lambda *_: None)
             begin(tmp_path)
         return moved
 
@@ -158,7 +158,7 @@ def test_a_folder_belongs_to_one_flow_in_one_shape(tmp_path: Path) -> None:
         sink.accept(pa.schema([("id", pa.int64()), ("store", pa.string())]))
     with pytest.raises(Conflict, match="divided by store, not by nothing"):
         sink_at(tmp_path, ()).accept(SCHEMA)
-    other = mainstem.log_on_spark.flow_store.FlowStore(str(tmp_path / "home"), "another").begin()
+    other = mainstem.spark.checkpoint.flow_store.FlowStore(str(tmp_path / "home"), "another").begin()
     with pytest.raises(Conflict, match=r'written by flow "out\.orders"'):
         sink.writer(FlowRun("another", other.epoch), SCHEMA)
 

@@ -1,6 +1,6 @@
 """S1 without Spark: who writes a topic or files is killed at every named point, again and again; each row is there once.
 
-The driver's own steps, with Spark, are in tests/spark/test_exactly_once.py; those of a view in tests/views/.
+The driver's own steps, with Spark, are in tests/flows/test_exactly_once.py; those of a view in tests/views/.
 """
 
 import random
@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import mainstem
+from mainstem.batch import Batch, FlowRun
 from mainstem.crash_points import reach
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
-from mainstem.log_on_spark.rejected_rows import RejectedRows, reject
-from mainstem.log_on_spark.topic_writer import TopicWriter
 from mainstem.sinks.file_commits import CommittedBatch
-from mainstem.sinks.file_writer import FileWriter
+from mainstem.sinks.file_sink import FileWriter
+from mainstem.spark.checkpoint.rejected_rows import RejectedRows, reject
+from mainstem.spark.sources.topic_writer import TopicWriter
 from tests.sinks.arrow_file_writer import ArrowFileWriter, begin, committed_ids, globbed_ids, killed_at, rows_of, write
 
 pytestmark = pytest.mark.forks

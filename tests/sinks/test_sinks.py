@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 
 import mainstem
+from mainstem.batch import Batch, FlowRun
 from mainstem.errors import NotFound
-from mainstem.log.schema_ddl import schema_to_ddl
-from mainstem.log_on_spark.build import Build
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
+from mainstem.log.rows.schema_ddl import schema_to_ddl
 from mainstem.sinks.file_commits import FolderFacts
 from mainstem.sinks.file_sink import FileSink
-from mainstem.views.postgres_place import PostgresPlace
+from mainstem.spark.build import Build
+from mainstem.views.postgres.postgres_store import PostgresPlace
 from mainstem.views.view import View
 from tests.contracts.sink_contract import FLOW, SinkContract, TriedSink
 from tests.sinks.arrow_file_writer import ArrowFileWriter

@@ -12,19 +12,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from mainstem.batch import Batch, FlowRun
+from mainstem.durable_files import decode_checked, encode_checked
 from mainstem.errors import CorruptHome, NewerFormat
-from mainstem.log.checked_json import decode_checked, encode_checked
 from mainstem.log.kafka.kafka_log import KafkaLog
-from mainstem.log_on_spark.checkpoint_check import check_checkpoint
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
-from mainstem.log_on_spark.flow_store import FlowStore
-from mainstem.log_on_spark.sink_rows import note_rows
+from mainstem.spark.checkpoint.checkpoint_check import check_checkpoint, note_rows
+from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.stem import Mainstem
 from tests.contracts.sink_contract import FLOW, TriedSink
+from tests.flows.memory_sink import MemorySink
 from tests.kafka_broker import KafkaBroker
 from tests.sinks.test_sinks import TriedFiles, TriedPostgresView, TriedTopic, TriedView
-from tests.spark.checkpoint_model import write_checkpoint
-from tests.spark.memory_sink import MemorySink
+from tests.spark.checkpoint.checkpoint_model import write_checkpoint
 
 COMMITTED = 3
 

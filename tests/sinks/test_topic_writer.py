@@ -8,11 +8,10 @@ import pytest
 
 import mainstem
 from mainstem import Mainstem
+from mainstem.batch import Batch, FlowRun
 from mainstem.errors import Fenced, InvalidRows
-from mainstem.log_on_spark.fitting_rows import fitting_rows
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
-from mainstem.log_on_spark.rejected_rows import TEXT_MAX, RejectedRows
-from mainstem.log_on_spark.topic_writer import APPENDS_MAX, TopicWriter
+from mainstem.spark.checkpoint.rejected_rows import TEXT_MAX, RejectedRows
+from mainstem.spark.sources.topic_writer import APPENDS_MAX, TopicWriter, fitting_rows
 from tests.log.test_readable_values import text
 
 RUN = FlowRun("copies", 1)

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from mainstem.errors import FlowFailed
 from mainstem.flows.flow import Flow
-from mainstem.log_on_spark.shown_calls import with_call_shown
+from mainstem.spark.spark_session import with_call_shown
 
 
 def test_an_error_shows_what_the_function_was_called_with():

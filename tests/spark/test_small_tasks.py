@@ -5,8 +5,8 @@ import gc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.log_on_spark import worker_memory
-from mainstem.log_on_spark.topic_stream_reader import SLICE_ROWS_MIN, slices_between
+from mainstem.spark.sources import worker_memory
+from mainstem.spark.sources.topic_stream_reader import SLICE_ROWS_MIN, slices_between
 
 ENDS = st.dictionaries(st.integers(0, 9), st.integers(0, 400_000), min_size=1)
 

@@ -14,8 +14,8 @@ from pyspark.sql.datasource import DataSource
 import mainstem
 from mainstem import Flow
 from mainstem.errors import Invalid, NotFound, Unavailable
-from mainstem.log_on_spark import java_runtime
-from mainstem.log_on_spark.spark_session import SETTINGS, _check_python, _environment_ready
+from mainstem.spark import java_patches as java_runtime
+from mainstem.spark.spark_session import SETTINGS, _check_python, _environment_ready
 
 # A program in a process of its own: what it says is the last line of its output, as JSON.
 PROGRAM = """

@@ -2,7 +2,7 @@
 
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from mainstem.log_on_spark.spark_types import arrow_schema, spark_schema
+from mainstem.spark.spark_types import arrow_schema, spark_schema
 
 
 def test_what_a_query_of_spark_s_notes_on_a_column_does_not_come_back_as_text():

@@ -20,7 +20,8 @@ import pytest
 
 import mainstem.operators
 from mainstem.operators.stage import keyed_rows
-from mainstem.testing import scripted_log, scripted_rows
+from mainstem.testing import scripted_home as scripted_log
+from mainstem.testing import scripted_rows
 from tests.testing import both_ways
 from tests.testing.both_ways import (
     ONE,

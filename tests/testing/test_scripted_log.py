@@ -13,7 +13,7 @@ from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.watermark import NO_TIME
 from mainstem.stem import Mainstem
 from mainstem.testing import TestStream
-from mainstem.testing.scripted_log import Append, batches_of
+from mainstem.testing.scripted_home import Append, batches_of
 from tests.operators.visits import at
 
 DELAY = 120_000_000

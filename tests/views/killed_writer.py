@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from mainstem import crash_points
+from mainstem.batch import Batch, FlowRun
 from mainstem.errors import NotYet
-from mainstem.log.placed import token_of
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
+from mainstem.log.append_result import token_of
 from mainstem.views.view import View
 from tests.contracts.other_process import Line, OtherProcess
 from tests.contracts.view_rows import RUN, SCHEMA, recorded, replayed, rows, shown

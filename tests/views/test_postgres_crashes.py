@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from mainstem import crash_points
+from mainstem.batch import Batch, FlowRun
 from mainstem.errors import Fenced, LockHeld
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
-from mainstem.views import postgres_writer
-from mainstem.views.postgres_place import PostgresPlace
-from mainstem.views.postgres_writer import PostgresWriter
+from mainstem.views.postgres import postgres_writer
+from mainstem.views.postgres.postgres_store import PostgresPlace
+from mainstem.views.postgres.postgres_writer import PostgresWriter
 from mainstem.views.view import View
 from tests.contracts.other_process import Line, OtherProcess
 from tests.contracts.view_rows import SCHEMA, replayed, rows, shown

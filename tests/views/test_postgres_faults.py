@@ -16,11 +16,11 @@ from unittest import mock
 import psycopg
 import pytest
 
+from mainstem.batch import Batch, FlowRun
 from mainstem.errors import DatabaseUnavailable, Unavailable
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
-from mainstem.views import postgres_writer
-from mainstem.views.postgres_place import PostgresPlace
-from mainstem.views.postgres_writer import PostgresWriter
+from mainstem.views.postgres import postgres_writer
+from mainstem.views.postgres.postgres_store import PostgresPlace
+from mainstem.views.postgres.postgres_writer import PostgresWriter
 from mainstem.views.view import View
 from tests.contracts.view_rows import SCHEMA, recorded, replayed, shown
 from tests.postgres_server import PostgresServer

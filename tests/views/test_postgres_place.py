@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 
 import mainstem
+from mainstem.batch import Batch, FlowRun
 from mainstem.errors import Conflict, DatabaseUnavailable, Invalid, LockHeld, MainstemError
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
-from mainstem.views import postgres_place, postgres_writer
 from mainstem.views.home_views import place_of_home
-from mainstem.views.postgres_address import PostgresAddress
-from mainstem.views.postgres_place import PostgresPlace
-from mainstem.views.sqlite_place import SqlitePlace
+from mainstem.views.postgres import postgres_store as postgres_place
+from mainstem.views.postgres import postgres_writer
+from mainstem.views.postgres.postgres_address import PostgresAddress
+from mainstem.views.postgres.postgres_store import PostgresPlace
+from mainstem.views.sqlite.sqlite_store import SqlitePlace
 from mainstem.views.view import View
 from tests.contracts.view_rows import RUN, SCHEMA, rows, shown
 from tests.postgres_server import PASSWORD, QUOTED_PASSWORD, PostgresServer

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mainstem.batch import Batch, FlowRun
 from mainstem.errors import Invalid
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
-from mainstem.views.postgres_place import PostgresPlace
+from mainstem.views.postgres.postgres_store import PostgresPlace
 from mainstem.views.view import View
 from tests.contracts.view_rows import OpenView
 from tests.log.schema_strategies import SCHEMAS, rows_of

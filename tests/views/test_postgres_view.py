@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mainstem.views.postgres_place import PostgresPlace
+from mainstem.views.postgres.postgres_store import PostgresPlace
 from mainstem.views.view import View
 from tests.contracts.shifted_clock import ShiftedClock
 from tests.contracts.view_contract import ViewContract

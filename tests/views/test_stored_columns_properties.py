@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.errors import InvalidRows
-from mainstem.log.normal_schema import nullable_schema
-from mainstem.views.stored_columns import (
+from mainstem.log.rows.normal_schema import nullable_schema
+from mainstem.views.sqlite.sqlite_columns import (
     arrow_column,
     column_type,
     python_row,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mainstem import crash_points
+from mainstem.batch import Batch, FlowRun
 from mainstem.errors import DiskFull
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.views.view import View
 from tests.contracts.other_process import Line, OtherProcess
 from tests.contracts.view_rows import SCHEMA, replayed, rows, shown

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from mainstem.batch import FlowRun
 from mainstem.clock import SystemClock
 from mainstem.errors import Fenced, LockHeld
-from mainstem.log_on_spark.flow_run import FlowRun
-from mainstem.views.view_folder import ViewFolder
-from mainstem.views.view_writer import ViewWriter
+from mainstem.views.sqlite.sqlite_writer import ViewWriter
+from mainstem.views.sqlite.view_folder import ViewFolder
 from tests.contracts.view_rows import SCHEMA
 from tests.views.killed_writer import BATCHES, batch_of, check_whole, open_revenue, stopped_at, write_from
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainstem.batch import Batch, FlowRun
 from mainstem.clock import ManualClock, as_datetime, as_us
 from mainstem.errors import FellOff
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.views.view import View
 from tests.contracts.view_rows import SCHEMA, recorded
 

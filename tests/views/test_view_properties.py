@@ -8,10 +8,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.log.normal_schema import nullable_schema
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
+from mainstem.batch import Batch, FlowRun
+from mainstem.log.rows.normal_schema import nullable_schema
+from mainstem.views.sqlite.sqlite_writer import ViewWriter
 from mainstem.views.view import View
-from mainstem.views.view_writer import ViewWriter
 from tests.contracts.view_rows import SCHEMA, recorded, replayed, rows, shown
 from tests.log.schema_strategies import SCHEMAS, rows_of
 

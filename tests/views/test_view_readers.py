@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
+from mainstem.batch import Batch, FlowRun
 from mainstem.views.view import View
 from tests.contracts.other_process import Line, OtherProcess
 

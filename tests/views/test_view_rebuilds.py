@@ -3,7 +3,7 @@
 A log of changes is applied to the live version in batches that are cut anywhere. At random points a rebuild begins: it
 applies the same log from its beginning, in batches of its own, while the live version goes on; both are killed and begun
 again now and then. When both have the whole log they are compared with each other and with DuckDB over the log; then the
-new version is put to use, or dropped. The same with Spark, far fewer, is in tests/spark/test_rebuild_points.py.
+new version is put to use, or dropped. The same with Spark, far fewer, is in tests/flows/test_rebuild_points.py.
 """
 
 import random
@@ -14,8 +14,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from mainstem.batch import Batch, FlowRun
 from mainstem.log.record import RECORD
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from mainstem.views.view import View
 
 REBUILDS, VIEWS = 200, 10

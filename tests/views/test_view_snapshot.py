@@ -6,11 +6,11 @@ from unittest import mock
 
 import pytest
 
+from mainstem.batch import Batch, FlowRun
+from mainstem.durable_files import decode_checked, encode_checked
 from mainstem.errors import CorruptView, LockHeld, NewerFormat, Unavailable, ViewNotFound
-from mainstem.log.checked_json import decode_checked, encode_checked
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
+from mainstem.views.sqlite.view_folder import ViewFolder, view_names
 from mainstem.views.view import View
-from mainstem.views.view_folder import ViewFolder, view_names
 from tests.contracts.view_rows import SCHEMA, rows, shown
 
 RUNS = {number: FlowRun("revenue", epoch=1, version=number) for number in (1, 2)}
@@ -125,7 +125,7 @@ def test_a_flip_waits_for_a_batch_that_is_being_committed(tmp_path: Path) -> Non
     view = two_versions(tmp_path)
     writer = view.writer(RUNS[1], SCHEMA)
     writer._connection.execute("BEGIN IMMEDIATE")
-    with mock.patch("mainstem.views.view_connection.LOCK_SECONDS_MAX", 0.0), pytest.raises(LockHeld):
+    with mock.patch("mainstem.views.sqlite.view_file.LOCK_SECONDS_MAX", 0.0), pytest.raises(LockHeld):
         view.use(2)
     assert shown(view) == {"Berlin": 1}
     writer._connection.execute("ROLLBACK")

@@ -14,17 +14,19 @@ from unittest import mock
 
 import pyarrow as pa
 
-from mainstem.log_on_spark.flow_run import Batch
-from mainstem.views import view, view_snapshot, view_versions, view_writer
+from mainstem.batch import Batch
+from mainstem.views import view
 from mainstem.views.merge_batch import MergedBatch
-from mainstem.views.sqlite_history import SqliteHistory
-from mainstem.views.view_connection import Connections
-from mainstem.views.view_file import ViewFile
-from mainstem.views.view_folder import ViewFolder
-from mainstem.views.view_snapshot import ViewSnapshot
+from mainstem.views.sqlite import sqlite_snapshot as view_snapshot
+from mainstem.views.sqlite import sqlite_store as view_versions
+from mainstem.views.sqlite import sqlite_writer as view_writer
+from mainstem.views.sqlite.sqlite_history import SqliteHistory
+from mainstem.views.sqlite.sqlite_snapshot import ViewSnapshot
+from mainstem.views.sqlite.sqlite_store import ViewVersions
+from mainstem.views.sqlite.sqlite_writer import ViewWriter
+from mainstem.views.sqlite.view_file import Connections, ViewFile
+from mainstem.views.sqlite.view_folder import ViewFolder
 from mainstem.views.view_store import WrittenRows
-from mainstem.views.view_versions import ViewVersions
-from mainstem.views.view_writer import ViewWriter
 
 Patch = tuple[object, str, object]
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from mainstem.batch import FlowRun
 from mainstem.flows.flow_progress import PROGRESS_TOPIC, SCHEMA
 from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
-from mainstem.log_on_spark.flow_run import FlowRun
-from mainstem.log_on_spark.flow_store import FlowStore
+from mainstem.spark.checkpoint.flow_store import FlowStore
 
 # Kernels give out no such id.
 NOBODY = {"pid": 2**30, "started": 1, "boot": "another"}

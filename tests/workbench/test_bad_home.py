@@ -74,7 +74,7 @@ def test_a_home_on_a_full_disk(cli, place, monkeypatch):
 HOLDER = """
 import os, signal, sys
 import mainstem
-from mainstem.log.embedded.partition_lock import WRITE
+from mainstem.file_locks import WRITE
 topic = mainstem.open("shop").topic("things")
 with topic.backend.store.partitions[0].lock.held(WRITE):
     os.kill(os.getpid(), signal.SIGSTOP)

@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import mainstem
-from mainstem.workbench.cli import row_files, text_lines
+from mainstem.workbench.cli import row_files
+from mainstem.workbench.cli import row_files as text_lines
 from tests.workbench.conftest import json_lines
 
 SCHEMA = """

@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from mainstem.batch import Batch, FlowRun
 from mainstem.errors import MainstemError
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
 from tests.workbench.ran_flows import began, did_batch
 
 

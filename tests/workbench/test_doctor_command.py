@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from mainstem.clock import ManualClock
-from mainstem.log_on_spark import kafka_connector
-from mainstem.workbench import examination
-from mainstem.workbench.examination import Examination
+from mainstem.spark.real_time import kafka_connector
+from mainstem.workbench.cli import doctor_command as examination
+from mainstem.workbench.cli.doctor_command import Examination
 
 SUBJECTS = ["python", "java", "spark", "permissions", "disk", "clock", "log", "views"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
-from mainstem.log_on_spark.flow_store import FlowStore, running_in
-from mainstem.log_on_spark.native_history import NativeHistory, Portion
+from mainstem.batch import Batch, FlowRun
+from mainstem.spark.checkpoint.flow_store import FlowStore, running_in
+from mainstem.spark.checkpoint.native_history import NativeHistory, Portion
 from mainstem.views.view import View
 from tests.workbench.ran_flows import began, did_batch, killed
 

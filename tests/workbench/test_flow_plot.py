@@ -9,15 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from mainstem.batch import Batch
 from mainstem.clock import ManualClock, as_us
 from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log_on_spark.flow_run import Batch
-from mainstem.log_on_spark.flow_store import FlowStore
+from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.stem import Mainstem
 from mainstem.views.view import View
 from mainstem.workbench.cli import flow_plot
-from mainstem.workbench.cli.flow_plot import FlowPlot, PlottedPane, plot_of
-from mainstem.workbench.cli.flow_plot_svg import HEIGHT, LEFT, RIGHT, TOP, WIDTH, svg_of
+from mainstem.workbench.cli.flow_plot import HEIGHT, LEFT, RIGHT, TOP, WIDTH, FlowPlot, PlottedPane, plot_of, svg_of
 from tests.workbench.ran_flows import began, did_batch
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

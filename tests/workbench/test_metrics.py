@@ -10,10 +10,8 @@ import typer
 from mainstem.errors import MainstemError, Unavailable
 from mainstem.flows.flow_handle import FlowProgress
 from mainstem.log.lag import Lag
-from mainstem.workbench.cli.metrics_server import MetricsServer, parse_address
-from mainstem.workbench.cli.metrics_text import FIGURES, FlowFigures, metrics_text
-from mainstem.workbench.cli.run_counts import FlowCounts, RunCounts
-from mainstem.workbench.cli.run_standing import Standing
+from mainstem.workbench.cli.metrics_server import FIGURES, FlowFigures, MetricsServer, metrics_text, parse_address
+from mainstem.workbench.cli.run_display import FlowCounts, RunCounts, Standing
 from tests.workbench.ran_flows import progress_topic
 
 ANYWHERE = ("127.0.0.1", 0)

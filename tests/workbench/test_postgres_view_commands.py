@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 import mainstem
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
+from mainstem.batch import Batch, FlowRun
 from mainstem.stem import Mainstem
 from tests.postgres_server import PASSWORD, QUOTED_PASSWORD
 from tests.workbench.conftest import ORDERS, Cli

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mainstem.flows import native_catch_up
-from mainstem.log_on_spark.topic_writer import TopicWriter
+from mainstem.spark.sources.topic_writer import TopicWriter
 from mainstem.workbench.cli.metrics_server import MetricsServer
 from tests.workbench.conftest import rows
 
@@ -106,7 +106,7 @@ def test_check_finds_what_is_wrong_and_names_the_line(cli, place):
 HOLDER = """
 import os, signal
 import mainstem
-from mainstem.log.embedded.partition_lock import WRITE
+from mainstem.file_locks import WRITE
 with mainstem.open("shop", upkeep="manual").log.transactions.ledger().partition.lock.held(WRITE):
     os.kill(os.getpid(), signal.SIGSTOP)
 """

@@ -6,7 +6,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
+from mainstem.batch import Batch, FlowRun
 from tests.log.endless_query import ENDLESS, ctrl_c_in_a_query
 
 

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from mainstem.workbench.cli import topic_argument
+from mainstem.workbench.cli import command_arguments as topic_argument
 from tests.workbench.conftest import rows
 
 

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
+from mainstem.batch import Batch, FlowRun
 from mainstem.stem import Mainstem
 from mainstem.views.view import View
 from mainstem.workbench.cli import rebuild_command

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.log.normal_schema import normal_schema
 from mainstem.log.record import record_array, with_record
-from mainstem.log.rows import check_rows
+from mainstem.log.rows.normal_schema import normal_schema
+from mainstem.log.rows.rows import check_rows
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.workbench.cli import row_files
 from mainstem.workbench.cli.row_files import RowFile

@@ -8,24 +8,24 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
+from mainstem.batch import FlowRun
 from mainstem.clock import ManualClock
 from mainstem.flows.flow_handle import FlowProgress
 from mainstem.log.lag import Lag
-from mainstem.log_on_spark.flow_cut import Holder
-from mainstem.log_on_spark.flow_run import FlowRun
-from mainstem.workbench.cli import run_standing
-from mainstem.workbench.cli.run_counts import FlowCounts
+from mainstem.spark.sources.flow_cut import Holder
+from mainstem.workbench.cli import run_display as run_standing
+from mainstem.workbench.cli.flow_facts import HolderFacts
 from mainstem.workbench.cli.run_display import (
     BatchLines,
+    FlowCounts,
     JsonLines,
     LiveTable,
+    Standing,
     batch_line,
     live_table,
     run_display,
     show_standings,
 )
-from mainstem.workbench.cli.run_standing import Standing
-from mainstem.workbench.cli.stage_facts import HolderFacts
 
 WATERMARK = "2026-01-01T08:50:00.000Z"
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from mainstem.workbench.cli.run_signals import heeded_signals
+from mainstem.workbench.cli.run_command import heeded_signals
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -4,11 +4,11 @@ import os
 from datetime import UTC, datetime, timedelta
 
 from mainstem.clock import as_us
-from mainstem.log.rows import check_rows
-from mainstem.log_on_spark.batch_clock import leave_due
-from mainstem.log_on_spark.flow_store import FlowStore
+from mainstem.log.rows.rows import check_rows
 from mainstem.operators.stage.engine import NEVER
-from mainstem.operators.stage.stage_manifest import StageManifests
+from mainstem.operators.stage.state_runs import StageManifests
+from mainstem.spark.checkpoint.flow_store import FlowStore
+from mainstem.spark.sources.batch_clock import leave_due
 from tests.workbench.ran_flows import began, did_batch
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -6,9 +6,15 @@ import sys
 
 import pytest
 
-from mainstem.workbench.cli.amounts import about_duration, about_size
-from mainstem.workbench.cli.progress import show_progress
-from mainstem.workbench.cli.terminal_table import Column, GrowingTable, show_facts, show_table
+from mainstem.workbench.cli.terminal_table import (
+    Column,
+    GrowingTable,
+    about_duration,
+    about_size,
+    show_facts,
+    show_progress,
+    show_table,
+)
 
 
 class Terminal(io.StringIO):

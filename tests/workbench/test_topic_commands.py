@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainstem.workbench.cli import topic_argument
+from mainstem.workbench.cli import command_arguments as topic_argument
 
 CREATE = ["topic", "create", "orders", "--schema", "order_id STRING, amount DOUBLE, placed_at TIMESTAMP"]
 

@@ -12,7 +12,7 @@ from tests.workbench.conftest import rows
 HOLDER = """
 import os, signal
 import mainstem
-from mainstem.log.embedded.partition_lock import UPKEEP
+from mainstem.file_locks import UPKEEP
 topic = mainstem.open("shop").topic("customers")
 with topic.backend.store.partitions[0].lock.held(UPKEEP):
     os.kill(os.getpid(), signal.SIGSTOP)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from mainstem.flows.checked_view import CheckedView, FirstWrong, WrongRow
-from mainstem.log_on_spark.flow_run import FlowRun
+from mainstem.batch import FlowRun
+from mainstem.flows.view_check import CheckedView, FirstWrong, WrongRow
 from mainstem.stem import Mainstem
 from mainstem.views.view import View
 from tests.workbench.test_rebuild_command import write

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from mainstem.log_on_spark.flow_run import Batch, FlowRun
-from mainstem.log_on_spark.flow_store import FlowStore
+from mainstem.batch import Batch, FlowRun
+from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.views.view import View
 from tests.workbench.ran_flows import began, killed
 

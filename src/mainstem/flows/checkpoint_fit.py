@@ -2,21 +2,173 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from mainstem.errors import Conflict
-from mainstem.flows.plan_changes import plan_changes
-from mainstem.log_on_spark.checkpoint_offsets import last_batch, source_offsets
-from mainstem.log_on_spark.read_since import check_no_deletions_missed
-from mainstem.log_on_spark.topic_glob import fitting
-from mainstem.log_on_spark.topic_identity import check_topics
+from mainstem.durations import show_span
+from mainstem.errors import Conflict, Invalid
+from mainstem.flows.real_time import check_pace
+from mainstem.spark.checkpoint.checkpoint_check import check_topics
+from mainstem.spark.checkpoint.checkpoint_offsets import last_batch, source_offsets
+from mainstem.spark.checkpoint.flow_store import FlowStore
+from mainstem.spark.checkpoint.read_since import check_no_deletions_missed
+from mainstem.spark.sources.topic_glob import fitting
 
 if TYPE_CHECKING:
     from mainstem.flows.program import PlannedFlow
     from mainstem.log.log import Log
-    from mainstem.sinks.sink import BatchWriter
+    from mainstem.operators.stage.stage import StageSpec
+    from mainstem.sinks.sink import BatchWriter, Sink
 
-__all__ = ["check_code", "check_held", "check_sources", "replayed_topics", "rows_to_replay", "way_out"]
+__all__ = [
+    "FlowProspect",
+    "PlanChange",
+    "SinkIdentity",
+    "check_code",
+    "check_held",
+    "check_sink",
+    "check_sources",
+    "plan_changes",
+    "replayed_topics",
+    "rows_to_replay",
+    "way_out",
+]
+
+
+# What changed in a flow since its checkpoint was made, one change after the other, and whether its state goes on with each.
+#
+# The plan of a flow says what its checkpoint depends on (`flow_plan.fingerprint`), and for each stage every parameter of its
+# operator. A stage keeps state by its parameters: rows that wait, times at which they wake, results that were shown. State that
+# was kept by other ones would not follow the new rule, so it is not taken; but for parameters of which the operator says
+# that they decide nothing about it.
+
+
+# What these keep does not depend on a watermark.
+TIMELESS = frozenset({"aggregate", "distinct", "table", "top"})
+# Of two long texts only the part that differs is shown.
+SHOWN_MAX = 100
+
+
+@dataclass(frozen=True)
+class PlanChange:
+    """One change, as a person reads it, and whether the state that is kept goes on with it."""
+
+    text: str
+    taken: bool
+
+
+def plan_changes(before: Mapping[str, Any], planned: PlannedFlow) -> list[PlanChange]:
+    """All that changed since `before`, the plan that the state was kept by; empty if nothing did.
+
+    An operator may also raise, and say what is missing.
+    """
+    now = planned.plan
+    # A part that an older Mainstem did not write down fits.
+    before = {**now, **before}
+    changes = []
+    if before["sources"] != now["sources"]:
+        changes.append(PlanChange(f"sources: {_shown(before['sources'])} -> {_shown(now['sources'])}", taken=False))
+    else:
+        changes += _watermark_changes(before, planned)
+    changes += _operator_changes(before["operators"], planned)
+    if before["places"] != now["places"] and all(change.taken for change in changes):
+        changes += [
+            PlanChange(f"order of what it keeps: {_apart(_shown(old), _shown(new))}", taken=False)
+            for old, new in zip(before["places"], now["places"], strict=False)
+            if old != new
+        ]
+    return changes
+
+
+def _watermark_changes(before: Mapping[str, Any], planned: PlannedFlow) -> Iterator[PlanChange]:
+    """A longer delay sets the watermark back: what was evicted would be missing when rows come that it lets in again."""
+    timed = any(stage.spec.operator not in TIMELESS for stage in planned.stages)
+    known, now = before["watermarks"], planned.plan["watermarks"]
+    for source, old, new in zip(planned.plan["sources"], known, now, strict=True):
+        if old != new:
+            shorter = old is not None and new is not None and new < old
+            text = f"{source}: watermark {_shown(show_span(old))} -> {_shown(show_span(new))}"
+            yield PlanChange(text, taken=shorter or not timed)
+
+
+def _operator_changes(old: Sequence[Mapping[str, Any]], planned: PlannedFlow) -> Iterator[PlanChange]:
+    new = planned.plan["operators"]
+    if [kept["operator"] for kept in old] != [kept["operator"] for kept in new]:
+        gone = [_titled(kept) for kept in old if kept not in new]
+        come = [_titled(kept) for kept in new if kept not in old]
+        if not (gone or come):
+            gone, come = ([kept["operator"] for kept in plan] for plan in (old, new))
+        yield PlanChange(f"stateful operators: {_shown(gone)} -> {_shown(come)}", taken=False)
+        return
+    specs = {stage.name: stage.spec for stage in planned.stages}
+    for before, now in zip(old, new, strict=True):
+        yield from _changes_of(before, now, specs.get(now["operator"]))
+
+
+def _changes_of(before: Mapping[str, Any], now: Mapping[str, Any], spec: StageSpec | None) -> Iterator[PlanChange]:
+    """Of one operator."""
+    kept = {name: value for name, value in now.items() if name != "parameters"}
+    others = {name: before.get(name) for name in kept if before.get(name) != kept[name]}
+    takes = getattr(None if spec is None else spec.engine, "takes", None)
+    fits = not others or (takes is not None and not {"operator", "of"} & set(others) and takes(before))
+    parameters = before.get("parameters", {})
+    changed = {
+        name: (parameters[name], value)
+        for name, value in now.get("parameters", {}).items()
+        if name in parameters and parameters[name] != value
+    }
+    for name, (old, new) in changed.items():
+        free = spec is not None and name in spec.changeable
+        yield PlanChange(f"{now['operator']}: {name} {_apart(_shown(old), _shown(new))}", taken=fits and free)
+    if others and not changed:
+        for name, old, new in _differences(others, kept):
+            yield PlanChange(f"{now['operator']}: {name} {_apart(_shown(old), _shown(new))}", taken=fits)
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    for name, was in old.items():
+        if isinstance(was, Mapping) and isinstance(new[name], Mapping):
+            for key in sorted({*was, *new[name]}):
+                if was.get(key) != new[name].get(key):
+                    yield key, was.get(key), new[name].get(key)
+        else:
+            yield name, was, new[name]
+
+
+def _titled(kept: Mapping[str, Any]) -> str:
+    """An operator of Spark's or ours."""
+    by = f" by {_shown(kept['by'])}" if kept.get("by") else ""
+    return f"{kept['operator']}{by}"
+
+
+def _shown(value: Any) -> str:
+    if value is None or value in ((), [], {}):
+        return "none"
+    if isinstance(value, Mapping):
+        return ", ".join(key if key == of else f"{key} = {_shown(of)}" for key, of in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_shown, value))
+    return str(value)
+
+
+def _apart(old: str, new: str) -> str:
+    """Both, of long ones the part that differs."""
+    if max(len(old), len(new)) <= SHOWN_MAX:
+        return f"{old} -> {new}"
+    first = _same(old, new)
+    last = _same(old[first:][::-1], new[first:][::-1])
+    # A few words more on both sides, to see where it is.
+    first, last = max(0, first - SHOWN_MAX // 4), max(0, last - SHOWN_MAX // 4)
+    parts = [text[first : len(text) - last][: 2 * SHOWN_MAX] for text in (old, new)]
+    return " -> ".join(f"{'...' if first else ''}{part}{'...' if last else ''}" for part in parts)
+
+
+def _same(old: str, new: str) -> int:
+    """How many characters both begin with."""
+    return next(
+        (at for at, (mine, other) in enumerate(zip(old, new, strict=False)) if mine != other), min(len(old), len(new))
+    )
 
 
 def check_code(planned: PlannedFlow, known: dict[str, Any], checkpoint: str, log: Log) -> None:
@@ -101,3 +253,118 @@ def way_out(planned: PlannedFlow) -> str:
     if sink.kind == "view":
         return f"Make a new version beside the live one: mainstem view rebuild {sink.name} --program FILE."
     return f'Give the flow another name, Flow(..., name="{planned.name}_2"), and a sink of its own.'
+
+
+# Which sink a flow writes into: by an id that it keeps when it is moved, and that another one in its place does not have.
+#
+# A topic and a view have an id since they were made, a folder of files since a flow first wrote into it. A sink of somebody
+# else's may have one too, `id`, and a `location` to name in messages. Both are noted in `flow.json`.
+
+
+@dataclass(frozen=True)
+class SinkIdentity:
+    """What a flow notes of its sink."""
+
+    # Empty where the sink has none, or is not there yet.
+    id: str
+    # Where it is, as a person finds it; may be empty.
+    location: str
+    there: bool
+
+    @classmethod
+    def of(cls, sink: Sink, log: Log) -> SinkIdentity:
+        """As it is now."""
+        if sink.kind == "topic":
+            there = sink.name in log.topic_names()
+            return cls(log.open_topic(sink.name).id if there else "", "", there)
+        there = bool(getattr(sink, "exists", True))
+        return cls(str(getattr(sink, "id", "")) if there else "", str(getattr(sink, "location", "")), there)
+
+    def facts(self) -> dict[str, str]:
+        """As `flow.json` has it."""
+        return {"sink_id": self.id, "sink_location": self.location}
+
+
+def check_sink(planned: PlannedFlow, known: dict[str, Any], checkpoint: str, log: Log) -> SinkIdentity:
+    """Raise `Conflict` if the sink is not the one that the flow has written into so far; which one it is."""
+    sink = planned.flow.into
+    current = SinkIdentity.of(sink, log)
+    before = SinkIdentity(known.get("sink_id", ""), known.get("sink_location", ""), True)
+    if not before.id or last_batch(checkpoint, "offsets") is None:
+        return current
+    if current.there and current.id in ("", before.id):
+        return SinkIdentity(before.id, current.location, True)
+    if sink.kind == "files":
+        raise _another_folder(planned, before.location, current)
+    was = "deleted and made again" if current.there else "deleted"
+    moved = before.location != current.location
+    raise Conflict(
+        f'{sink.kind} "{sink.name}" is not the one that flow "{planned.name}" has written into so far',
+        detail=(f"That one was in {before.location}, and this one is in {current.location}" if moved else f"It was {was} since")
+        + ": what the flow wrote before is not in it, and would not be written again.",
+        hint=(f"Open the home with its views in {before.location}. Or " if moved else "")
+        + f'delete its checkpoint, "{checkpoint}", or give the flow another name, Flow(..., name="{planned.name}_2"): '
+        f"it begins anew and writes all of it. That replays {rows_to_replay(log, planned):,} rows.",
+    )  # fmt: skip
+
+
+def _another_folder(planned: PlannedFlow, before: str, current: SinkIdentity) -> Conflict:
+    if before == current.location:
+        return Conflict(
+            f'the folder "{before}" is not the one that flow "{planned.name}" has written into so far',
+            detail=("It was deleted and made again since" if current.there else "It was deleted since")
+            + ": the rows of earlier batches are not in it, and would not be written again.",
+            hint=f"Restore the folder from a copy. {way_out(planned)}",
+        )
+    return Conflict(
+        f'flow "{planned.name}" has written into another folder so far: "{before}"',
+        detail=f'It is now to write into "{current.location}", which '
+        + ("has another id." if current.there else "no flow has written into.")
+        + " The rows of earlier batches are not in it. A relative path depends on the working directory.",
+        hint=f'Give the path of that folder: stem.files("{before}"), or run the program from the same working directory. '
+        f"If you have moved the folder, give the path where it is now. {way_out(planned)}",
+    )
+
+
+# What would come of a flow if it were started now: looked at without starting it.
+#
+#     new                 it has no checkpoint: it reads everything
+#     unchanged           it continues; its sources, its sink and what it keeps are as they were
+#     continues           it continues, though something changed that its state goes on with
+#     must be rebuilt     it would be refused: its checkpoint was made for another flow, source or sink
+#
+# Filters and projections that keep nothing are not written down: a flow with other ones is unchanged here. They count from the
+# next row on.
+
+
+@dataclass(frozen=True)
+class FlowProspect:
+    """Whether a flow would continue, and what changed since it last ran."""
+
+    outcome: Literal["new", "unchanged", "continues", "must be rebuilt"]
+    changes: tuple[str, ...] = ()
+    # How many rows are read if it begins anew; 0 where it does not have to.
+    rows: int = 0
+    # What to do, where it must be rebuilt.
+    hint: str = ""
+
+    @classmethod
+    def of(cls, planned: PlannedFlow, home: str, log: Log) -> FlowProspect:
+        """By the home alone: of a checkpoint that is kept elsewhere, by the copy of it in the home."""
+        store = FlowStore(home, planned.name)
+        version = planned.flow.into.version
+        known, checkpoint = store.of_version(version), store.checkpoint(version)
+        if last_batch(checkpoint, "offsets") is None:
+            return cls("new", rows=rows_to_replay(log, planned))
+        changes: list[PlanChange] = []
+        try:
+            changes = plan_changes(known["plan"], planned) if "plan" in known else []
+            check_pace(planned, known, checkpoint)
+            check_code(planned, known, checkpoint, log)
+            check_sources(planned, checkpoint, log)
+            check_sink(planned, known, checkpoint, log)
+        except (Conflict, Invalid) as error:
+            refused = tuple(change.text for change in changes if not change.taken)
+            reasons = refused or (f"{error.summary}. {error.detail}",)
+            return cls("must be rebuilt", reasons, rows_to_replay(log, planned), error.hint)
+        return cls("continues" if changes else "unchanged", tuple(change.text for change in changes))

@@ -6,11 +6,11 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from mainstem.batch import FlowRun
 from mainstem.clock import Clock
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import FlowFailed, Unavailable
-from mainstem.log_on_spark.checkpoint_place import CheckpointPlace
-from mainstem.log_on_spark.flow_run import FlowRun
+from mainstem.spark.checkpoint.checkpoint_place import CheckpointPlace
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

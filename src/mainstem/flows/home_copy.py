@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mainstem.arguments import path_text
+from mainstem.durable_files import REAL_FILES, unavailable
 from mainstem.errors import Corrupt, Invalid
 from mainstem.flows.home_verification import HomeProblem, verify_home
-from mainstem.log.embedded.embedded_log import REAL_FILES, EmbeddedLog
-from mainstem.log.embedded.home import unavailable
+from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.log_copy import LogCopy
 from mainstem.log.log import Log
-from mainstem.log_on_spark.flow_copy import FlowCopy, copy_tree
-from mainstem.log_on_spark.flow_store import flow_names
-from mainstem.views.view_folder import ViewFolder, view_names
+from mainstem.spark.checkpoint.flow_copy import FlowCopy, copy_tree
+from mainstem.spark.checkpoint.flow_store import flow_names
+from mainstem.views.sqlite.view_folder import ViewFolder, view_names
 
 if TYPE_CHECKING:
     from mainstem.stem import Mainstem

@@ -17,18 +17,18 @@ from typing import Literal
 
 from mainstem.errors import Corrupt, MainstemError, NewerFormat, NotFound, summary_of
 from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.embedded.soundness import verify_ledger
+from mainstem.log.embedded.upkeep.soundness import verify_ledger
 from mainstem.log.log import Log
-from mainstem.log.verification import Verification
-from mainstem.log_on_spark.checkpoint_check import damaged_files
-from mainstem.log_on_spark.checkpoint_place import pointed_to
-from mainstem.log_on_spark.flow_store import FlowStore, flow_names
-from mainstem.log_on_spark.native_history import noted_history
-from mainstem.log_on_spark.real_time_note import noted_topics
-from mainstem.operators.stage.stage_manifest import StageManifests
+from mainstem.log.upkeep_report import Verification
 from mainstem.operators.stage.state_run_file import RunEntry, check_run
+from mainstem.operators.stage.state_runs import StageManifests
 from mainstem.sinks.file_commits import FileCommits
-from mainstem.views.view_folder import ViewFolder, view_names
+from mainstem.spark.checkpoint.checkpoint_check import damaged_files
+from mainstem.spark.checkpoint.checkpoint_place import pointed_to
+from mainstem.spark.checkpoint.flow_store import FlowStore, flow_names
+from mainstem.spark.checkpoint.native_history import noted_history
+from mainstem.spark.real_time.real_time_note import noted_topics
+from mainstem.views.sqlite.view_folder import ViewFolder, view_names
 
 __all__ = ["HomeProblem", "HomeVerification", "verify_home"]
 

@@ -19,15 +19,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mainstem.batch import FlowRun
 from mainstem.log.log import Log
 from mainstem.log.producer import Producer
-from mainstem.log.readable_values import python_rows, readable_part
-from mainstem.log.rows import check_rows
-from mainstem.log_on_spark.checkpoint_check import checkpoint_id
-from mainstem.log_on_spark.flow_run import FlowRun
-from mainstem.log_on_spark.rejected_rows import TIMEOUT, readable, storable, widened_topic
-from mainstem.operators.stage.stage import Stage
-from mainstem.operators.stage.told_late import told_late
+from mainstem.log.rows.readable_values import python_rows, readable_part
+from mainstem.log.rows.rows import check_rows
+from mainstem.operators.stage.stage import Stage, told_late
+from mainstem.spark.checkpoint.checkpoint_check import checkpoint_id
+from mainstem.spark.checkpoint.rejected_rows import TIMEOUT, readable, storable, widened_topic
 
 __all__ = ["LateTopic", "late_topic_of"]
 

@@ -26,13 +26,17 @@ from mainstem.crash_points import reach
 from mainstem.errors import Conflict, CorruptHome
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.log import Log
-from mainstem.log_on_spark.checkpoint_offsets import file_offset, last_batch
-from mainstem.log_on_spark.checkpoint_place import is_elsewhere
-from mainstem.log_on_spark.flow_plan import has_watermark, only_request
-from mainstem.log_on_spark.history_standing import HistoryStanding, history_standing
-from mainstem.log_on_spark.native_history import NativeHistory, noted_history
-from mainstem.log_on_spark.native_links import HistoryLimits, link_history, sealed_history
-from mainstem.log_on_spark.topic_request import BYTES_MAX, LIGHT_ROWS_MAX
+from mainstem.spark.checkpoint.checkpoint_offsets import HistoryStanding, file_offset, history_standing, last_batch
+from mainstem.spark.checkpoint.checkpoint_place import is_elsewhere
+from mainstem.spark.checkpoint.native_history import (
+    HistoryLimits,
+    NativeHistory,
+    link_history,
+    noted_history,
+    sealed_history,
+)
+from mainstem.spark.plan.flow_plan import has_watermark, only_request
+from mainstem.spark.sources.topic_request import BYTES_MAX, LIGHT_ROWS_MAX
 
 if TYPE_CHECKING:
     from mainstem.flows.program import PlannedFlow
@@ -113,7 +117,7 @@ class NativeCatchUp:
         self.history.let_go(at - 2)
         if at < self.history.last:
             self.history.place(at + 1)
-            reach("history_placed")
+            reach("history_placed", number)
 
     def _check_noted(self, reached: int) -> None:
         """Raise `CorruptHome` if Spark would pass over files, or read them again, without a word."""

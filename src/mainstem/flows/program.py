@@ -9,48 +9,194 @@ one sink, an operator that Spark cannot run as a stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from mainstem.errors import Conflict, DatabaseUnavailable, FlowNotFound, Invalid, Unavailable, did_you_mean
+from mainstem.batch import FlowRun
+from mainstem.errors import (
+    Conflict,
+    DatabaseUnavailable,
+    FlowNotFound,
+    Invalid,
+    MainstemError,
+    SchemaMismatch,
+    Unavailable,
+    did_you_mean,
+)
 from mainstem.flows.flow import Flow
-from mainstem.flows.flow_stages import query_rows, stage_operators, stages_of
-from mainstem.flows.idle_inputs import with_idle_inputs
-from mainstem.flows.packed_query import packed_query
 from mainstem.flows.real_time import check_cores, check_real_time
-from mainstem.flows.spark_errors import spark_errors
-from mainstem.log.waiting import patiently
-from mainstem.log_on_spark.agreed_cut import new_agreement, write_sources
-from mainstem.log_on_spark.build import Build, Leaf
-from mainstem.log_on_spark.flow_plan import (
+from mainstem.flows.staged_batches import query_rows, roots_of, stage_operators, stages_of
+from mainstem.log.backoff import patiently
+from mainstem.log.log import Log
+from mainstem.operators.stage.packed_rows import PACKED, Packing
+from mainstem.operators.stage.stage import BatchStages, Stage
+from mainstem.spark.build import NEVER_IDLE, Build, Leaf
+from mainstem.spark.checkpoint.flow_store import FlowStore
+from mainstem.spark.checkpoint.native_history import NativeHistory
+from mainstem.spark.plan.flow_plan import (
     Operator,
+    PlainRead,
     aggregated_without_record,
     fingerprint,
     leaves_in,
     needed_columns,
     operators_in,
     output_mode,
+    plain_read,
     plan_text,
     row_conditions,
+    stages_in,
 )
-from mainstem.log_on_spark.flow_run import FlowRun
-from mainstem.log_on_spark.flow_store import FlowStore
-from mainstem.log_on_spark.native_history import NativeHistory
-from mainstem.log_on_spark.spark_session import has_times
-from mainstem.log_on_spark.spark_types import arrow_schema, check_no_times
-from mainstem.log_on_spark.topic_request import LIGHT_ROWS_MAX, ROWS_MAX
-from mainstem.operators.stage.stage import BatchStages, Stage
+from mainstem.spark.sources.agreed_cut import new_agreement, write_sources
+from mainstem.spark.sources.topic_glob import fitting
+from mainstem.spark.sources.topic_request import LIGHT_ROWS_MAX, OPTION, PACKING, ROWS_MAX, TOPIC_SOURCE
+from mainstem.spark.spark_session import has_times
+from mainstem.spark.spark_types import TIME_HINT, arrow_schema, check_no_times, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from mainstem.stem import Mainstem
 
-__all__ = ["Flows", "PlannedFlow", "Program"]
+__all__ = ["Flows", "PlannedFlow", "Program", "packed_query", "spark_errors", "with_idle_inputs"]
+
+
+# The streaming query before a stage whose topics are read and prepared by their readers; see `packed_rows`.
+
+
+def packed_query(stages: Sequence[Stage], buckets: Mapping[str, int] | None) -> DataFrame | None:
+    """As `query_rows`, with the rows packed; None where they cannot be. `buckets`: how many each stage has.
+
+    Its sources are the same in the same order, and so are their offsets: a checkpoint that was begun in the one way goes on in
+    the other.
+    """
+    roots = roots_of(stages)
+    if buckets is None or len(roots) != 1:
+        return None
+    [stage] = [stage for stage in stages if stage.number == roots[0].number]
+    if stage.spec.packed is None or any(stages_in(rows) for rows in stage.inputs):
+        return None
+    reads = [plain_read(rows) for rows in stage.inputs]
+    known = [read for read in reads if read is not None]
+    if len(known) < len(reads) or len({read.request.leaf for read in known}) < len(known):
+        return None
+    united = None
+    for place, read in enumerate(known):
+        rows = _packed(stage, place, read, buckets[stage.name])
+        united = rows if united is None else united.union(rows)
+    return united
+
+
+def _packed(stage: Stage, place: int, read: PlainRead, buckets: int) -> DataFrame:
+    taken = stage.spec.packed
+    assert taken is not None
+    preparation: Any = getattr(stage.spec.preparations[place].arrow, "__self__", None)
+    packing = Packing(read.schema, read.columns, read.condition, preparation, taken, buckets)
+    reader = stage.inputs[place].sparkSession.readStream.format(TOPIC_SOURCE).schema(spark_schema(PACKED))
+    return reader.option(OPTION, read.request.to_option()).option(PACKING, packing.to_option()).load()
+
+
+# Spark's errors in our words: the one place where they are translated.
+
+
+_COLUMN = re.compile(
+    r"with name `(?P<name>[^`]+)` cannot be resolved(?:\. Did you mean one of the following\? \[(?P<known>[^\]]*)\])?"
+)
+
+
+@contextmanager
+def spark_errors(subject: str) -> Iterator[None]:
+    """What Spark refuses while a plan is built, as `Invalid`."""
+    try:
+        yield
+    except MainstemError:
+        raise
+    except Exception as error:
+        if not type(error).__module__.startswith("pyspark"):
+            raise
+        raise translated(error, subject) from error
+
+
+def translated(error: Exception, subject: str) -> Invalid:
+    """One of Spark's errors as ours, without its stack."""
+    text = str(error)
+    if found := _COLUMN.search(text):
+        known = [name.strip(" `") for name in (found["known"] or "").split(",") if name.strip()]
+        return SchemaMismatch(
+            f'{subject} uses the column "{found["name"]}", which is not there',
+            detail=f"The columns nearest to it are: {', '.join(known)}." if known else "",
+            hint=did_you_mean(found["name"], known) or "Name one of the columns that the rows have.",
+            column=found["name"],
+        )
+    if "UNSUPPORTED_TIME_TYPE" in text:
+        return Invalid(
+            f"{subject} uses a TIME, which this Spark session does not take",
+            detail="Spark has times of day, and Mainstem turns them on where nobody says otherwise.",
+            hint=TIME_HINT,
+        )
+    first = text.splitlines()[0] if text else type(error).__name__
+    first = re.sub(r"^\[[A-Z_.]+\] ", "", first)
+    return Invalid(
+        f"{subject} cannot be built",
+        detail=first if first.endswith(".") else f"{first}.",
+        hint="Nothing was started. Mend the program and check it again.",
+    )
+
+
+# Which inputs of a flow stop holding the others back when they are silent for long, and which ones go on without them.
+
+
+MICROSECOND = timedelta(microseconds=1)
+VIEW, TOPICS = "view ", "topics "
+
+
+def with_idle_inputs(leaves: Mapping[int, Leaf], tables: Collection[int], log: Log, flow: str) -> dict[int, Leaf]:
+    """The inputs of a flow, each with what its request says of `idle_after`; see `idle_input`.
+
+    `tables`: the numbers of those that tables are made of in which rows are looked up by time. Unless the program says
+    otherwise such an input is idle by the rule of its topic.
+    """
+    spans = {
+        number: _span(leaf, log, table=number in tables) for number, leaf in leaves.items() if leaf.delay is not None
+    }
+    going = [number for number, span in spans.items() if span is None]
+    if len(spans) > 2 and not going:
+        raise Invalid(
+            f'every input of flow "{flow}" has an idle_after',
+            detail=f"They are: {', '.join(leaves[number].source for number in spans)}. While one is idle, the flow goes by the "
+            "watermark of those that have none.",
+            hint='Leave idle_after= out for one of them; for the table of an enrich: idle_after="never".',
+        )
+    found = {number: replace(leaf, table=number in tables) for number, leaf in leaves.items()}
+    for number, span in spans.items():
+        beside = [(leaves[other], leaves[other].delay) for other in going or spans if other != number]
+        if span is not None and beside:
+            pairs = [[topic, delay] for leaf, delay in beside for topic in _topics(leaf, log)]
+            found[number] = replace(found[number], idle={"after": span, "beside": pairs})
+    return found
+
+
+def _span(leaf: Leaf, log: Log, *, table: bool) -> int | None:
+    """After how many microseconds an input is idle; None if it never is."""
+    if leaf.idle_after is not None:
+        return None if leaf.idle_after == NEVER_IDLE else leaf.idle_after
+    if not table or leaf.source.startswith((VIEW, TOPICS)):
+        return None
+    return log.open_topic(leaf.source).settings.idle_after // MICROSECOND
+
+
+def _topics(leaf: Leaf, log: Log) -> list[str]:
+    """The topics that an input reads."""
+    glob = leaf.source.removeprefix(TOPICS)
+    return [leaf.source] if glob == leaf.source else fitting(glob, log.topic_names())
+
 
 Flows: TypeAlias = "Callable[[Mainstem], Iterable[Flow]]"
 
@@ -310,7 +456,7 @@ def _not_repeatable(what: str, one: str, other: str) -> Invalid:
 def _may_pass(error: Unavailable) -> bool:
     if not isinstance(error, DatabaseUnavailable):
         return False
-    from mainstem.views.postgres_errors import may_pass  # its client library is there, since it said so
+    from mainstem.views.postgres.postgres_address import may_pass  # its client library is there, since it said so
 
     return may_pass(error)
 

@@ -5,7 +5,7 @@
 Spark's real-time mode does not gather rows into batches: a task reads on for as long as a batch lasts, and passes each row to
 the sink when it comes. Spark's own Kafka source and sink run there, and operators that look at one row at a time; nothing of
 ours that is in Python. So source and sink are the connector's, with rows decoded and encoded by Spark (`real_time_rows`,
-`real_time_messages`).
+`real_time_rows`).
 
 The sink has no transactions. What was sent since the last batch ended is sent again after a crash: at least once.
 """
@@ -14,19 +14,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mainstem.errors import Conflict, Invalid
-from mainstem.log_on_spark.checkpoint_offsets import batch_offsets, last_batch
-from mainstem.log_on_spark.checkpoint_place import CheckpointPlace
-from mainstem.log_on_spark.flow_plan import has_watermark, operators_in
-from mainstem.log_on_spark.flow_run import FlowRun
-from mainstem.log_on_spark.kafka_connector import have_connector, java_options
-from mainstem.log_on_spark.new_topic import NewTopic, made_from
-from mainstem.log_on_spark.real_time_note import note_real_time
-from mainstem.log_on_spark.real_time_plan import unfit_operator
-from mainstem.log_on_spark.spark_topic import SparkTopic
-from mainstem.log_on_spark.spark_types import arrow_schema
+from mainstem.batch import FlowRun
+from mainstem.errors import Conflict, Invalid, MainstemError
+from mainstem.spark.checkpoint.checkpoint_offsets import batch_offsets, last_batch
+from mainstem.spark.checkpoint.checkpoint_place import CheckpointPlace
+from mainstem.spark.plan.flow_plan import has_watermark, operators_in
+from mainstem.spark.real_time.kafka_connector import have_connector, java_options
+from mainstem.spark.real_time.real_time_note import UNREADABLE, note_real_time
+from mainstem.spark.real_time.real_time_rows import unfit_operator
+from mainstem.spark.sources.spark_topic import SparkTopic
+from mainstem.spark.sources.topic_writer import NewTopic, made_from
+from mainstem.spark.spark_types import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -35,9 +36,58 @@ if TYPE_CHECKING:
     from mainstem.flows.program import PlannedFlow
     from mainstem.log.log import Log
     from mainstem.log.topic_settings import TopicSettings
-    from mainstem.log_on_spark.build import Leaf
+    from mainstem.spark.build import Leaf
 
-__all__ = ["check_cores", "check_pace", "check_real_time", "start_real_time"]
+__all__ = [
+    "check_cores",
+    "check_pace",
+    "check_real_time",
+    "look_through_last_batch",
+    "note_unreadable",
+    "start_real_time",
+    "unreadable_in",
+]
+
+
+# RealTimeWatch: sees to what the batches of a flow in real time leave to do.
+#
+# Values that cannot be read are left out and counted by Spark. When a batch tells of some, the log has them noted where all
+# unreadable values are; a run that goes on from an earlier one looks through that one's last batch, of which nobody may have
+# been told.
+
+
+def unreadable_in(said: dict[str, Any]) -> int:
+    """How many values of a batch could not be read, by what Spark tells of it."""
+    observed = said.get("observedMetrics") or {}
+    return sum(int(values.get("values") or 0) for name, values in observed.items() if name.startswith(UNREADABLE))
+
+
+def note_unreadable(log: Log, checkpoint: str, batch: int) -> None:
+    """Have all that cannot be read before the end of a batch lie in the topics of the unreadable."""
+    from mainstem.log.kafka.kafka_log import KafkaLog
+
+    assert isinstance(log, KafkaLog)
+    for name, ends in batch_offsets(checkpoint, batch).items():
+        topic = log.open_topic(name)
+        for partition, end in ends.items():
+            log.unreadable(topic, partition, end)
+
+
+def look_through_last_batch(log: Log, checkpoint: str) -> None:
+    """Read what the last batch read; what of it cannot be read is noted by reading it."""
+    last = last_batch(checkpoint)
+    if last is None:
+        return
+    before = batch_offsets(checkpoint, last - 1) if last else {}
+    for name, ends in batch_offsets(checkpoint, last).items():
+        topic = log.open_topic(name)
+        for partition, end in ends.items():
+            start = max(before.get(name, {}).get(partition, 0), topic.earliest(partition))
+            # It is there to tell of what others may have missed; what is gone meanwhile cannot be told of any more.
+            with suppress(MainstemError):
+                for _ in topic.moment().read(partition, start, end, []):
+                    pass
+
 
 # How long a batch lasts. At its end Spark notes down how far it has come, and nothing is passed on for a moment; what was
 # sent since its beginning comes again after a crash.
@@ -83,7 +133,7 @@ def check_real_time(flow: Flow, leaves: dict[int, Leaf], stages: Sequence[Any], 
 
 def _check_source(flow: str, leaf: Leaf, log: Log) -> None:
     # It imports the client library of Kafka, which may be missing where no log is on Kafka.
-    from mainstem.log_on_spark.real_time_rows import read_natively
+    from mainstem.spark.real_time.real_time_rows import read_natively
 
     if leaf.source.startswith(("view ", "topics ")):
         _refuse(flow, f"it streams {leaf.source}", "Real time reads single topics of Kafka.")
@@ -108,7 +158,7 @@ def _check_source(flow: str, leaf: Leaf, log: Log) -> None:
 
 
 def _check_sink(flow: Flow) -> None:
-    from mainstem.log_on_spark.real_time_messages import unfit_sink
+    from mainstem.spark.real_time.real_time_rows import unfit_sink
 
     sink = flow.into
     if not isinstance(sink, SparkTopic):
@@ -179,7 +229,7 @@ def start_real_time(
 ) -> StreamingQuery:
     """Start the query of a flow that was built with the connector's sources."""
     from mainstem.log.kafka.kafka_log import KafkaLog
-    from mainstem.log_on_spark.real_time_messages import messages_of
+    from mainstem.spark.real_time.real_time_rows import messages_of
 
     sink = flow.into
     assert isinstance(log, KafkaLog)

@@ -20,8 +20,8 @@ from mainstem.errors import FlowNotFound, Invalid, Unavailable, did_you_mean
 from mainstem.flows.checkpoint_fit import replayed_topics
 from mainstem.flows.program import Flows, PlannedFlow, Program
 from mainstem.flows.runner import RunningFlows
-from mainstem.log_on_spark.checkpoint_place import remove_checkpoint
-from mainstem.log_on_spark.flow_store import FlowStore
+from mainstem.spark.checkpoint.checkpoint_place import remove_checkpoint
+from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.views.spark_view import SparkView
 from mainstem.views.version_pair import Difference
 

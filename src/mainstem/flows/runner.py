@@ -6,36 +6,47 @@ growing pauses where that can help (`Unavailable`), and otherwise stops alone wh
 
 from __future__ import annotations
 
+import os
+import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from mainstem import errors
+from mainstem.batch import Batch, FlowRun, Offsets, Written
 from mainstem.crash_points import reach
-from mainstem.errors import Fenced, FlowFailed, FlowNotFound, MainstemError, Unavailable, did_you_mean
-from mainstem.flows.checkpoint_fit import check_code, check_held, check_sources, way_out
-from mainstem.flows.flow_failure import flow_failed, root_cause
+from mainstem.errors import (
+    BrokerUnavailable,
+    Fenced,
+    FlowFailed,
+    FlowNotFound,
+    MainstemError,
+    Unavailable,
+    did_you_mean,
+)
+from mainstem.flows.checkpoint_fit import SinkIdentity, check_code, check_held, check_sink, check_sources, way_out
 from mainstem.flows.flow_handle import FlowHandle
 from mainstem.flows.flow_progress import ProgressReports, query_name
-from mainstem.flows.flow_stages import are_counted_together, shared_stages
-from mainstem.flows.idleness import caught_up
 from mainstem.flows.native_catch_up import NativeCatchUp
 from mainstem.flows.program import Flows, PlannedFlow, Program
-from mainstem.flows.real_time import check_pace, start_real_time
-from mainstem.flows.real_time_watch import look_through_last_batch
-from mainstem.flows.sink_identity import SinkIdentity, check_sink
-from mainstem.flows.staged_batches import StagedBatches
+from mainstem.flows.real_time import check_pace, look_through_last_batch, start_real_time
+from mainstem.flows.staged_batches import StagedBatches, are_counted_together, shared_stages
 from mainstem.log.backoff import Backoff
-from mainstem.log_on_spark.batch_gate import BatchGate
-from mainstem.log_on_spark.checkpoint_check import check_checkpoint
-from mainstem.log_on_spark.checkpoint_offsets import applied_offsets, batch_offsets, last_batch
-from mainstem.log_on_spark.checkpoint_place import CheckpointPlace
-from mainstem.log_on_spark.flow_run import Batch, FlowRun, Offsets, Written
-from mainstem.log_on_spark.flow_store import FlowStore, check_epoch
-from mainstem.log_on_spark.rejected_rows import RejectedRows
-from mainstem.log_on_spark.sink_rows import note_rows
+from mainstem.log.embedded.embedded_topic import EmbeddedTopic
+from mainstem.operators.stage.state_runs import StageManifests
+from mainstem.spark.checkpoint.batch_gate import BatchGate
+from mainstem.spark.checkpoint.checkpoint_check import check_checkpoint, note_rows
+from mainstem.spark.checkpoint.checkpoint_offsets import applied_offsets, batch_offsets, last_batch, source_offsets
+from mainstem.spark.checkpoint.checkpoint_place import CheckpointPlace
+from mainstem.spark.checkpoint.flow_store import FlowStore, check_epoch
+from mainstem.spark.checkpoint.rejected_rows import RejectedRows
+from mainstem.spark.sources.batch_clock import clocks_of, is_due, now_of, watermark_of
+from mainstem.spark.sources.passed_tokens import PassedTokens
+from mainstem.spark.spark_session import CALLED_WITH
+from mainstem.views.view_offsets import missing_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,7 +55,181 @@ if TYPE_CHECKING:
     from mainstem.sinks.sink import BatchWriter
     from mainstem.stem import Mainstem
 
-__all__ = ["RunningFlows", "start_flows"]
+__all__ = ["RunningFlows", "caught_up", "flow_failed", "root_cause", "start_flows"]
+
+
+# Whether a flow has everything that its sources have, by what its checkpoint says and what the log holds now.
+#
+# Spark's own word for it may be a trigger old: one that looked before the last append, and ended after it.
+
+
+def caught_up(stem: Mainstem, checkpoint: str) -> bool:
+    """True also for a flow that has had no batch: of where it begins nothing is written down yet."""
+    number = last_batch(checkpoint)
+    if number is None:
+        return True
+    for topic, reached in batch_offsets(checkpoint, number).items():
+        backend = stem.log.open_topic(topic)
+        partitions = range(backend.settings.partitions)
+        if any(backend.latest(partition) > reached.get(partition, 0) for partition in partitions):
+            return False
+    if _waits(stem, checkpoint, number):
+        return False
+    offsets = list(source_offsets(checkpoint, number))
+    return all(_has(stem, offset) for offset in offsets if "view" in offset) and all(
+        _has_tokens(stem, offset) for offset in offsets if "topic" in offset
+    )
+
+
+def _has_tokens(stem: Mainstem, offset: Mapping[str, Any]) -> bool:
+    """Whether everything is in that the flows into a topic have read of their own topics."""
+    backend = stem.log.open_topic(offset["topic"])
+    if not isinstance(backend, EmbeddedTopic):
+        return True
+    passed = PassedTokens(stem.home, offset["topic"]).passed(backend)
+    ends = {number: backend.latest(number) for number in passed.ends}
+    # Behind an undecided transaction nothing can be had yet.
+    return not passed.reached(ends) or not missing_of(_numbered(passed.applied), _numbered(offset.get("applied", {})))
+
+
+def _numbered(applied: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+    return {topic: {int(number): end for number, end in ends.items()} for topic, ends in applied.items()}
+
+
+def _has(stem: Mainstem, offset: Mapping[str, Any]) -> bool:
+    """Whether everything that a view has is in, also that it has applied records that changed nothing in it."""
+    view = stem.view(offset["view"])
+    if not view.exists:
+        return True
+    position, applied = view.standing()
+    return position <= offset["position"] and not missing_of(applied, _numbered(offset.get("applied", {})))
+
+
+def _waits(stem: Mainstem, checkpoint: str, number: int) -> bool:
+    """Whether a batch of a flow with stages comes though its topics have nothing new: something in its state is due."""
+    folder = StageManifests(checkpoint).folder
+    offsets = [offset for offset in source_offsets(checkpoint, number) if "now" in offset]
+    if not offsets:
+        return False
+    now = now_of(folder, stem.log.clock)
+    return is_due(folder, max(clocks_of(offsets).watermark, watermark_of(stem.log, offsets, checkpoint, now)), now)
+
+
+# What a flow died of: the root cause, out of the many lines in which Spark wraps it.
+
+
+# The last line of a Python traceback inside Spark's message: the class, its message, then our notes.
+_RAISED = re.compile(r"^(?:\w+\.)*(?P<kind>[A-Z]\w+)(?:: (?P<message>.*))?$")
+_JAVA = re.compile(r"(?:Caused by: |: )[\w.$]+(?:: .*)?$")
+# The work is sound; only the process that was to do it is gone.
+_WORKER = re.compile(r"Python worker failed to connect back|Python worker exited unexpectedly \(crashed\)")
+# What the Java client of Kafka, in Spark's own connector, says of brokers that are away.
+_BROKER = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.(?:Timeout|Disconnect|Network|LeaderNotAvailable|NotLeaderOrFollower|NotEnoughReplicas"
+    r"|NotEnoughReplicasAfterAppend|CoordinatorNotAvailable|BrokerNotAvailable)Exception(?:: (?P<said>[^\n]*))?"
+)
+_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>.+)')
+# Not the user's own.
+_OTHERS = re.compile(r"[/\\](?:pyspark|py4j|mainstem|site-packages)[/\\]")
+_SPARK = re.compile(r"\[(?P<kind>[A-Z_.]+)\] (?P<message>.*)")
+
+
+def root_cause(text: str) -> MainstemError | str:
+    """The error that a Spark exception tells of: one of ours as it was raised, or the line that says it best."""
+    lines = text.splitlines()
+    if found := _WORKER.search(text):
+        return Unavailable(
+            "a Python worker of Spark did not start, or died",
+            detail=f"Spark says: {found[0]}.",
+            hint="The machine may be too busy, or short of memory. It is tried again.",
+        )
+    if found := _BROKER.search(text):
+        return BrokerUnavailable(
+            "no Kafka broker answers Spark's connector",
+            detail=f"The client says: {(found['said'] or 'nothing').rstrip('.')}.",
+            hint="Start the broker, or correct the address. It is tried again.",
+        )
+    for index in range(len(lines) - 1, -1, -1):
+        found = _RAISED.match(lines[index].strip())
+        ours = getattr(errors, found["kind"], None) if found else None
+        if found and isinstance(ours, type) and issubclass(ours, MainstemError):
+            notes = dict(
+                line.strip().split(": ", 1)
+                for line in lines[index + 1 : index + 3]
+                if line.strip().startswith(("Detail: ", "Hint: "))
+            )
+            return ours(found["message"] or "", detail=notes.get("Detail", ""), hint=notes.get("Hint", ""))
+    # A traceback of somebody else's error ends with the line that says what it is.
+    for index in range(len(lines) - 1, -1, -1):
+        line = lines[index].strip()
+        found = _RAISED.match(line)
+        if found and found["kind"].endswith(("Error", "Exception", "Interrupt", "Exit")) and "py4j" not in line:
+            return line + _line_of_program(lines[:index]) + _call(lines[index + 1 :])
+    for line in lines:
+        if found := _SPARK.search(line):
+            return found["message"]
+    # The innermost of Java's causes says what happened; the others, who was told of it.
+    causes = [
+        line.strip().removeprefix("Caused by: ").removeprefix(": ") for line in lines if _JAVA.match(line.strip())
+    ]
+    if causes:
+        return causes[-1]
+    return next((line.strip() for line in lines if line.strip()), "nothing was said")
+
+
+def _line_of_program(lines: list[str]) -> str:
+    """Where in the user's program it was: the last frame of the traceback that is not ours or Spark's."""
+    for line in reversed(lines):
+        if line.startswith("Traceback") or line.endswith("Traceback (most recent call last):"):
+            return ""
+        found = _FRAME.match(line.strip())
+        if found and not _OTHERS.search(found["path"]):
+            return f" ({os.path.basename(found['path'])}, line {found['line']}, in {found['function']})"
+    return ""
+
+
+def _call(lines: list[str]) -> str:
+    """With which values a function of the user's failed, if that was noted (`spark_session`)."""
+    said = next((line.strip() for line in lines[:3] if line.strip().startswith(CALLED_WITH)), "")
+    return f", called with ({said.removeprefix(CALLED_WITH)})" if said else ""
+
+
+def flow_failed(
+    flow: str, batch: int | None, cause: BaseException | str, offsets: str = "", *, refused: bool = False
+) -> FlowFailed:
+    """The error a user sees first. `refused`: it was not started, and with this program it never will be."""
+    where = "stopped before its first batch" if batch is None else f"stopped at batch {batch}"
+    found: MainstemError | BaseException | str = cause
+    if isinstance(cause, BaseException) and not isinstance(cause, MainstemError):
+        found = root_cause(str(cause)) if _from_spark(cause) else cause
+    if isinstance(found, MainstemError):
+        facts = " ".join(part for part in (f"{_named(found)}: {found.summary}.", found.detail) if part)
+        hint = found.hint
+    elif isinstance(found, BaseException):
+        facts, hint = f"{_named(found)}: {str(found).splitlines()[0] if str(found) else 'no message'}.", ""
+    else:
+        facts, hint = found if found.endswith(".") else f"{found}.", ""
+    advice = hint or "Mend the cause, then run the program again."
+    resumes = "" if batch is None or refused else f" Rows are safe in the topic; the next run resumes at batch {batch}."
+    error = FlowFailed(
+        f'flow "{flow}" {"was not started" if refused else where}',
+        detail=facts if refused else f"{facts} {offsets}".strip(),
+        hint=f"{advice}{resumes}",
+        flow=flow,
+        batch=batch,
+    )
+    if isinstance(found, BaseException):
+        error.__cause__ = found
+    return error
+
+
+def _named(error: BaseException) -> str:
+    return type(error).__name__
+
+
+def _from_spark(error: BaseException) -> bool:
+    return type(error).__module__.startswith(("pyspark", "py4j"))
+
 
 # How often a flow looks whether another process wishes that it stop.
 LOOK_SECONDS = 1
@@ -324,7 +509,7 @@ class RunningFlows:
                 raise
 
         def one_batch(rows: DataFrame, number: int) -> None:
-            reach("batch_begun")
+            reach("batch_begun", number)
             check_epoch(home, run)
             if sink.version != run.version:
                 raise _VersionChanged
@@ -344,7 +529,7 @@ class RunningFlows:
                     # A run that was replaced must not touch the notes of the later one.
                     with store.guarded(run):
                         note_rows(checkpoint, number)
-            reach("batch_written")
+            reach("batch_written", number)
             if staged is not None and way is not None:
                 written = replace(written, stages=staged.finish(number, way))
             handle.written[number] = written

@@ -11,27 +11,443 @@ Nothing of the home is changed, and the flow may run meanwhile: compared is what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from mainstem.errors import Conflict, FellOff, Invalid
-from mainstem.flows.checked_view import CheckedView, FirstWrong, WrongRow
-from mainstem.flows.first_place import first_place
+import pyarrow as pa
+
+from mainstem.batch import Offsets
+from mainstem.errors import Conflict, FellOff, Invalid, TopicNotFound, Unavailable
+from mainstem.flows.flow import Flow
+from mainstem.flows.late_topic import late_topic_of
 from mainstem.flows.program import Flows, PlannedFlow, Program
 from mainstem.flows.rebuild import flow_into
-from mainstem.flows.replay import Replay
-from mainstem.flows.row_sample import Row, Rows, names_of, same_rows, sampled
-from mainstem.flows.view_moments import Moment, OffsetLine, offsets_between, view_moments
-from mainstem.log.placed import token_of
-from mainstem.log_on_spark.flow_run import Offsets
-from mainstem.log_on_spark.flow_store import FlowStore, running_in
+from mainstem.flows.runner import RunningFlows
+from mainstem.log.append_result import token_of
+from mainstem.operators.windows.panes import BATCH_DEPENDENT, COUNTS
+from mainstem.spark.checkpoint.checkpoint_offsets import applied_offsets
+from mainstem.spark.checkpoint.flow_store import FlowStore, running_in
+from mainstem.spark.checkpoint.rejected_rows import rejected_topic_of
+from mainstem.views.spark_view import SparkView
 from mainstem.views.view_store import VersionSnapshot
 
 if TYPE_CHECKING:
     from mainstem.stem import Mainstem
 
-__all__ = ["ViewCheck"]
+__all__ = [
+    "CheckedView",
+    "FirstWrong",
+    "Moment",
+    "OffsetLine",
+    "Replay",
+    "Row",
+    "RowSample",
+    "Rows",
+    "ViewCheck",
+    "WrongRow",
+    "first_place",
+    "names_of",
+    "offsets_between",
+    "same_rows",
+    "sampled",
+    "view_moments",
+]
+
+
+# What came of checking a view against the log.
+
+
+@dataclass(frozen=True)
+class WrongRow:
+    """A row that is not what the log says: as the view shows it, and as it should be; None where there is none."""
+
+    name: str = field(repr=False)
+    key: tuple[Any, ...]
+    shown: dict[str, Any] | None
+    expected: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class FirstWrong:
+    """Where the first of the wrong rows went wrong.
+
+    With the batch behind `start` up to `end`: right before it was right, right after it was not. `start` is None if what
+    was before `end` is no longer known. `record` (topic, partition, offset) is the first one in it with which the row should
+    have changed; None if it should not have. `cause` is "store" if no batch wrote what the view shows: somebody changed
+    the row in the file or the database itself, after that batch.
+    """
+
+    row: WrongRow
+    record: tuple[str, int, int] | None
+    start: Offsets | None
+    end: Offsets
+    cause: Literal["batch", "store"]
+
+
+@dataclass(frozen=True)
+class CheckedView:
+    """A view, compared with what its program makes of the log `upto` what it had applied.
+
+    `compared` counts the keys that were looked up on both sides. `running` is the process in which the flow ran meanwhile.
+    `depends` names operators of Spark's own whose results may depend on how the log was cut into batches.
+    """
+
+    view: str
+    version: int
+    flow: str
+    rows: int
+    compared: int
+    upto: Offsets
+    seed: int
+    wrong: Sequence[WrongRow]
+    first: FirstWrong | None
+    running: int | None
+    replays: int
+    depends: Sequence[str] = ()
+
+    @property
+    def right(self) -> bool:
+        """Whether every row that was compared is what the log says."""
+        return not self.wrong
+
+    @property
+    def token(self) -> str:
+        """Up to where the log was replayed, as a token."""
+        return token_of(self.upto)
+
+
+# Replay: what a flow makes of the log up to some positions, in a place of its own that nobody else sees.
+#
+#     checks/<flow>/          a view with history: what it was at each cut can be asked; removed at the end
+#     flows/<flow>.check/     the checkpoint; removed at the end
+#
+# The flow runs as it always does, under a name of its own: its late and rejected rows go to topics of that name, which are
+# deleted with the rest. Its batches end at the cuts, one after the other, and behind the last one nothing is read. Should the
+# process be killed, the next replay of the flow removes what it left.
+
+
+# However old: nothing of a replay is trimmed.
+HISTORY = "36500 days"
+
+
+class Replay:
+    """One replay. Used with `with`: everything it made is removed at the end."""
+
+    def __init__(
+        self, stem: Mainstem, view: SparkView, planned: PlannedFlow, flows: Flows, cuts: Sequence[Offsets]
+    ) -> None:
+        flow = planned.name
+        self._stem = stem
+        self._topics = planned.topics
+        self._cuts = cuts
+        self._program = flows
+        self._into = view.name
+        self._store = FlowStore(stem.home, f"{flow}.check")
+        self._folder = f"{stem.home}/checks/{flow}"
+        self._check_alone()
+        self._remove()
+        os.makedirs(self._folder, mode=0o700)
+        self._sink = SparkView(
+            self._folder, view.name, lambda: stem.spark, key=view.key, history=HISTORY, clock=stem.log.clock
+        )
+        self._running: RunningFlows | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._running is not None:
+            self._running.stop()
+        self._sink.close()
+        self._remove()
+
+    def run(self) -> SparkView:
+        """Replay all of it; the view as it is then."""
+        # Of a topic that a cut does not name, nothing was in yet.
+        cuts = {topic: [_written(cut.get(topic, {})) for cut in self._cuts] for topic in self._topics}
+        program = Program(self._stem, self._flows, cuts=cuts)
+        self._running = RunningFlows(self._stem, program, program.only([self._store.name]))
+        [handle] = self._running
+        handle.wait_until_idle()
+        self._running.stop()
+        self._running.check()
+        self._check_complete()
+        return self._sink
+
+    def _flows(self, stem: Mainstem) -> Iterator[Flow]:
+        made: Iterable[Any] = self._program(stem)
+        for flow in made:
+            if isinstance(flow, Flow) and (flow.into.kind, flow.into.name) == ("view", self._into):
+                yield replace(flow, into=self._sink, name=self._store.name)
+            else:
+                yield flow
+
+    def _check_complete(self) -> None:
+        applied = self._sink.offsets() if self._sink.exists else {}
+        for topic, ends in self._cuts[-1].items():
+            for number, end in ends.items():
+                if applied.get(topic, {}).get(number, 0) < end:
+                    raise Unavailable(
+                        f'the replay for view "{self._into}" ended too early',
+                        detail=f"It has applied {token_of(applied) or 'nothing'}, and was to reach "
+                        f"{token_of(self._cuts[-1])}.",
+                        hint="Begin again. If somebody stopped it (mainstem flow stop), that is why.",
+                    )
+
+    def _check_alone(self) -> None:
+        for run in self._store.read().get("runs", {}).values():
+            if (process := running_in(run)) is not None:
+                raise Conflict(
+                    f'view "{self._into}" is being checked',
+                    detail=f"Process {process['pid']} does so.",
+                    hint="Wait until it is done.",
+                )
+
+    def _remove(self) -> None:
+        self._store.drop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        for topic in (late_topic_of(self._store.name), rejected_topic_of(self._store.name)):
+            with suppress(TopicNotFound):
+                self._stem.log.delete_topic(topic)
+
+
+def _written(ends: Any) -> dict[str, int]:
+    """As it travels in a request."""
+    return {str(number): end for number, end in ends.items()}
+
+
+# The moments at which it is known what a view was and what of the log was in it: its batches, as far as it keeps them.
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Right after a position this much of the log was in; `first` if nothing was before it."""
+
+    position: int
+    applied: Offsets
+    first: bool = False
+
+
+def view_moments(snapshot: VersionSnapshot, checkpoint: str, topics: Sequence[str], last: Moment) -> list[Moment]:
+    """All that are known of the live version, up to the last one.
+
+    A view with history says it itself. Of others the flow's checkpoint says what a batch had read, for as many as Spark keeps.
+    """
+    begun = snapshot.facts.history[-1].after
+    since = snapshot.kept_since()
+    if since is not None:
+        found = _reached(snapshot, topics)
+        oldest = max(begun, since.position)
+        whole = since.position < 0
+    else:
+        batches = [
+            (position, applied_offsets(checkpoint, batch)) for position, batch in snapshot.commits() if batch >= 0
+        ]
+        found = [Moment(position, _of(applied, topics)) for position, applied in batches if applied]
+        oldest = max(begun, snapshot.positions()[0] - 1)
+        whole = oldest == 0
+    known = [moment for moment in found if oldest <= moment.position < last.position and any(moment.applied.values())]
+    moments = [*known, last]
+    if whole and begun == 0:
+        moments[0] = replace(moments[0], first=True)
+    return moments
+
+
+def _reached(snapshot: VersionSnapshot, topics: Sequence[str]) -> list[Moment]:
+    applied: dict[str, dict[int, int]] = {}
+    found: dict[int, Moment] = {}
+    for position, topic, partition, end in snapshot.reached():
+        if topic in topics:
+            applied = {**applied, topic: {**applied.get(topic, {}), partition: end}}
+            found[position] = Moment(position, applied)
+    return list(found.values())
+
+
+def _of(applied: Offsets, topics: Sequence[str]) -> Offsets:
+    return {topic: dict(ends) for topic, ends in applied.items() if topic in topics}
+
+
+@dataclass(frozen=True)
+class OffsetLine:
+    """The records between two positions in a row: partition by partition."""
+
+    parts: tuple[tuple[str, int, int, int], ...]
+
+    def __len__(self) -> int:
+        return sum(end - start for *_, start, end in self.parts)
+
+    def applied(self, count: int) -> Offsets:
+        """What is in with so many of them.
+
+        >>> offsets_between({"orders": {0: 2, 1: 5}}, {"orders": {0: 4, 1: 7}}).applied(3)
+        {'orders': {0: 4, 1: 6}}
+        """
+        found: dict[str, dict[int, int]] = {}
+        for topic, partition, start, end in self.parts:
+            taken = min(count, end - start)
+            found.setdefault(topic, {})[partition] = start + taken
+            count -= taken
+        return found
+
+    def record(self, count: int) -> tuple[str, int, int]:
+        """The last one of so many: topic, partition, offset."""
+        for topic, partition, start, end in self.parts:
+            if count <= end - start:
+                return topic, partition, start + count - 1
+            count -= end - start
+        raise IndexError(count)
+
+
+def offsets_between(start: Offsets, end: Offsets) -> OffsetLine:
+    """Behind one position up to another."""
+    parts = [
+        (topic, partition, start.get(topic, {}).get(partition, 0), upto)
+        for topic, ends in sorted(end.items())
+        for partition, upto in sorted(ends.items())
+    ]
+    return OffsetLine(tuple((topic, partition, first, max(first, upto)) for topic, partition, first, upto in parts))
+
+
+# Which rows of a view are looked at when not all are: the same keys wherever they are looked up.
+
+
+# A row, or None where there is none; and several, each by the text of its key.
+Row = dict[str, Any] | None
+Rows = dict[str, Row]
+
+# Sums of doubles differ in their last digits with the order in which they were added.
+TOLERANCE = 1e-9
+# What says of a result of `windowed` which one of its window it is. A right view may differ from a replay in two of its fields.
+PANE = "pane"
+
+
+class RowSample:
+    """A share of all keys, chosen by a hash of the key: two views with the same keys give the same ones.
+
+    >>> rows = pa.table({"id": list(range(1000)), "n": [0] * 1000})
+    >>> some = RowSample(["id"], share=0.1, seed=1).of(rows.to_batches())
+    >>> 60 < len(some) < 140, some == RowSample(["id"], share=0.1, seed=1).of(rows.to_batches())
+    (True, True)
+    """
+
+    def __init__(self, key: Sequence[str], *, share: float, seed: int) -> None:
+        self._key = key
+        self._whole = share >= 1
+        self._below = int(share * (1 << 64))
+        self._salt = seed.to_bytes(16, "big", signed=True)
+
+    def of(self, batches: Iterable[pa.RecordBatch]) -> Rows:
+        """Those of the rows that are in it, each by its key as text."""
+        found: Rows = {}
+        for batch in batches:
+            names = names_of(batch, self._key)
+            places = [place for place, name in enumerate(names) if self._whole or self._chosen(name)]
+            rows = batch.take(pa.array(places, pa.int64())).to_pylist()
+            found.update(zip((names[place] for place in places), rows, strict=True))
+        return found
+
+    def _chosen(self, name: str) -> bool:
+        digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8, salt=self._salt).digest()
+        return int.from_bytes(digest, "big") < self._below
+
+
+def sampled(
+    batches: Callable[[], Iterable[pa.RecordBatch]], key: Sequence[str], *, rows: int, wanted: int, seed: int
+) -> tuple[RowSample, Rows]:
+    """A sample of about so many of so many rows, and those that are in it: at least one, if there are any.
+
+    >>> table = pa.table({"id": list(range(1000))})
+    >>> {len(sampled(table.to_batches, ["id"], rows=1000, wanted=1, seed=seed)[1]) > 0 for seed in range(20)}
+    {True}
+    """
+    share = wanted / rows if rows > wanted else 1.0
+    while True:
+        sample = RowSample(key, share=share, seed=seed)
+        found = sample.of(batches())
+        if found or share >= 1:
+            return sample, found
+        # Chance would have it that none of them is: nothing would be compared, and nothing found wrong.
+        share = min(1.0, 4 * share)
+
+
+def names_of(rows: pa.RecordBatch | pa.Table, key: Sequence[str]) -> list[str]:
+    """The key of each row as text: also of keys that are structs, which Python cannot look up."""
+    columns = [
+        [_lasting(name, value, BATCH_DEPENDENT) for value in rows.column(rows.schema.get_field_index(name)).to_pylist()]
+        for name in key
+    ]
+    return [repr(values) for values in zip(*columns, strict=True)]
+
+
+def same_rows(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> bool:
+    """Whether two rows are the same, but for what summing up in another order does to doubles, and for what of a `pane` depends
+    on how the log was cut into batches.
+
+    >>> same_rows({"n": 0.1 + 0.2}, {"n": 0.3}), same_rows({"n": 1}, None)
+    (True, False)
+    """
+    if one is None or other is None:
+        return one is other
+    return one.keys() == other.keys() and all(
+        _same(*(_lasting(name, row[name], BATCH_DEPENDENT, COUNTS) for row in (one, other))) for name in one
+    )
+
+
+def _lasting(name: str, value: Any, *fields: str) -> Any:
+    """A value of a column; that of `pane` without some of its fields."""
+    if name != PANE or not isinstance(value, dict) or value.keys() != {BATCH_DEPENDENT, COUNTS, "timing"}:
+        return value
+    return {field: part for field, part in value.items() if field not in fields}
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=TOLERANCE) or (math.isnan(one) and math.isnan(other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return same_rows(one, other)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+# The first of many places at which something holds, found with few looks of several places each.
+
+
+# Of some places, in order, whether it holds at each.
+Look = Callable[[Sequence[int]], Sequence[bool]]
+
+
+def first_place(before: int, known: int, ways: int, look: Look) -> int:
+    """The first place behind `before` at which it holds, if it holds at `known` and from the first one on.
+
+    A look is dear (a replay of the log), one more place in it is not: so each look is at up to `ways` places between.
+
+    >>> looks = []
+    >>> def look(places):
+    ...     looks.append(list(places))
+    ...     return [place >= 700 for place in places]
+    >>> first_place(-1, 1000, 9, look), len(looks)
+    (700, 3)
+    """
+    while known - before > 1:
+        count = min(ways, known - before - 1)
+        places = [before + (known - before) * number // (count + 1) for number in range(1, count + 1)]
+        for place, holds in zip(places, look(places), strict=True):
+            if holds:
+                known = place
+                break
+            before = place
+    return known
+
 
 # With one replay so many positions are looked at: each is a batch, and a batch costs less than beginning a replay.
 WAYS = 8

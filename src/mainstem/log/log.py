@@ -14,27 +14,41 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import pyarrow as pa
 
 from mainstem.clock import Clock
+from mainstem.errors import TopicNotFound, did_you_mean
 from mainstem.log.lag import Lag
 from mainstem.log.missed_deletions import Compacted
 from mainstem.log.partition_reads import Processes
-from mainstem.log.processes import Identity
 from mainstem.log.state_ledger import StateLedger
 from mainstem.log.steps import Steps
-from mainstem.log.take_over_report import TakeOverReport
 from mainstem.log.topic_settings import TopicSettings
-from mainstem.log.upkeep_report import CompactionReport, RetentionReport
-from mainstem.log.verification import Verification
+from mainstem.log.upkeep_report import CompactionReport, RetentionReport, TakeOverReport, Verification
+from mainstem.processes import Identity
 
 if TYPE_CHECKING:
-    from mainstem.log.beat_thread import Beats
-    from mainstem.log.group_state import GroupState
-    from mainstem.log.placed import Placed
-    from mainstem.log.producer_run import ProducerRun
+    from mainstem.log.append_result import Placed
+    from mainstem.log.groups.group_member import Beats
+    from mainstem.log.groups.group_state import GroupState
+    from mainstem.log.producer import ProducerRun
     from mainstem.log.query_limits import QueryLimits
-    from mainstem.log.queue_state import QueueState
-    from mainstem.log.rows import CheckedRows
+    from mainstem.log.queues.queue_state import QueueState
+    from mainstem.log.rows.rows import CheckedRows
 
-__all__ = ["ArchivedPartition", "Log", "Promise", "ReadMoment", "TopicBackend", "Waking"]
+__all__ = ["ArchivedPartition", "Log", "Promise", "ReadMoment", "TopicBackend", "Waking", "no_such_topic"]
+
+
+# What is said when a log has no topic of a name, in one form for every log.
+
+
+def no_such_topic(name: str, log: str, names: Sequence[str]) -> TopicNotFound:
+    """The error; `log` is what the log is called, `names` are the topics that it has."""
+    count = "1 topic" if len(names) == 1 else f"{len(names)} topics"
+    listed = f"{count}: {', '.join(names)}" if names else "no topics yet"
+    return TopicNotFound(
+        f'topic "{name}" does not exist',
+        detail=f"{log[0].upper()}{log[1:]} has {listed}.",
+        hint=f'{did_you_mean(name, names)} Create a topic with: mainstem topic create {name} --schema "..."'.strip(),
+        topic=name,
+    )
 
 
 class Promise(StrEnum):

@@ -13,7 +13,7 @@ from mainstem.clock import as_us
 from mainstem.errors import BeyondEnd, Invalid
 from mainstem.log.lag import Lag
 from mainstem.log.missed_deletions import Compacted
-from mainstem.log.processes import Identity
+from mainstem.processes import Identity
 
 __all__ = ["HINT", "PartitionReads", "Position", "Processes", "Waiter", "check_position", "offsets_at", "stops_at"]
 
@@ -67,7 +67,7 @@ class PartitionReads(Protocol):
 
 
 class Processes(Protocol):
-    """The processes of this machine (`mainstem.log.processes` itself is one)."""
+    """The processes of this machine (`mainstem.processes` itself is one)."""
 
     def this_process(self) -> Identity:
         """Who we are: asked each time, since a fork makes us somebody else."""

@@ -2,25 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from mainstem.arguments import INTEGER_MAX
 from mainstem.clock import as_us
 from mainstem.errors import Invalid
+from mainstem.log.append_result import Placed
 from mainstem.log.log import Log
 from mainstem.log.own_process import OwnProcess
-from mainstem.log.placed import Placed
-from mainstem.log.producer_run import ProducerRun
-from mainstem.log.rows import check_rows
-from mainstem.log.sequence_errors import in_transaction
+from mainstem.log.rows.rows import check_rows
+from mainstem.log.sequence_runs import in_transaction
+from mainstem.log.state_ledger import Entry
 from mainstem.log.topic import Topic, topic_of
+from mainstem.processes import Identity
 
 if TYPE_CHECKING:
     from mainstem.durations import Duration
     from mainstem.log.transaction import Transaction
 
 __all__ = ["Producer"]
+
+
+# ProducerRun: one run of a producer, as a log knows it.
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRun:
+    """`check` raises `Fenced` once a newer run was opened; `state` says that nothing earlier will come to a topic.
+
+    A shared one is used by several processes at once, and orders its sequences by itself.
+    """
+
+    name: str
+    id: int
+    epoch: int
+    check: Callable[[], None]
+    state: Callable[[str, int], None]
+    last_sequence: Callable[[str], int]
+    kept_sequence: Callable[[str], int]
+    incomplete_sequence: Callable[[str], int | None]
+    shared: bool = False
+
+
+# ProducerState: the producers of a home, which run of each is the current one, and what they stated of time.
+#
+# A machine without files, on a ledger that all processes share:
+#
+#     opened     name, process              a run begins: the epoch rises, and older runs are fenced
+#     stated     name, topic, at            nothing earlier than this will come from it any more
+
+
+@dataclass(slots=True)
+class ProducerEntry:
+    """One producer: its number (never used again), the epoch of its current run, and that run's process."""
+
+    id: int
+    epoch: int
+    process: Identity
+    stated: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ProducersState:
+    """All producers, by name."""
+
+    producers: dict[str, ProducerEntry] = field(default_factory=dict)
+
+    def apply(self, entry: Entry, at: int) -> None:
+        name = entry["name"]
+        match entry["kind"]:
+            case "opened":
+                known = self.producers.get(name)
+                if known is None:
+                    self.producers[name] = ProducerEntry(len(self.producers) + 1, 1, entry["process"])
+                else:
+                    known.epoch += 1
+                    known.process = entry["process"]
+            case "stated":
+                stated = self.producers[name].stated
+                stated[entry["topic"]] = max(entry["at"], stated.get(entry["topic"], entry["at"]))
+
+    def snapshot(self) -> dict[str, Any]:
+        return {name: [p.id, p.epoch, p.process, p.stated] for name, p in self.producers.items()}
+
+    @classmethod
+    def restore(cls, snapshot: dict[str, Any]) -> Self:
+        return cls({name: ProducerEntry(*fields) for name, fields in snapshot.items()})
 
 
 class Producer:

@@ -17,20 +17,37 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import groupby
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from mainstem.durations import show_duration
-from mainstem.errors import Invalid
+from mainstem.errors import Invalid, TopicNotFound, did_you_mean
+from mainstem.log.log import Log
 from mainstem.log.query_limits import QUERY_THREAD, QueryLimits
+from mainstem.log.topic_settings import TopicSettings
 
-__all__ = ["SqlSandbox", "quoted"]
+__all__ = [
+    "SqlSandbox",
+    "TableNames",
+    "Tables",
+    "as_table",
+    "first_line",
+    "latest_rows",
+    "quoted",
+    "shown_tables",
+    "translated",
+]
+
+# Rows by the name that they have in a question; asked for only where it stands in it.
+Tables = Mapping[str, Callable[[], pa.Table]]
+
 
 # A setting here is one that only a closed DuckDB has; nothing of them can be changed by a statement.
 CLOSED: dict[str, str | int | float | list[str]] = {
@@ -291,4 +308,124 @@ def _too_large(what: str, fact: str) -> Invalid:
         f"the answer has {what}",
         detail=f"{fact}; an answer is kept in memory whole.",
         hint="Add a LIMIT, a WHERE or a GROUP BY; all rows of a topic, batch by batch: topic.batches() or mainstem topic read TOPIC.",
+    )
+
+
+# TableNames: which topics and views a statement names, and what they are called in DuckDB.
+#
+# In DuckDB `orders` and `Orders` are one name; in a home they are two topics. The exact name is meant: where a statement names
+# both, its references are given names that differ, in DuckDB's own syntax tree, and the old name as their alias. Where the
+# home has only one of them, any spelling finds it, as in SQL.
+
+
+SHOW_TABLES = re.compile(r"\s*SHOW\s+(ALL\s+)?TABLES\s*;?\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class TableNames:
+    """`called` has every table that the statement may name, with its name in DuckDB."""
+
+    called: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, sql: str, names: Iterable[str]) -> TableNames:
+        """
+        >>> TableNames.of('SELECT * FROM ORDERS', ["orders", "returns"]).called
+        {'orders': 'orders'}
+        >>> TableNames.of('SELECT * FROM "Orders"', ["orders", "Orders"]).called
+        {'Orders': 'Orders'}
+        >>> TableNames.of('FROM orders SELECT *, (SELECT max(n) FROM "Orders")', ["orders", "Orders"]).called
+        {'Orders': 'Orders #0', 'orders': 'orders #1'}
+        """
+        called: dict[str, str] = {}
+        mentioned = sorted(
+            (name for name in names if _mentions(sql, name, re.IGNORECASE)), key=lambda n: (n.lower(), n)
+        )
+        for _, alike in groupby(mentioned, key=str.lower):
+            group = list(alike)
+            exact = group if len(group) == 1 else [name for name in group if _mentions(sql, name, 0)]
+            called |= {name: name if len(exact) == 1 else f"{name} #{place}" for place, name in enumerate(exact)}
+        return cls(called)
+
+    def applied(self, connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+        """The statement with the names that the tables have in DuckDB."""
+        renamed = {name: called for name, called in self.called.items() if name != called}
+        if not renamed:
+            return sql
+        before, select = split_statement(connection, sql)
+        tree = syntax_tree(connection, select)
+        own = {entry["key"] for query in queries(tree) for entry in query["cte_map"]["map"]}
+        for node in nodes(tree):
+            name = node.get("table_name")
+            if node.get("type") == "BASE_TABLE" and name in renamed and name not in own:
+                node["table_name"] = renamed[name]
+                node["qualified_name"]["path"][-1] = renamed[name]
+                node["alias"] = node["alias"] or name
+        rows = connection.execute("SELECT json_deserialize_sql(?::json)", [json.dumps(tree)]).fetchall()
+        return f"{before} {rows[0][0]}"
+
+
+def shown_tables(sql: str, topics: Iterable[str], views: Iterable[str]) -> pa.Table | None:
+    """The answer to SHOW TABLES: all topics and views that a query can name; None for another statement.
+
+    DuckDB knows only of those that a statement names, so its own answer would be empty.
+
+    >>> shown_tables("show tables;", ["orders"], ["revenue"]).to_pylist()
+    [{'name': 'orders', 'kind': 'topic'}, {'name': 'revenue', 'kind': 'view'}]
+    """
+    if SHOW_TABLES.fullmatch(sql) is None:
+        return None
+    # Where a topic and a view share a name, the topic is meant.
+    kinds = dict(sorted((dict.fromkeys(views, "view") | dict.fromkeys(topics, "topic")).items()))
+    return pa.table({"name": pa.array(kinds, pa.string()), "kind": pa.array(kinds.values(), pa.string())})
+
+
+def _mentions(sql: str, name: str, flags: int) -> bool:
+    """Whether the name stands in the statement as a word. One that is no table there costs a look and nothing else."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", sql, flags) is not None
+
+
+def as_table(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table, settings: TopicSettings) -> None:
+    """Make a topic's rows a view of its name."""
+    connection.register(f"rows of {name}", rows)
+    shown = latest_rows(f"SELECT * FROM {quoted(f'rows of {name}')}", settings)
+    connection.execute(f"CREATE TEMP VIEW {quoted(name)} AS {shown}")
+
+
+def latest_rows(rows: str, settings: TopicSettings) -> str:
+    """Of a compacted topic the latest record of each key that is not deleted; of any other all of them."""
+    if settings.keep.compacted:
+        key = ", ".join(quoted(column) for column in settings.key)
+        rows = (
+            f"SELECT * FROM (SELECT * FROM ({rows}) QUALIFY row_number() OVER (PARTITION BY {key} "
+            "ORDER BY record.appended_at DESC, record.offset DESC) = 1) WHERE record.change <> 'delete'"
+        )
+    return rows
+
+
+def first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def translated(log: Log, error: duckdb.Error, tables: Tables) -> Invalid | TopicNotFound:
+    """DuckDB's own words first, then what is there."""
+    text = first_line(error).removeprefix(f"{type(error).__name__.removesuffix('Exception')} Error: ")
+    topics = log.topic_names()
+    names = [*topics, *tables]
+    if isinstance(error, duckdb.CatalogException) and "Table with name" in text:
+        asked = text.split("Table with name ")[1].split(" ")[0]
+        return TopicNotFound(
+            f'topic "{asked}" does not exist',
+            detail=f"{log.title[0].upper()}{log.title[1:]} has these topics: {', '.join(topics) or 'none'}."
+            + (f" There are these views: {', '.join(tables)}." if tables else ""),
+            hint=did_you_mean(asked, names)
+            or "A table in a query is a topic or a view; quote names that hold a dot or a dash.",
+            topic=asked,
+        )
+    detail = "\n".join(line for line in str(error).splitlines()[1:] if line.strip())
+    return Invalid(
+        f"the query cannot be run: {text[:200]}",
+        detail=detail or f"DuckDB says: {first_line(error)}",
+        hint=f"Topics and views are tables: {', '.join(names)}; names that hold a dot or a dash, or are words of SQL, are quoted "
+        'as in "orders.emails.rejected". Their columns: mainstem topic describe NAME. Each ? needs a value.',
     )

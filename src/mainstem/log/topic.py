@@ -5,40 +5,157 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
 from mainstem.arguments import chosen, column_names, named, whole_number
 from mainstem.durations import Duration, duration_us
-from mainstem.errors import Corrupt, GroupNotFound, Invalid, QueueNotFound, Unavailable, did_you_mean
-from mainstem.log.archived_moment import ArchivedMoment
+from mainstem.errors import Corrupt, FellOff, GroupNotFound, Invalid, QueueNotFound, Unavailable, did_you_mean
+from mainstem.log.append_result import Placed
 from mainstem.log.backoff import Backoff
-from mainstem.log.group_member import Member, check_session
+from mainstem.log.groups.group_member import Member, check_session
+from mainstem.log.groups.reader_group import ReaderGroup
 from mainstem.log.lag import Lag
-from mainstem.log.log import Log, ReadMoment, TopicBackend
+from mainstem.log.log import ArchivedPartition, Log, ReadMoment, TopicBackend
+from mainstem.log.missed_deletions import DeletionWatch
 from mainstem.log.partition_reads import Position, offsets_at, stops_at
-from mainstem.log.placed import Placed
-from mainstem.log.queue import Queue
-from mainstem.log.queue_rejections import rejected_schema, rejected_topic
-from mainstem.log.queue_settings import QueueSettings
-from mainstem.log.read_ahead import ReadAhead
-from mainstem.log.reader_group import ReaderGroup
+from mainstem.log.queues.queue import Queue
+from mainstem.log.queues.queue_rejections import RejectedTopic, rejected_schema, rejected_topic
+from mainstem.log.queues.queue_settings import QueueSettings
 from mainstem.log.record import RECORD, next_offset, record_schema
-from mainstem.log.rejected_topic import RejectedTopic
-from mainstem.log.rows import check_rows, tombstones
-from mainstem.log.schema_ddl import schema_to_ddl
+from mainstem.log.rows.rows import check_rows, tombstones
+from mainstem.log.rows.schema_ddl import schema_to_ddl
 from mainstem.log.state_ledger import StateLedger
-from mainstem.log.take_over_report import TakeOverReport
 from mainstem.log.topic_reads import LiveReads, MomentReads
 from mainstem.log.topic_settings import TopicSettings
-from mainstem.log.topic_waiter import TopicWaiter
-from mainstem.log.upkeep_report import CompactionReport, RetentionReport
-from mainstem.log.verification import Verification
+from mainstem.log.upkeep_report import CompactionReport, RetentionReport, TakeOverReport, Verification
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.names import check_name
+from mainstem.processes import Identity
 
-__all__ = ["Topic", "topic_of"]
+__all__ = ["ArchivedMoment", "ReadAhead", "Topic", "topic_of"]
+
+
+# ReadAhead: a reader that asks for few rows at a time is given slices of what was read for it in one go.
+#
+# What lies on disk is read and checked in whole blocks and pages: a reader of single rows would read each of them many
+# times over.
+
+
+# Whoever asks for at least this many is given what it asked for, and nothing is held back.
+ROWS = 4096
+
+
+class _Rest(NamedTuple):
+    """Rows of a partition that were read and not given out yet, and the position that they follow."""
+
+    position: int
+    batch: pa.RecordBatch
+    settings: TopicSettings
+
+
+class ReadAhead:
+    """Reads a topic's partitions for one reader, which says each time where it is. For one thread."""
+
+    def __init__(self, backend: TopicBackend, columns: Sequence[str] | None = None, delay: int | None = None) -> None:
+        self._backend = backend
+        self._columns = columns
+        self._delay = delay
+        self._rests: dict[int, _Rest] = {}
+        self._deletions = DeletionWatch(backend)
+
+    def read(self, partition: int, start: int, rows_max: int) -> pa.RecordBatch | None:
+        """The next 1 to `rows_max` records from `start` on; None if there are none yet."""
+        settings = self._backend.settings
+        rest = self._rests.pop(partition, None)
+        # A reader that went elsewhere, or a topic that has other columns now, begins anew.
+        if rest is not None and rest.position == start and rest.settings is settings:
+            batch = rest.batch
+        else:
+            self._deletions.before(partition)
+            read = self._backend.read(partition, start, max(rows_max, ROWS), self._columns, self._delay)
+            # Also where nothing is left to read: then the tombstones were the last records.
+            self._deletions.after(partition, start)
+            if read is None:
+                return None
+            batch = read
+        if batch.num_rows <= rows_max:
+            return batch
+        given = batch.slice(0, rows_max)
+        self._rests[partition] = _Rest(next_offset(given), batch.slice(rows_max), settings)
+        return given
+
+
+# A topic at one moment together with its archive: what is no longer kept is read from there.
+
+
+class ArchivedMoment:
+    """Reads like the moment it is made of; its partitions begin where the archive begins."""
+
+    def __init__(self, moment: ReadMoment, topic: TopicBackend, archive: str) -> None:
+        self._moment = moment
+        self._topic = topic
+        self._archive = archive
+
+    def _archived(self, partition: int) -> ArchivedPartition:
+        return self._topic.archived(self._archive, partition)
+
+    def earliest(self, partition: int) -> int:
+        """The first record that is archived, or kept."""
+        archived = self._archived(partition).earliest()
+        kept = self._moment.earliest(partition)
+        return kept if archived is None else min(archived, kept)
+
+    def latest(self, partition: int) -> int:
+        return self._moment.latest(partition)
+
+    def at_time(self, partition: int, at: int) -> int:
+        archived = self._archived(partition).at_time(at)
+        kept = self._moment.at_time(partition, at)
+        return kept if archived is None else min(archived, kept)
+
+    def read(
+        self, partition: int, start: int, stop: int, columns: Sequence[str] | None, delay: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The records from `start` up to `stop`; a gap between the archive and what is kept is `FellOff`."""
+        while start < stop:
+            kept = min(self._moment.earliest(partition), stop)
+            if start < kept:
+                yield from self._archived(partition).read(start, kept, columns, delay)
+                start = kept
+            try:
+                for batch in self._moment.read(partition, start, stop, columns, delay):
+                    yield batch
+                    start = next_offset(batch)
+                return
+            except FellOff:
+                # Archived and dropped since we looked.
+                if self._moment.earliest(partition) <= start:
+                    raise
+
+
+# TopicWaiter: sleeps until a record, a ledger entry, the end of a process, or a moment comes.
+
+
+# However long one asks to wait: transactions left behind by a dead process are settled by those who wait for them.
+WAIT_SECONDS_MAX = 1.0
+
+
+class TopicWaiter:
+    """Waits for one topic and one ledger. What happened since the last return counts too. For one thread."""
+
+    def __init__(self, backend: TopicBackend, ledger: StateLedger[Any]) -> None:
+        self._backend = backend
+        self._waking = backend.waking(ledger)
+
+    def wait(self, timeout_seconds: float, until: int | None, holders: Sequence[Identity]) -> None:
+        seconds = min(timeout_seconds, WAIT_SECONDS_MAX)
+        if until is not None:
+            seconds = min(seconds, (until - self._backend.clock.now()) / 1_000_000)
+        if seconds > 0 and not self._waking.wait(seconds, holders):
+            self._backend.settle()
+
 
 # A follower that waits looks this often whether a transaction that holds it up was left behind by a dead process.
 SETTLE_SECONDS = 1.0

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from mainstem.errors import Conflict, InvalidRows
-from mainstem.log.plain_values import column_values, json_line, plain_writer
-from mainstem.log.row_errors import refused_record
-from mainstem.log.rows import check_rows
+from mainstem.log.rows.plain_values import column_values, json_line, plain_writer
+from mainstem.log.rows.row_errors import refused_record
+from mainstem.log.rows.rows import check_rows
 from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
 

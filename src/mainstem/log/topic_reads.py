@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from mainstem.errors import Invalid
+from mainstem.log.append_result import parse_token
 from mainstem.log.lag import Lag
 from mainstem.log.log import ReadMoment, TopicBackend
 from mainstem.log.missed_deletions import Compacted
-from mainstem.log.placed import parse_token
 
 
 class LiveReads:

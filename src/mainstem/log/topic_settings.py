@@ -20,10 +20,10 @@ from mainstem.arguments import column_names, path_text
 from mainstem.durations import parse_duration, parse_size, show_duration, show_size
 from mainstem.errors import CorruptHome, Invalid, NewerFormat, did_you_mean
 from mainstem.log.keep_rule import Keep
-from mainstem.log.normal_schema import has_required, normal_schema, nullable_schema
 from mainstem.log.record import record_schema
-from mainstem.log.schema_ddl import schema_from_ddl, schema_to_ddl, type_to_ddl
-from mainstem.log.schema_evolution import evolve
+from mainstem.log.rows.normal_schema import has_required, normal_schema, nullable_schema
+from mainstem.log.rows.schema_ddl import schema_from_ddl, schema_to_ddl, type_to_ddl
+from mainstem.log.rows.schema_evolution import evolve
 from mainstem.names import check_own_name
 
 __all__ = ["PARTITIONS_MAX", "Keep", "TopicSettings", "difference"]

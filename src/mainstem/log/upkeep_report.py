@@ -2,10 +2,88 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
-__all__ = ["CompactionReport", "RetentionReport"]
+from mainstem.errors import Corrupt
+
+__all__ = ["CompactionReport", "Problem", "RetentionReport", "TakeOverReport", "Verification"]
+
+
+# TakeOverReport: what a take-over did.
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOverReport:
+    """The processes that were ended, and what was taken over; two reports add up.
+
+    >>> one = TakeOverReport(ended=("4711 (python)",), taken=('"orders" partition 0',))
+    >>> print(one + TakeOverReport(taken=("transactions",)))
+    took over "orders" partition 0, transactions; ended the stopped process 4711 (python)
+    >>> print(TakeOverReport())
+    nothing to take over: no lock is held by a stopped process
+    """
+
+    ended: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
+
+    def __add__(self, other: TakeOverReport) -> TakeOverReport:
+        # A process may have held several locks.
+        ended = dict.fromkeys(self.ended + other.ended)
+        return TakeOverReport(tuple(ended), self.taken + other.taken)
+
+    def __str__(self) -> str:
+        if not self.taken:
+            return "nothing to take over: no lock is held by a stopped process"
+        words = "process" if len(self.ended) == 1 else "processes"
+        ended = f"; ended the stopped {words} {', '.join(self.ended)}" if self.ended else "; no process had to be ended"
+        return f"took over {', '.join(self.taken)}{ended}"
+
+
+# Verification: what a look at every byte of a topic has found.
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as it was written: where, and which offsets it costs."""
+
+    partition: int
+    file: str
+    what: str
+    first_offset: int | None = None
+    last_offset: int | None = None
+
+
+@dataclass
+class Verification:
+    """What was read, and what is wrong with it."""
+
+    topic: str
+    records: int = 0
+    bytes: int = 0
+    sealed_segments: int = 0
+    block_segments: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(self, partition: int, error: Corrupt) -> None:
+        """A problem that was found as an error; one that was found in two ways is one."""
+        first, last = getattr(error, "first_offset", None), getattr(error, "last_offset", None)
+        problem = Problem(partition, error.path, error.summary, first, last)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def join(self, part: Verification) -> None:
+        """Add what was found in a part of it."""
+        self.records += part.records
+        self.bytes += part.bytes
+        self.sealed_segments += part.sealed_segments
+        self.block_segments += part.block_segments
+        self.problems += part.problems
+
+    @property
+    def sound(self) -> bool:
+        """Whether every byte is as it was written."""
+        return not self.problems
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mainstem.operators.late_rows import late_rows, on_time_rows
     from mainstem.operators.process import process
     from mainstem.operators.processes.process_class import Process
-    from mainstem.operators.processes.timers import Timers
+    from mainstem.operators.processes.process_state import Timers
     from mainstem.operators.table import table
     from mainstem.operators.top import top
     from mainstem.operators.windowed import windowed
@@ -71,7 +71,7 @@ __all__ = [
 
 _DEFINED_IN = {
     "Process": "processes.process_class",
-    "Timers": "processes.timers",
+    "Timers": "processes.process_state",
     "after_rows": "windows.triggers",
     "aggregate": "aggregate",
     "calendar": "windows.window_kinds",

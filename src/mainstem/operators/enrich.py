@@ -13,15 +13,11 @@ from mainstem.durations import Duration, duration_us, show_duration, show_span
 from mainstem.errors import Invalid
 from mainstem.log.record import CORRECTED_MARK, RECORD_MARK
 from mainstem.log.watermark import WATERMARKED_RECORD
-from mainstem.log_on_spark.build import Build, current_build
-from mainstem.log_on_spark.flow_plan import leaves_in, stages_in
-from mainstem.operators.joins.enrich_engine import EnrichEngine
-from mainstem.operators.joins.enrich_results import VERSION, EnrichResults
+from mainstem.operators.joins.enrich_engine import EnrichEngine, LatestEngine
 from mainstem.operators.joins.join_columns import check_clashes, check_keys, key_names, time_of
-from mainstem.operators.joins.join_results import JoinLate
+from mainstem.operators.joins.join_results import VERSION, EnrichResults, JoinLate
 from mainstem.operators.joins.join_rows import JoinSide
 from mainstem.operators.joins.join_terms import LEFT, RIGHT
-from mainstem.operators.joins.latest_engine import LatestEngine
 from mainstem.operators.stage.frame_columns import (
     Shown,
     by_names,
@@ -34,6 +30,8 @@ from mainstem.operators.stage.frame_columns import (
 from mainstem.operators.stage.stage import Parameter, Preparation, StageSpec, remembered, staged_together
 from mainstem.operators.tables.changing import TableSource, is_changing, table_source
 from mainstem.operators.windows.window_time import RowTime
+from mainstem.spark.build import Build, current_build
+from mainstem.spark.plan.flow_plan import leaves_in, stages_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from mainstem.errors import Invalid
 from mainstem.log.record import EVENT_TIME_MARK, RECORD_MARK
-from mainstem.log.schema_ddl import schema_from_ddl
+from mainstem.log.rows.schema_ddl import schema_from_ddl
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.operators.processes.process_class import Process
 from mainstem.operators.processes.process_engine import ProcessEngine

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from mainstem.log_on_spark.flow_run import Batch, FlowRun, Written
+from mainstem.batch import Batch, FlowRun, Written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

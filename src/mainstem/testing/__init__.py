@@ -8,9 +8,7 @@ results = (
 )
 """
 
-from mainstem.testing.results import TestResults
-from mainstem.testing.scripted_rows import ScriptedRows
-from mainstem.testing.several_streams import TestStreams
-from mainstem.testing.stream_script import TestStream
+from mainstem.testing.scripted_rows import ScriptedRows, TestResults
+from mainstem.testing.stream_script import TestStream, TestStreams
 
 __all__ = ["ScriptedRows", "TestResults", "TestStream", "TestStreams"]

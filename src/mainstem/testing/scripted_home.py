@@ -8,30 +8,296 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
+from mainstem.batch import Batch, FlowRun, Written
 from mainstem.clock import ManualClock, as_datetime
-from mainstem.errors import FlowFailed, TopicNotFound
+from mainstem.durations import Duration, duration_us
+from mainstem.errors import FlowFailed, Invalid, TopicNotFound
 from mainstem.flows.flow import Flow
 from mainstem.flows.late_topic import late_topic_of
 from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log_on_spark.batch_clock import set_now
-from mainstem.log_on_spark.flow_store import FlowStore
-from mainstem.operators.stage.stage_manifest import StageManifests
+from mainstem.log.record import RECORD, record_array, record_schema
+from mainstem.log.watermark import NO_TIME, WATERMARKED_RECORD, times_of, with_watermark
+from mainstem.operators.stage.engine import BatchClock
+from mainstem.operators.stage.state_runs import StageManifests
+from mainstem.spark.checkpoint.flow_store import FlowStore
+from mainstem.spark.sources.batch_clock import set_now
 from mainstem.stem import Mainstem
-from mainstem.testing.collecting_sink import CollectingSink
-from mainstem.testing.results import TestResults
-from mainstem.testing.scripted_log import Append, LogStep, ScriptedTopic, partitions_of
-from mainstem.testing.scripted_rows import told
+from mainstem.testing.scripted_rows import ScriptedBatch, TestResults, told
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from mainstem.flows.runner import RunningFlows
 
-__all__ = ["run_in_home"]
+__all__ = [
+    "Append",
+    "CollectingSink",
+    "LogStep",
+    "Moment",
+    "ONLY",
+    "ScriptedTopic",
+    "batches_of",
+    "partitions_of",
+    "run_in_home",
+]
+
+
+# What a log would make of a script: each row with its place and its own watermark, and the clock of each batch.
+
+
+# What the stream of a script with one is called.
+ONLY = "test"
+
+
+@dataclass(frozen=True)
+class Append:
+    """Rows that are appended to a partition; `changes` says of each what it is, None that all are inserts."""
+
+    rows: pa.Table
+    partition: int = 0
+    killed: bool = False
+    stream: str = ONLY
+    changes: pa.Array | None = None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A time that comes, in microseconds: the watermark of a stream is stated, or the clock moves."""
+
+    kind: Literal["watermark", "now"]
+    at: int
+    killed: bool = False
+    stream: str = ONLY
+
+
+@dataclass(frozen=True)
+class ScriptedTopic:
+    """What a stream is of: its columns, what its watermark follows, and when it stops holding others back."""
+
+    schema: pa.Schema
+    event_time: str | None
+    delay: Duration | None
+    idle_after: Duration | None = None
+
+    @property
+    def shown(self) -> pa.Schema:
+        """The columns that rows of the log have."""
+        record = RECORD if self.event_time is None else WATERMARKED_RECORD
+        return record_schema(self.schema, self.event_time, record=record)
+
+
+LogStep = Append | Moment
+
+
+class _Log:
+    """What is known of time so far in one stream: as the embedded log writes it down, and `idle_input` reads it."""
+
+    def __init__(self, topic: ScriptedTopic, partitions: int) -> None:
+        self.topic = topic
+        self._delay = None if topic.delay is None else duration_us(topic.delay, setting="delay")
+        self._after = None if topic.idle_after is None else duration_us(topic.idle_after, setting="idle_after")
+        self._stated = NO_TIME
+        # Of each partition the highest event time, and the highest that was observed with its records.
+        self._highest = [NO_TIME] * partitions
+        self._observed = [NO_TIME] * partitions
+        self._ends = [0] * partitions
+        # When rows were appended, and with which watermark: the last ones, and those of an earlier time.
+        self._last = (NO_TIME, NO_TIME)
+        self._before = (NO_TIME, NO_TIME)
+        # What rows must not be below; and what was said of those to come.
+        self._floor = NO_TIME
+        self._told = NO_TIME
+
+    @property
+    def steady(self) -> bool:
+        """Whether it holds the others back however long it is silent."""
+        return self._after is None
+
+    @property
+    def own(self) -> int:
+        """The lowest watermark that a next row can have, by what the stream alone says."""
+        return self._less(max(min(self._highest), *self._observed))
+
+    def recorded(self, now: int) -> int:
+        """The watermark of the last rows that were appended before a time."""
+        return self._last[1] if self._last[0] < now else self._before[1]
+
+    def watermark(self, now: int, beside: Sequence[_Log]) -> int:
+        """The same for a flow with other streams beside it."""
+        known = max(self.own, self._floor)
+        if self._silent(now) and beside:
+            known = max(known, _lowest(beside, now))
+            assert self._after is not None
+            if all(now - log._last[0] > self._after for log in beside):
+                # The quiet end: the clock releases rows.
+                known = max(known, min(log.own for log in beside))
+        self._told = max(self._told, known)
+        return known
+
+    def taken(self, step: LogStep, now: int, beside: Sequence[_Log], *, replayed: bool) -> pa.Table:
+        """The rows of a step as the log gives them; the log knows of the step from then on."""
+        shown, event_time = self.topic.shown, self.topic.event_time
+        if isinstance(step, Moment):
+            if step.kind == "watermark":
+                self._stated = max(self._stated, step.at)
+                self._observed = [self._seen(number) for number in range(len(self._highest))]
+            return shown.empty_table()
+        count, number = step.rows.num_rows, step.partition
+        record = record_array(number, self._ends[number], now, count=count, change=step.changes)
+        if event_time is not None and count:
+            if self._silent(now):
+                self._floor = max(self._floor, _lowest(beside, now))
+            # Every row of an append knows what was known before it.
+            self._observed[number] = self._seen(number)
+            recorded = self._less(self._observed[number])
+            own = max(recorded, self._floor, NO_TIME if replayed or self.steady else self._told)
+            known = pa.array(np.full(count, own), mask=np.full(count, own == NO_TIME))
+            record = with_watermark(record, known.view(pa.timestamp("us", "UTC")))
+            times = times_of(step.rows.column(event_time).combine_chunks().cast(pa.timestamp("us", "UTC")))
+            self._highest[number] = max(self._highest[number], *times.tolist())
+            self._before = self._before if self._last[0] == now else self._last
+            self._last = (now, max(self._last[1], recorded))
+        elif event_time is not None:
+            record = with_watermark(record, pa.nulls(0, pa.timestamp("us", "UTC")))
+        self._ends[number] += count
+        return pa.Table.from_arrays([*step.rows.columns, record], schema=shown)
+
+    def _silent(self, now: int) -> bool:
+        return self._after is not None and self._last[0] != NO_TIME and now - self._last[0] > self._after
+
+    def _seen(self, number: int) -> int:
+        """What a record of a partition is told was observed before it. It never goes back."""
+        if self._highest[number] == NO_TIME:
+            return max(self._observed)
+        return max(*self._observed, min(at for at in self._highest if at != NO_TIME))
+
+    def _less(self, observed: int) -> int:
+        if self._delay is None or observed == NO_TIME:
+            return self._stated
+        return max(observed - self._delay, self._stated)
+
+
+def _lowest(beside: Sequence[_Log], now: int) -> int:
+    return min((log.recorded(now) for log in beside if log._last[0] != NO_TIME), default=NO_TIME)
+
+
+def batches_of(
+    topics: Mapping[str, ScriptedTopic], steps: Sequence[LogStep], batches: str
+) -> dict[str, list[ScriptedBatch]]:
+    """The batches in which the rows of each stream are read; all streams have the same batches and clocks."""
+    logs = {name: _Log(topic, partitions_of(name, steps)) for name, topic in topics.items()}
+    timed = [log for log in logs.values() if log.topic.event_time is not None]
+    beside = {
+        log: [at for at in timed if at is not log and (at.steady or not any(x.steady for x in timed))] for log in timed
+    }
+    found: dict[str, list[ScriptedBatch]] = {name: [] for name in topics}
+    now = ManualClock().now()
+    clock = BatchClock(now=now)
+    for step in steps:
+        now = step.at if isinstance(step, Moment) and step.kind == "now" else now
+        mine = logs[step.stream]
+        rows = mine.taken(step, now, beside.get(mine, ()), replayed=batches == "one")
+        cuts = list(range(1, rows.num_rows)) if batches == "single rows" else []
+        for first, end in zip([0, *cuts], [*cuts, rows.num_rows], strict=True):
+            reached = [log.watermark(now, beside[log]) for log in timed]
+            if end < rows.num_rows:
+                # Rows that are left have watermarks of their own: it cannot be later than that.
+                reached.append(_first_watermark(rows.slice(end)))
+            watermark = max(min(reached, default=NO_TIME), clock.watermark)
+            clock = BatchClock(watermark, now, clock.watermark, clock.now)
+            for name, topic in topics.items():
+                part = rows.slice(first, end - first) if name == step.stream else topic.shown.empty_table()
+                found[name].append(ScriptedBatch(part, clock, step.killed))
+    if batches == "one":
+        last = BatchClock(clock.watermark, clock.now, NO_TIME, NO_TIME)
+        return {name: [_united(of, topics[name], last)] for name, of in found.items()}
+    return found
+
+
+def partitions_of(stream: str, steps: Sequence[LogStep]) -> int:
+    """How many partitions a stream has."""
+    return 1 + max((step.partition for step in steps if isinstance(step, Append) and step.stream == stream), default=0)
+
+
+def _first_watermark(rows: pa.Table) -> int:
+    record = rows.column("record").combine_chunks()
+    return int(times_of(record.field("watermark"))[0]) if "watermark" in [at.name for at in record.type] else NO_TIME
+
+
+def _united(batches: Sequence[ScriptedBatch], topic: ScriptedTopic, clock: BatchClock) -> ScriptedBatch:
+    rows = pa.concat_tables([topic.shown.empty_table(), *(batch.rows for batch in batches)])
+    return ScriptedBatch(rows, clock, any(batch.killed for batch in batches))
+
+
+# CollectingSink: where a flow of a test puts its rows, batch by batch, in memory; it can be told to lose one.
+
+
+@dataclass
+class CollectingSink:
+    """Keeps to `Sink`. What is committed outlives a run, like that of every sink."""
+
+    name: str
+    kind: str = "memory"
+    version: int = 1
+    held: int = -1
+    # The next batch is lost when its rows were read and before they are committed: as if the process had died there.
+    killing: bool = False
+    batches: dict[int, pa.Table] = field(default_factory=dict)
+    # What lost batches held.
+    lost: dict[int, pa.Table] = field(default_factory=dict)
+    # Of each step of the script that is over, the rows of its batches with their changes: none, one or several batches.
+    steps: list[list[tuple[str, dict[str, Any]]]] = field(default_factory=list)
+    _told: int = -1
+
+    def accept(self, schema: pa.Schema) -> None:
+        """Takes everything."""
+
+    def writer(self, run: FlowRun, schema: pa.Schema) -> CollectingSink:
+        """The same for every run."""
+        return self
+
+    def write(self, rows: DataFrame, batch: Batch) -> Written:
+        """Keep the rows of a batch."""
+        found = rows.toArrow()
+        if self.killing:
+            self.killing = False
+            self.lost[batch.number] = found
+            raise Invalid(f"batch {batch.number} was killed", detail="The test says so.", hint="It is done again.")
+        self.batches[batch.number] = found
+        if batch.number in self.lost:
+            _check_same(batch.number, _changes(self.lost[batch.number]), _changes(found))
+        self.held = batch.number
+        return Written(found.num_rows)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def end_step(self) -> None:
+        """What came since the last step is of this one: rows without `record`, in the order of partitions and offsets."""
+        numbers = sorted(number for number in self.batches if number > self._told)
+        self.steps.append([change for number in numbers for change in _changes(self.batches[number])])
+        self._told = max([self._told, *numbers])
+
+
+def _check_same(number: int, first: list[Any], second: list[Any]) -> None:
+    # As text: NaN is not equal to itself.
+    if str(first) != str(second):
+        raise AssertionError(f"batch {number} was killed and done again, and gave {second} instead of {first}")
+
+
+def _changes(rows: pa.Table) -> list[tuple[str, dict[str, Any]]]:
+    found = rows.to_pylist()
+    if "record" in rows.column_names:
+        found.sort(key=lambda row: (row["record"]["partition"], row["record"]["offset"]))
+    changes = [(row.pop("record", None) or {}).get("change", "insert") for row in found]
+    return list(zip(changes, found, strict=True))
+
 
 FLOW = "results"
 # Without a delay only what is stated moves the watermark: what is observed is so far behind that it never does.

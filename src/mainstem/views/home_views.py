@@ -11,9 +11,8 @@ A home remembers the first address that a program gave, without the password, so
 
 from __future__ import annotations
 
-from mainstem.home_address import remember, remembered
-from mainstem.settings import environment_with
-from mainstem.views.sqlite_place import SqlitePlace
+from mainstem.settings import environment_with, remember, remembered
+from mainstem.views.sqlite.sqlite_store import SqlitePlace
 from mainstem.views.view_store import ViewPlace
 
 __all__ = ["ADDRESS", "place_at", "place_of_home"]
@@ -42,7 +41,7 @@ def place_at(home: str, address: str | None) -> ViewPlace:
     """The place with this address; without one, in the home itself."""
     if address is None:
         return SqlitePlace(home)
-    from mainstem.views.postgres_place import PostgresPlace
+    from mainstem.views.postgres.postgres_store import PostgresPlace
 
     return PostgresPlace(address)
 
@@ -54,6 +53,6 @@ def _remembered(home: str) -> str | None:
 
 
 def _remember(home: str, address: str) -> None:
-    from mainstem.views.postgres_address import PostgresAddress
+    from mainstem.views.postgres.postgres_address import PostgresAddress
 
     remember(home, FILE, PostgresAddress.parse(address).without_password, about=_ABOUT)

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from mainstem.errors import Invalid, InvalidRows, SchemaMismatch, did_you_mean
-from mainstem.log.arrow_rows import converted
-from mainstem.log.readable_values import unreadable_rows, unreadable_value
+from mainstem.log.rows.arrow_rows import converted
+from mainstem.log.rows.readable_values import unreadable_rows, unreadable_value
 from mainstem.views.nested_json import is_nested, to_json
-from mainstem.views.stored_columns import stored_values
+from mainstem.views.sqlite.sqlite_columns import stored_values
 
 __all__ = [
     "MergedBatch",

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from mainstem.log.canonical_json import canonical_json
+from mainstem.log.rows.canonical_json import canonical_json
 
 __all__ = ["from_json", "is_nested", "to_json"]
 

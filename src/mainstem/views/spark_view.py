@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from mainstem.batch import Batch, FlowRun, Written
 from mainstem.crash_points import reach
 from mainstem.log.record import CHANGING_MARK, RECORD, RECORD_MARK, record_schema
-from mainstem.log_on_spark.build import Leaf, current_build
-from mainstem.log_on_spark.flow_run import Batch, FlowRun, Written
-from mainstem.log_on_spark.rejected_rows import reject
-from mainstem.log_on_spark.spark_types import spark_schema
-from mainstem.log_on_spark.topic_request import OPTION
+from mainstem.spark.build import Leaf, current_build
+from mainstem.spark.checkpoint.rejected_rows import reject
+from mainstem.spark.sources.topic_request import OPTION
+from mainstem.spark.spark_types import spark_schema
 from mainstem.views.home_views import ADDRESS
 from mainstem.views.view import View
-from mainstem.views.view_past import AsOf
+from mainstem.views.view_history import AsOf
 from mainstem.views.view_store import VersionWriter
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from mainstem.views.stored_columns import arrow_column, quoted
+from mainstem.views.sqlite.sqlite_columns import arrow_column, quoted
 
 __all__ = ["KINDS", "Difference", "Kind", "VersionPair", "difference_of"]
 

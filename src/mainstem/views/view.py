@@ -4,35 +4,161 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 
 from mainstem.arguments import column_names, path_text, show_value, text, values, whole_number
-from mainstem.clock import Clock, SystemClock
+from mainstem.batch import FlowRun
+from mainstem.clock import Clock, SystemClock, as_datetime
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Conflict, Invalid, Unavailable, did_you_mean
-from mainstem.log.normal_schema import normal_schema, nullable_schema
-from mainstem.log.placed import parse_token
+from mainstem.log.append_result import parse_token
 from mainstem.log.query_limits import ROWS_MAX, QueryLimits
-from mainstem.log.schema_ddl import schema_to_ddl
-from mainstem.log_on_spark.flow_run import FlowRun
+from mainstem.log.rows.normal_schema import normal_schema, nullable_schema
+from mainstem.log.rows.schema_ddl import schema_to_ddl
 from mainstem.names import check_name
 from mainstem.views.merge_batch import check_columns, check_panes
-from mainstem.views.sqlite_place import SqlitePlace
+from mainstem.views.sqlite.sqlite_store import SqlitePlace
 from mainstem.views.version_pair import Difference
-from mainstem.views.view_description import ViewDescription, ViewVersion, describe, list_versions
 from mainstem.views.view_facts import Facts, Segment, VersionFacts
-from mainstem.views.view_history import Changes, ViewHistory
+from mainstem.views.view_history import (
+    AsOf,
+    Changes,
+    Update,
+    ViewHistory,
+    position_as_of,
+    subscription,
+    wait_for_commit,
+)
 from mainstem.views.view_offsets import missing_of, not_yet
-from mainstem.views.view_past import AsOf, position_as_of
-from mainstem.views.view_query import query_table
-from mainstem.views.view_store import CommitWatch, VersionSnapshot, VersionWriter, ViewPlace
-from mainstem.views.view_subscription import Update, subscription, wait_for_commit
+from mainstem.views.view_store import CommitWatch, VersionSnapshot, VersionWriter, ViewPlace, ViewStore
 
-__all__ = ["View"]
+__all__ = ["View", "ViewDescription", "ViewVersion", "describe", "list_versions", "query_table"]
+
+
+# What a view says of itself: its key and columns, its versions, and how far it is.
+
+
+@dataclass(frozen=True)
+class ViewVersion:
+    """One version: who writes it and how far it is. `batch` is the last one that is in, -1 if none.
+
+    `place` is where its rows are: a file, or a schema of the database.
+    """
+
+    number: int
+    live: bool
+    rows: int
+    bytes: int
+    ddl: str
+    created_at: datetime
+    flow: str | None
+    epoch: int
+    batch: int
+    applied_at: datetime | None
+    offsets: Mapping[str, Mapping[int, int]]
+    place: str
+
+
+@dataclass(frozen=True)
+class ViewDescription:
+    """A view as `describe()` gives it; `live` is the version that readers see.
+
+    Changes behind `first_position`, up to `last_position`, can be read from the live version. `history` is how long it keeps
+    what it was, None if it does not, and `history_since` from when on it can be asked. `path` is the directory that it is
+    kept in, or the address of the database.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    live: ViewVersion
+    versions: tuple[int, ...]
+    first_position: int
+    last_position: int
+    path: str
+    history: timedelta | None = None
+    history_since: datetime | None = None
+
+
+def describe(store: ViewStore) -> ViewDescription:
+    """The view as it is now."""
+    with store.live() as snapshot:
+        facts = snapshot.facts
+        first, last = snapshot.positions()
+        live, since = _version(snapshot), snapshot.kept_since()
+    return ViewDescription(
+        store.view,
+        facts.key,
+        live,
+        tuple(facts.numbers()),
+        first_position=max(first - 1, facts.history[-1].after),
+        last_position=last,
+        path=store.title,
+        history=timedelta(microseconds=facts.history_age_us) if facts.history_age_us else None,
+        history_since=None if since is None else as_datetime(since.at),
+    )
+
+
+def list_versions(store: ViewStore) -> list[ViewVersion]:
+    """All versions, by number."""
+    found = []
+    for number in sorted(store.facts().numbers()):
+        with store.at(number) as snapshot:
+            found.append(_version(snapshot))
+    return found
+
+
+def _version(snapshot: VersionSnapshot) -> ViewVersion:
+    flow, epoch, batch, applied_at = snapshot.progress()
+    named = next(version for version in snapshot.facts.versions if version.number == snapshot.version)
+    return ViewVersion(
+        number=snapshot.version,
+        live=snapshot.version == snapshot.facts.live,
+        rows=snapshot.count(),
+        bytes=snapshot.bytes(),
+        ddl=named.schema,
+        created_at=as_datetime(named.created_at),
+        flow=flow,
+        epoch=epoch,
+        batch=batch,
+        applied_at=None if applied_at is None else as_datetime(applied_at),
+        offsets=snapshot.offsets(),
+        place=snapshot.place,
+    )
+
+
+# SQL over one table: DuckDB, which is given the rows as Arrow since it cannot open the file of a view itself.
+
+
+def query_table(name: str, rows: pa.Table, sql: str, parameters: Sequence[object], limits: QueryLimits) -> pa.Table:
+    """The answer, with the rows as a table of that name.
+
+    >>> query_table("n", pa.table({"a": [1, 2]}), "SELECT max(a) AS m FROM n WHERE a < ?", [2], QueryLimits()).to_pylist()
+    [{'m': 1}]
+    """
+    import duckdb
+
+    from mainstem.log.sql_sandbox import SqlSandbox
+
+    with SqlSandbox.opened(limits) as sandbox:
+        sandbox.connection.register(name, rows)
+        sandbox.lock()
+        try:
+            return sandbox.answer(sql, parameters)
+        except duckdb.Error as error:
+            lines = str(error).splitlines() or [type(error).__name__]
+            raise Invalid(
+                f"the query cannot be run: {lines[0][:200]}",
+                detail="\n".join(line for line in lines[1:] if line.strip()) or f"DuckDB says: {lines[0]}",
+                hint=f'The one table is "{name}", with the columns {", ".join(rows.schema.names)}. '
+                "Each ? needs a value.",
+            ) from error
+
 
 CHANGES_MAX = 1_000_000
 CHANGES_AGE: Duration = "7 days"
@@ -48,7 +174,7 @@ class View:
     days") it keeps all changes of that time, and can be asked what it was at any moment of it (`as_of`).
 
     >>> import tempfile
-    >>> from mainstem.log_on_spark.flow_run import Batch, FlowRun
+    >>> from mainstem.batch import Batch, FlowRun
     >>> revenue = View(tempfile.mkdtemp(), "revenue", key=["store"])
     >>> run = FlowRun("revenue", epoch=1)
     >>> rows = pa.table({"store": ["Berlin", "Lisbon"], "amount": [12, 7]})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from mainstem.durable_files import decode_checked, encode_checked
 from mainstem.errors import CorruptView, NewerFormat, ViewNotFound, did_you_mean
-from mainstem.log.checked_json import decode_checked, encode_checked
 
 __all__ = ["FACTS_FORMAT", "FORMAT", "Facts", "Segment", "VersionFacts", "no_such_version", "no_such_view"]
 

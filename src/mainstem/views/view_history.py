@@ -11,15 +11,112 @@ there to now, flips included; and the same again when the same range is asked fo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
 
 import pyarrow as pa
 
-from mainstem.errors import FellOff, Invalid, ViewNotFound
+from mainstem.clock import Clock, as_datetime, as_us
+from mainstem.errors import FellOff, Invalid, NotYet, ViewNotFound
+from mainstem.log.append_result import parse_token
 from mainstem.views.view_facts import Facts
-from mainstem.views.view_store import ViewStore
+from mainstem.views.view_offsets import missing_of, not_yet
+from mainstem.views.view_store import CommitWatch, KeptSince, VersionSnapshot, ViewStore
 
-__all__ = ["Changes", "ViewHistory", "format_cursor", "parse_cursor"]
+__all__ = [
+    "AsOf",
+    "Changes",
+    "Update",
+    "ViewHistory",
+    "format_cursor",
+    "parse_cursor",
+    "position_as_of",
+    "subscription",
+    "wait_for_commit",
+]
+
+
+# What a view was: where in its changes a time, or the token of an append, lies.
+#
+#     as_of a time     right after the last batch that was committed at or before it, by the clock of the process that wrote
+#     as_of a token    right after the batch with which the last record that the token stands for was in
+#
+# A view with history keeps all changes of so long a time, and undoes those that came later. Whatever cannot be told for
+# certain is refused: a time before the history or yet to come, an append that was in before it began, or is not in yet.
+
+
+# A time with a zone, or the token of an append.
+AsOf = datetime | str
+
+
+def position_as_of(snapshot: VersionSnapshot, as_of: AsOf, *, view: str, now: int) -> int:
+    """The position behind which everything is to be undone; `now` is a time before the snapshot was taken."""
+    since = snapshot.kept_since()
+    if since is None:
+        raise Invalid(
+            f'view "{view}" keeps no history',
+            detail="It can tell what it is, not what it was.",
+            hint=f'Say for how long it shall: stem.view("{view}", key=..., history="30 days"). Its history begins with the '
+            "next run of its flow.",
+        )
+    if isinstance(as_of, datetime):
+        return _at(snapshot, since, as_us(as_of), view, now)
+    if isinstance(as_of, str):
+        return _reached(snapshot, since, as_of, view)
+    raise Invalid(
+        f"{as_of!r:.60} is neither a time nor a token",
+        detail="A view can be asked as of a datetime with a zone, or as of the token of an append.",
+        hint="Give one of these: datetime(2026, 1, 1, tzinfo=UTC), or placed.token of an append.",
+    )
+
+
+def _at(snapshot: VersionSnapshot, since: KeptSince, at: int, view: str, now: int) -> int:
+    if at > now:
+        raise NotYet(
+            f'what view "{view}" will be at {_shown(at)} is not known yet',
+            detail=f"It is {_shown(now)}.",
+            hint="Ask as of a time that has passed; for what it is now, leave as_of out.",
+            view=view,
+        )
+    if at < since.at:
+        raise _gone(view, since, f"what it was at {_shown(at)}")
+    found = snapshot.position_at(at)
+    return since.position if found is None else max(found, since.position)
+
+
+def _reached(snapshot: VersionSnapshot, since: KeptSince, token: str, view: str) -> int:
+    wanted = parse_token(token)
+    applied = snapshot.offsets()
+    # Before the first batch nothing was in, and nothing was there.
+    position = -1
+    missing = missing_of(wanted, applied)
+    for topic, ends in wanted.items():
+        for partition, end in ends.items():
+            if not end:
+                continue
+            found = snapshot.position_reached(topic, partition, end)
+            if found is None:
+                raise not_yet(view, missing, applied)
+            position = max(position, found)
+    if position < since.position:
+        raise _gone(view, since, f"what it was as of {token}")
+    return position
+
+
+def _gone(view: str, since: KeptSince, what: str) -> FellOff:
+    return FellOff(
+        f'view "{view}" does not keep {what}',
+        detail=f"Its history goes back to {_shown(since.at)}.",
+        hint="Ask as of a later time, or of a later append. How long history is kept is a setting of the view: "
+        f'stem.view("{view}", history="90 days").',
+        view=view,
+    )
+
+
+def _shown(at: int) -> str:
+    return as_datetime(at).isoformat().replace("+00:00", "Z")
 
 
 @dataclass(frozen=True)
@@ -123,3 +220,71 @@ def parse_cursor(cursor: str, facts: Facts, view: str) -> int:
             view=view,
         )
     return int(position)
+
+
+# A subscription to a view: all of its rows, then every change, without a gap between the two.
+
+
+CHANGES_MAX = 65_536
+# A writer that dies between its commit and the waking wakes nobody: so those who wait look by themselves this often.
+LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Update:
+    """An item of a subscription. `view.subscribe(cursor=update.cursor)` goes on behind it.
+
+    A "snapshot" has all rows of the view. "changes" have the rows that were deleted and inserted, in order, as
+    `record.change` says; an update is a delete of the old row followed by an insert of the new one.
+    """
+
+    kind: Literal["snapshot", "changes"]
+    rows: pa.Table
+    cursor: str
+
+
+def subscription(store: ViewStore, clock: Clock, cursor: str | None, wait_us: int | None) -> Iterator[Update]:
+    """The items; ends when nothing came for `wait_us`, or never."""
+    history = ViewHistory(store)
+    facts = store.facts()
+    if cursor is None:
+        with store.live() as snapshot:
+            rows, position = snapshot.to_arrow(), snapshot.positions()[1]
+        yield Update("snapshot", rows, format_cursor(facts, position))
+    else:
+        position = parse_cursor(cursor, facts, store.view)
+    watch = store.watch()
+    try:
+        idle_since = clock.monotonic()
+        while True:
+            if store.facts().id != facts.id:
+                raise _replaced(store.view)
+            changes = history.between(position, history.last(), CHANGES_MAX)
+            if changes.end > position:
+                position = changes.end
+                yield Update("changes", changes.rows, format_cursor(facts, position))
+                idle_since = clock.monotonic()
+            elif not wait_for_commit(watch, clock, idle_since, wait_us):
+                return
+    finally:
+        watch.close()
+
+
+def wait_for_commit(watch: CommitWatch, clock: Clock, since: int, wait_us: int | None) -> bool:
+    """Wait until something was committed, or for a while; False if more than `wait_us` passed since `since`."""
+    left = LOOK_SECONDS
+    if wait_us is not None:
+        left = min(left, (since + wait_us - clock.monotonic()) / 1_000_000)
+        if left <= 0:
+            return False
+    watch.wait(left)
+    return True
+
+
+def _replaced(view: str) -> ViewNotFound:
+    return ViewNotFound(
+        f'view "{view}" was dropped while it was followed',
+        detail="There is a view of that name, made since.",
+        hint="Subscribe again, without a cursor.",
+        view=view,
+    )

@@ -2,20 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from mainstem.arguments import text
 from mainstem.errors import Invalid, InvalidRows
-from mainstem.log.python_rows import array_of
-from mainstem.log.row_errors import shown
-from mainstem.log.schema_ddl import type_to_ddl
+from mainstem.log.record import record_array, record_schema
+from mainstem.log.rows.python_rows import array_of
+from mainstem.log.rows.row_errors import shown
+from mainstem.log.rows.schema_ddl import type_to_ddl
 from mainstem.views.merge_batch import normal_key
-from mainstem.views.stored_columns import stored_values
+from mainstem.views.sqlite.sqlite_columns import stored_values
 
-__all__ = ["key_columns", "stored_key"]
+__all__ = ["change_rows", "key_columns", "stored_key"]
+
+
+# Changes of a view as rows with `record`, from what a store kept of them.
+
+
+def change_rows(
+    schema: pa.Schema,
+    old: tuple[Sequence[int], pa.RecordBatch],
+    new: tuple[Sequence[int], pa.RecordBatch],
+    commits: Sequence[tuple[int, int]],
+) -> pa.Table:
+    """Rows as they were and as they became, each with its positions, as one table in the order of positions.
+
+    `commits`: the last position of each commit and its time, from the first position on, in order.
+    """
+    both = pa.concat_tables([_side(schema, *old, "delete", commits), _side(schema, *new, "insert", commits)])
+    return both.sort_by("offset").drop_columns(["offset"])
+
+
+def _side(
+    schema: pa.Schema, positions: Sequence[int], rows: pa.RecordBatch, change: str, commits: Iterable[tuple[int, int]]
+) -> pa.Table:
+    # Two for each position, so that the two halves of an update keep their order wherever they are sorted.
+    offsets = pa.array([2 * position + (change == "insert") for position in positions], pa.int64())
+    times = pa.array(_times(positions, commits), pa.int64())
+    changes = pa.repeat(pa.scalar(change, pa.string()), len(positions))
+    record = record_array(0, offsets, times, count=len(positions), change=changes)
+    columns = [*rows.columns, record]
+    return pa.Table.from_arrays(columns, schema=record_schema(schema)).append_column("offset", offsets)
+
+
+def _times(positions: Sequence[int], commits: Iterable[tuple[int, int]]) -> list[int]:
+    """When each change was committed."""
+    if not positions:
+        return []
+    times = []
+    following = iter(commits)
+    end, committed_at = next(following)
+    for position in positions:
+        while position > end:
+            end, committed_at = next(following)
+        times.append(committed_at)
+    return times
+
 
 # Values that are kept as they are: the usual keys, and not worth a detour through Arrow.
 _PLAIN = {pa.string(): str, pa.int64(): int, pa.int32(): int, pa.binary(): bytes}

@@ -27,12 +27,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from mainstem.batch import FlowRun
 from mainstem.errors import Conflict, FellOff
 from mainstem.log.record import record_array
-from mainstem.log_on_spark.flow_run import FlowRun
-from mainstem.log_on_spark.flow_store import check_epoch
-from mainstem.log_on_spark.topic_request import OPTION
-from mainstem.log_on_spark.worker_memory import spare_collections
+from mainstem.spark.checkpoint.flow_store import check_epoch
+from mainstem.spark.sources.topic_request import OPTION
+from mainstem.spark.sources.worker_memory import spare_collections
 from mainstem.views.home_views import ADDRESS, place_at
 from mainstem.views.view import View
 from mainstem.views.view_store import CommitWatch

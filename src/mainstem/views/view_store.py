@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from mainstem.batch import Batch, FlowRun, Written
 from mainstem.clock import Clock
-from mainstem.log_on_spark.flow_run import Batch, FlowRun, Written
 from mainstem.views.merge_batch import Rejection
 from mainstem.views.version_pair import Difference
 from mainstem.views.view_facts import Facts

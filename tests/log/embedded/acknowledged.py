@@ -10,11 +10,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from mainstem.clock import Clock, ManualClock
-from mainstem.log.embedded.active_segment import PREAMBLE_BYTES, ActiveSegment, published_segments, segments_in
-from mainstem.log.embedded.files import Files
-from mainstem.log.embedded.heads import End, Slots, create_slots
-from mainstem.log.embedded.partition import Partition, Pending, create_partition
-from mainstem.log.embedded.segment_index import SegmentIndex
+from mainstem.durable_files import Files
+from mainstem.log.embedded.write.active_segment import (
+    PREAMBLE_BYTES,
+    ActiveSegment,
+    SegmentIndex,
+    published_segments,
+    segments_in,
+)
+from mainstem.log.embedded.write.heads import End, Slots, create_slots
+from mainstem.log.embedded.write.partition import Partition, Pending, create_partition
 
 HOME = "/memory"
 FOLDER = f"{HOME}/0"

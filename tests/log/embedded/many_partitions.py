@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import mainstem
+from mainstem.durable_files import RealFiles
 from mainstem.errors import Unavailable
-from mainstem.log.embedded.files import RealFiles
 from mainstem.stem import Mainstem
 
 

@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import pyarrow as pa
 
-from mainstem.log.embedded.kept_files import KeptFiles
+from mainstem.durable_files import KeptFiles
 from tests.log.embedded.memory_disk import Directory, Mode, Node, after_power_cut, rename
 
 if TYPE_CHECKING:
-    from mainstem.log.embedded.files import Files
+    from mainstem.durable_files import Files
 
 
 T = TypeVar("T")

@@ -15,15 +15,16 @@ from unittest import mock
 
 import google_crc32c
 
-from mainstem.log.embedded import block, crash_recovery, heads, interrupted_sync, manifest, partition, publisher
-from mainstem.log.embedded.active_segment import ActiveSegment
-from mainstem.log.embedded.crash_recovery import _Recovery
-from mainstem.log.embedded.files import RealFiles
-from mainstem.log.embedded.heads import End, Slots
-from mainstem.log.embedded.partition import Partition
-from mainstem.log.embedded.partition_lock import PartitionLock
-from mainstem.log.embedded.publisher import Publisher
-from mainstem.log.embedded.segment_index import SegmentIndex
+from mainstem.durable_files import RealFiles
+from mainstem.file_locks import PartitionLock
+from mainstem.log.embedded.upkeep import manifest
+from mainstem.log.embedded.write import block, crash_recovery, heads, partition, publisher
+from mainstem.log.embedded.write import publisher as interrupted_sync
+from mainstem.log.embedded.write.active_segment import ActiveSegment, SegmentIndex
+from mainstem.log.embedded.write.crash_recovery import _Recovery
+from mainstem.log.embedded.write.heads import End, Slots
+from mainstem.log.embedded.write.partition import Partition
+from mainstem.log.embedded.write.publisher import Publisher
 from tests.log.embedded.memory_files import MemoryFiles
 
 Patch = tuple[object, str, object]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mainstem.durable_files import RealFiles
 from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.embedded.files import RealFiles
 from mainstem.log.topic import Topic
 from mainstem.log.transaction import Transaction
 

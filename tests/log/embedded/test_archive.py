@@ -9,7 +9,7 @@ import pytest
 from mainstem.clock import ManualClock
 from mainstem.errors import Conflict, CorruptSegment, FellOff, NotFound
 from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.embedded.manifest import ManifestFile
+from mainstem.log.embedded.upkeep.manifest import ManifestFile
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem
 from tests.log.embedded.memory_files import MemoryFiles, Stopped

@@ -11,14 +11,13 @@ import pytest
 
 from mainstem.clock import ManualClock
 from mainstem.errors import Corrupt, CorruptBlock, CorruptManifest
-from mainstem.log.embedded import heads
-from mainstem.log.embedded.active_segment import PREAMBLE_BYTES, ActiveSegment, segments_in
-from mainstem.log.embedded.crash_recovery import recover
-from mainstem.log.embedded.heads import End
-from mainstem.log.embedded.manifest import Manifest, ManifestFile, SealedEntry, encode_manifest
-from mainstem.log.embedded.partition import Pending
-from mainstem.log.embedded.segment_index import SegmentIndex
-from mainstem.log.embedded.state_scan import StateScan
+from mainstem.log.embedded.upkeep.manifest import Manifest, ManifestFile, SealedEntry, encode_manifest
+from mainstem.log.embedded.write import heads
+from mainstem.log.embedded.write.active_segment import PREAMBLE_BYTES, ActiveSegment, SegmentIndex, segments_in
+from mainstem.log.embedded.write.crash_recovery import recover
+from mainstem.log.embedded.write.heads import End
+from mainstem.log.embedded.write.partition import Pending
+from mainstem.log.embedded.write.partition_state import StateScan
 from tests.log.embedded.acknowledged import FOLDER, HEADS, Stored, make_partition, open_partition, read_all
 from tests.log.embedded.memory_files import MemoryFiles
 from tests.log.embedded.mutants import mutant

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.log.embedded.block import (
+from mainstem.log.embedded.write.block import (
     CHUNK_BYTES,
     DATA,
     HEADER_BYTES,

@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mainstem
+from mainstem.durable_files import RealFiles
 from mainstem.errors import CorruptSegment
-from mainstem.log.embedded.block_checksums import BLOCK_BYTES, BlockChecksums
-from mainstem.log.embedded.files import RealFiles
-from mainstem.log.embedded.sealed_check import BLOCKS, _checked
+from mainstem.log.embedded.read.sealed_check import BLOCK_BYTES, BLOCKS, BlockChecksums, _checked
 
 ROWS = 40_000
 
@@ -111,6 +110,6 @@ def test_no_damage_to_what_is_read_goes_unseen(sealed, place):
 def test_a_file_without_checksums_of_blocks_is_checked_as_a_whole(sealed, monkeypatch):
     _, topic, path = sealed
     flip(path, sum(column_range(path, "text")) // 2)
-    monkeypatch.setattr("mainstem.log.embedded.sealed_check.BLOCKS", b"another.name")
+    monkeypatch.setattr("mainstem.log.embedded.read.sealed_check.BLOCKS", b"another.name")
     with pytest.raises(CorruptSegment):
         read(topic, ["id"])

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import mainstem
+from mainstem.durable_files import RealFiles
 from mainstem.errors import MainstemError
-from mainstem.log.embedded.files import RealFiles
-from mainstem.log.embedded.group_commit import GroupCommit
-from mainstem.log.embedded.partition_lock import WRITE, PartitionLock, release_lock, share_lock
+from mainstem.file_locks import WRITE, PartitionLock, release_lock, share_lock
+from mainstem.log.embedded.write.group_commit import GroupCommit
 
 THREADS, ROUNDS, FILES = 4, 12, 40
 # A broken build is caught within a few; so many that it always is.

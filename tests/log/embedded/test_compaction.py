@@ -6,7 +6,7 @@ import pytest
 
 from mainstem.clock import ManualClock, as_datetime
 from mainstem.errors import CorruptSegment, Invalid
-from mainstem.log.embedded import latest_offsets
+from mainstem.log.embedded.upkeep import compaction as latest_offsets
 from mainstem.log.keep_rule import Keep
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mainstem.clock import ManualClock
-from mainstem.log.embedded import latest_offsets
-from mainstem.log.embedded.latest_offsets import KeyRows, replaced_rows
-from mainstem.log.embedded.manifest import SealedEntry
-from mainstem.log.embedded.segment_merge import plan_merges, without_empty
+from mainstem.log.embedded.upkeep import compaction as latest_offsets
+from mainstem.log.embedded.upkeep.compaction import KeyRows, plan_merges, replaced_rows, without_empty
+from mainstem.log.embedded.upkeep.manifest import SealedEntry
 from mainstem.log.keep_rule import Keep
 from mainstem.log.topic import Topic
 from mainstem.log.transaction import Transaction

@@ -9,7 +9,7 @@ import pytest
 
 import mainstem
 from mainstem.errors import Corrupt, CorruptBlock, CorruptHome, MainstemError
-from mainstem.log.embedded.block import HEADER_BYTES, MAGIC
+from mainstem.log.embedded.write.block import HEADER_BYTES, MAGIC
 from mainstem.workbench.cli.main import run
 
 RECORDS = 20

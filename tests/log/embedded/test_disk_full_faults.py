@@ -13,7 +13,7 @@ import pytest
 
 import mainstem
 from mainstem.errors import DiskFull
-from mainstem.log.embedded import partition
+from mainstem.log.embedded.write import partition
 from tests.log.embedded.forked_writers import TOPIC, Ack, CheckedTopic, create, rows_from
 from tests.log.embedded.mounted_disk import mounted_disk, small_memory_disk
 from tests.needs import needs, needs_root

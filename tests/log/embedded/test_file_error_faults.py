@@ -11,7 +11,7 @@ import itertools
 import pytest
 
 from mainstem.errors import MainstemError, Unavailable
-from mainstem.log.embedded.partition import Pending
+from mainstem.log.embedded.write.partition import Pending
 from tests.log.embedded.memory_disk import MODES
 from tests.log.embedded.mutants import mutant
 from tests.log.embedded.two_processes import SCRIPT, World

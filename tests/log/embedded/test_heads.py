@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainstem.durable_files import RealFiles
 from mainstem.errors import MainstemError
-from mainstem.log.embedded import heads
-from mainstem.log.embedded.files import RealFiles
-from mainstem.log.embedded.heads import SLOT_BYTES, End, Slots, create_slots, decode_end, encode_end, new_end
+from mainstem.log.embedded.write import heads
+from mainstem.log.embedded.write.heads import SLOT_BYTES, End, Slots, create_slots, decode_end, encode_end, new_end
 from tests.log.embedded.memory_files import MemoryFiles
 
 u32 = st.integers(0, 2**32 - 1)

@@ -8,7 +8,7 @@ import pytest
 from mainstem.clock import ManualClock
 from mainstem.errors import FellOff
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
-from mainstem.log.embedded.holds import HeldCopy, Holds
+from mainstem.log.embedded.read.holds import HeldCopy, Holds
 from mainstem.log.keep_rule import Keep
 from mainstem.log.topic import Topic
 from tests.log.embedded.memory_files import MemoryFiles, Stopped

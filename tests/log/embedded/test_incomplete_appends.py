@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import mainstem
+from mainstem.durable_files import RealFiles
 from mainstem.errors import AppendConflict, IncompleteAppend, Invalid, LockHeld, Unavailable
-from mainstem.log.embedded.active_segment import ActiveSegment
 from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.embedded.files import RealFiles
-from mainstem.log.embedded.heads import End
-from mainstem.log.embedded.partition import Partition, Pending
-from mainstem.log.embedded.publisher import Publisher
+from mainstem.log.embedded.write.active_segment import ActiveSegment
+from mainstem.log.embedded.write.heads import End
+from mainstem.log.embedded.write.partition import Partition, Pending
+from mainstem.log.embedded.write.publisher import Publisher
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem
 

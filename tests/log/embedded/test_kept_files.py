@@ -13,16 +13,14 @@ import pytest
 
 import mainstem
 from mainstem.clock import ManualClock
+from mainstem.durable_files import HANDLES_MAX, KeptFiles, RealFiles, handles_max, resource
 from mainstem.errors import Invalid, TopicNotFound, Unavailable
-from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.embedded.files import RealFiles
-from mainstem.log.embedded.heads import Slots, TailSlots, create_slots, encode_tail, new_end
-from mainstem.log.embedded.kept_files import HANDLES_MAX, KeptFiles, handles_max, resource
+from mainstem.file_locks import SYNC, UPKEEP, WRITE, release_lock, share_lock
+from mainstem.log.embedded.embedded_log import EmbeddedLog, Producers
 from mainstem.log.embedded.ledger import Ledger, create_ledger
-from mainstem.log.embedded.partition import Pending
-from mainstem.log.embedded.partition_lock import SYNC, UPKEEP, WRITE, release_lock, share_lock
-from mainstem.log.embedded.producers import Producers
-from mainstem.log.producer_state import ProducersState
+from mainstem.log.embedded.write.heads import Slots, TailSlots, create_slots, encode_tail, new_end
+from mainstem.log.embedded.write.partition import Pending
+from mainstem.log.producer import ProducersState
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.stem import Mainstem
 from tests.log.embedded.acknowledged import FOLDER, HOME, make_partition, open_partition, read_all

@@ -7,12 +7,12 @@ import pytest
 
 from mainstem.clock import ManualClock
 from mainstem.errors import MissedDeletions
-from mainstem.log.embedded.manifest import decode_manifest, encode_manifest
-from mainstem.log.group_member import Member
+from mainstem.log.embedded.upkeep.manifest import decode_manifest, encode_manifest
+from mainstem.log.groups.group_member import Member
 from mainstem.log.keep_rule import Keep
 from mainstem.log.missed_deletions import UNREAD
-from mainstem.log.queue import Queue
-from mainstem.log.queue_state import QueueState
+from mainstem.log.queues.queue import Queue
+from mainstem.log.queues.queue_state import QueueState
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem
 from tests.log.embedded.memory_files import MemoryFiles

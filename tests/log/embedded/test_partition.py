@@ -6,10 +6,10 @@ import pytest
 
 from mainstem.clock import ManualClock
 from mainstem.errors import AppendConflict, CorruptBlock, DiskFull, Fenced, Unavailable
-from mainstem.log.embedded.active_segment import SegmentName, all_segments_in, published_segments, segments_in
-from mainstem.log.embedded.block import ABORT, COMMIT
-from mainstem.log.embedded.partition import Partition, Pending
-from mainstem.log.embedded.partition_lock import WRITE
+from mainstem.file_locks import WRITE
+from mainstem.log.embedded.write.active_segment import SegmentName, all_segments_in, published_segments, segments_in
+from mainstem.log.embedded.write.block import ABORT, COMMIT
+from mainstem.log.embedded.write.partition import Partition, Pending
 from tests.log.embedded.acknowledged import FOLDER, HEADS, make_partition, open_partition, read_all
 from tests.log.embedded.memory_files import MemoryFiles, Stopped
 

@@ -10,8 +10,8 @@ import itertools
 import pytest
 
 from mainstem.errors import MainstemError, TopicNotFound
-from mainstem.log.embedded.heads import Slots
-from mainstem.log.embedded.partition import Partition
+from mainstem.log.embedded.write.heads import Slots
+from mainstem.log.embedded.write.partition import Partition
 from tests.log.embedded.acknowledged import HEADS, read_all
 from tests.log.embedded.memory_disk import MODES
 from tests.log.embedded.memory_files import Stopped

@@ -8,7 +8,7 @@ import pytest
 
 from mainstem.clock import ManualClock, as_datetime
 from mainstem.errors import FellOff, Unavailable
-from mainstem.log.embedded import upkeep_clock
+from mainstem.log.embedded.upkeep import manifest as upkeep_clock
 from mainstem.log.keep_rule import Keep
 from mainstem.log.topic import Topic
 from mainstem.log.upkeep_report import RetentionReport

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mainstem.clock import Clock, ManualClock, as_datetime
-from mainstem.log.embedded import upkeep_pass
-from mainstem.log.embedded.upkeep_clock import ClockReading, UpkeepNow
+from mainstem.log.embedded.upkeep import upkeep_pass
+from mainstem.log.embedded.upkeep.manifest import ClockReading, UpkeepNow
 from mainstem.log.topic import Topic
 from tests.log.embedded.memory_files import MemoryFiles
 from tests.log.embedded.upkeep_home import SCHEMA, manifest_of, opened, sealed

@@ -10,8 +10,8 @@ import pytest
 
 from mainstem.clock import ManualClock
 from mainstem.errors import CorruptManifest, CorruptSegment
-from mainstem.log.embedded import sealed_check
 from mainstem.log.embedded.embedded_log import EmbeddedLog
+from mainstem.log.embedded.read import sealed_check
 from mainstem.log.keep_rule import Keep
 from mainstem.stem import Mainstem
 from tests.log.embedded.memory_files import MemoryFiles

@@ -11,9 +11,9 @@ import pytest
 
 from mainstem.clock import ManualClock
 from mainstem.errors import DiskFull, Unavailable
-from mainstem.log.embedded import sealed_segment
 from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.embedded.sealing import seal
+from mainstem.log.embedded.read import sealed_segment
+from mainstem.log.embedded.upkeep.sealing import seal
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem
 from tests.log.embedded.memory_files import MemoryFiles
@@ -139,7 +139,7 @@ def test_single_appends_become_one_row_group(files: MemoryFiles, topic: Topic) -
 
 def test_a_row_group_has_a_bound_in_bytes(files: MemoryFiles, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sealed_segment, "ROW_GROUP_BYTES", 100_000)
-    monkeypatch.setattr("mainstem.log.embedded.sealed_rows.BATCH_BYTES", 10_000)
+    monkeypatch.setattr("mainstem.log.embedded.upkeep.sealing.BATCH_BYTES", 10_000)
     for number in range(10):
         topic.append([{"k": "x" * 40_000, "n": number}])
     topic.seal()

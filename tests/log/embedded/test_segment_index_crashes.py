@@ -7,11 +7,10 @@ from contextlib import suppress
 import pytest
 
 from mainstem.clock import ManualClock
-from mainstem.log.embedded import crash_recovery, partition
-from mainstem.log.embedded.active_segment import ActiveSegment, SegmentName, segments_in
-from mainstem.log.embedded.partition import Pending
-from mainstem.log.embedded.segment_index import SegmentIndex
-from mainstem.log.embedded.segment_writer import SegmentWriter
+from mainstem.log.embedded.write import crash_recovery, partition
+from mainstem.log.embedded.write.active_segment import ActiveSegment, SegmentIndex, SegmentName, segments_in
+from mainstem.log.embedded.write.partition import Pending
+from mainstem.log.embedded.write.segment_writer import SegmentWriter
 from tests.log.embedded.acknowledged import FOLDER, make_partition, open_partition
 from tests.log.embedded.memory_files import MemoryFiles, Stopped
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import mainstem
+from mainstem import file_locks as partition_lock
 from mainstem.errors import LockHeld
-from mainstem.log.embedded import partition_lock
-from mainstem.log.processes import process_name
-from mainstem.log.take_over_report import TakeOverReport
+from mainstem.log.upkeep_report import TakeOverReport
+from mainstem.processes import process_name
 from tests.log.embedded.stopped_process import calls_inside, stopped_at
 
 pytestmark = pytest.mark.forks

@@ -11,10 +11,10 @@ import pytest
 
 from mainstem.clock import ManualClock
 from mainstem.errors import CorruptBlock
-from mainstem.log.embedded.active_segment import PREAMBLE_BYTES, ActiveSegment, SegmentName
-from mainstem.log.embedded.crash_recovery import after_block, first_end, recover
-from mainstem.log.embedded.heads import End, encode_end
-from mainstem.log.embedded.partition import Pending
+from mainstem.log.embedded.write.active_segment import PREAMBLE_BYTES, ActiveSegment, SegmentName
+from mainstem.log.embedded.write.crash_recovery import after_block, first_end, recover
+from mainstem.log.embedded.write.heads import End, encode_end
+from mainstem.log.embedded.write.partition import Pending
 from tests.log.embedded.acknowledged import FOLDER, HEADS, make_partition, open_partition, read_all
 from tests.log.embedded.memory_files import MemoryFiles, Stopped
 from tests.log.embedded.mutants import mutant

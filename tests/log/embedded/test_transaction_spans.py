@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import mainstem
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
-from mainstem.log.embedded.manifest import Manifest, SealedEntry, decode_manifest, encode_manifest
+from mainstem.log.embedded.upkeep.manifest import Manifest, SealedEntry, decode_manifest, encode_manifest
 from mainstem.log.keep_rule import Keep
-from mainstem.log.rows import check_rows
+from mainstem.log.rows.rows import check_rows
 
 ALL = (0, 1 << 62)
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from mainstem import file_locks as partition_lock
 from mainstem.clock import ManualClock, SystemClock
+from mainstem.durable_files import RealFiles
 from mainstem.errors import CorruptBlock, Fenced, LockHeld, MainstemError
-from mainstem.log.embedded import partition_lock
-from mainstem.log.embedded.files import RealFiles
-from mainstem.log.embedded.partition import Partition, Pending
-from mainstem.log.embedded.partition_lock import SYNC, WRITE
-from mainstem.log.processes import end_process, identity_of
+from mainstem.file_locks import SYNC, WRITE
+from mainstem.log.embedded.write.partition import Partition, Pending
+from mainstem.processes import end_process, identity_of
 from tests.log.embedded.acknowledged import Acknowledged, Stored, make_partition, open_partition, read_all
 from tests.log.embedded.memory_files import MemoryFiles
 from tests.log.embedded.mutants import mutant

@@ -10,8 +10,8 @@ import mainstem
 from mainstem.clock import ManualClock
 from mainstem.errors import InvalidRows
 from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.plain_values import column_values, plain_writer
-from mainstem.log.rows import CheckedRows
+from mainstem.log.rows.plain_values import column_values, plain_writer
+from mainstem.log.rows.rows import CheckedRows
 from mainstem.log.topic import Topic
 from mainstem.log.topic_copy import copy_topic
 from mainstem.stem import Mainstem

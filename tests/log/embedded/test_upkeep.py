@@ -13,11 +13,11 @@ import pytest
 
 from mainstem.clock import ManualClock
 from mainstem.errors import CorruptSegment, DiskFull, Invalid
-from mainstem.log.embedded import topic_upkeep, upkeep, upkeep_pass
+from mainstem.file_locks import UPKEEP
 from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.embedded.partition_lock import UPKEEP
-from mainstem.log.embedded.topic_upkeep import TopicUpkeep
-from mainstem.log.embedded.upkeep import Upkeep
+from mainstem.log.embedded.upkeep import upkeep, upkeep_pass
+from mainstem.log.embedded.upkeep import upkeep as topic_upkeep
+from mainstem.log.embedded.upkeep.upkeep import TopicUpkeep, Upkeep
 from mainstem.log.keep_rule import Keep
 from mainstem.log.upkeep_report import CompactionReport, RetentionReport
 from mainstem.stem import Mainstem

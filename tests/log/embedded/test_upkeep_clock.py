@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.clock import ManualClock, as_datetime
-from mainstem.log.embedded import upkeep_clock
-from mainstem.log.embedded.upkeep_clock import ClockReading, UpkeepNow, first_reading, upkeep_now
+from mainstem.log.embedded.upkeep import manifest as upkeep_clock
+from mainstem.log.embedded.upkeep.manifest import ClockReading, UpkeepNow, first_reading, upkeep_now
 
 DAY = timedelta(days=1)
 WEEK = timedelta(days=7)

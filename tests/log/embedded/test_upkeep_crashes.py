@@ -12,13 +12,14 @@ from unittest import mock
 
 import pytest
 
+from mainstem.durable_files import remove_if_there
 from mainstem.errors import MainstemError
-from mainstem.log.embedded import compaction, sealing, segment_merge, upkeep_pass
-from mainstem.log.embedded.compaction import _Compaction
-from mainstem.log.embedded.files import remove_if_there
-from mainstem.log.embedded.manifest import SealedEntry
-from mainstem.log.embedded.partition import Partition
-from mainstem.log.embedded.retention import _Retention
+from mainstem.log.embedded.upkeep import compaction, sealing, upkeep_pass
+from mainstem.log.embedded.upkeep import compaction as segment_merge
+from mainstem.log.embedded.upkeep.compaction import _Compaction
+from mainstem.log.embedded.upkeep.manifest import SealedEntry
+from mainstem.log.embedded.upkeep.retention import _Retention
+from mainstem.log.embedded.write.partition import Partition
 from mainstem.log.keep_rule import Keep
 from mainstem.log.topic import Topic
 from tests.log.embedded.memory_files import MemoryFiles

@@ -8,7 +8,7 @@ import google_crc32c
 
 from mainstem.clock import ManualClock
 from mainstem.errors import MainstemError
-from mainstem.log.embedded.partition import Partition, Pending
+from mainstem.log.embedded.write.partition import Partition, Pending
 from tests.log.embedded.acknowledged import Acknowledged, make_partition, open_partition, read_all, unsound_indexes
 from tests.log.embedded.memory_disk import Mode
 from tests.log.embedded.memory_files import MemoryFiles

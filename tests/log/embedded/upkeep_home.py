@@ -5,8 +5,8 @@ from typing import Any
 
 from mainstem.clock import ManualClock
 from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.embedded.manifest import Manifest
-from mainstem.log.embedded.partition import Partition
+from mainstem.log.embedded.upkeep.manifest import Manifest
+from mainstem.log.embedded.write.partition import Partition
 from mainstem.log.topic import Topic
 from mainstem.stem import Mainstem
 from tests.log.embedded.memory_files import MemoryFiles

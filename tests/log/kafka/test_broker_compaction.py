@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from mainstem.log.group_member import Member
+from mainstem.log.groups.group_member import Member
 from tests.contracts.shown_rows import dicts
 from tests.kafka_broker import KafkaBroker
 from tests.log.kafka.compacted_topic import PARTITIONS, CompactedTopic, without_filler

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainstem.log.kafka import json_codec
-from mainstem.log.kafka.json_codec import JsonCodec
-from mainstem.log.kafka.json_lines import lines_read
+from mainstem.log.kafka import kafka_codec as json_codec
+from mainstem.log.kafka.kafka_codec import JsonCodec, lines_read
 from mainstem.log.topic_settings import TopicSettings
 
 TOPIC = TopicSettings.of("t", schema="n BIGINT, i INT, x DOUBLE, s STRING, b BOOLEAN, t TIMESTAMP")

@@ -103,8 +103,8 @@ def messages(topic: Topic, partition: int = 0) -> list:
 
 
 def test_the_head_of_a_block_is_as_it_is_drawn() -> None:
-    from mainstem.log.kafka.arrow_codec import HEAD, ArrowCodec
-    from mainstem.log.rows import check_rows
+    from mainstem.log.kafka.kafka_codec import HEAD, ArrowCodec
+    from mainstem.log.rows.rows import check_rows
     from mainstem.log.topic_settings import TopicSettings
 
     settings = TopicSettings.of("orders", schema="n bigint", codec="arrow")

@@ -7,11 +7,11 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from mainstem.errors import Fenced
-from mainstem.log.kafka import kafka_ledger
-from mainstem.log.kafka.kafka_ledger import KafkaLedger
+from mainstem.log.kafka import state_topic as kafka_ledger
+from mainstem.log.kafka.kafka_clients import known_dead, this_process
 from mainstem.log.kafka.kafka_log import KafkaLog
-from mainstem.log.kafka.kafka_processes import known_dead, this_process
 from mainstem.log.kafka.kafka_settings import KafkaSettings
+from mainstem.log.kafka.state_topic import KafkaLedger
 from mainstem.log.state_ledger import Entry
 from tests.contracts.shown_rows import fill, taken
 from tests.kafka_broker import KafkaBroker

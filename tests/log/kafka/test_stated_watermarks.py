@@ -9,9 +9,8 @@ import pytest
 
 from mainstem.clock import as_us
 from mainstem.errors import Fenced, Invalid
-from mainstem.log.kafka.kafka_ledger import ENTRIES_MAX
-from mainstem.log.kafka.kafka_topic import KafkaTopic
-from mainstem.log.kafka.stated_watermarks import STATEMENTS_MAX, StatedWatermarks
+from mainstem.log.kafka.kafka_topic import STATEMENTS_MAX, KafkaTopic, StatedWatermarks
+from mainstem.log.kafka.state_topic import ENTRIES_MAX
 from mainstem.log.topic import Topic
 from mainstem.log.watermark import NO_TIME
 from mainstem.stem import Mainstem

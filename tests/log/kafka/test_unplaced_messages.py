@@ -13,7 +13,7 @@ from mainstem.errors import Unavailable
 from mainstem.log.kafka.kafka_clients import KafkaClients
 from mainstem.log.kafka.kafka_messages import Outgoing
 from mainstem.log.kafka.kafka_settings import KafkaSettings
-from mainstem.log.kafka.unplaced_messages import place_of
+from mainstem.log.kafka.kafka_writer import place_of
 from mainstem.stem import Mainstem
 from tests.contracts.shown_rows import numbers
 from tests.kafka_broker import KafkaBroker

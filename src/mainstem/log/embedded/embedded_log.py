@@ -12,36 +12,98 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from mainstem.clock import Clock, SystemClock
-from mainstem.errors import Conflict, Invalid, TopicNotFound
-from mainstem.log import group_decisions
-from mainstem.log.embedded.block import ABORT, COMMIT
+from mainstem.durable_files import REAL_FILES, Files, closed, unavailable
+from mainstem.errors import Conflict, Fenced, Invalid, TopicNotFound
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
-from mainstem.log.embedded.file_errors import closed
-from mainstem.log.embedded.files import Files, RealFiles
-from mainstem.log.embedded.home import Home, unavailable
+from mainstem.log.embedded.home import Home
 from mainstem.log.embedded.ledger import Ledger, create_ledger
 from mainstem.log.embedded.numbered_appends import KnownAppends
-from mainstem.log.embedded.partition import Pending
-from mainstem.log.embedded.producers import Producers
 from mainstem.log.embedded.take_over import take_over_ledger_if_stuck, take_over_lock_if_stuck
 from mainstem.log.embedded.topic_store import TopicStore, create_topic
 from mainstem.log.embedded.transaction_log import TransactionLog
-from mainstem.log.embedded.upkeep import Upkeep, UpkeepMode
-from mainstem.log.log import Promise
-from mainstem.log.missing_topic import no_such_topic
-from mainstem.log.producer_run import ProducerRun
-from mainstem.log.producer_state import ProducersState
+from mainstem.log.embedded.upkeep.upkeep import Upkeep, UpkeepMode
+from mainstem.log.embedded.write.block import ABORT, COMMIT
+from mainstem.log.embedded.write.partition import Pending
+from mainstem.log.groups import group_state as group_decisions
+from mainstem.log.log import Promise, no_such_topic
+from mainstem.log.producer import ProducerRun, ProducersState
 from mainstem.log.query_limits import QueryLimits
-from mainstem.log.state_ledger import MachineState
-from mainstem.log.take_over_report import TakeOverReport
+from mainstem.log.state_ledger import Entry, MachineState
 from mainstem.log.topic_settings import TopicSettings, difference
-from mainstem.log.transaction_state import COMMITTED, Participant, TransactionState
+from mainstem.log.transaction import COMMITTED, Participant, TransactionState
+from mainstem.log.upkeep_report import TakeOverReport
+from mainstem.log.watermark import NO_TIME
 from mainstem.names import check_own_name
+from mainstem.processes import alive, this_process
+
+__all__ = []
+
+
+# The producers of a home: who is the current run of each, and what they stated of time.
+
+
+class Producers:
+    """The ledger of producers, with the current state looked at cheaply. Thread-safe."""
+
+    def __init__(self, open_ledger: Callable[[], Ledger[ProducersState]]) -> None:
+        self.ledger = open_ledger
+
+    @property
+    def _ledger(self) -> Ledger[ProducersState]:
+        # The log keeps it open; a home that never needs it never makes it.
+        return self.ledger()
+
+    def open(self, name: str) -> tuple[int, int]:
+        """Begin a run: its producer's number, and the epoch that fences all older runs."""
+
+        def decision(state: ProducersState, now: int) -> tuple[list[Entry], None]:
+            return [{"kind": "opened", "name": name, "process": this_process()}], None
+
+        self._ledger.decide(decision)
+        producer = self._ledger.current().producers[name]
+        return producer.id, producer.epoch
+
+    def share(self, name: str) -> tuple[int, int]:
+        """A producer that several processes use at once: its first run, which is never fenced."""
+
+        def decision(state: ProducersState, now: int) -> tuple[list[Entry], None]:
+            known = name in state.producers
+            return ([] if known else [{"kind": "opened", "name": name, "process": this_process()}]), None
+
+        self._ledger.decide(decision)
+        producer = self._ledger.current().producers[name]
+        return producer.id, producer.epoch
+
+    def check(self, name: str, epoch: int) -> None:
+        """Raises if a newer run was opened."""
+        current = self._ledger.current().producers[name].epoch
+        if current != epoch:
+            raise Fenced(
+                f'a newer run of producer "{name}" was opened',
+                detail=f"This run has epoch {epoch}, the newer one {current}.",
+                hint="Only one run of a producer may append: stop this one, or open the producer again to fence "
+                "the other.",
+                epoch=epoch,
+                current_epoch=current,
+            )
+
+    def state_watermark(self, name: str, epoch: int, topic: str, at: int) -> int:
+        """Note what a producer stated, and give the lowest of all living ones that stated anything for this topic."""
+
+        def decision(state: ProducersState, now: int) -> tuple[list[Entry], None]:
+            return [{"kind": "stated", "name": name, "topic": topic, "at": at}], None
+
+        self.check(name, epoch)
+        self._ledger.decide(decision)
+        stated = [
+            producer.stated[topic]
+            for producer in self._ledger.current().producers.values()
+            if topic in producer.stated and alive(producer.process)
+        ]
+        return min(stated, default=NO_TIME)
+
 
 S = TypeVar("S", bound=MachineState)
-
-# One object for the process: handles with locks on them are shared by it.
-REAL_FILES = RealFiles()
 
 # Threads that append to several partitions at once; they wait for the disk, not for a core.
 APPEND_THREADS = 16
@@ -303,7 +365,7 @@ class EmbeddedLog:
         tables: Mapping[str, Callable[[], pa.Table]] | None = None,
         limits: QueryLimits | None = None,
     ) -> pa.Table:
-        from mainstem.log.embedded.sql import query  # DuckDB is loaded when the first question is asked
+        from mainstem.log.embedded.read.sql import query  # DuckDB is loaded when the first question is asked
 
         return query(self, sql, parameters, tables or {}, limits or QueryLimits())
 

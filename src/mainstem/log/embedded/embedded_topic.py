@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -10,48 +11,180 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from mainstem import processes
 from mainstem.clock import Clock, as_datetime
+from mainstem.durable_files import Files, read_file, remove_if_there, unavailable
 from mainstem.errors import Corrupt, Invalid, LockHeld
-from mainstem.log import processes
-from mainstem.log.embedded.active_segment import segments_in
-from mainstem.log.embedded.archive import Archive, check_archive
-from mainstem.log.embedded.beat_file import BeatFiles
-from mainstem.log.embedded.compaction import compact
-from mainstem.log.embedded.embedded_moment import EmbeddedMoment
-from mainstem.log.embedded.held_rows import HeldRows
-from mainstem.log.embedded.holds import Range
-from mainstem.log.embedded.home import unavailable
+from mainstem.file_watch import Watch
+from mainstem.log.append_result import Placed, token_of
 from mainstem.log.embedded.ledger import Ledger
 from mainstem.log.embedded.numbered_appends import NumberedAppends
-from mainstem.log.embedded.partition import Pending
-from mainstem.log.embedded.partition_reader import PartitionReader
-from mainstem.log.embedded.partition_steps import first_after, partition_steps, times_reached
-from mainstem.log.embedded.pending_blocks import pending_blocks
-from mainstem.log.embedded.retention import drop_expired
-from mainstem.log.embedded.sealing import seal
-from mainstem.log.embedded.soundness import verify
+from mainstem.log.embedded.read.archive import Archive, check_archive
+from mainstem.log.embedded.read.holds import HeldRows, Range
+from mainstem.log.embedded.read.partition_reader import PartitionReader, Visible
+from mainstem.log.embedded.read.partition_steps import first_after, partition_steps, times_reached
+from mainstem.log.embedded.read.topic_schemas import Reading
 from mainstem.log.embedded.take_over import take_over_if_stuck, take_over_ledger_if_stuck, take_over_partition
-from mainstem.log.embedded.topic_schemas import Reading
 from mainstem.log.embedded.topic_store import TopicStore
-from mainstem.log.embedded.topic_time import TopicTime
-from mainstem.log.embedded.waking import Watch
-from mainstem.log.group_state import GroupState
+from mainstem.log.embedded.upkeep.compaction import compact
+from mainstem.log.embedded.upkeep.retention import drop_expired
+from mainstem.log.embedded.upkeep.sealing import seal
+from mainstem.log.embedded.upkeep.soundness import verify
+from mainstem.log.embedded.write.active_segment import segments_in
+from mainstem.log.embedded.write.heads import End
+from mainstem.log.embedded.write.partition import Pending
+from mainstem.log.embedded.write.pending_blocks import pending_blocks
+from mainstem.log.groups.group_state import GroupState
 from mainstem.log.lag import Lag
 from mainstem.log.missed_deletions import Compacted
-from mainstem.log.placed import Placed, token_of
-from mainstem.log.producer_run import ProducerRun
-from mainstem.log.queue_state import QueueState
-from mainstem.log.rows import CheckedRows
+from mainstem.log.producer import ProducerRun
+from mainstem.log.queues.queue_state import QueueState
+from mainstem.log.rows.rows import CheckedRows
 from mainstem.log.state_ledger import StateLedger
 from mainstem.log.steps import Int64Array, Steps
-from mainstem.log.take_over_report import TakeOverReport
 from mainstem.log.topic_settings import TopicSettings
-from mainstem.log.transaction_spans import TransactionSpans
-from mainstem.log.upkeep_report import CompactionReport, RetentionReport
-from mainstem.log.verification import Verification
+from mainstem.log.transaction_cut import TransactionSpans
+from mainstem.log.upkeep_report import CompactionReport, RetentionReport, TakeOverReport, Verification
+from mainstem.log.watermark import NO_TIME, times_of
+from mainstem.processes import boot_id
 
 if TYPE_CHECKING:
     from mainstem.log.embedded.embedded_log import EmbeddedLog
+
+__all__ = ["EmbeddedMoment", "TopicTime"]
+
+
+# A moment of a topic: what a bounded read shows, all of a transaction or none of it.
+
+
+class EmbeddedMoment:
+    """What every partition of a topic shows at one moment."""
+
+    def __init__(self, store: TopicStore, visible: dict[int, Visible | Corrupt]) -> None:
+        self._store = store
+        self._schemas = store.schemas
+        self._visible = visible
+
+    def visible(self, partition: int) -> Visible:
+        """Raises if that partition is damaged, and of no other one."""
+        seen = self._visible[partition]
+        if isinstance(seen, Corrupt):
+            raise seen
+        return seen
+
+    def earliest(self, partition: int) -> int:
+        return self._store.readers[partition].earliest()
+
+    def latest(self, partition: int) -> int:
+        return self.visible(partition).end
+
+    def at_time(self, partition: int, at: int) -> int:
+        return self._store.readers[partition].offset_at(at, self.visible(partition))
+
+    def read(
+        self, partition: int, start: int, stop: int, columns: Sequence[str] | None, delay: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        reader = self._store.readers[partition]
+        reading = Reading(columns, delay=delay)
+        return reader.read(self._schemas, start, self.visible(partition), stop=stop, reading=reading)
+
+
+# When each member of a group last gave a sign of life: one small file each, never synced.
+#
+# boot clock (microseconds) i64 | boot id (36 bytes)
+
+
+BEAT = struct.Struct("<q36s")
+
+
+class BeatFiles:
+    """The beats of one group. Thread-safe."""
+
+    def __init__(self, files: Files, folder: str, clock: Clock) -> None:
+        self._files = files
+        self._folder = folder
+        self._clock = clock
+        files.make_directory(folder)
+
+    def beat(self, member: str) -> None:
+        path = f"{self._folder}/{member}"
+        handle = self._files.open(path) if self._files.exists(path) else self._files.create(path)
+        try:
+            self._files.pwrite(handle, BEAT.pack(self._clock.boot(), boot_id().encode()), 0)
+        finally:
+            self._files.close(handle)
+
+    def age(self, member: str) -> int | None:
+        try:
+            data = read_file(self._files, f"{self._folder}/{member}")
+        except FileNotFoundError:
+            return None
+        if len(data) < BEAT.size:
+            return None
+        at, boot = BEAT.unpack_from(data)
+        # Of another boot: that member is gone, whatever the clock says now.
+        return self._clock.boot() - at if boot.rstrip(b"\0") == boot_id().encode() else 1 << 62
+
+    def forget(self, member: str) -> None:
+        remove_if_there(self._files, f"{self._folder}/{member}")
+
+
+# What can be said of the records that a reader has not read yet, and of those to come: how late they can be.
+
+
+# partition, offset, delay -> the first record from there on, with its watermark where there is a delay
+FirstRecord = Callable[[int, int, int | None], pa.RecordBatch | None]
+
+
+class TopicTime:
+    """The times of one topic behind some offsets."""
+
+    def __init__(self, store: TopicStore, first: FirstRecord) -> None:
+        self._store = store
+        self._first = first
+
+    def watermark_from(self, positions: Mapping[int, int], delay: int) -> int:
+        """The lowest watermark that a record from these offsets on can have, those to come included; NO_TIME if it is not
+        known.
+
+        What a next append would write down is at least the lowest of all partitions, and never less than was written down
+        already: times only rise. An append that is under way at this very moment may know less.
+        """
+        ends = self._ends()
+        observed = max(min(end.event_time_max for end in ends), *(end.observed_up_to for end in ends))
+        return min(
+            self._next_watermark(number, end, observed, positions.get(number, 0), delay)
+            for number, end in enumerate(ends)
+        )
+
+    def appended_from(self, positions: Mapping[int, int], now: int) -> int:
+        """The earliest append time that a record from these offsets on can have, those to come included."""
+        unread = [number for number, end in enumerate(self._ends()) if positions.get(number, 0) < end.offset]
+        return min([now, *(self._time("appended_at", number, positions.get(number, 0)) for number in unread)])
+
+    def watermark_holders(self, positions: Mapping[int, int], delay: int) -> dict[int, int]:
+        """How far each partition that was written to has come by itself: the lowest holds the watermark back."""
+        return {
+            number: self._next_watermark(number, end, end.event_time_max, positions.get(number, 0), delay)
+            for number, end in enumerate(self._ends())
+            if end.event_time_max != NO_TIME or end.stated_watermark != NO_TIME
+        }
+
+    def _ends(self) -> list[End]:
+        self._store.refresh()
+        return self._store.ends()
+
+    def _next_watermark(self, partition: int, end: End, observed: int, position: int, delay: int) -> int:
+        """The lowest watermark that the next record of one partition can have."""
+        if position >= end.offset:
+            return max(observed - delay if observed != NO_TIME else NO_TIME, end.stated_watermark)
+        return self._time("watermark", partition, position, delay)
+
+    def _time(self, field: str, partition: int, position: int, delay: int | None = None) -> int:
+        """A time of the first record from an offset on. What is not decided yet may come with any that it was written with."""
+        first = self._first(partition, position, delay)
+        return NO_TIME if first is None else int(times_of(first.column("record").field(field))[0])
+
 
 T = TypeVar("T")
 

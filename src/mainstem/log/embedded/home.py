@@ -11,18 +11,22 @@ renamed to such a name. So names without a dot are always whole.
 
 from __future__ import annotations
 
-import errno
 import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from mainstem.errors import CorruptHome, DiskFull, Invalid, NewerFormat, Unavailable
-from mainstem.log.checked_json import decode_checked, encode_checked
-from mainstem.log.embedded.file_errors import NO_HANDLE, no_handle_left
-from mainstem.log.embedded.files import Files, read_file, replace_file
-from mainstem.log.embedded.partition_lock import WRITE, PartitionLock, release_lock, share_lock
-from mainstem.log.processes import alive, this_process
+from mainstem.durable_files import (
+    Files,
+    decode_checked,
+    encode_checked,
+    read_file,
+    replace_file,
+    unavailable,
+)
+from mainstem.errors import CorruptHome, Invalid, NewerFormat
+from mainstem.file_locks import WRITE, PartitionLock, release_lock, share_lock
+from mainstem.processes import alive, this_process
 
 # 2: the file has a checksum.
 FORMAT = 2
@@ -157,26 +161,3 @@ def _in_work(name: str) -> bool:
     pid, _, started = name.removeprefix(NEW).split("-")[0].partition(".")
     identity = this_process()
     return alive({"pid": int(pid), "started": int(started), "boot": identity["boot"]})
-
-
-@contextmanager
-def unavailable(path: str) -> Iterator[None]:
-    """Turns what the operating system says about a directory into our own errors."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, Unavailable) or error.errno is None:
-            raise
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(
-                f'no space left in "{path}"',
-                detail="Nothing was half done: what could not be written whole was taken back.",
-                hint="Free space on that disk and try again.",
-            ) from error
-        if error.errno in NO_HANDLE:
-            raise no_handle_left(error) from error
-        raise Unavailable(
-            f'"{error.filename or path}" cannot be used: {os.strerror(error.errno)}',
-            detail=f'The home is "{path}"; this process has user id {os.getuid()}.',
-            hint="Check that the directory is there, and that this user may read and write it.",
-        ) from error

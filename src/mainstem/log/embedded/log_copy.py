@@ -21,17 +21,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
+from mainstem.durable_files import copy_file, read_file, replace_file
 from mainstem.errors import Corrupt, TopicNotFound
-from mainstem.log.embedded.active_segment import SegmentName, published_segments, segments_in
+from mainstem.file_locks import UPKEEP
 from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.embedded.files import copy_file, read_file, replace_file
-from mainstem.log.embedded.heads import SLOT_BYTES, End, Slots, encode_end, encode_tail
 from mainstem.log.embedded.home import describe_home
 from mainstem.log.embedded.ledger import open_heads
-from mainstem.log.embedded.manifest import ManifestFile
-from mainstem.log.embedded.partition import Partition
-from mainstem.log.embedded.partition_lock import UPKEEP
 from mainstem.log.embedded.topic_store import SETTINGS, TopicStore, encode_settings
+from mainstem.log.embedded.upkeep.manifest import ManifestFile
+from mainstem.log.embedded.write.active_segment import SegmentName, published_segments, segments_in
+from mainstem.log.embedded.write.heads import SLOT_BYTES, End, Slots, encode_end, encode_tail
+from mainstem.log.embedded.write.partition import Partition
 
 __all__ = ["LogCopy"]
 

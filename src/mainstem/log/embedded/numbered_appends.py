@@ -16,12 +16,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from mainstem.errors import AppendConflict
-from mainstem.log.embedded.partition_state import ProducerState
-from mainstem.log.embedded.pending import Pending
 from mainstem.log.embedded.topic_store import TopicStore
-from mainstem.log.producer_run import ProducerRun
-from mainstem.log.sequence_errors import in_transaction, incomplete_before, other_rows, out_of_order
-from mainstem.log.sequence_runs import NO_SEQUENCE, SequenceRuns
+from mainstem.log.embedded.write.group_commit import Pending
+from mainstem.log.embedded.write.partition_state import ProducerState
+from mainstem.log.producer import ProducerRun
+from mainstem.log.sequence_runs import (
+    NO_SEQUENCE,
+    SequenceRuns,
+    in_transaction,
+    incomplete_before,
+    other_rows,
+    out_of_order,
+)
 
 __all__ = ["KnownAppends", "NumberedAppends"]
 

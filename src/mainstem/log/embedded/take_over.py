@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from mainstem.file_locks import SYNC, UPKEEP, WRITE, PartitionLock
 from mainstem.log.embedded.ledger import Ledger
-from mainstem.log.embedded.partition import Partition
-from mainstem.log.embedded.partition_lock import SYNC, UPKEEP, WRITE, PartitionLock
-from mainstem.log.processes import stopped
-from mainstem.log.take_over_report import TakeOverReport
+from mainstem.log.embedded.write.partition import Partition
+from mainstem.log.upkeep_report import TakeOverReport
+from mainstem.processes import stopped
 
 __all__ = ["take_over_if_stuck", "take_over_ledger_if_stuck", "take_over_lock_if_stuck", "take_over_partition"]
 

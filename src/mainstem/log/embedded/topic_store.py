@@ -13,6 +13,7 @@ from random import randrange
 from typing import TypeVar
 
 from mainstem.clock import Clock
+from mainstem.durable_files import Files, closed, decode_checked, encode_checked, read_file, replace_file
 from mainstem.errors import (
     Corrupt,
     CorruptHome,
@@ -23,15 +24,12 @@ from mainstem.errors import (
     TopicNotFound,
     summary_of,
 )
-from mainstem.log.checked_json import decode_checked, encode_checked
-from mainstem.log.embedded.decisions import Decisions
-from mainstem.log.embedded.file_errors import closed
-from mainstem.log.embedded.files import Files, read_file, replace_file
-from mainstem.log.embedded.heads import End, Slots, create_slots
-from mainstem.log.embedded.holds import Holds
-from mainstem.log.embedded.partition import Partition, Pending, create_partition
-from mainstem.log.embedded.partition_reader import PartitionReader, Visible
-from mainstem.log.embedded.topic_schemas import TopicSchemas
+from mainstem.log.embedded.read.holds import Holds
+from mainstem.log.embedded.read.partition_reader import PartitionReader, Visible
+from mainstem.log.embedded.read.topic_schemas import TopicSchemas
+from mainstem.log.embedded.transaction_log import Decisions
+from mainstem.log.embedded.write.heads import End, Slots, create_slots
+from mainstem.log.embedded.write.partition import Partition, Pending, create_partition
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import NO_TIME
 

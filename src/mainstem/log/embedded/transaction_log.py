@@ -11,14 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from mainstem.errors import Fenced
-from mainstem.log.embedded.decisions import Decisions
 from mainstem.log.embedded.ledger import Ledger
-from mainstem.log.processes import alive, this_process
 from mainstem.log.state_ledger import Entry
-from mainstem.log.transaction_state import ABORTED, COMMITTED, Participant, TransactionEntry, TransactionState
+from mainstem.log.transaction import ABORTED, COMMITTED, Participant, TransactionEntry, TransactionState
+from mainstem.processes import alive, this_process
+
+__all__ = []
+
+
+# Decisions: one moment of the ledger of transactions.
+
+
+class Decisions(NamedTuple):
+    """One moment of the ledger: which transactions were decided by then, for reads that show all of one or none."""
+
+    outcomes: dict[int, bool]
+    decided_before: int
+
 
 T = TypeVar("T")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
@@ -22,9 +23,57 @@ from mainstem.clock import Clock
 from mainstem.errors import TopicNotFound
 from mainstem.log.kafka.kafka_clients import KafkaClients
 from mainstem.log.kafka.kafka_errors import code_of, kafka_errors, unavailable
+from mainstem.log.state_ledger import Entry
 from mainstem.log.topic_settings import TopicSettings
 
-__all__ = ["KafkaAdmin", "topic_configs"]
+__all__ = ["KafkaAdmin", "TopicEntry", "TopicsState", "topic_configs"]
+
+
+# TopicsState: the topics of a log on Kafka: what Kafka itself does not know of them.
+#
+# created    name, id, settings, adopted     a topic was made, or taken over from other programs
+# altered    name, settings
+# deleted    name
+
+
+@dataclass(slots=True)
+class TopicEntry:
+    """One topic. `id` is never used again; `adopted`: other programs write to it, and may write anything."""
+
+    id: str
+    settings: TopicSettings
+    adopted: bool = False
+
+
+@dataclass(slots=True)
+class TopicsState:
+    """All topics, by name."""
+
+    topics: dict[str, TopicEntry] = field(default_factory=dict)
+
+    def apply(self, entry: Entry, at: int) -> None:
+        name = entry["name"]
+        match entry["kind"]:
+            case "created":
+                settings = TopicSettings.from_json(entry["settings"])
+                self.topics[name] = TopicEntry(entry["id"], settings, entry.get("adopted", False))
+            case "altered":
+                self.topics[name].settings = TopicSettings.from_json(entry["settings"])
+            case "deleted":
+                self.topics.pop(name, None)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {name: [it.id, it.settings.to_json(), it.adopted] for name, it in self.topics.items()}
+
+    @classmethod
+    def restore(cls, snapshot: dict[str, Any]) -> Self:
+        return cls(
+            {
+                name: TopicEntry(topic_id, TopicSettings.from_json(settings), adopted)
+                for name, (topic_id, settings, adopted) in snapshot.items()
+            }
+        )
+
 
 T = TypeVar("T")
 

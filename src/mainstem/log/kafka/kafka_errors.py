@@ -10,7 +10,30 @@ from confluent_kafka import KafkaError, KafkaException
 
 from mainstem.errors import BrokerUnavailable, Fenced, Invalid, MainstemError, TopicNotFound, Unavailable
 
-__all__ = ["LOGGER", "MISSING", "code_of", "is_fenced", "kafka_errors", "refused_settings", "translated", "unavailable"]
+__all__ = [
+    "LOGGER",
+    "MISSING",
+    "code_of",
+    "is_fenced",
+    "kafka_errors",
+    "not_on_kafka",
+    "refused_settings",
+    "translated",
+    "unavailable",
+]
+
+
+# What a log on Kafka refuses, in one form. What it cannot do is listed in docs/guides/kafka.md.
+
+
+def not_on_kafka(what: str, why: str) -> Invalid:
+    """The error for a use of what only the embedded log can do."""
+    return Invalid(
+        f"a log on Kafka cannot {what}",
+        detail=why,
+        hint="Leave it out, or keep the topic in an embedded log; docs/guides/kafka.md lists the differences.",
+    )
+
 
 # The client library would write to the terminal otherwise.
 LOGGER = logging.getLogger("mainstem.kafka")

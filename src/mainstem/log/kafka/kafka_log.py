@@ -15,42 +15,238 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
-from mainstem.clock import Clock, SystemClock
-from mainstem.errors import Conflict, TopicNotFound, Unavailable
-from mainstem.log import group_decisions
-from mainstem.log.group_state import GroupState
-from mainstem.log.kafka.arrow_codec import check_arrow
-from mainstem.log.kafka.commits_topic import CommitsTopic
-from mainstem.log.kafka.group_offsets import GroupLedger, GroupOffsets
-from mainstem.log.kafka.kafka_admin import KafkaAdmin, topic_configs
-from mainstem.log.kafka.kafka_beats import BeatsTopic
-from mainstem.log.kafka.kafka_clients import KafkaClients
-from mainstem.log.kafka.kafka_ledger import KafkaLedger
-from mainstem.log.kafka.kafka_messages import Outgoing
-from mainstem.log.kafka.kafka_producers import KafkaProducers
-from mainstem.log.kafka.kafka_refusals import not_on_kafka
+from mainstem.clock import Clock, SystemClock, as_datetime
+from mainstem.errors import Conflict, Fenced, TopicNotFound, Unavailable
+from mainstem.log.groups import group_state as group_decisions
+from mainstem.log.groups.group_state import GroupState
+from mainstem.log.kafka.kafka_admin import KafkaAdmin, TopicEntry, TopicsState, topic_configs
+from mainstem.log.kafka.kafka_clients import KafkaClients, known_dead, this_process
+from mainstem.log.kafka.kafka_codec import check_arrow, check_raw, codec_of
+from mainstem.log.kafka.kafka_errors import not_on_kafka
+from mainstem.log.kafka.kafka_groups import BeatsTopic, GroupLedger, GroupOffsets
+from mainstem.log.kafka.kafka_messages import Outgoing, time_of
+from mainstem.log.kafka.kafka_reads import PartitionFetch, PartitionFetches
 from mainstem.log.kafka.kafka_settings import KafkaSettings
 from mainstem.log.kafka.kafka_topic import KafkaTopic
 from mainstem.log.kafka.kafka_transactions import KafkaTransactions
-from mainstem.log.kafka.kafka_writer import KafkaWriter
+from mainstem.log.kafka.kafka_writer import KafkaWriter, TransactionalWriter
 from mainstem.log.kafka.named_writer import Known, Messages, NamedWriter, known_after, number_of, unnumbered
-from mainstem.log.kafka.partition_fetch import PartitionFetches
-from mainstem.log.kafka.raw_codec import check_raw
-from mainstem.log.kafka.state_topic import StateTopic
-from mainstem.log.kafka.topics_state import TopicEntry, TopicsState
+from mainstem.log.kafka.state_topic import CommitsTopic, KafkaLedger, StateTopic, WritersState
 from mainstem.log.kafka.transaction_notes import keep_milliseconds
-from mainstem.log.kafka.writers_state import WritersState
 from mainstem.log.keep_rule import Keep
-from mainstem.log.log import Promise
-from mainstem.log.missing_topic import no_such_topic
-from mainstem.log.producer_run import ProducerRun
+from mainstem.log.log import Promise, no_such_topic
+from mainstem.log.producer import ProducerRun, ProducersState
 from mainstem.log.query_limits import QueryLimits
+from mainstem.log.rows.rows import check_rows
 from mainstem.log.state_ledger import Entry, MachineState
-from mainstem.log.take_over_report import TakeOverReport
 from mainstem.log.topic_settings import TopicSettings, difference
+from mainstem.log.upkeep_report import TakeOverReport
 from mainstem.names import check_own_name
 
-__all__ = ["KafkaLog"]
+__all__ = ["KafkaLog", "KafkaProducers", "UnreadableTopic", "unreadable_topic"]
+
+
+# UnreadableTopic: what a topic's codec cannot read lies in `<topic>.unreadable`, with its bytes and the reason, once.
+#
+# Any number of readers come across the same message, from anywhere in the topic. So it is not they who append it: the one who
+# comes across one looks through the partition from where the last such look ended, and appends all it finds, in one
+# transaction with how far it looked. Readers pass over what they cannot read.
+#
+#     value, key   BINARY      as they came
+#     topic        STRING
+#     partition    INT
+#     offset       BIGINT
+#     reason       STRING
+#     appended_at  TIMESTAMP   of the message
+
+
+SCHEMA = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("key", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("reason", pa.string()),
+        ("appended_at", pa.timestamp("us", "UTC")),
+    ]
+)
+MESSAGES = 10_000
+
+
+def unreadable_topic(topic: str) -> str:
+    """The name of the topic of what cannot be read of a topic.
+
+    >>> unreadable_topic("orders")
+    'orders.unreadable'
+    """
+    return f"{topic}.unreadable"
+
+
+class UnreadableTopic:
+    """The way into the topic of the unreadable."""
+
+    def __init__(self, log: KafkaLog, topic: KafkaTopic) -> None:
+        self._log = log
+        self._topic = topic
+
+    def report(self, partition: int, end: int) -> None:
+        """Have everything unreadable of a partition before the message `end` lie there."""
+        log, topic = self._log, self._topic
+        run = log.shared_producer(f"mainstem.unreadable.{topic.id}.{partition}")
+        writer = log.named_writer(run)
+        target = log.create_topic(TopicSettings.of(unreadable_topic(topic.name), schema=SCHEMA))
+
+        def make(known: Known) -> tuple[int, Messages] | None:
+            if end - 1 <= known["sequence"]:
+                return None
+            rows = self._rows(partition, known["sequence"] + 1, end)
+            checked = check_rows(rows, target.settings)
+            return end - 1, {0: codec_of(target.settings).messages(checked)} if rows else {}
+
+        if writer.known(target.id)["sequence"] < end - 1:
+            writer.append_from(target.kafka_name, target.id, log.append_time(), make)
+
+    def _rows(self, partition: int, start: int, end: int) -> list[dict[str, Any]]:
+        """All that cannot be read from one message to another."""
+        topic, settings = self._topic, self._topic.settings
+        codec = codec_of(settings)
+        start = max(start, self._log.clients.range(topic.kafka_name, partition)[0])
+        fetch = PartitionFetch(self._log.clients, topic.kafka_name, partition, self._log.clock)
+        found: list[dict[str, Any]] = []
+        try:
+            while messages := fetch.read(start, end, MESSAGES):
+                start = messages[-1].offset() + 1
+                _, _, unreadable = codec.rows(partition, messages, settings, 0, 1 << 62)
+                found += [
+                    {
+                        "value": message.value(),
+                        "key": message.key(),
+                        "topic": topic.name,
+                        "partition": partition,
+                        "offset": message.offset(),
+                        "reason": reason,
+                        "appended_at": as_datetime(time_of(message)),
+                    }
+                    for message, reason in unreadable
+                ]
+        finally:
+            fetch.close()
+        return found
+
+
+# KafkaProducers: the named producers of a log: which run of each is the current one, and its way to the brokers.
+
+
+# How long one transaction of a named producer may take before the broker aborts it: its own appends take milliseconds.
+TIMEOUT = 60_000_000
+
+
+class KafkaProducers:
+    """All runs that were opened by this process. Thread-safe."""
+
+    def __init__(self, log: KafkaLog) -> None:
+        self._log = log
+        self._guard = threading.RLock()
+        self._writers: dict[tuple[str, int], NamedWriter] = {}
+        self._shared: dict[str, ProducerRun] = {}
+
+    def _ledger(self) -> KafkaLedger[ProducersState]:
+        return self._log.ledger("producers", ProducersState, ProducersState.restore)
+
+    def open(self, name: str) -> ProducerRun:
+        """Begin a run. The broker refuses older ones from then on."""
+        run = self._run(name, self._opened(name))
+        with self._guard:
+            writer = self._writers[name, run.epoch] = self._writer(name, run, shared=False)
+        writer.writer()
+        return run
+
+    def share(self, name: str) -> ProducerRun:
+        """A producer that several processes use in turn; none of them is ever refused."""
+        with self._guard:
+            run = self._shared.get(name)
+            if run is None:
+                run = self._shared[name] = self._run(name, 0)
+                self._writers[name, 0] = self._writer(name, run, shared=True)
+            return run
+
+    def writer(self, run: ProducerRun) -> NamedWriter:
+        return self._writers[run.name, run.epoch]
+
+    def _opened(self, name: str) -> int:
+        def decision(state: ProducersState, now: int) -> tuple[list[Entry], int]:
+            known = state.producers.get(name)
+            entry = {"kind": "opened", "name": name, "process": this_process()}
+            return [entry], 1 if known is None else known.epoch + 1
+
+        return self._ledger().decide(decision)
+
+    def _run(self, name: str, epoch: int) -> ProducerRun:
+        def kept(topic: str) -> int:
+            known = self._writers[name, epoch].known(self._log.open_topic(topic).id)
+            return int(known["sequence"])
+
+        def last(topic: str) -> int:
+            writer, topic_id = self._writers[name, epoch], self._log.open_topic(topic).id
+            return max(kept(topic), self._log.transactions.open_sequence(writer, topic_id))
+
+        def state(topic: str, at: int) -> None:
+            self._state_watermark(name, epoch, topic, at)
+
+        return ProducerRun(
+            name, 0, epoch, check=lambda: self.check(name, epoch), state=state, last_sequence=last,
+            kept_sequence=kept,
+            # An append is a transaction of the broker's: it is never there in part.
+            incomplete_sequence=lambda topic: None, shared=epoch == 0,
+        )  # fmt: skip
+
+    def _state_watermark(self, name: str, epoch: int, topic: str, at: int) -> None:
+        """Note what a producer stated, and what follows for the topic: the lowest of all that are not known to be dead."""
+        backend = self._log.open_topic(topic)
+
+        def decision(state: ProducersState, now: int) -> tuple[list[Entry], None]:
+            return [{"kind": "stated", "name": name, "topic": backend.id, "at": at}], None
+
+        self.check(name, epoch)
+        self._ledger().decide(decision)
+        stated = [
+            producer.stated[backend.id]
+            for producer in self._ledger().current().producers.values()
+            if backend.id in producer.stated and not known_dead(producer.process)
+        ]
+        backend.state_watermark(min(stated))
+
+    def _writer(self, name: str, run: ProducerRun, *, shared: bool) -> NamedWriter:
+        transactional_id = f"{self._log.kafka_settings.prefix}mainstem.producer.{name}"
+        return NamedWriter(
+            name,
+            lambda: TransactionalWriter(self._log.clients, transactional_id, TIMEOUT),
+            self._log.commits,
+            self._log.notes_topic,
+            shared=shared,
+            run_check=run.check if not shared else lambda: None,
+        )
+
+    def check(self, name: str, epoch: int) -> None:
+        """Raises if a newer run was opened."""
+        current = self._ledger().current().producers[name].epoch
+        if current != epoch:
+            raise Fenced(
+                f'a newer run of producer "{name}" was opened',
+                detail=f"This run has epoch {epoch}, the newer one {current}.",
+                hint="Only one run of a producer may append: stop this one, or open the producer again to fence "
+                "the other.",
+                epoch=epoch,
+                current_epoch=current,
+            )
+
+    def close(self) -> None:
+        with self._guard:
+            writers, self._writers = list(self._writers.values()), {}
+        for writer in writers:
+            writer.close()
+
 
 S = TypeVar("S", bound=MachineState)
 
@@ -347,7 +543,6 @@ class KafkaLog:
 
     def unreadable(self, topic: KafkaTopic, partition: int, end: int) -> None:
         """See to it that what cannot be read of a partition up to an offset lies in the topic of the unreadable."""
-        from mainstem.log.kafka.unreadable_topic import UnreadableTopic
 
         UnreadableTopic(self, topic).report(partition, end)
 
@@ -358,7 +553,7 @@ class KafkaLog:
         tables: Mapping[str, Callable[[], pa.Table]] | None = None,
         limits: QueryLimits | None = None,
     ) -> pa.Table:
-        from mainstem.log.kafka.kafka_query import query  # DuckDB is loaded when the first question is asked
+        from mainstem.log.kafka.kafka_reads import query  # DuckDB is loaded when the first question is asked
 
         return query(self, sql, parameters, tables or {}, limits or QueryLimits())
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
-from mainstem.log.partitioner import key_bytes
 from mainstem.log.record import HEADERS, record_array
-from mainstem.log.rows import CheckedRows
+from mainstem.log.rows.partitioner import key_bytes
+from mainstem.log.rows.rows import CheckedRows
 from mainstem.log.topic_settings import TopicSettings
 
 __all__ = ["CHANGE_HEADER", "TRANSACTION_HEADER", "Outgoing", "Unreadable", "outgoing", "records_of"]

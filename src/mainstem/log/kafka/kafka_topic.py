@@ -2,45 +2,174 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from mainstem.clock import Clock, as_datetime
 from mainstem.errors import Invalid
-from mainstem.log.embedded.pending_blocks import by_partition
-from mainstem.log.group_state import GroupState
-from mainstem.log.kafka.group_offsets import GroupOffsets
+from mainstem.log.append_result import Placed, token_of
+from mainstem.log.groups.group_state import GroupState
 from mainstem.log.kafka.kafka_admin import topic_configs
-from mainstem.log.kafka.kafka_beats import KafkaBeats
-from mainstem.log.kafka.kafka_ledger import KafkaLedger
+from mainstem.log.kafka.kafka_clients import KafkaClients, MachineProcesses, known_dead
+from mainstem.log.kafka.kafka_errors import kafka_errors, not_on_kafka
+from mainstem.log.kafka.kafka_groups import GroupOffsets, KafkaBeats
 from mainstem.log.kafka.kafka_messages import TRANSACTION_HEADER
-from mainstem.log.kafka.kafka_processes import MachineProcesses
 from mainstem.log.kafka.kafka_reads import KafkaMoment, KafkaReads
-from mainstem.log.kafka.kafka_refusals import not_on_kafka
-from mainstem.log.kafka.kafka_waking import KafkaWaking
 from mainstem.log.kafka.named_writer import Known, Messages, unnumbered
-from mainstem.log.kafka.state_topic import LEDGERS
-from mainstem.log.kafka.stated_watermarks import StatedWatermarks
+from mainstem.log.kafka.state_topic import LEDGERS, KafkaLedger
 from mainstem.log.lag import Lag
 from mainstem.log.missed_deletions import Compacted
-from mainstem.log.placed import Placed, token_of
-from mainstem.log.producer_run import ProducerRun
-from mainstem.log.queue_state import QueueState
-from mainstem.log.rows import CheckedRows
-from mainstem.log.state_ledger import StateLedger
+from mainstem.log.producer import ProducerRun
+from mainstem.log.queues.queue_state import QueueState
+from mainstem.log.rows.rows import CheckedRows
+from mainstem.log.rows.stored_batch import by_partition
+from mainstem.log.state_ledger import Entry, StateLedger
 from mainstem.log.steps import Steps
-from mainstem.log.take_over_report import TakeOverReport
 from mainstem.log.topic_settings import TopicSettings
-from mainstem.log.upkeep_report import CompactionReport, RetentionReport
-from mainstem.log.verification import Verification
+from mainstem.log.upkeep_report import CompactionReport, RetentionReport, TakeOverReport, Verification
+from mainstem.log.watermark import NO_TIME
+from mainstem.processes import Identity
 
 if TYPE_CHECKING:
     from mainstem.log.kafka.kafka_log import KafkaLog
 
-__all__ = ["KafkaTopic"]
+__all__ = ["KafkaTopic", "KafkaWaking", "StatedWatermarks"]
+
+
+# KafkaWaking: sleeps until something is appended to one of some partitions, by any process on any machine.
+
+
+# Between two looks whether one of the processes has ended.
+LOOK_SECONDS = 0.1
+
+
+class KafkaWaking:
+    """Waits for appends. What was appended since the last return of `wait` counts too. For one thread.
+
+    Ends of partitions are compared first, so a reader that is kept busy fetches nothing twice. Only who really waits lets
+    the broker hold a question until there is an answer.
+    """
+
+    def __init__(self, clients: KafkaClients, topics: Mapping[str, int | range], clock: Clock) -> None:
+        self._clients = clients
+        self._topics = {topic: [parts] if isinstance(parts, int) else list(parts) for topic, parts in topics.items()}
+        self._clock = clock
+        self._consumer: Consumer | None = None
+        self._seen = self._ends()
+        self._listening: dict[tuple[str, int], int] = {}
+
+    def _ends(self) -> dict[tuple[str, int], int]:
+        return {
+            (topic, partition): end
+            for topic, partitions in self._topics.items()
+            for partition, end in self._clients.ends(topic, partitions).items()
+        }
+
+    def wait(self, seconds: float, processes: Iterable[Identity] = ()) -> bool:
+        """Whether something came, or one of the processes ended, within so many seconds."""
+        watched = list(processes)
+        deadline = self._clock.monotonic() + int(seconds * 1_000_000)
+        with kafka_errors(self._clients.settings.servers):
+            ends = self._ends()
+            if ends != self._seen:
+                self._seen = ends
+                return True
+            consumer = self._positioned(ends)
+            while True:
+                if any(known_dead(process) for process in watched):
+                    return True
+                left = (deadline - self._clock.monotonic()) / 1_000_000
+                if left <= 0:
+                    return False
+                message = consumer.poll(min(left, LOOK_SECONDS) if watched else left)
+                if message is None:
+                    continue
+                error = message.error()
+                if error is None:
+                    self._listening = {}
+                    self._seen = self._ends()
+                    return True
+                if error.code() == KafkaError._PARTITION_EOF:
+                    place = message.topic(), message.partition()
+                    if message.offset() > ends[place]:
+                        # The end of a transaction: no message, but it lets others be seen.
+                        self._listening = {}
+                        self._seen = self._ends()
+                        return True
+                elif error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    return True
+                else:
+                    raise KafkaException(error)
+
+    def _positioned(self, ends: dict[tuple[str, int], int]) -> Consumer:
+        if self._consumer is None:
+            self._consumer = self._clients.consumer()
+        if self._listening != ends:
+            places = [TopicPartition(topic, partition, end) for (topic, partition), end in ends.items()]
+            self._consumer.assign(places)
+            self._listening = dict(ends)
+        return self._consumer
+
+    def close(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+
+# StatedWatermarks: up to when producers have stated that nothing earlier comes into a topic, and behind which offsets.
+#
+# Kafka keeps nothing of time with its records but their append. So a statement lies in a ledger, `stated/<topic id>`:
+#
+#     stated     at, ends      nothing earlier than `at` comes behind these offsets, one for each partition
+#
+# It holds for whoever has read up to these ends. They are the ends of all that is written, decided or not: what a producer
+# appended before its statement lies before them.
+
+
+# Somebody who is further behind learns of the earliest of these first, and so a little later.
+STATEMENTS_MAX = 200
+
+
+@dataclass(slots=True)
+class StatedWatermarks:
+    """The statements of one topic, each later than the one before.
+
+    >>> stated = StatedWatermarks()
+    >>> stated.apply({"at": 100, "ends": {"0": 5, "1": 0}}, 0)
+    >>> stated.reached({0: 5, 1: 2}), stated.reached({0: 4, 1: 2}) == NO_TIME
+    (100, True)
+    """
+
+    statements: list[tuple[int, dict[int, int]]] = field(default_factory=list)
+
+    def apply(self, entry: Entry, at: int) -> None:
+        # What was stated never goes back.
+        if not self.statements or entry["at"] > self.statements[-1][0]:
+            self.statements.append((entry["at"], {int(number): end for number, end in entry["ends"].items()}))
+            del self.statements[:-STATEMENTS_MAX]
+
+    def reached(self, positions: Mapping[int, int]) -> int:
+        """The latest time before which nothing comes behind these offsets; NO_TIME if nothing was stated."""
+        held = (
+            at for at, ends in self.statements if all(positions.get(number, 0) >= end for number, end in ends.items())
+        )
+        return max(held, default=NO_TIME)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"statements": self.statements}
+
+    @classmethod
+    def restore(cls, snapshot: dict[str, Any]) -> Self:
+        found = cls()
+        for at, ends in snapshot["statements"]:
+            found.apply({"at": at, "ends": ends}, 0)
+        return found
+
 
 MICROSECOND = timedelta(microseconds=1)
 # The number of a transaction of another program.

@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mainstem.errors import AppendConflict, Fenced, Unavailable
-from mainstem.log.kafka.commits_topic import CommitsTopic
 from mainstem.log.kafka.kafka_messages import Outgoing
 from mainstem.log.kafka.kafka_writer import Ranges, TransactionalWriter
+from mainstem.log.kafka.state_topic import CommitsTopic
 from mainstem.log.kafka.transaction_notes import WrittenSpans
-from mainstem.log.sequence_errors import out_of_order
-from mainstem.log.sequence_runs import NO_SEQUENCE, SequenceRuns
+from mainstem.log.sequence_runs import NO_SEQUENCE, SequenceRuns, out_of_order
 
 if TYPE_CHECKING:
     from mainstem.log.kafka.kafka_topic import KafkaTopic

@@ -21,16 +21,110 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 
 from mainstem.clock import Clock
+from mainstem.errors import Invalid
 from mainstem.log.kafka.kafka_clients import KafkaClients
 from mainstem.log.kafka.kafka_errors import kafka_errors, unavailable
-from mainstem.log.state_ledger import Entry
+from mainstem.log.kafka.kafka_reads import PartitionFetch
+from mainstem.log.state_ledger import Entry, MachineState
+from mainstem.processes import Identity
 
-__all__ = ["LEDGERS", "LedgerRecords", "StateTopic"]
+__all__ = ["CommitsTopic", "KafkaLedger", "LEDGERS", "LedgerRecords", "Slot", "StateTopic", "WritersState"]
+
+
+# CommitsTopic: what transactions say of themselves in the very moment they become true.
+#
+# A compacted topic that is only ever written within transactions, and only right before they are committed:
+#
+#     sequence|<producer>|<topic id>    the highest sequence of a producer in a topic, and where it lies
+#     outcome|<slot>                    the last transactions of one transactional id that were committed
+#
+# A record is there if and only if its transaction was committed. Thread-safe.
+
+
+# A transaction that has written here is about to end: that takes milliseconds, unless its process died just then.
+PAUSE_SECONDS = 0.02
+ROWS = 10_000
+
+
+class CommitsTopic:
+    """The topic as far as this process has read it."""
+
+    def __init__(self, clients: KafkaClients, topic: str, clock: Clock, settle: Callable[[], None]) -> None:
+        self.topic = topic
+        self._clients = clients
+        self._clock = clock
+        self._settle = settle
+        self._guard = threading.RLock()
+        self._fetch = PartitionFetch(clients, topic, 0, clock)
+        self._position = 0
+        self._values: dict[str, dict[str, Any]] = {}
+
+    def values(self) -> dict[str, dict[str, Any]]:
+        """All that was committed before now, by key. Waits for transactions that were writing here when asked."""
+        with self._guard:
+            end = self._clients.ends(self.topic, [0], IsolationLevel.READ_UNCOMMITTED)[0]
+            deadline = self._clock.monotonic() + int(self._clients.patience * 1_000_000)
+            pause = threading.Event()
+            while True:
+                stable = self._clients.range(self.topic, 0)[1]
+                while messages := self._fetch.read(self._position, stable, ROWS):
+                    for message in messages:
+                        value = message.value()
+                        if value is not None:
+                            self._values[message.key().decode()] = json.loads(value)
+                    self._position = messages[-1].offset() + 1
+                self._position = max(self._position, stable)
+                if stable >= end:
+                    return self._values
+                if self._clock.monotonic() > deadline:
+                    raise unavailable(self._clients.settings.servers, "a transaction of another process does not end")
+                self._settle()
+                pause.wait(PAUSE_SECONDS)
+
+    def close(self) -> None:
+        self._fetch.close()
+
+
+# WritersState: which transactional ids of a log are in use, and by which process.
+#
+# opened     slot, process, timeout      a process writes transactions under this slot's id; each may take so long
+# closed     slot                        nobody does any more
+
+
+@dataclass(slots=True)
+class Slot:
+    """One transactional id. A named one belongs to a producer, whose next run takes it over."""
+
+    process: Identity
+    timeout: int
+    named: bool = False
+
+
+@dataclass(slots=True)
+class WritersState:
+    """All slots in use, by number."""
+
+    slots: dict[int, Slot] = field(default_factory=dict)
+
+    def apply(self, entry: Entry, at: int) -> None:
+        match entry["kind"]:
+            case "opened":
+                self.slots[entry["slot"]] = Slot(entry["process"], entry["timeout"], entry.get("named", False))
+            case "closed":
+                self.slots.pop(entry["slot"], None)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {str(number): [slot.process, slot.timeout, slot.named] for number, slot in self.slots.items()}
+
+    @classmethod
+    def restore(cls, snapshot: dict[str, Any]) -> Self:
+        return cls({int(number): Slot(*fields) for number, fields in snapshot.items()})
+
 
 # The partitions of the topic: entries, and beside them the signs of life of groups' members, which need no order.
 LEDGERS, BEATS = 0, 1
@@ -185,3 +279,92 @@ class StateTopic:
 
 def _bytes(value: dict[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
+
+
+# KafkaLedger: a ledger whose entries lie in the log's state topic; see there how two authors come to agree.
+
+
+S = TypeVar("S", bound=MachineState)
+T = TypeVar("T")
+
+# After so many entries the state is written down, so that opening a ledger reads little.
+ENTRIES_MAX = 500
+
+
+class KafkaLedger(Generic[S]):
+    """One ledger, as this process knows it. Thread-safe."""
+
+    def __init__(
+        self,
+        topic: StateTopic,
+        name: str,
+        clock: Clock,
+        new_state: Callable[[], S],
+        restore: Callable[[dict[str, Any]], S],
+    ) -> None:
+        self.name = name
+        self._topic = topic
+        self._clock = clock
+        self._new_state = new_state
+        self._restore = restore
+        self._guard = threading.RLock()
+        self._state = new_state()
+        self._count = 0
+
+    def current(self) -> S:
+        """The state after everything any process has appended so far. Not to be changed by the caller."""
+        with self._guard:
+            return self._catch_up()
+
+    def seen(self) -> S:
+        """The state as it was when this process last looked. Not to be changed by the caller."""
+        with self._guard:
+            return self._state
+
+    def _catch_up(self) -> S:
+        records = self._topic.records(self.name)
+        if self._count < records.begins:
+            self._state = self._new_state() if records.state is None else self._restore(records.state)
+            self._count = records.begins
+        for at, entries in records.entries[self._count - records.begins :]:
+            for entry in entries:
+                self._state.apply(entry, at)
+        self._count = records.count
+        return self._state
+
+    def decide(self, decision: Callable[[S, int], tuple[list[Entry], T]]) -> T:
+        """Append what `decision(state, now)` wants appended, durably, and only if nobody appended meanwhile.
+
+        On a conflict the decision is asked again with the newer state, so it may run several times and must change
+        nothing. No entries: nothing is written. What it raises is raised here, and nothing is written.
+        """
+        with self._guard:
+            while True:
+                state = self._catch_up()
+                entries, result = decision(state, max(self._clock.now(), self._topic.records_at(self.name)))
+                if not entries:
+                    return result
+                if self._topic.append(self.name, self._count, {"entries": entries}):
+                    self._write_state_if_due()
+                    return result
+
+    def _write_state_if_due(self) -> None:
+        state = self._catch_up()
+        if self._count - self._topic.records(self.name).begins >= ENTRIES_MAX:
+            self._topic.write_state(self.name, self._count, state.snapshot())
+
+    def drop(self) -> None:
+        """Let it be as if nothing had ever been appended."""
+        with self._guard:
+            while self._topic.records(self.name).there:
+                self._catch_up()
+                self._topic.append(self.name, self._count, {"drop": True})
+            self._catch_up()
+
+    def state_at(self, at: int) -> S:
+        """Refused: what was superseded is compacted away on Kafka."""
+        raise Invalid(
+            "a log on Kafka cannot look back in time at a queue",
+            detail="The entries of its state are compacted once a later state is written down.",
+            hint="Rewind to a position instead: queue.rewind({partition: offset}), or an append's token.",
+        )

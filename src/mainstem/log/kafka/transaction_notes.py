@@ -25,9 +25,9 @@ from confluent_kafka import IsolationLevel
 from mainstem.clock import Clock
 from mainstem.log.kafka.kafka_clients import KafkaClients
 from mainstem.log.kafka.kafka_messages import Outgoing
-from mainstem.log.kafka.partition_fetch import PartitionFetch
+from mainstem.log.kafka.kafka_reads import PartitionFetch
 from mainstem.log.keep_rule import Keep
-from mainstem.log.transaction_spans import TransactionSpans
+from mainstem.log.transaction_cut import TransactionSpans
 
 if TYPE_CHECKING:
     from mainstem.log.kafka.kafka_writer import Ranges

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from mainstem.errors import Invalid, did_you_mean
-from mainstem.log.normal_schema import nullable_schema
-from mainstem.log_on_spark.spark_types import arrow_schema
+from mainstem.log.rows.normal_schema import nullable_schema
 from mainstem.operators.aggregates.accumulators import AggregateCall
 from mainstem.operators.aggregates.aggregates import Aggregates, no_such_aggregate, not_of_corrections
+from mainstem.spark.spark_types import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

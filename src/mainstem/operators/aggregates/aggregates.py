@@ -21,15 +21,16 @@ from mainstem.operators.aggregates.accumulators import (
     Added,
     AggregateCall,
     Average,
+    Collected,
     Extreme,
+    Int64Array,
     Moments,
+    Parts,
+    Placed,
     whole,
 )
 from mainstem.operators.aggregates.counted_accumulators import Counted
-from mainstem.operators.aggregates.distinct_sketch import Distinct
-from mainstem.operators.aggregates.parts import Int64Array, Parts
-from mainstem.operators.aggregates.placed_accumulators import Collected, Placed
-from mainstem.operators.aggregates.quantile_sketch import Quantiles
+from mainstem.operators.aggregates.sketches import Distinct, Quantiles
 
 __all__ = ["FUNCTIONS", "Aggregates", "no_such_aggregate", "not_of_corrections"]
 

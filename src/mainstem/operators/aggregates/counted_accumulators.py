@@ -8,6 +8,7 @@ All but the last give the same answer however the rows came. (approx_percentile:
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +19,51 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mainstem.log.schema_ddl import type_to_ddl
-from mainstem.operators.aggregates.accumulators import AggregateCall, whole
-from mainstem.operators.aggregates.closest_bins import closest_bins
-from mainstem.operators.aggregates.parts import Parts
-from mainstem.operators.aggregates.placed_accumulators import lists_of
+from mainstem.log.rows.schema_ddl import type_to_ddl
+from mainstem.operators.aggregates.accumulators import AggregateCall, Parts, lists_of, whole
 
-__all__ = ["Counted", "added_counts", "of_type", "percentile_of"]
+__all__ = ["Counted", "added_counts", "closest_bins", "of_type", "percentile_of"]
+
+
+# A histogram of bins that lie where the values are: the two closest are joined until few enough remain.
+#
+# Ben-Haim and Tom-Tov, "A streaming parallel decision tree algorithm", as Spark's histogram_numeric; here over all values
+# at once, so that the answer does not depend on their order.
+
+
+def closest_bins(values: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], bins: int) -> list[tuple[float, int]]:
+    """Middle and count of at most so many bins, by their middle; the values are in order, each once.
+
+    >>> closest_bins(np.array([1.0, 2.0, 10.0]), np.array([1, 1, 4]), 2)
+    [(1.5, 2), (10.0, 4)]
+    """
+    middles, sizes = values.tolist(), counts.tolist()
+    after = [*range(1, len(middles)), -1]
+    before = list(range(-1, len(middles) - 1))
+    # A change makes what was noted of a bin out of date; `stamp` tells.
+    stamp = [0] * len(middles)
+    gaps = [(middles[at + 1] - middles[at], at, 0, 0) for at in range(len(middles) - 1)]
+    heapq.heapify(gaps)
+    alive = len(middles)
+    while alive > bins and gaps:
+        _, left, left_stamp, right_stamp = heapq.heappop(gaps)
+        right = after[left]
+        if stamp[left] != left_stamp or right < 0 or stamp[right] != right_stamp:
+            continue
+        size = sizes[left] + sizes[right]
+        middles[left] = (middles[left] * sizes[left] + middles[right] * sizes[right]) / size
+        sizes[left] = size
+        stamp[left] += 1
+        stamp[right] = -1
+        after[left] = after[right]
+        if after[left] >= 0:
+            before[after[left]] = left
+        alive -= 1
+        for first, second in ((before[left], left), (left, after[left])):
+            if first >= 0 and second >= 0:
+                heapq.heappush(gaps, (middles[second] - middles[first], first, stamp[first], stamp[second]))
+    return [(middles[at], sizes[at]) for at in range(len(middles)) if stamp[at] >= 0]
+
 
 FloatArray = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]

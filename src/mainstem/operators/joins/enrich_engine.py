@@ -1,6 +1,6 @@
 """EnrichEngine: each row with the row of a table that was valid at the row's time.
 
-Facts come on the left side, versions of the table's rows on the right; what comes in is as in `two_sided`, where `taken_back`
+Facts come on the left side, versions of the table's rows on the right; what comes in is as in `join_results`, where `taken_back`
 marks a version that says that its key is gone. A fact waits until the watermark is past its time: all versions up to then
 are there; or for as long as it may wait by the clock. A version that came late, by its own watermark, counts only for facts
 from then on: which one a fact gets depends on nothing but the log. A version is kept until the next one has held for
@@ -28,19 +28,144 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mainstem.operators.joins.enrich_results import EnrichResults, Part
-from mainstem.operators.joins.join_results import JoinLate, in_order
-from mainstem.operators.joins.join_terms import LEFT, RIGHT
-from mainstem.operators.joins.pairing import dense_keys, shifted
-from mainstem.operators.joins.two_sided import TwoSided
-from mainstem.operators.joins.versions import Versions, known_ends
+from mainstem.operators.joins.join_results import EnrichPart as Part
+from mainstem.operators.joins.join_results import EnrichResults, JoinLate, TwoSided, in_order
+from mainstem.operators.joins.join_terms import LEFT, RIGHT, dense_keys, shifted
 from mainstem.operators.stage.arrow_columns import in_log_order, numbers, whole
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mixed
 
-__all__ = ["EnrichEngine"]
+__all__ = ["EnrichEngine", "LatestEngine", "Versions", "known_ends"]
+
+
+# Versions of a table's rows: which of them holds at a time, and until when.
+#
+# A version is valid from a time on, but nobody who asks for a time before it was known may be told of it: it *counts* from the
+# later of the two. Of those that count at a time the one that is valid from latest holds, of several the last in the log.
+#
+# A version may say that its key is gone. That is remembered for a while: an older version that begins to count later than
+# that holds as if there had been nothing before it. So nothing needs to be kept of keys that are gone for long.
+
 
 BoolArray = npt.NDArray[np.bool_]
+
+
+class Versions:
+    """Rows of a table by their numbers."""
+
+    def __init__(
+        self,
+        keys: Int64Array,
+        valid: Int64Array,
+        counts: Int64Array,
+        places: list[Int64Array],
+        gone: BoolArray | None = None,
+        remembered: int = NEVER,
+    ) -> None:
+        """`counts`: from when on a version counts; `places`: what tells the order of the log, the first thing first;
+        `gone`: which of them say that their key is gone, and how long that is `remembered`."""
+        by_validity = np.lexsort((*places[::-1], valid))
+        rank = np.empty(len(keys), np.int64)
+        rank[by_validity] = np.arange(len(keys))
+        order = np.lexsort((rank, counts, keys))
+        self._keys, self._counts = keys[order], counts[order]
+        begins = np.r_[True, self._keys[1:] != self._keys[:-1]] if len(keys) else np.zeros(0, np.bool_)
+        self._holding = _holding(begins, by_validity, rank[order])
+        while gone is not None and gone.any():
+            again = self._begins_again(begins, counts, gone, remembered)
+            if not len(again):
+                break
+            begins[again] = True
+            self._holding = _holding(begins, by_validity, rank[order])
+        self._distinct = np.unique(counts)
+        self._span = len(self._distinct) + 1
+        self._joint = self._keys * self._span + np.searchsorted(self._distinct, self._counts)
+
+    def _begins_again(self, begins: BoolArray, counts: Int64Array, gone: BoolArray, remembered: int) -> Int64Array:
+        """Where a version begins to count that is older than one by which its key has been gone for too long: the first of
+        each key, since what is behind it may hold by itself then."""
+        held = self._holding
+        over = np.where(counts[held] > NEVER - remembered, NEVER, counts[held] + remembered)
+        found = ~begins & gone[held] & (self._counts > over)
+        found[1:] &= held[1:] == held[:-1]
+        places = np.flatnonzero(found)
+        _, first = np.unique(np.cumsum(begins)[places], return_index=True)
+        return np.asarray(places[first], np.int64)
+
+    def at(self, keys: Int64Array, times: Int64Array) -> Int64Array:
+        """For each key the number of the version that holds at a time; -1 if there is none, or no key (-1).
+
+        >>> valid, counts = np.array([10, 20, 5, 15]), np.array([10, 20, 5, 30])
+        >>> versions = Versions(np.array([0, 0, 1, 0]), valid, counts, [np.arange(4)])
+        >>> versions.at(np.array([0, 0, 0, 1]), np.array([9, 10, 99, 7])).tolist()
+        [-1, 0, 1, 2]
+        """
+        if not len(self._keys):
+            return np.full(len(keys), -1)
+        wanted = keys * self._span + np.searchsorted(self._distinct, times, side="right")
+        place = np.searchsorted(self._joint, wanted, side="left") - 1
+        found = (place >= 0) & (keys >= 0)
+        found[found] = self._keys[place[found]] == keys[found]
+        return np.where(found, self._holding[np.maximum(place, 0)], -1)
+
+    def ends(self) -> Int64Array:
+        """When each version no longer holds; NEVER for the last of a key, NO_TIME for one that never does.
+
+        >>> valid, counts = np.array([10, 20, 5, 15]), np.array([10, 20, 5, 30])
+        >>> ends = Versions(np.array([0, 0, 1, 0]), valid, counts, [np.arange(4)]).ends()
+        >>> ends[0], ends[1] == ends[2] == NEVER, ends[3] == NO_TIME
+        (np.int64(20), np.True_, np.True_)
+        """
+        following = np.full(len(self._keys), NEVER)
+        followed = self._keys[1:] == self._keys[:-1]
+        following[:-1][followed] = self._counts[1:][followed]
+        found = np.full(len(self._keys), NO_TIME)
+        np.maximum.at(found, self._holding, following)
+        return found
+
+
+def _holding(begins: BoolArray, by_validity: Int64Array, ranks: Int64Array) -> Int64Array:
+    """In the order in which versions begin to count: the number of the one that holds from there on."""
+    if not len(ranks):
+        return ranks
+    # Of each part the highest rank so far: the part is the higher number, so one part's highest never reaches into the next.
+    total = len(ranks)
+    held = np.maximum.accumulate(np.cumsum(begins) * total + ranks)
+    return np.asarray(by_validity[held % total], np.int64)
+
+
+def known_ends(
+    keys: Int64Array, valid: Int64Array, known: Int64Array, asking: Int64Array, times: Int64Array
+) -> Int64Array:
+    """For each of those who ask, a key and a time: from when on the next version is valid of which was known by that time;
+    NEVER if there is none. `known`: from which time on one was known of.
+
+    >>> keys, valid, known = np.array([0, 0, 0]), np.array([10, 20, 30]), np.array([5, 25, 12])
+    >>> known_ends(keys, valid, known, np.array([0, 0, 0, 7]), np.array([7, 12, 26, 7])).tolist()[:3]
+    [10, 30, 30]
+    """
+    count = len(keys)
+    if not count:
+        return np.full(len(asking), NEVER)
+    # Behind the versions of each key stands one that is valid never and was always known.
+    distinct = np.unique(keys)
+    keys = np.r_[keys, distinct]
+    valid, known = np.r_[valid, np.full(len(distinct), NEVER)], np.r_[known, np.full(len(distinct), NO_TIME)]
+    order = np.lexsort((np.arange(len(keys)), valid, keys))
+    last, keys, valid, known = order >= count, keys[order], valid[order], known[order]
+    # For each the next one that was known of earlier: all at once, each time twice as far.
+    earlier = np.where(last, np.arange(len(keys)), np.arange(len(keys)) + 1)
+    while len(behind := np.flatnonzero((known[earlier] >= known) & ~last[earlier])):
+        earlier[behind] = earlier[earlier[behind]]
+    times_known = np.unique(valid)
+    joint = keys * (len(times_known) + 1) + np.searchsorted(times_known, valid)
+    wanted = asking * (len(times_known) + 1) + np.searchsorted(times_known, times, side="right")
+    place = np.minimum(np.searchsorted(joint, wanted), len(keys) - 1)
+    while len(unknown := np.flatnonzero((known[place] > times) & ~last[place])):
+        place[unknown] = earlier[place[unknown]]
+    return np.where(keys[place] == asking, valid[place], NEVER)
+
+
 WAITING, SHOWN = 0, 1
 
 
@@ -246,3 +371,88 @@ def _dated(rows: pa.Table, clock: BatchClock) -> pa.Table:
         return rows
     place = rows.schema.get_field_index("time")
     return rows.set_column(place, "time", pa.array(np.where(undated, clock.now, times)))
+
+
+# LatestEngine: each row with the row of a table as it is known when the row comes. The table's changes of a batch come first.
+#
+# What comes in is as in `join_results`, facts on the left and the table's changes on the right; of these the newest of each key
+# is kept. A fact is not kept.
+
+
+@dataclass(frozen=True)
+class LatestEngine(TwoSided):
+    """Looks rows up in what is known."""
+
+    results: EnrichResults
+    late: JoinLate
+
+    @property
+    def state_schema(self) -> pa.Schema:
+        own = [at for at in self.input_schema if at.name in ("check", "time", "partition", "offset", "right")]
+        return pa.schema([*STATE_COLUMNS, *own])
+
+    def described(self) -> dict[str, Any]:
+        return {"enrich": "latest", "left": str(self.results.left), "right": str(self.results.right)}
+
+    def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
+        rows = in_log_order(rows.combine_chunks())
+        side, back = numbers(rows, "side"), flags(rows, "taken_back")
+        late = self.late.rows(
+            rows.filter(pa.array((side == LEFT) & back)), "takes a row back, and what was put out stays"
+        )
+        rows = rows.filter(pa.array(~((side == LEFT) & back)))
+        kept = state.find(np.unique(numbers(rows, "group")))
+        together = self._together(kept, rows)
+        fresh = np.arange(together.num_rows) >= kept.num_rows
+        side = numbers(together, "side")
+        [keys] = dense_keys((numbers(together, "group"), numbers(together, "check")))
+        keys[~flags(together, "keyed")] = -1
+        facts, table = np.flatnonzero(side == LEFT), np.flatnonzero(side == RIGHT)
+        # What was kept came before: the order in which changes come is the order in which they are looked at.
+        same = np.zeros(len(table), np.int64)
+        newest = Versions(keys[table], same, same, [np.arange(len(table))])
+        found = newest.at(keys[facts], np.zeros(len(facts), np.int64))
+        gone = flags(together, "taken_back")
+        valid = table[np.maximum(found, 0)] if len(table) else found
+        valid = np.where((found >= 0) & ~gone[np.maximum(valid, 0)], valid, -1) if len(table) else found
+        replaced = newest.ends() != NEVER
+        last = table[~replaced & (keys[table] >= 0)]
+        put = last[fresh[last] & ~gone[last]]
+        # Until when it is valid is not known of the latest.
+        parts: list[Part] = [(facts, valid, np.full(len(facts), NEVER), "insert")]
+        own = [numbers(together, "watermark")[of] for of, *_ in self.results.kept(parts)]
+        return Step(
+            self.results.table(together, parts),
+            self._put(together.take(pa.array(put))),
+            self._gone(together, last[fresh[last] & gone[last]]),
+            late,
+            {"too_late": late.num_rows} if late.num_rows else {},
+            own=own[0],
+        )
+
+    def _together(self, kept: pa.Table, rows: pa.Table) -> pa.Table:
+        """What is kept of the table as rows that came before."""
+        count = kept.num_rows
+        known = {
+            "keyed": pa.array(np.ones(count, np.bool_)),
+            "side": pa.array(np.full(count, RIGHT, np.int8)),
+            "tie": pa.array(np.zeros(count, np.int64)),
+            "watermark": pa.array(np.zeros(count, np.int64)),
+            "taken_back": pa.array(np.zeros(count, np.bool_)),
+            "left": pa.nulls(count, self.results.left),
+        }
+        schema = self.input_schema
+        before = [known[at.name] if at.name in known else whole(kept.column(at.name)) for at in schema]
+        new = [whole(rows.column(at.name)).cast(at.type) for at in schema]
+        tables = [pa.Table.from_arrays(columns, schema=schema) for columns in (before, new)]
+        return pa.concat_tables(tables).combine_chunks()
+
+    def _put(self, rows: pa.Table) -> pa.Table:
+        never = pa.array(np.full(rows.num_rows, NEVER))
+        known = {"item": rows.column("check"), "event_due": never, "processing_due": never}
+        columns = [known[at.name] if at.name in known else rows.column(at.name) for at in self.state_schema]
+        return pa.Table.from_arrays([whole(column) for column in columns], schema=self.state_schema)
+
+    def _gone(self, rows: pa.Table, which: Int64Array) -> pa.Table:
+        taken = rows.take(pa.array(which))
+        return pa.table({"group": taken.column("group"), "item": taken.column("check")})

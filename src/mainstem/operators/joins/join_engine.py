@@ -1,6 +1,6 @@
 """JoinEngine: rows of two streams that meet, put out at once; those that met nobody when their time is up; see `join_terms`.
 
-What is kept is what comes in (see `two_sided`), and
+What is kept is what comes in (see `join_results`), and
 
     met        int8      whether it has met somebody, or was shown alone
 
@@ -20,10 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mainstem.errors import Invalid
-from mainstem.operators.joins.join_results import JoinLate, JoinResults, Part, in_order
-from mainstem.operators.joins.join_terms import LEFT, RIGHT, JoinTerms
-from mainstem.operators.joins.pairing import dense_keys, found_pairs, shifted
-from mainstem.operators.joins.two_sided import TwoSided
+from mainstem.operators.joins.join_results import JoinLate, JoinResults, Part, TwoSided, in_order
+from mainstem.operators.joins.join_terms import LEFT, RIGHT, JoinTerms, dense_keys, found_pairs, shifted
 from mainstem.operators.stage.arrow_columns import in_order_of, numbers, whole
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mixed

@@ -4,18 +4,82 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.operators.stage.arrow_columns import numbers, whole
-from mainstem.operators.stage.engine import NO_TIME, Int64Array
+from mainstem.operators.stage.engine import NEVER, NO_TIME, Int64Array
 
-__all__ = ["JoinLate", "JoinResults", "Part", "in_order"]
+__all__ = [
+    "EnrichPart",
+    "EnrichResults",
+    "INPUT_COLUMNS",
+    "JoinLate",
+    "JoinResults",
+    "Part",
+    "TwoSided",
+    "VERSION",
+    "in_order",
+]
+
+
+# What a look-up in a table gives: the fact, the table's row, and which version of it that is.
+
 
 TIME = pa.timestamp("us", "UTC")
+# From when on the version is valid, until when as far as was known, and where in the log it stands.
+VERSION = pa.struct([("valid_from", TIME), ("valid_until", TIME), ("partition", pa.int32()), ("offset", pa.int64())])
+# Numbers of facts, of their versions (-1 for none), until when these are valid (NEVER if that is not known), and the change.
+EnrichPart: TypeAlias = tuple[Int64Array, Int64Array, Int64Array, str]
+
+
+@dataclass(frozen=True)
+class EnrichResults:
+    """`left` is the type of facts, `right` that of the table's rows; `how` is "left" or "inner"."""
+
+    left: pa.DataType
+    right: pa.DataType
+    how: str = "left"
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([("left", self.left), ("right", self.right), ("version", VERSION), ("change", pa.string())])
+
+    def kept(self, parts: Sequence[EnrichPart]) -> list[EnrichPart]:
+        """Without the facts that found nothing, where these are left out."""
+        if self.how != "inner":
+            return list(parts)
+        found = [versions >= 0 for _, versions, _, _ in parts]
+        return [(facts[at], versions[at], until[at], change)
+                for (facts, versions, until, change), at in zip(parts, found, strict=True)]  # fmt: skip
+
+    def table(self, rows: pa.Table, parts: Sequence[EnrichPart]) -> pa.Table:
+        """Facts with their versions."""
+        parts = self.kept(parts)
+        facts, versions, until = (
+            np.concatenate([np.empty(0, np.int64), *(part[which] for part in parts)]).astype(np.int64)
+            for which in range(3)
+        )
+        changes = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
+        which = pa.array(versions, mask=versions < 0)
+        times = pa.array(numbers(rows, "time"), mask=numbers(rows, "time") == NO_TIME).view(TIME)
+        places = [whole(rows.column(name)).take(which) for name in ("partition", "offset")]
+        ends = pa.array(until, mask=(until == NEVER) | (versions < 0)).view(TIME)
+        version = pa.StructArray.from_arrays(
+            [times.take(which), ends, *places], fields=list(VERSION), mask=pa.array(versions < 0)
+        )
+        columns = [
+            whole(rows.column("left")).take(pa.array(facts)),
+            whole(rows.column("right")).take(which),
+            version,
+            pa.array([part[3] for part in parts], pa.string()).take(pa.array(changes)),
+        ]
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+
 # Numbers of left rows, of right rows (-1 where there is none; None where that side is not shown), and the change.
 Part: TypeAlias = tuple[Int64Array, Int64Array | None, str]
 
@@ -114,3 +178,63 @@ def _times(times: Int64Array, rows: Int64Array) -> Int64Array:
 
 def _shown_times(microseconds: Int64Array) -> pa.Array:
     return pa.array(microseconds, mask=microseconds == NO_TIME).view(TIME)
+
+
+# TwoSided: what all engines with a left and a right side have in common.
+#
+# What comes in (see `join_rows`) is one table for both sides:
+#
+#     group      int64     the first hash of the key
+#     check      int64     the second one
+#     keyed      bool      false if a part of the key is null: such a row meets nobody
+#     side       int8      0 left, 1 right
+#     partition, offset, tie, time, watermark      as in `keyed_rows`
+#     taken_back bool      whether this says that an earlier row is no more
+#     left, right          the row, in the column of its side
+
+
+INPUT_COLUMNS = (
+    pa.field("group", pa.int64()),
+    pa.field("check", pa.int64()),
+    pa.field("keyed", pa.bool_()),
+    pa.field("side", pa.int8()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("tie", pa.int64()),
+    pa.field("time", pa.int64()),
+    pa.field("watermark", pa.int64()),
+    pa.field("taken_back", pa.bool_()),
+)
+
+
+class Results(Protocol):
+    """What makes the rows that are shown: of rows of these types, with these columns."""
+
+    @property
+    def left(self) -> pa.DataType: ...
+
+    @property
+    def right(self) -> pa.DataType: ...
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+
+class TwoSided:
+    """An engine whose results are made by `results`, and what is told of late rows by `late`."""
+
+    results: Results
+    late: JoinLate
+
+    @property
+    def input_schema(self) -> pa.Schema:
+        """What the rows of both sides are prepared to."""
+        return pa.schema([*INPUT_COLUMNS, ("left", self.results.left), ("right", self.results.right)])
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return self.results.schema
+
+    @property
+    def late_schema(self) -> pa.Schema:
+        return self.late.schema

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.log.watermark import NO_TIME
+from mainstem.operators.joins.join_results import INPUT_COLUMNS
 from mainstem.operators.joins.join_terms import LEFT
-from mainstem.operators.joins.two_sided import INPUT_COLUMNS
 from mainstem.operators.stage.arrow_columns import whole
 from mainstem.operators.stage.frame_columns import record_field
 from mainstem.operators.stage.hashes import mixed
@@ -78,7 +78,7 @@ class JoinSide:
         """With Spark, row by row."""
         from pyspark.sql import functions as F
 
-        from mainstem.log_on_spark.spark_types import spark_schema
+        from mainstem.spark.spark_types import spark_schema
 
         keyed = F.lit(True)
         for place in range(len(self.on)):

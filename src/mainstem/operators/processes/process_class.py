@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from mainstem.operators.processes.timers import Timers
+from mainstem.operators.processes.process_state import Timers
 
 __all__ = ["Process"]
 

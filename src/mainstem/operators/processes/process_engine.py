@@ -11,20 +11,350 @@ State rows, besides the columns that every state has:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import heapq
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
-from mainstem.errors import Invalid
-from mainstem.log.schema_ddl import schema_to_ddl
-from mainstem.operators.processes.process_batch import ProcessBatch
+from mainstem.clock import as_datetime
+from mainstem.errors import FlowFailed, Invalid, MainstemError, Unavailable, summary_of
+from mainstem.log.rows.python_rows import array_of
+from mainstem.log.rows.schema_ddl import schema_to_ddl
 from mainstem.operators.processes.process_class import Process
-from mainstem.operators.processes.process_state import StateText
-from mainstem.operators.stage.engine import STATE_COLUMNS, BatchClock, StateTable, Step
+from mainstem.operators.processes.process_state import StateText, Timer, Timers
+from mainstem.operators.stage.arrow_columns import in_log_order, numbers
+from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, StateTable, Step
+from mainstem.operators.stage.hashes import mixed, text_hash
+from mainstem.operators.stage.stage_task import END_OF_TIME
 
-__all__ = ["ProcessEngine"]
+__all__ = ["ProcessBatch", "ProcessEngine", "process_failed"]
+
+
+# What is said when a user's own operator raises: which key, which row, which line of the program.
+
+
+# A row is shown so that it can be recognised, not whole.
+SHOWN_MAX = 300
+
+
+def process_failed(
+    using: type, method: str, key: tuple[Any, ...], error: Exception, row: Mapping[str, Any] | None
+) -> FlowFailed:
+    """The error to raise from what user code raised."""
+    shown = ", ".join(map(repr, key)) or "of all rows"
+    return FlowFailed(
+        f'process "{using.__name__}" failed in {method} for the key {shown}',
+        detail=f"{type(error).__name__}: {summary_of(error)}{_line(error)}.{_origin(row)}",
+        hint="Rows and state are safe: correct the program and start it again; it goes on with this batch.",
+    )
+
+
+def _line(error: Exception) -> str:
+    """Where in the user's program it was: the last line there that is not ours."""
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__)
+        if f"{os.sep}mainstem{os.sep}operators{os.sep}" not in frame.filename
+    ]  # fmt: skip
+    return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+
+
+def _origin(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    record = row.get("record")
+    place = ""
+    if isinstance(record, Mapping) and "offset" in record:
+        place = f", partition {record['partition']}, offset {record['offset']}"
+    plain = str({name: value for name, value in row.items() if name != "record"})
+    return f" It was at {plain[:SHOWN_MAX]}{'...' if len(plain) > SHOWN_MAX else ''}{place}."
+
+
+# ProcessBatch: one step of a user's own operator, key by key, timer by timer.
+#
+# For each key it tells what happened in the order in which the log has it: a timer in event time goes off before the first row
+# whose own watermark has reached it, and after all rows whose watermark has not. A batch's watermark is no later than that of
+# any row that is still to come, so this order is the same however the rows are cut into batches.
+
+
+# Over a table every timer goes off, also those that a timer sets: a key that goes on like this never ends.
+GOING_OFF_MAX = 100_000
+
+
+@dataclass
+class _Key:
+    """One key while its batch is done."""
+
+    group: int
+    check: int
+    value: tuple[Any, ...]
+    state: Any
+    timers: Timers
+    # As the state table has it: the text, and the timers.
+    text: str | None = None
+    kept: dict[str, Timer] = field(default_factory=dict)
+    going_off: int = 0
+
+    @property
+    def shown(self) -> Any:
+        return self.value[0] if len(self.value) == 1 else self.value
+
+
+class _Rows:
+    """Rows of one key that `on_rows` takes one by one, up to the next timer."""
+
+    def __init__(self, rows: list[tuple[int, dict[str, Any]]], timers: Timers) -> None:
+        self._rows = rows
+        self._timers = timers
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while self.taken < len(self._rows) and not self.stopped:
+            self.taken += 1
+            yield self._rows[self.taken - 1][1]
+
+    @property
+    def stopped(self) -> bool:
+        return self.taken < len(self._rows) and self._timers.next_event <= self._rows[self.taken][0]
+
+    @property
+    def ended(self) -> bool:
+        return self.taken == len(self._rows)
+
+    def last_watermark(self) -> int:
+        """That of the last row that was taken, or of the first one."""
+        return self._rows[max(0, self.taken - 1)][0] if self._rows else NO_TIME
+
+    @property
+    def last(self) -> dict[str, Any] | None:
+        return self._rows[self.taken - 1][1] if self.taken else None
+
+
+class ProcessBatch:
+    """One step of a ProcessEngine. For one thread."""
+
+    def __init__(self, engine: ProcessEngine, clock: BatchClock) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.operator = engine.using()
+        self.keys: dict[tuple[int, int], _Key] = {}
+        self.given: list[dict[str, Any]] = []
+        # Of each of them its own watermark.
+        self.own: list[int] = []
+
+    def step(self, state: StateTable, rows: pa.Table) -> Step:
+        rows = in_log_order(rows)
+        due = state.due(self.clock)
+        touched = np.unique(np.concatenate([numbers(rows, "group"), numbers(due, "group")]))
+        self._load(state.find(touched))
+        for key, of_key in self._by_key(rows):
+            self._take(key, of_key)
+        self._go_off()
+        return Step(output=self._output(), own=np.array(self.own, np.int64), **self._changes())
+
+    def _load(self, kept: pa.Table) -> None:
+        timers: dict[tuple[int, int], dict[str, Timer]] = {}
+        values = []
+        for row in kept.to_pylist():
+            if row["timer"] is None:
+                values.append(row)
+                continue
+            in_event_time = row["event_due"] != NEVER
+            at = row["event_due"] if in_event_time else row["processing_due"]
+            timer = Timer("event" if in_event_time else "processing", at, row["timer"])
+            timers.setdefault((row["group"], row["check"]), {})[timer.name] = timer
+        for row in values:
+            identity = row["group"], row["check"]
+            by = tuple(row[column.name] for column in self.engine.by_fields)
+            set_before = timers.get(identity, {})
+            # What an older version wrote is written anew, even if it is the same text.
+            text = row["state"] if row["version"] == self.engine.using.version else ""
+            timers_now = Timers(set_before, self.clock)
+            self.keys[identity] = _Key(*identity, by, self._read(by, row), timers_now, text, set_before)
+
+    def _read(self, by: tuple[Any, ...], row: dict[str, Any]) -> Any:
+        using = self.engine.using
+        if row["version"] == using.version:
+            return self.engine.text.read(row["state"])
+        old = StateText.fields(row["state"])
+        upgrade = getattr(self.operator, "upgrade", None)
+        try:
+            return self.engine.text.state(**old) if upgrade is None else upgrade(old)
+        except Exception as error:
+            raise process_failed(using, "upgrade", by, error, old) from error
+
+    def _by_key(self, rows: pa.Table) -> Iterator[tuple[_Key, list[tuple[int, dict[str, Any]]]]]:
+        """The rows of each key with their watermarks, keys in the order of their first rows."""
+        found: dict[tuple[int, int], list[tuple[int, dict[str, Any]]]] = {}
+        groups, checks, watermarks = (numbers(rows, name).tolist() for name in ("group", "check", "watermark"))
+        columns = [rows.column(column.name).to_pylist() for column in self.engine.by_fields]
+        for place, row in enumerate(rows.column("row").to_pylist()):
+            identity = groups[place], checks[place]
+            if identity not in self.keys:
+                by = tuple(column[place] for column in columns)
+                self.keys[identity] = _Key(*identity, by, self.engine.text.new(), Timers({}, self.clock))
+            found.setdefault(identity, []).append((watermarks[place], row))
+        for identity, of_key in found.items():
+            yield self.keys[identity], of_key
+
+    def _take(self, key: _Key, rows: list[tuple[int, dict[str, Any]]]) -> None:
+        while rows:
+            if key.timers.next_event <= rows[0][0]:
+                self._go_off_before(key, rows[0][0])
+            run = _Rows(rows, key.timers)
+            self._collect("on_rows", key, run.last_watermark, run, key.shown, run, key.state, key.timers)
+            if not run.taken and not run.stopped:
+                raise Invalid(
+                    f'on_rows of "{self.engine.using.__name__}" took none of the rows it was given',
+                    detail=f"They are rows of the key {key.shown!r}; rows that are not taken would be lost.",
+                    hint="Go through them: for row in rows.",
+                )
+            rows = rows[run.taken :]
+
+    def _go_off_before(self, key: _Key, watermark: int) -> None:
+        while key.timers.next_event <= watermark:
+            due = min(timer for timer in key.timers.by_name.values() if timer.kind == "event")
+            self._wake(key, due)
+
+    def _go_off(self) -> None:
+        """What is due when all rows are in: by kind, time and name, over all keys."""
+        waiting: list[tuple[Timer, int, int]] = []
+        for key in self.keys.values():
+            waiting.extend((timer, key.group, key.check) for timer in key.timers.by_name.values() if self._due(timer))
+        heapq.heapify(waiting)
+        while waiting:
+            timer, group, check = heapq.heappop(waiting)
+            key = self.keys[group, check]
+            if key.timers.by_name.get(timer.name) != timer:
+                continue
+            before = dict(key.timers.by_name)
+            self._wake(key, timer)
+            for new in key.timers.by_name.values():
+                if self._due(new) and (before.get(new.name) != new or new.name == timer.name):
+                    heapq.heappush(waiting, (new, group, check))
+
+    def _due(self, timer: Timer) -> bool:
+        if self.clock.watermark >= END_OF_TIME:
+            return True
+        return timer.at <= (self.clock.watermark if timer.kind == "event" else self.clock.now)
+
+    def _wake(self, key: _Key, timer: Timer) -> None:
+        key.going_off += 1
+        if key.going_off > GOING_OFF_MAX:
+            raise Invalid(
+                f'timer "{timer.name}" of process "{self.engine.using.__name__}" is set again without end',
+                detail=f"It went off {GOING_OFF_MAX} times in one batch for the key {key.shown!r}, now for {timer.at}.",
+                hint="Set it to a later time than the one it went off for, and not at all where timers.ended is true.",
+            )
+        key.timers.cancel(timer.name)
+        # One in event time goes off when the watermark reaches it: the last before that; of the clock nothing is known.
+        own = timer.at - 1 if timer.kind == "event" else NO_TIME
+        at = as_datetime(timer.at)
+        self._collect("on_timer", key, lambda: own, None, key.shown, timer.name, at, key.state, key.timers)
+
+    def _collect(
+        self, method: str, key: _Key, watermark: Callable[[], int], run: _Rows | None, *arguments: Any
+    ) -> None:
+        """`watermark`: that of what is put out at this moment."""
+        try:
+            for row in getattr(self.operator, method)(*arguments) or ():
+                self.given.append(row)
+                self.own.append(watermark())
+            self._check_timers(key)
+        except Unavailable:
+            # May succeed later: the flow tries again by itself.
+            raise
+        except Exception as error:
+            row = run.last if run is not None else {"timer": arguments[1], "at": arguments[2]}
+            raise process_failed(self.engine.using, method, key.value, error, row) from error
+
+    def _check_timers(self, key: _Key) -> None:
+        if not self.engine.watermarked and key.timers.next_event != NEVER and self.clock.watermark == NO_TIME:
+            raise Invalid(
+                "a timer in event time would never go off",
+                detail="The rows come from a stream without a watermark.",
+                hint='Read the topic with stream(watermark="10 minutes"), or use set_processing.',
+            )
+
+    def _output(self) -> pa.Table:
+        names = self.engine.output.names
+        using = self.engine.using.__name__
+        for row in self.given:
+            if not isinstance(row, Mapping) or set(row) - set(names):
+                raise Invalid(
+                    f'process "{using}" put out what its output does not have: {row!r}',
+                    detail=f"Its columns are: {', '.join(names)}.",
+                    hint="Yield dicts with these names, or declare what is missing in `output`.",
+                )
+        try:
+            columns = [
+                array_of([row.get(column.name) for row in self.given], column.type, path=column.name, topic=using)
+                for column in self.engine.output
+            ]
+        except MainstemError as error:
+            raise FlowFailed(
+                f'process "{using}" put out a row that does not fit its output: {error.summary}',
+                detail=error.detail.replace(" Nothing was written.", ""),
+                hint="Change what is yielded, or `output`.",
+            ) from error
+        changes = pa.array(["insert"] * len(self.given), pa.string())
+        return pa.Table.from_arrays([*columns, changes], schema=self.engine.output_schema)
+
+    def _changes(self) -> dict[str, pa.Table]:
+        put: list[dict[str, Any]] = []
+        gone: list[tuple[int, int, str | None]] = []
+        empty = self.engine.text.written(self.engine.text.new())
+        for key in self.keys.values():
+            text = self._written(key)
+            if text == empty and not key.timers.by_name:
+                if key.text is not None:
+                    gone.append((key.group, key.check, None))
+            elif text != key.text:
+                put.append(self._state_row(key, text))
+            for name, timer in key.timers.by_name.items():
+                if key.kept.get(name) != timer:
+                    put.append(self._timer_row(key, timer))
+            gone.extend((key.group, key.check, name) for name in key.kept if name not in key.timers.by_name)
+        return {"put": self._put(put), "gone": _gone(gone)}
+
+    def _written(self, key: _Key) -> str:
+        try:
+            return self.engine.text.written(key.state)
+        except MainstemError as error:
+            raise process_failed(self.engine.using, "on_rows", key.value, error, None) from error
+
+    def _state_row(self, key: _Key, text: str) -> dict[str, Any]:
+        by = {column.name: value for column, value in zip(self.engine.by_fields, key.value, strict=True)}
+        due = {"event_due": NEVER, "processing_due": NEVER}
+        own = {"version": self.engine.using.version, "state": text, "timer": None}
+        return {"group": key.group, "check": key.check, **due, **by, **own}
+
+    def _timer_row(self, key: _Key, timer: Timer) -> dict[str, Any]:
+        own = {"event_due": NEVER, "processing_due": NEVER, f"{timer.kind}_due": timer.at, "timer": timer.name}
+        return {"group": key.group, "check": key.check, **own}
+
+    def _put(self, rows: list[dict[str, Any]]) -> pa.Table:
+        items = _items([(row["group"], row["check"], row["timer"]) for row in rows])
+        columns = [
+            pa.array(items) if column.name == "item" else pa.array([row.get(column.name) for row in rows], column.type)
+            for column in self.engine.state_schema
+        ]
+        return pa.Table.from_arrays(columns, schema=self.engine.state_schema)
+
+
+def _items(rows: list[tuple[int, int, str | None]]) -> Any:
+    checks = np.array([check for _, check, _ in rows], np.int64)
+    names = np.array([0 if name is None else text_hash(name) for _, _, name in rows], np.int64)
+    return mixed(checks, names)
+
+
+def _gone(rows: list[tuple[int, int, str | None]]) -> pa.Table:
+    groups = pa.array([group for group, _, _ in rows], pa.int64())
+    return pa.table({"group": groups, "item": pa.array(_items(rows), pa.int64())})
 
 
 @dataclass(frozen=True)

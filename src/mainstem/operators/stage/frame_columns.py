@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from mainstem.errors import Invalid, did_you_mean
 from mainstem.log.record import CHANGING_MARK, CORRECTED_MARK, EVENT_TIME_MARK, RECORD_MARK
-from mainstem.log_on_spark.spark_types import arrow_schema
+from mainstem.spark.spark_types import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

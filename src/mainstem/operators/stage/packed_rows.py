@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mainstem.log_on_spark.option_values import to_text
-from mainstem.log_on_spark.row_condition import Condition, condition_mask, value_of
 from mainstem.operators.stage.arrow_columns import whole
 from mainstem.operators.stage.spark_hashes import buckets_of
+from mainstem.spark.plan.row_condition import Condition, condition_mask, value_of
+from mainstem.spark.sources.topic_request import to_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

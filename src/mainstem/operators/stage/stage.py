@@ -1,11 +1,11 @@
-"""Stage: where an operator of ours stands in a flow.
+r"""Stage: where an operator of ours stands in a flow.
 
 Spark's streaming query ends before it. The stage and all that follows run on each batch of that query as a batch: native
 Spark prepares the rows, they are divided into buckets by their group, and an engine takes the rows and the state of each
 bucket in one task. To the user it is a function from a DataFrame to a DataFrame:
 
     rows.where(...) -> [stage: prepare, divide, engine] -> .select(...) -> [another stage] -> sink
-    \\____________/    \\___________________________________________________________________/
+    \____________/    \___________________________________________________________________/
      streaming query                    run anew on every batch of it
 
 While a program is built, a stage gives a placeholder: a stream that is never read, found again in the plan by its
@@ -19,16 +19,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from mainstem.errors import Invalid
 from mainstem.log.record import RECORD_MARK
-from mainstem.log.watermark import WATERMARKED_RECORD
-from mainstem.log_on_spark.bound_plan import placeholder
-from mainstem.log_on_spark.build import Build, current_build
-from mainstem.log_on_spark.spark_types import spark_schema
-from mainstem.operators.stage.engine import Engine
+from mainstem.log.watermark import NO_TIME, WATERMARKED_RECORD
+from mainstem.operators.stage.arrow_columns import whole
+from mainstem.operators.stage.engine import NEVER, Engine
 from mainstem.operators.stage.packed_rows import is_packed
+from mainstem.spark.build import Build, current_build
+from mainstem.spark.plan.bound_plan import placeholder
+from mainstem.spark.spark_types import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,6 +47,7 @@ __all__ = [
     "stage_schema",
     "staged",
     "staged_together",
+    "told_late",
 ]
 
 # A value as JSON has it.
@@ -207,3 +210,32 @@ def remembered(key: str, make: Callable[[], Any]) -> Any:
     if known not in build.memory:
         build.memory[known] = make()
     return build.memory[known]
+
+
+# Rows that came too late, as people see them: under the names that they know, and with times as times.
+
+
+TIME = pa.timestamp("us", "UTC")
+# What engines have as microseconds. A user's columns are by_0, ... there, so none of them has such a name.
+_TIMES = ("time", "watermark", "window_start", "window_end")
+
+
+def told_late(rows: pa.Table, spec: StageSpec) -> pa.Table:
+    """What an engine gave as late. The engine's own columns stay as they are: a user's "offset" becomes "offset_"."""
+    for place, column in enumerate(rows.schema):
+        if column.name in _TIMES and column.type == pa.int64():
+            rows = rows.set_column(place, column.name, _times(whole(rows.column(place))))
+    taken = {name for name in rows.schema.names if name not in spec.late_names}
+    names = []
+    for name in rows.schema.names:
+        shown = spec.late_names.get(name, name)
+        while name in spec.late_names and shown in taken:
+            shown += "_"
+        names.append(shown)
+    return rows.rename_columns(names)
+
+
+def _times(microseconds: pa.Array) -> pa.Array:
+    """A window of all time has no end, and a row without a watermark has none."""
+    values = np.asarray(microseconds.fill_null(NO_TIME))
+    return pa.array(values, mask=(values == NO_TIME) | (values >= NEVER // 2)).view(TIME)

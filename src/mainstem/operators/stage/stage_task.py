@@ -23,15 +23,14 @@ import pyarrow as pa
 
 from mainstem.crash_points import reach
 from mainstem.log.watermark import NO_TIME, WATERMARKED_RECORD
-from mainstem.log_on_spark.worker_memory import spare_collections
 from mainstem.operators.stage.engine import NEVER, BatchClock, Engine, Step
 from mainstem.operators.stage.hashes import bucket_groups
-from mainstem.operators.stage.memory_state import MemoryState
 from mainstem.operators.stage.packed_rows import BUCKET, is_packed, packed_markers, unpacked
 from mainstem.operators.stage.spark_hashes import buckets_of
 from mainstem.operators.stage.stage import StageSpec, stage_schema
 from mainstem.operators.stage.state_run_file import RunEntry
-from mainstem.operators.stage.state_runs import StateRuns, next_due
+from mainstem.operators.stage.state_runs import MemoryState, StateRuns, next_due
+from mainstem.spark.sources.worker_memory import spare_collections
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -210,7 +209,7 @@ def at_once(prepared: DataFrame, spec: StageSpec) -> DataFrame:
 
 def _empty(prepared: DataFrame) -> pa.Table:
     """No rows, with the columns of a frame: the task of a bucket that has none must know them too."""
-    from mainstem.log_on_spark.spark_types import arrow_schema
+    from mainstem.spark.spark_types import arrow_schema
 
     return pa.schema([pa.field(at.name, at.type) for at in arrow_schema(prepared.schema)]).empty_table()
 
@@ -221,6 +220,6 @@ def _collected(batches: Iterator[pa.RecordBatch], empty: pa.Table) -> pa.Table:
 
 
 def _mapped(rows: DataFrame, function: Callable[[Any], Any], engine: Engine) -> DataFrame:
-    from mainstem.log_on_spark.spark_types import spark_schema
+    from mainstem.spark.spark_types import spark_schema
 
     return rows.mapInArrow(function, spark_schema(stage_schema(engine)))

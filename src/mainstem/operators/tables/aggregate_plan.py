@@ -13,10 +13,9 @@ from mainstem.operators.aggregates.aggregate_columns import read_aggregates
 from mainstem.operators.aggregates.aggregate_text import computed, read_aggregate_text
 from mainstem.operators.stage.frame_columns import Shown, by_names, check_record, columns_of, record_field, scripted
 from mainstem.operators.stage.stage import StageSpec
-from mainstem.operators.tables.aggregate_engine import AggregateEngine
+from mainstem.operators.tables.aggregate_engine import AggregateEngine, ChangingAggregates
 from mainstem.operators.tables.changed_rows import ChangedRows
 from mainstem.operators.tables.changing import check_hashable, shown_changes
-from mainstem.operators.tables.changing_aggregates import ChangingAggregates
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -127,7 +126,7 @@ def _answer_fields(rows: Any, engine: AggregateEngine, written: Any) -> tuple[pa
     answers = engine.aggregates.output_schema
     if scripted(rows):
         return tuple(computed(written.answers, answers.empty_table()).schema)
-    from mainstem.log_on_spark.spark_types import arrow_schema, spark_schema
+    from mainstem.spark.spark_types import arrow_schema, spark_schema
 
     empty = rows.sparkSession.createDataFrame([], spark_schema(answers))
     shown = empty.select(*(column.alias(name) for name, column in written.answers.items()))

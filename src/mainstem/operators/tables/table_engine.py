@@ -28,8 +28,15 @@ import pyarrow.compute as pc
 
 from mainstem.operators.stage.engine import STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mixed
-from mainstem.operators.tables.value_ranks import value_ranks
-from mainstem.operators.tables.weights import changes_shown, found_in, left_out, places_of, state_rows, whole
+from mainstem.operators.tables.weights import (
+    changes_shown,
+    found_in,
+    left_out,
+    places_of,
+    state_rows,
+    value_ranks,
+    whole,
+)
 from mainstem.operators.windows.numbering import numbered, numbers, running_max
 
 __all__ = ["TableEngine", "table_input"]

@@ -133,7 +133,7 @@ class _SideRows:
     def native(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
 
-        from mainstem.log_on_spark.spark_types import spark_schema
+        from mainstem.spark.spark_types import spark_schema
 
         mine, other = self._names
         nobody = spark_schema(pa.schema([("other", self.other)])).fields[0].dataType

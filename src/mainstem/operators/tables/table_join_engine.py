@@ -29,15 +29,7 @@ import pyarrow.compute as pc
 from mainstem.errors import Invalid
 from mainstem.operators.stage.engine import STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mixed
-from mainstem.operators.tables.weights import (
-    changes_shown,
-    left_out,
-    places_of,
-    state_rows,
-    summed,
-    weights_of,
-    whole,
-)
+from mainstem.operators.tables.weights import changes_shown, left_out, places_of, state_rows, summed, weights_of, whole
 from mainstem.operators.windows.numbering import numbered, numbers
 
 __all__ = ["HOWS", "LEFT", "RIGHT", "TableJoinEngine"]

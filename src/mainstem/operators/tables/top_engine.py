@@ -11,7 +11,7 @@ reads the groups that it changes whole.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from mainstem.operators.stage.engine import STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mixed
-from mainstem.operators.tables.value_ranks import value_ranks
 from mainstem.operators.tables.weights import (
     changes_shown,
     found_in,
@@ -27,10 +26,14 @@ from mainstem.operators.tables.weights import (
     places_of,
     state_rows,
     summed,
+    value_ranks,
     weights_of,
     whole,
 )
 from mainstem.operators.windows.numbering import numbered, numbers
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = ["OrderPart", "TopEngine"]
 

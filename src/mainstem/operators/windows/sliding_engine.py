@@ -28,10 +28,9 @@ import pyarrow as pa
 from mainstem.operators.stage.engine import NEVER, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mixed
 from mainstem.operators.windows.cells import CELL, POSITION, REMEMBERED
-from mainstem.operators.windows.late_contributions import late_contributions
 from mainstem.operators.windows.numbering import later, numbered, numbers, ordinals
-from mainstem.operators.windows.pane_engine import PaneEngine
-from mainstem.operators.windows.waiting_rows import ReadyRows, WaitingRows
+from mainstem.operators.windows.panes import PaneEngine
+from mainstem.operators.windows.waiting_rows import ReadyRows, WaitingRows, late_contributions
 from mainstem.operators.windows.window_engine import WindowEngine
 
 __all__ = ["SlidingEngine"]

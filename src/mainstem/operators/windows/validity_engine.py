@@ -17,15 +17,182 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
-from mainstem.operators.stage.engine import BatchClock, StateTable, Step
-from mainstem.operators.windows.late_contributions import late_contributions
-from mainstem.operators.windows.pane_engine import PaneEngine
-from mainstem.operators.windows.validity_rounds import ValidityRounds
-from mainstem.operators.windows.waiting_rows import WaitingRows
+from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock, Int64Array, StateTable, Step
+from mainstem.operators.windows.cells import NOT_SHOWN, Cells
+from mainstem.operators.windows.numbering import later, numbered, ordinals
+from mainstem.operators.windows.panes import PaneEngine
+from mainstem.operators.windows.waiting_rows import ReadyRows, WaitingRows, late_contributions
+from mainstem.operators.windows.window_rounds import ChangingWindows, RoundsEngine, WindowRounds
 
-__all__ = ["ValidityEngine"]
+__all__ = ["ValidityEngine", "ValidityRounds", "next_earlier"]
+
+
+# ValidityRounds: one step of windows that last from each row's time to the next one's. A key is a component.
+
+
+END = NEVER - 1
+
+
+class ValidityRounds(WindowRounds):
+    """The windows of some keys, and the rows that come to them. For one thread."""
+
+    # Where a row stands among those that another stage gave is no fact of the log, and what it divides would depend on it.
+    by_time = True
+
+    def __init__(self, engine: RoundsEngine, kept: pa.Table, ready: ReadyRows, clock: BatchClock) -> None:
+        super().__init__(engine, kept, ready, clock)
+        self._dropped: list[pa.Table] = []
+        self.late_count = 0
+
+    def _components(self, key: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
+        return key
+
+    def _order_rows(self, ready: ReadyRows, key: Int64Array, component: Int64Array) -> Int64Array:
+        order = super()._order_rows(ready, key, component)
+        self.rows = ready.rows.take(pa.array(order))
+        return order
+
+    def _run_lengths(self, windows: ChangingWindows) -> Int64Array:
+        """All rows up to the first that falls into a window that has closed by then."""
+        count = len(self.active)
+        lengths = self.ends - self.next
+        at = np.repeat(np.arange(count), lengths)
+        rows = np.repeat(self.next, lengths) + ordinals(at)
+        self.row_next = np.zeros(len(self.row_start), np.int64)
+        self.row_next[rows] = self._next_times(windows, rows, at)
+        if self._counts_early:
+            return np.ones(count, np.int64)
+        stops = (self.row_watermark[rows] >= self.row_next[rows]) & (ordinals(at) > 0)
+        stopped = np.cumsum(stops)
+        first = np.cumsum(lengths) - lengths
+        before = np.repeat(stopped[first] - stops[first], lengths)
+        taken = np.bincount(at[stopped == before], minlength=count).astype(np.int64)
+        # One that is late itself is looked at alone.
+        late = self.row_watermark[self.next] >= self.row_next[self.next]
+        return np.where(late, 1, taken)
+
+    def _next_times(self, windows: ChangingWindows, rows: Int64Array, at: Int64Array) -> Int64Array:
+        """For each row the next time that its key has, of the windows and of the rows before it."""
+        of_window = np.searchsorted(self.active, windows.component)
+        ends = np.arange(len(self.active))
+        key = np.r_[of_window, at, ends]
+        time = np.r_[windows.start, self.row_start[rows], np.full(len(ends), END)]
+        rank = np.r_[np.full(len(of_window), -1), ordinals(at), np.full(len(ends), -2)]
+        # Of several with the same time the first stands for all.
+        block, firsts = numbered(key, time)
+        first_rank = np.full(len(firsts), NEVER)
+        np.minimum.at(first_rank, block, rank)
+        following = next_earlier(first_rank)
+        mine = slice(len(of_window), len(of_window) + len(rows))
+        place, own = np.minimum(block[mine] + 1, len(firsts) - 1), rank[mine]
+        while (beyond := first_rank[place] >= own).any():
+            place = np.where(beyond, following[place], place)
+        return np.asarray(time[firsts][place], np.int64)
+
+    def _merged(self, windows: ChangingWindows, rows: Int64Array) -> ChangingWindows:
+        late = self.row_watermark[rows] >= self.row_next[rows]
+        gone = late & (self.row_watermark[rows] >= later(self.row_next[rows], self.engine.lateness))
+        self._drop(rows[gone])
+        rows, late = rows[~gone], late[~gone]
+        self.late_count += int(late.sum())
+        if not len(rows):
+            return windows
+        old = len(windows.key)
+        component = np.r_[windows.component, self.row_component[rows]]
+        time = np.r_[windows.start, self.row_start[rows]]
+        ids, firsts = numbered(component, time)
+        count = len(firsts)
+        start, of = time[firsts], component[firsts]
+        end = np.r_[start[1:], END]
+        end[np.r_[of[1:] != of[:-1], True]] = END
+        was = np.full(count, -1, np.int64)
+        was[ids[:old]] = np.arange(old)
+        cells = windows.cells
+        came = np.bincount(ids[old:], minlength=count)
+        stays = was >= 0
+        stays[stays] = windows.end[was[stays]] == end[stays]
+        divided = (was >= 0) & ~stays
+        # A row that is late, or counted, is looked at alone: then both are its own.
+        first, watermark = self._watermarks(rows, of)
+        self._take_back(windows, was[divided], first[divided])
+        closed = np.zeros(count, np.bool_)
+        closed[was >= 0] = windows.closed[was[was >= 0]]
+        # A late row's window is closed as the one was that it divides.
+        closed[ids[old:][late]] = True
+        empty = Cells.of_state(self.layout, self.layout.state_schema.empty_table(), np.full(1, -1))
+        merged = Cells.joined([cells, empty]).take(np.where(stays, was, old))
+        parts = pa.concat_tables([cells.partials, self.row_partials.take(pa.array(rows))])
+        merged.partials = self.layout.aggregates.merged(parts, ids, count)
+        pending = np.r_[cells.pending, 0][was]
+        if self.layout.results != "discard":
+            # What was taken back is to be shown again.
+            again = divided & (np.r_[cells.timing, NOT_SHOWN][was] != NOT_SHOWN)
+            pending = np.where(again, np.maximum(pending, 1), pending)
+        merged.pending = pending + came
+        engine, now = self.engine, self.clock.now
+        due = [np.int64(NEVER if at is None else at.due(now)) for at in (engine.early, engine.late_trigger)]
+        merged.due = np.minimum(np.r_[cells.due, NEVER][was], np.where(closed, due[1], due[0]))
+        merged.due[merged.pending == 0] = NEVER
+        merged.due[stays & (came == 0)] = cells.due[was[stays & (came == 0)]]
+        key = np.r_[windows.key, self.row_key[rows]][firsts]
+        made = ChangingWindows(key, of, start, end, closed, self._made(windows, was, of, ids[old:], rows), merged)
+        self._counted(made, (came > 0) | divided, watermark)
+        return made
+
+    def _made(
+        self, windows: ChangingWindows, was: Int64Array, of: Int64Array, ids: Int64Array, rows: Int64Array
+    ) -> Int64Array:
+        """A window is made by the row at which it begins and the row at which it ends, whichever comes last."""
+        first = np.full(len(was), NEVER)
+        np.minimum.at(first, ids, self.row_watermark[rows])
+        begun = np.where(was < 0, first, NO_TIME)
+        ended = np.r_[begun[1:], NO_TIME]
+        ended[np.r_[of[1:] != of[:-1], True]] = NO_TIME
+        return np.asarray(np.maximum(np.r_[windows.made, NO_TIME][was], np.maximum(begun, ended)), np.int64)
+
+    def _watermarks(self, rows: Int64Array, components: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """The lowest and the highest own watermark of the rows of each of these components."""
+        of = np.searchsorted(self.active, self.row_component[rows])
+        lowest, highest = np.full(len(self.active), NEVER), np.full(len(self.active), NO_TIME)
+        np.minimum.at(lowest, of, self.row_watermark[rows])
+        np.maximum.at(highest, of, self.row_watermark[rows])
+        mine = np.searchsorted(self.active, components)
+        return lowest[mine], highest[mine]
+
+    def _drop(self, rows: Int64Array) -> None:
+        if not len(rows):
+            return
+        dropped = self.rows.take(pa.array(rows))
+        dropped = dropped.append_column("time", pa.array(self.row_start[rows]))
+        place = dropped.schema.get_field_index("window_end")
+        self._dropped.append(dropped.set_column(place, "window_end", pa.array(self.row_next[rows])))
+
+    def too_late(self) -> pa.Table:
+        """Rows that were too late, each with the window that it would have had."""
+        none = self.rows.slice(0, 0).append_column("time", pa.array([], pa.int64()))
+        return pa.concat_tables([none, *self._dropped])
+
+
+def next_earlier(ranks: Int64Array) -> Int64Array:
+    """For each place the next one after it with a lower rank; its own where there is none.
+
+    By jumps: what a place skips, whoever jumps to it skips too, so that few rounds are needed.
+
+    >>> next_earlier(np.array([3, 4, 1, 2]))
+    array([2, 2, 2, 3])
+    """
+    count = len(ranks)
+    places = np.arange(count)
+    found = np.minimum(places + 1, count - 1)
+    while True:
+        beyond = (ranks[found] > ranks) & (found != places) & (found[found] != found)
+        if not beyond.any():
+            break
+        found = np.where(beyond, found[found], found)
+    return np.where(ranks[found] < ranks, found, places)
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,11 @@ import pyarrow as pa
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mixed
 from mainstem.operators.windows.cells import CELL, POSITION, WAITING, CellLayout, Cells, held, typed
-from mainstem.operators.windows.late_contributions import late_contributions
 from mainstem.operators.windows.numbering import Mask, later, numbered, numbers
-from mainstem.operators.windows.pane_engine import PaneEngine
-from mainstem.operators.windows.panes import EARLY, LATE, ON_TIME, Panes
-from mainstem.operators.windows.phases import Arrivals, Phase
+from mainstem.operators.windows.panes import EARLY, LATE, ON_TIME, PaneEngine, Panes
 from mainstem.operators.windows.triggers import Trigger
+from mainstem.operators.windows.waiting_rows import late_contributions
+from mainstem.operators.windows.window_rounds import Arrivals, Phase
 
 __all__ = ["WindowEngine"]
 

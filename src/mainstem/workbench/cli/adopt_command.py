@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from mainstem.workbench.cli.amounts import counted
-from mainstem.workbench.cli.home_option import HomeOption, open_home
-from mainstem.workbench.cli.topic_argument import TopicArgument, split_words
+from mainstem.workbench.cli.command_arguments import HomeOption, TopicArgument, open_home, split_words
+from mainstem.workbench.cli.terminal_table import counted
 
 __all__ = ["adopt"]
 

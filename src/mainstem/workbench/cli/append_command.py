@@ -2,20 +2,276 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import Annotated
+import json
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeAlias
 
+import pyarrow as pa
 import typer
 
-from mainstem.workbench.cli.amounts import counted
-from mainstem.workbench.cli.home_option import HomeOption, open_home
-from mainstem.workbench.cli.json_output import JsonOption, print_json
-from mainstem.workbench.cli.progress import show_progress
-from mainstem.workbench.cli.row_format import InputFormat
-from mainstem.workbench.cli.terminal_table import show_note
-from mainstem.workbench.cli.topic_argument import TakeOverOption, TopicArgument, take_over_if
+from mainstem.errors import IncompleteAppend, InvalidRows, MainstemError, SchemaMismatch
+from mainstem.log.rows.plain_values import column_values, plain_writer
+from mainstem.log.rows.row_errors import NOTHING_WRITTEN
+from mainstem.log.rows.rows import check_rows
+from mainstem.workbench.cli.command_arguments import HomeOption, TakeOverOption, TopicArgument, open_home, take_over_if
+from mainstem.workbench.cli.error_text import with_facts
+from mainstem.workbench.cli.row_files import RowBatch, RowFile
+from mainstem.workbench.cli.row_output import InputFormat, JsonOption, print_json
+from mainstem.workbench.cli.terminal_table import counted, show_note, show_progress
 
-__all__ = ["append"]
+if TYPE_CHECKING:
+    from mainstem.log.append_result import Placed
+    from mainstem.log.producer import Producer
+    from mainstem.log.topic import Topic
+
+__all__ = ["RejectedFile", "RowAppend", "append", "interrupt_afterwards", "reached_lines"]
+
+
+# Ctrl-C at a moment when it does no harm.
+
+
+@contextmanager
+def interrupt_afterwards() -> Iterator[None]:
+    """A Ctrl-C inside takes effect at the end, so that one knows what was done; a second one takes effect at once."""
+    if threading.current_thread() is not threading.main_thread():
+        # Signals reach the main thread alone.
+        yield
+        return
+    wanted = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal wanted
+        if wanted:
+            raise KeyboardInterrupt
+        wanted = True
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if wanted:
+        raise KeyboardInterrupt
+
+
+# A file on its way into a topic, batch by batch, each on disk before the next.
+#
+# What does not fit stops the append: the batches before are in, nothing of the batch with the bad line is, and the error
+# says where to go on. With a file for the rejected, such lines go there, each with its reason, and the rest goes in:
+#
+#     {"line": 17, "reason": "line 17 is not JSON", "text": "{\"order_id\": "}
+#
+# With a producer, the number of a batch's last line is its sequence. A batch also ends with the last line that is in, and
+# with that of a batch that was interrupted: appending the same file again, or one that has grown since, completes that
+# batch and appends each line once.
+
+
+Rows: TypeAlias = list[dict[str, Any]] | pa.RecordBatch
+
+_ROW = re.compile(r"^row \d+")
+# The topic speaks to a program; here is what that means in a file.
+_DECIMAL = re.compile(r"Decimal\('([^']*)'\)")
+_IN_WORDS = (
+    ("it, or None.", "it, or null."),
+    (": see Topic.delete.", ': {"record": {"change": "delete"}}.'),
+)
+
+
+def reached_lines(producer: Producer, topic: Topic) -> tuple[int, set[int]]:
+    """The last line that a producer has brought in, and the lines that end a batch of the same rows as before."""
+    done, incomplete = producer.last_sequence(topic), producer.incomplete_sequence(topic)
+    return done, {line for line in (done, incomplete) if line is not None and line > 0}
+
+
+class RejectedFile(AbstractContextManager["RejectedFile"]):
+    """Where lines go that do not fit; made when there is a first one, added to if it is there."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: TextIO | None = None
+
+    def write(self, entries: list[dict[str, Any]]) -> None:
+        """Add entries, on disk when this returns: the batch they were left out of is appended next."""
+        if self._file is None:
+            self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - closed by __exit__
+        # Escaped, so that bytes that are no text survive as well.
+        self._file.writelines(json.dumps(entry) + "\n" for entry in entries)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+@dataclass
+class RowAppend:
+    """The append of one file: what has been done so far, and what is to be said of it."""
+
+    topic: Topic
+    source: RowFile
+    producer: Producer | None = None
+    rejected: RejectedFile | None = None
+    start: int = 1
+
+    rows: int = 0
+    repeated: int = 0
+    turned_away: int = 0
+    # The line (or row) to go on with.
+    next: int = field(default=1, init=False)
+    token: str = field(default="", init=False)
+
+    def steps(self) -> Iterator[RowBatch]:
+        """Append batch after batch; gives each back when it is in, so that a caller can show how far it has come."""
+        self.next = self.start
+        done, cuts = reached_lines(self.producer, self.topic) if self.producer is not None else (0, set())
+        for batch in self._batches(cuts):
+            with interrupt_afterwards():
+                # The last one is tried again: of one that an older release wrote it is not known whether it is complete.
+                if batch.last < done:
+                    self.repeated += len(batch.numbers)
+                else:
+                    try:
+                        self._append(batch)
+                    except MainstemError as error:
+                        raise self._explained(error, batch) from error
+                self.next = batch.last + 1
+            yield batch
+
+    def _batches(self, cuts: set[int]) -> Iterator[RowBatch]:
+        # A pipe's pauses are not the same twice, and with a producer the batches have to be.
+        pauses: Literal["cut", "ignore"] = "cut" if self.producer is None else "ignore"
+        try:
+            yield from self.source.batches(start=self.start, cuts=cuts, pauses=pauses)
+        except MainstemError as error:
+            raise self._explained(error) from error
+
+    def _append(self, batch: RowBatch) -> None:
+        if batch.bad:
+            if self.rejected is None:
+                raise batch.bad[0].error
+            self._reject([_entry(bad.number, bad.data, bad.error) for bad in batch.bad])
+        rows = batch.rows
+        try:
+            placed = self._place(rows, batch)
+        except (InvalidRows, SchemaMismatch) as error:
+            if self.rejected is None or _row_of(error) is None:
+                raise
+            rows = self._sorted_out(batch)
+            placed = self._place(rows, batch)
+        if placed is not None:
+            self.token = placed.token
+            if placed.appended:
+                self.rows += len(rows)
+            else:
+                self.repeated += len(rows)
+
+    def _place(self, rows: Rows, batch: RowBatch) -> Placed | None:
+        if not len(rows):
+            return None
+        if self.producer is not None:
+            return self.producer.append(self.topic, rows, sequence=batch.last)
+        return self.topic.append(rows)
+
+    def _reject(self, entries: list[dict[str, Any]]) -> None:
+        """Before the rest of the batch is appended: who goes on after a crash may find a line twice, but misses none."""
+        assert self.rejected is not None
+        self.rejected.write(entries)
+        self.turned_away += len(entries)
+
+    def _sorted_out(self, batch: RowBatch) -> Rows:
+        """The rows that fit; the others are rejected. Found by halving: a few bad ones in many cost little."""
+        settings = self.topic.settings
+        entries: dict[int, dict[str, Any]] = {}
+
+        def look(first: int, end: int) -> None:
+            part = batch.rows[first:end]
+            try:
+                check_rows(part, settings)
+            except (InvalidRows, SchemaMismatch) as error:
+                if end - first == 1:
+                    number = batch.numbers[first]
+                    data = batch.texts[first] if batch.texts else part
+                    entries[first] = _entry(number, data, self._named(error, number))
+                    return
+                middle = (first + end) // 2
+                look(first, middle)
+                look(middle, end)
+
+        look(0, len(batch.numbers))
+        self._reject(list(entries.values()))
+        fitting = [index for index in range(len(batch.numbers)) if index not in entries]
+        return [batch.rows[index] for index in fitting] if isinstance(batch.rows, list) else batch.rows.take(fitting)
+
+    # What is said
+
+    def _named(self, error: MainstemError, number: int) -> MainstemError:
+        """The error with the line of the file instead of the row of the batch."""
+        message = _DECIMAL.sub(r"\1", _ROW.sub(f"{self.source.unit} {number}", error.summary))
+        detail, hint = error.detail, error.hint
+        for python, words in _IN_WORDS:
+            detail, hint = detail.replace(python, words), hint.replace(python, words)
+        column = getattr(error, "column", "")
+        renamed = type(error)(message, detail=detail, hint=hint, column=column, line=number)
+        renamed.__cause__ = error.__cause__
+        return renamed
+
+    def _explained(self, error: MainstemError, batch: RowBatch | None = None) -> MainstemError:
+        """The error with the line's number, what is in the topic by now, and how to append the rest."""
+        row = _row_of(error)
+        if row is not None and batch is not None:
+            error = self._named(error, batch.numbers[row])
+        facts = error.detail.replace(NOTHING_WRITTEN, "").strip()
+        if isinstance(error, IncompleteAppend) and batch is not None:
+            facts += f" The append was of {self.source.unit}s {batch.first} to {batch.last}; all before it is in."
+            return with_facts(error, detail=facts, hint=self._how_to_complete())
+        ways = [error.hint]
+        if getattr(error, "line", None) is not None and self.rejected is None:
+            ways.append("With --rejected FILE such lines go there and the rest goes in.")
+        ways.append(self.how_to_go_on())
+        return with_facts(error, detail=f"{facts} {self.so_far()}".strip(), hint=" ".join(filter(None, ways)))
+
+    def _how_to_complete(self) -> str:
+        if self.producer is not None:
+            return "When the cause is gone, give the same command again: what is in is not appended twice."
+        return "With --producer NAME the same command could be given again, and what is in would not be appended twice."
+
+    def so_far(self) -> str:
+        """What is in the topic."""
+        unit = self.source.unit
+        if self.next == self.start:
+            return NOTHING_WRITTEN if self.start == 1 else f"Nothing from {unit} {self.start} on was written."
+        rows = counted(self.rows + self.repeated, "row")
+        return f'{unit.capitalize()}s {self.start} to {self.next - 1} are in topic "{self.topic.name}" ({rows}), none after.'
+
+    def how_to_go_on(self) -> str:
+        """What to add to the same command to append the rest; empty if all of it is still to be done."""
+        if self.next == self.start:
+            return ""
+        return f"Go on with: --from-line {self.next}"
+
+
+def _row_of(error: MainstemError) -> int | None:
+    row = getattr(error, "row", None)
+    return row if isinstance(row, int) else None
+
+
+def _entry(number: int, data: bytes | pa.RecordBatch, error: MainstemError) -> dict[str, Any]:
+    reason = f"{error.summary}. {error.detail.replace(NOTHING_WRITTEN, '')}".strip()
+    if isinstance(data, bytes):
+        return {"line": number, "reason": reason, "text": data.decode("utf-8", "surrogateescape")}
+    values = {
+        name: column_values(column, plain_writer(column.type))[0]
+        for name, column in zip(data.schema.names, data.columns, strict=True)
+    }
+    return {"row": number, "reason": reason, "values": values}
 
 
 def append(
@@ -58,7 +314,6 @@ def append(
 
     Example: mainstem topic append orders orders.csv --rejected bad_orders.jsonl
     """
-    from mainstem.workbench.cli.row_append import RejectedFile, RowAppend
     from mainstem.workbench.cli.row_files import RowFile
 
     with open_home(home, upkeep="background") as stem:

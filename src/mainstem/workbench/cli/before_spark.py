@@ -12,12 +12,11 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from mainstem.durable_files import REAL_FILES, unavailable
 from mainstem.errors import DatabaseUnavailable, FlowNotFound, MainstemError, Unavailable, did_you_mean
-from mainstem.log.embedded.embedded_log import REAL_FILES
-from mainstem.log.embedded.home import unavailable
-from mainstem.log_on_spark.build import Build
-from mainstem.log_on_spark.spark_topic import SparkTopic
-from mainstem.log_on_spark.topic_glob import TopicGlob
+from mainstem.spark.build import Build
+from mainstem.spark.sources.spark_topic import SparkTopic
+from mainstem.spark.sources.topic_glob import TopicGlob
 from mainstem.stem import Mainstem
 from mainstem.views.spark_view import SparkView
 from mainstem.workbench.cli.program_file import FUNCTION
@@ -74,10 +73,10 @@ def _probe(folder: str) -> None:
 
 def _check_views(stem: Mainstem, view: str) -> None:
     """A database that may be about to start is waited for, as a run does."""
-    from mainstem.log.waiting import patiently
+    from mainstem.log.backoff import patiently
 
     def may_pass(error: Unavailable) -> bool:
-        from mainstem.views.postgres_errors import may_pass
+        from mainstem.views.postgres.postgres_address import may_pass
 
         return isinstance(error, DatabaseUnavailable) and may_pass(error)
 

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mainstem.workbench.cli.amounts import counted
-from mainstem.workbench.cli.home_option import HomeOption, SparkOption, open_home
-from mainstem.workbench.cli.json_output import JsonOption, print_json
+from mainstem.workbench.cli.command_arguments import HomeOption, SparkOption, open_home
 from mainstem.workbench.cli.program_file import ProgramArgument, load_program
-from mainstem.workbench.cli.progress import show_progress
-from mainstem.workbench.cli.terminal_table import show_facts, show_note
+from mainstem.workbench.cli.row_output import JsonOption, print_json
+from mainstem.workbench.cli.terminal_table import counted, show_facts, show_note, show_progress
 
 if TYPE_CHECKING:
-    from mainstem.flows.flow_prospect import FlowProspect
+    from mainstem.flows.checkpoint_fit import FlowProspect
     from mainstem.flows.program import PlannedFlow
-    from mainstem.log_on_spark.history_standing import HistoryStanding
+    from mainstem.spark.checkpoint.checkpoint_offsets import HistoryStanding
     from mainstem.stem import Mainstem
     from mainstem.workbench.cli.program_file import ProgramFile
 
@@ -67,7 +65,7 @@ def check(
 def _files(stem: Mainstem, flow: PlannedFlow) -> HistoryStanding | None:
     """What a run that began now would read of sealed files first."""
     from mainstem.flows.native_catch_up import foreseen_history
-    from mainstem.log_on_spark.flow_store import FlowStore
+    from mainstem.spark.checkpoint.flow_store import FlowStore
 
     checkpoint = FlowStore(stem.home, flow.name).checkpoint(flow.flow.into.version)
     return foreseen_history(flow, checkpoint, stem.log)
@@ -75,10 +73,10 @@ def _files(stem: Mainstem, flow: PlannedFlow) -> HistoryStanding | None:
 
 def _missed_deletions(stem: Mainstem, flow: PlannedFlow) -> list[str]:
     """Deletions in compacted topics that the flow has missed, or may have."""
-    from mainstem.log_on_spark.checkpoint_offsets import last_batch, source_offsets
-    from mainstem.log_on_spark.checkpoint_place import is_elsewhere
-    from mainstem.log_on_spark.flow_store import FlowStore
-    from mainstem.log_on_spark.read_since import deletions_at_risk
+    from mainstem.spark.checkpoint.checkpoint_offsets import last_batch, source_offsets
+    from mainstem.spark.checkpoint.checkpoint_place import is_elsewhere
+    from mainstem.spark.checkpoint.flow_store import FlowStore
+    from mainstem.spark.checkpoint.read_since import deletions_at_risk
 
     checkpoint = FlowStore(stem.home, flow.name).checkpoint(flow.flow.into.version)
     last = None if is_elsewhere(checkpoint) else last_batch(checkpoint, "offsets")
@@ -90,7 +88,7 @@ def _missed_deletions(stem: Mainstem, flow: PlannedFlow) -> list[str]:
 
 def _prospect(stem: Mainstem, flow: PlannedFlow, file: ProgramFile) -> FlowProspect:
     """Whether a run that began now would continue."""
-    from mainstem.flows.flow_prospect import FlowProspect
+    from mainstem.flows.checkpoint_fit import FlowProspect
 
     found = FlowProspect.of(flow, stem.home, stem.log)
     return replace(found, hint=file.named_in(found.hint))
@@ -134,7 +132,7 @@ def _sources(flow: PlannedFlow) -> list[dict[str, Any]]:
 
 
 def _to_json(flow: PlannedFlow, files: HistoryStanding | None, prospect: FlowProspect) -> dict[str, Any]:
-    from mainstem.log.schema_ddl import schema_to_ddl
+    from mainstem.log.rows.schema_ddl import schema_to_ddl
 
     sink = flow.flow.into
     return {

@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mainstem.workbench.cli.amounts import counted
-from mainstem.workbench.cli.home_option import open_home
-from mainstem.workbench.cli.json_output import JsonOption, print_json
-from mainstem.workbench.cli.progress import show_progress
-from mainstem.workbench.cli.terminal_table import Column, show_table
-from mainstem.workbench.cli.topic_argument import TopicArgument
+from mainstem.workbench.cli.command_arguments import TopicArgument, open_home
+from mainstem.workbench.cli.row_output import JsonOption, print_json
+from mainstem.workbench.cli.terminal_table import Column, counted, show_progress, show_table
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -2,19 +2,206 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
-from dataclasses import asdict
+import re
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Literal
 
 import typer
 
+from mainstem.clock import Clock, SystemClock
 from mainstem.errors import MainstemError
-from mainstem.workbench.cli.amounts import counted
-from mainstem.workbench.cli.home_option import HomeOption, find_home
-from mainstem.workbench.cli.json_output import JsonOption, print_json
-from mainstem.workbench.cli.terminal_table import show_facts, show_note
-from mainstem.workbench.examination import Examination
+from mainstem.workbench.cli.command_arguments import HomeOption, find_home
+from mainstem.workbench.cli.row_output import JsonOption, print_json
+from mainstem.workbench.cli.terminal_table import counted, show_facts, show_note
 
-__all__ = ["doctor"]
+__all__ = ["Examination", "Finding", "doctor"]
+
+
+# Examination: what a setup needs to run, looked at one thing after another: `mainstem doctor`.
+#
+# Each look is a function that gives a `Finding`; one that cannot say anything gives none. Nothing is changed but for a file
+# that is written into the home and removed.
+
+
+# What the tests run with; another one of the same line is likely to work.
+SPARK_LINE = "4.2"
+JAVA_LEAST = 17
+FREE_BYTES_LEAST = 1 << 30
+FREE_SHARE_LEAST = 0.05
+CLOCK_SECONDS_MAX = 2.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found of one thing, and what to do about it if it is not well."""
+
+    subject: str
+    state: Literal["well", "doubtful", "ill"]
+    detail: str
+    advice: str = ""
+
+
+class Examination:
+    """Looks at a setup. `home` may be missing: then only what does not need one is looked at."""
+
+    def __init__(self, home: str | None, environment: Mapping[str, str], clock: Clock | None = None) -> None:
+        self._home = home
+        self._environment = environment
+        self._clock = clock or SystemClock()
+
+    def findings(self) -> Iterator[Finding]:
+        """Everything, in the order in which it is best mended."""
+        looks: list[Callable[[], Finding | None]] = [self._python, self._java, self._spark]
+        if self._home is not None:
+            looks += [self._permissions, self._disk, self._time, self._log, self._connector, self._views]
+        for look in looks:
+            try:
+                found = look()
+            except MainstemError as error:
+                found = Finding(look.__name__.strip("_"), "ill", f"{error.summary}. {error.detail}".strip(), error.hint)
+            if found is not None:
+                yield found
+
+    # What runs
+
+    def _python(self) -> Finding:
+        versions = [f"Python {sys.version.split()[0]}", f"mainstem {_version('mainstem')}"]
+        return Finding("python", "well", ", ".join(versions))
+
+    def _java(self) -> Finding:
+        from mainstem.spark.java_patches import java_home
+
+        home = java_home(self._environment) or self._environment.get("JAVA_HOME")
+        java = f"{home}/bin/java" if home else "java"
+        try:
+            said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+        except (OSError, subprocess.SubprocessError) as error:
+            return Finding("java", "ill", f"{java} does not run: {error}.", "Point JAVA_HOME to a Java 17 or later.")
+        found = re.search(r'version "(\d+)[^"]*"', said)
+        if found is None or int(found[1]) < JAVA_LEAST:
+            return Finding(
+                "java", "ill", f"{said.splitlines()[0]}, {java}.", f"Spark needs Java {JAVA_LEAST} or later."
+            )
+        return Finding("java", "well", f"{said.splitlines()[0]}, {java}")
+
+    def _spark(self) -> Finding:
+        version = _version("pyspark")
+        if not version:
+            return Finding("spark", "ill", "PySpark is not installed.", 'pip install "mainstem[spark]"')
+        if not version.startswith(f"{SPARK_LINE}."):
+            advice = f"Mainstem is tested with {SPARK_LINE}; a cluster must have the same version as this package."
+            return Finding("spark", "doubtful", f"PySpark {version}", advice)
+        return Finding("spark", "well", f"PySpark {version}; a cluster must have the same")
+
+    # The home
+
+    def _permissions(self) -> Finding:
+        assert self._home is not None
+        name = f"{self._home}/.doctor-{uuid.uuid4().hex}"
+        try:
+            with open(name, "w", encoding="utf-8") as file:
+                file.write("written, and synced")
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(name, f"{name}.link")
+            os.unlink(f"{name}.link")
+        except OSError as error:
+            advice = "The home must be a directory of this user, on a file system with fsync and hard links."
+            return Finding("permissions", "ill", f'"{self._home}": {error.strerror}.', advice)
+        finally:
+            if os.path.exists(name):
+                os.unlink(name)
+        mode = os.stat(self._home).st_mode & 0o077
+        if mode & 0o022:
+            advice = f"Whoever may write there may change the log: chmod go-w {self._home}"
+            return Finding("permissions", "doubtful", f'others may write to "{self._home}"', advice)
+        return Finding("permissions", "well", f'"{self._home}" can be written, synced and linked in')
+
+    def _disk(self) -> Finding:
+        assert self._home is not None
+        total, _, free = shutil.disk_usage(self._home)
+        detail = f"{free / 2**30:.1f} GiB free of {total / 2**30:.1f} GiB"
+        if free < FREE_BYTES_LEAST or free < FREE_SHARE_LEAST * total:
+            advice = "An append that finds the disk full is refused. Make room, or let topics keep less: mainstem topic alter"
+            return Finding("disk", "doubtful", detail, advice)
+        return Finding("disk", "well", detail)
+
+    def _time(self) -> Finding:
+        """The home may lie on another machine, with another clock."""
+        assert self._home is not None
+        name = f"{self._home}/.doctor-{uuid.uuid4().hex}"
+        try:
+            with open(name, "w", encoding="utf-8"):
+                there = os.stat(name).st_mtime
+        except OSError:
+            return Finding("clock", "doubtful", "nothing could be written to the home, so its clock is not known")
+        finally:
+            if os.path.exists(name):
+                os.unlink(name)
+        apart = abs(self._clock.now() / 1e6 - there)
+        if apart > CLOCK_SECONDS_MAX:
+            advice = "Append times and timers go by the clock: let both machines follow one (NTP)."
+            return Finding("clock", "doubtful", f"this machine and the home's differ by {apart:.1f} seconds", advice)
+        return Finding("clock", "well", f"this machine and the home's differ by {apart * 1e3:.0f} ms")
+
+    # What the home is connected with
+
+    def _log(self) -> Finding:
+        from mainstem.stem import open_log
+
+        assert self._home is not None
+        log = open_log(self._home)
+        try:
+            topics = len(log.topic_names())
+            return Finding("log", "well", f"{log.title}, {topics} {'topic' if topics == 1 else 'topics'}")
+        finally:
+            log.close()
+
+    def _connector(self) -> Finding | None:
+        """Spark's own connector of Kafka, which flows in real time need: of a home whose log is there."""
+        from mainstem.log.kafka.kafka_settings import names_brokers
+        from mainstem.spark.real_time.kafka_connector import PACKAGE, connector_jars
+
+        assert self._home is not None
+        if not names_brokers(self._home):
+            return None
+        version = _version("pyspark")
+        name = PACKAGE.partition(":")[2]
+        found = [os.path.basename(jar) for jar in connector_jars() if name in jar]
+        advice = f"Only flows in real time need it: spark.jars.packages {PACKAGE}:{version} in spark-defaults.conf"
+        if not found:
+            return Finding("connector", "doubtful", "Spark's Kafka connector is not in this environment", advice)
+        if found != [f"{name}-{version}.jar"]:
+            return Finding("connector", "doubtful", f"{', '.join(found)}, for PySpark {version}", advice)
+        return Finding("connector", "well", f"{found[0]}, for flows in real time")
+
+    def _views(self) -> Finding:
+        from mainstem.views.home_views import place_of_home
+        from mainstem.views.postgres.postgres_address import PostgresAddress
+
+        assert self._home is not None
+        place = place_of_home(self._home)
+        try:
+            views = len(place.names())
+            where = "in the home" if place.address is None else PostgresAddress.parse(place.address).shown
+            return Finding("views", "well", f"{where}, {views} {'view' if views == 1 else 'views'}")
+        finally:
+            place.close()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
 
 MARKS = {"well": "ok", "doubtful": "look", "ill": "BAD"}
 

@@ -3,26 +3,56 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mainstem.durations import duration_us
 from mainstem.errors import Unavailable
-from mainstem.workbench.cli.amounts import about_size, counted, moment
-from mainstem.workbench.cli.flow_plot_command import plot
-from mainstem.workbench.cli.home_option import HomeOption, open_home
-from mainstem.workbench.cli.json_output import JsonOption, lag_json, print_json
-from mainstem.workbench.cli.lag_columns import LAG_COLUMNS, lag_cells
+from mainstem.workbench.cli.command_arguments import HomeOption, open_home
 from mainstem.workbench.cli.list_entry import Unreadable, json_entry, looked_at, table_row
-from mainstem.workbench.cli.terminal_table import Column, show_facts, show_note, show_table
+from mainstem.workbench.cli.row_output import JsonOption, lag_json, print_json
+from mainstem.workbench.cli.terminal_table import (
+    LAG_COLUMNS,
+    Column,
+    about_size,
+    counted,
+    lag_cells,
+    moment,
+    show_facts,
+    show_note,
+    show_table,
+)
 
 if TYPE_CHECKING:
-    from mainstem.log_on_spark.history_standing import HistoryStanding
+    from mainstem.spark.checkpoint.checkpoint_offsets import HistoryStanding
     from mainstem.stem import Mainstem
     from mainstem.workbench.cli.flow_facts import FlowFacts
 
-__all__ = ["app"]
+__all__ = ["app", "plot"]
+
+
+# `mainstem flow plot`: event time against processing time, as a picture.
+
+
+def plot(
+    flow: Annotated[str, typer.Argument(metavar="FLOW", help="The flow's name.", show_default=False)],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The SVG file to write.", dir_okay=False)],
+    home: HomeOption = None,
+) -> None:
+    """Plot a flow: when its records happened and when they came, the watermark, the ideal line, and each pane it put out.
+
+    Example: mainstem flow plot totals -o totals.svg
+    """
+    from mainstem.workbench.cli.flow_plot import plot_of, svg_of
+
+    with open_home(home) as stem:
+        found = plot_of(stem, flow)
+        output.write_text(svg_of(found), encoding="utf-8")
+    typer.echo(f"{output}: {counted(len(found.points), 'record')}, {counted(len(found.panes), 'pane')}")
+
 
 app = typer.Typer(no_args_is_help=True)
 app.command()(plot)
@@ -240,8 +270,8 @@ def stop(
 
 
 def _stop(stem: Mainstem, facts: FlowFacts, limit: int, wait: str) -> None:
-    from mainstem.log_on_spark.checkpoint_offsets import last_batch
-    from mainstem.log_on_spark.flow_store import FlowStore, running_in
+    from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
+    from mainstem.spark.checkpoint.flow_store import FlowStore, running_in
 
     store = FlowStore(stem.home, facts.flow)
     clock, pause = stem.log.clock, threading.Event()
@@ -259,7 +289,7 @@ def _stop(stem: Mainstem, facts: FlowFacts, limit: int, wait: str) -> None:
 
 
 def _still_running(facts: FlowFacts, wait: str) -> Unavailable:
-    from mainstem.log.processes import stopped
+    from mainstem.processes import stopped
 
     stands = " That process is stopped (SIGSTOP) and cannot heed it." if stopped(facts.pid or 0) else ""
     return Unavailable(

@@ -6,17 +6,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainstem.workbench.cli.amounts import about_duration, counted
-from mainstem.workbench.cli.home_option import HomeOption, open_home
-from mainstem.workbench.cli.json_output import JsonOption, lag_json, print_json
-from mainstem.workbench.cli.lag_columns import LAG_COLUMNS, lag_cells
+from mainstem.workbench.cli.command_arguments import (
+    POSITION_HELP,
+    HomeOption,
+    OnlyTopicArgument,
+    TopicArgument,
+    open_home,
+    parse_position,
+)
 from mainstem.workbench.cli.list_entry import entries_by_topic, json_entry, table_row
-from mainstem.workbench.cli.position_text import POSITION_HELP, parse_position
-from mainstem.workbench.cli.terminal_table import Column, show_facts, show_table
-from mainstem.workbench.cli.topic_argument import OnlyTopicArgument, TopicArgument
+from mainstem.workbench.cli.row_output import JsonOption, lag_json, print_json
+from mainstem.workbench.cli.terminal_table import (
+    LAG_COLUMNS,
+    Column,
+    about_duration,
+    counted,
+    lag_cells,
+    show_facts,
+    show_table,
+)
 
 if TYPE_CHECKING:
-    from mainstem.log.reader_group import GroupDescription
+    from mainstem.log.groups.reader_group import GroupDescription
 
 __all__ = ["app"]
 

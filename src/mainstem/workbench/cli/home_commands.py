@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainstem.workbench.cli.amounts import about_size, counted
+from mainstem.workbench.cli.command_arguments import HomeOption, open_home
 from mainstem.workbench.cli.error_text import FAILED, visible
-from mainstem.workbench.cli.home_option import HomeOption, open_home
-from mainstem.workbench.cli.json_output import JsonOption, print_json
-from mainstem.workbench.cli.progress import show_progress
+from mainstem.workbench.cli.row_output import JsonOption, print_json
+from mainstem.workbench.cli.terminal_table import about_size, counted, show_progress
 
 if TYPE_CHECKING:
     from mainstem.flows.home_verification import HomeProblem

@@ -26,9 +26,9 @@ from mainstem.workbench.cli import (
     view_commands,
 )
 from mainstem.workbench.cli.check_command import check
+from mainstem.workbench.cli.command_arguments import HomeOption, named_home
 from mainstem.workbench.cli.doctor_command import doctor
 from mainstem.workbench.cli.error_text import BROKEN_PIPE, FAILED, INTERRUPTED, leave_output, of_system, show_error
-from mainstem.workbench.cli.home_option import HomeOption, named_home
 from mainstem.workbench.cli.query_command import query
 from mainstem.workbench.cli.run_command import run_program
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from mainstem.log.query_limits import ROWS_MAX
-from mainstem.workbench.cli.home_option import HomeOption, open_home
-from mainstem.workbench.cli.row_format import RowFormat
+from mainstem.workbench.cli.command_arguments import HomeOption, open_home
+from mainstem.workbench.cli.row_output import RowFormat
 
 __all__ = ["query"]
 

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mainstem.errors import FellOff
+from mainstem.workbench.cli.command_arguments import (
+    POSITION_HELP,
+    HomeOption,
+    TopicArgument,
+    open_home,
+    parse_position,
+    split_words,
+)
 from mainstem.workbench.cli.error_text import with_facts
-from mainstem.workbench.cli.home_option import HomeOption, open_home
-from mainstem.workbench.cli.position_text import POSITION_HELP, parse_position
-from mainstem.workbench.cli.row_format import RowFormat
-from mainstem.workbench.cli.topic_argument import TopicArgument, split_words
+from mainstem.workbench.cli.row_output import RowFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa

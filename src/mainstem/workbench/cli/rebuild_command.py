@@ -6,20 +6,78 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainstem.workbench.cli.amounts import about_duration, counted
-from mainstem.workbench.cli.home_option import HomeOption, SparkOption, open_home
-from mainstem.workbench.cli.json_output import JsonOption, print_json
+from mainstem.log.rows.plain_values import cell_text, python_value
+from mainstem.workbench.cli.command_arguments import HomeOption, SparkOption, asked, open_home, somebody_is_there
 from mainstem.workbench.cli.program_file import load_program
-from mainstem.workbench.cli.progress import show_progress
-from mainstem.workbench.cli.terminal_table import show_note
-from mainstem.workbench.cli.topic_argument import asked, somebody_is_there
+from mainstem.workbench.cli.row_output import JsonOption, print_json
+from mainstem.workbench.cli.terminal_table import Column, about_duration, counted, show_note, show_progress, show_table
 
 if TYPE_CHECKING:
     from mainstem.flows.rebuild import Rebuild
     from mainstem.stem import Mainstem
     from mainstem.views.version_pair import Difference
 
-__all__ = ["rebuild"]
+__all__ = ["difference_json", "rebuild", "show_difference"]
+
+
+# How two versions of a view differ, as a person and as a program read it.
+
+
+def show_difference(found: Difference, key: tuple[str, ...]) -> None:
+    """Counts first, then the first rows of each kind; of a changed row the columns that changed, old and new."""
+    counts = ", ".join(f"{counted(count)} {kind}" for kind, count in _counts(found).items())
+    typer.echo(f"version {found.after} against version {found.before}: {counts}")
+    if found.changed_rows:
+        typer.echo()
+        _show_changed(found, key)
+    for kind, rows, count in (
+        ("added", found.added_rows, found.added),
+        ("removed", found.removed_rows, found.removed),
+    ):
+        if rows:
+            typer.echo()
+            columns = [Column(name, style="bold" if name in key else "") for name in rows[0]]
+            show_table(columns, [[_cell(value) for value in row.values()] for row in rows], title=kind)
+            _show_rest(len(rows), count)
+
+
+def _show_changed(found: Difference, key: tuple[str, ...]) -> None:
+    rows = []
+    for before, after in found.changed_rows:
+        for name in dict.fromkeys([*before, *after]):
+            old, new = before.get(name), after.get(name)
+            if name not in key and old != new:
+                rows.append([*(_cell(after[column]) for column in key), name, _cell(old), _cell(new)])
+    columns = [Column(name, style="bold") for name in key]
+    show_table([*columns, Column("column"), Column("was"), Column("is")], rows, title="changed")
+    _show_rest(len(found.changed_rows), found.changed)
+
+
+def _show_rest(shown: int, count: int) -> None:
+    if shown < count:
+        typer.echo(f"... and {counted(count - shown)} more")
+
+
+def _cell(value: Any) -> str:
+    return "null" if value is None else cell_text(python_value(value))
+
+
+def _counts(found: Difference) -> dict[str, int]:
+    return {"same": found.same, "changed": found.changed, "added": found.added, "removed": found.removed}
+
+
+def difference_json(found: Difference) -> dict[str, Any]:
+    """The same for a program."""
+    return {
+        "before": found.before,
+        "after": found.after,
+        **_counts(found),
+        "changed_rows": [
+            {"was": python_value(before), "is": python_value(after)} for before, after in found.changed_rows
+        ],
+        "added_rows": [python_value(row) for row in found.added_rows],
+        "removed_rows": [python_value(row) for row in found.removed_rows],
+    }
 
 
 def rebuild(
@@ -84,8 +142,7 @@ def _replay(view: str, made: Rebuild, stem: Mainstem) -> None:
 
 
 def _show(stem: Mainstem, view: str, found: Difference) -> None:
-    from mainstem.workbench.cli.version_difference import show_difference
-    from mainstem.workbench.cli.view_argument import opened_view
+    from mainstem.workbench.cli.command_arguments import opened_view
 
     with opened_view(stem, view) as opened:
         show_difference(found, opened.key)
@@ -102,8 +159,6 @@ def _decided(view: str, version: int, found: Difference) -> str:
 
 def _tell(view: str, version: int, found: Difference, outcome: str, *, as_json: bool) -> None:
     if as_json:
-        from mainstem.workbench.cli.version_difference import difference_json
-
         answer: dict[str, Any] = {"view": view, "version": version, "live": found.before, "outcome": outcome}
         if outcome == "apply":
             answer["live"] = version

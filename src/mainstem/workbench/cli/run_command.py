@@ -2,27 +2,72 @@
 
 from __future__ import annotations
 
+import signal
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mainstem.errors import FlowFailed, MainstemError
+from mainstem.workbench.cli.command_arguments import HomeOption, SparkOption, open_home
 from mainstem.workbench.cli.error_text import FAILED, show_error, with_facts
-from mainstem.workbench.cli.home_option import HomeOption, SparkOption, open_home
 from mainstem.workbench.cli.program_file import ProgramArgument, ProgramFile, load_program
-from mainstem.workbench.cli.progress import show_progress
-from mainstem.workbench.cli.run_signals import RunSignals, heeded_signals
-from mainstem.workbench.cli.terminal_table import show_note
+from mainstem.workbench.cli.terminal_table import show_note, show_progress
 
 if TYPE_CHECKING:
     from mainstem.flows.runner import RunningFlows
     from mainstem.stem import Mainstem
-    from mainstem.workbench.cli.run_display import RunDisplay
-    from mainstem.workbench.cli.run_standing import RunStandings, Standing
+    from mainstem.workbench.cli.run_display import RunDisplay, RunStandings, Standing
 
-__all__ = ["run_program"]
+__all__ = ["RunSignals", "heeded_signals", "run_program"]
+
+
+# Ctrl-C and the wish of the operating system that a run end, turned into a word the run heeds when it is ready.
+
+
+class RunSignals:
+    """What has come so far."""
+
+    def __init__(self) -> None:
+        self.wanted: int | None = None
+        self._came = threading.Event()
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """The first one asks; a second one does not wait."""
+        if self.wanted is not None:
+            raise KeyboardInterrupt
+        self.wanted = number
+        self._came.set()
+
+    def wait(self, seconds: float) -> bool:
+        """True as soon as the run is to end."""
+        return self._came.wait(seconds)
+
+    @property
+    def status(self) -> int:
+        """The exit status of a process that ended because of it: 130 after Ctrl-C, 143 after SIGTERM."""
+        return 0 if self.wanted is None else 128 + self.wanted
+
+
+@contextmanager
+def heeded_signals() -> Iterator[RunSignals]:
+    """Inside, Ctrl-C and SIGTERM ask for an orderly end. To be entered after Spark is started: its own handler would
+    cancel the batches under way, so that every flow would seem to have failed."""
+    signals = RunSignals()
+    if threading.current_thread() is not threading.main_thread():
+        # Signals reach the main thread alone.
+        yield signals
+        return
+    before = {number: signal.signal(number, signals.note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 # Often enough for a person to see it move.
 LOOK_SECONDS = 0.25
@@ -101,9 +146,7 @@ class _Run:
 
     def start(self, file: ProgramFile, only: list[str] | None) -> None:
         """Build the program and start its flows."""
-        from mainstem.workbench.cli.run_counts import RunCounts
-        from mainstem.workbench.cli.run_display import run_display
-        from mainstem.workbench.cli.run_standing import RunStandings
+        from mainstem.workbench.cli.run_display import RunCounts, RunStandings, run_display
 
         counts = RunCounts(self._stem)
         self._file = file

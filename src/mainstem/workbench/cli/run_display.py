@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 from rich.console import Console
@@ -18,11 +21,251 @@ from rich.table import Table
 from rich.text import Text
 
 from mainstem.clock import Clock, as_datetime
-from mainstem.workbench.cli.amounts import about_duration, about_size, counted, moment
-from mainstem.workbench.cli.run_standing import Standing
-from mainstem.workbench.cli.terminal_table import PIPE_WIDTH, Column, show_table
+from mainstem.errors import MainstemError
+from mainstem.log.lag import Lag
+from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
+from mainstem.spark.checkpoint.flow_store import FlowStore
+from mainstem.spark.sources.agreed_cut import cut_note
+from mainstem.spark.sources.flow_cut import Holder
+from mainstem.workbench.cli.flow_facts import PROGRESS_TOPIC, HolderFacts, flow_lag, waits_for
+from mainstem.workbench.cli.metrics_server import FlowFigures, metrics_text, seconds_of
+from mainstem.workbench.cli.terminal_table import (
+    PIPE_WIDTH,
+    Column,
+    about_duration,
+    about_size,
+    counted,
+    moment,
+    show_table,
+)
 
-__all__ = ["RunDisplay", "run_display", "show_standings"]
+if TYPE_CHECKING:
+    from mainstem.flows.flow_handle import FlowHandle, FlowProgress
+    from mainstem.flows.runner import RunningFlows
+    from mainstem.log.topic import Topic
+    from mainstem.stem import Mainstem
+
+__all__ = ["FlowCounts", "RunCounts", "RunDisplay", "RunStandings", "Standing", "run_display", "show_standings"]
+
+
+# What the flows of a run did so far, batch by batch: totals for the metrics, and rates for the display.
+#
+# Every batch is a row in the topic `mainstem.progress`. Reading on there, instead of looking at the flows now and then,
+# misses none of them.
+
+
+# Long enough that a slow batch does not make the rate jump, short enough to see it fall.
+RATE_US = 10_000_000
+
+COLUMNS = ("flow", "epoch", "rows_in", "rows_out", "rejected", "late", "too_late", "batch_ms")
+
+
+@dataclass
+class FlowCounts:
+    """One flow's totals since the run began."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    rejected: int = 0
+    late: int = 0
+    too_late: int = 0
+    batches: int = 0
+    batch_ms: int = 0
+    # (when it was counted, rows in), of the last seconds.
+    recent: deque[tuple[int, int]] = field(default_factory=deque)
+
+
+class RunCounts:
+    """Totals of the flows that run here. Made before they are started; thread-safe."""
+
+    def __init__(self, stem: Mainstem) -> None:
+        self._stem = stem
+        self._clock = stem.log.clock
+        self._guard = threading.Lock()
+        self._flows: dict[str, FlowCounts] = {}
+        self._first_epochs: dict[str, int] = {}
+        self._began_at = self._clock.monotonic()
+        self._positions: dict[int, int] = {}
+        if PROGRESS_TOPIC in stem.topics():
+            backend = stem.topic(PROGRESS_TOPIC).backend
+            self._positions = {number: backend.latest(number) for number in range(backend.settings.partitions)}
+
+    def look(self, running: RunningFlows) -> None:
+        """Count what was reported since the last look."""
+        with self._guard:
+            epochs = {handle.name: handle.run.epoch for handle in running if handle.run is not None}
+            for name, epoch in epochs.items():
+                self._first_epochs.setdefault(name, epoch)
+            now = self._clock.monotonic()
+            topic: Topic = self._stem.topic(PROGRESS_TOPIC)
+            for batch in topic.batches(start=self._positions, columns=COLUMNS):
+                for row in batch.to_pylist():
+                    place = row["record"]
+                    self._positions[place["partition"]] = place["offset"] + 1
+                    # Rows of the same flow that another process began later are not ours.
+                    if row["flow"] in epochs and self._first_epochs[row["flow"]] <= row["epoch"] <= epochs[row["flow"]]:
+                        self._count(row["flow"], row, now)
+
+    def _count(self, flow: str, row: dict[str, int], now: int) -> None:
+        counts = self._flows.setdefault(flow, FlowCounts())
+        for name in ("rows_in", "rows_out", "rejected", "late", "too_late", "batch_ms"):
+            setattr(counts, name, getattr(counts, name) + (row[name] or 0))
+        counts.batches += 1
+        counts.recent.append((now, row["rows_in"] or 0))
+
+    def of(self, flow: str) -> FlowCounts:
+        """A flow's totals."""
+        with self._guard:
+            return self._flows.get(flow) or FlowCounts()
+
+    def restarts(self, flow: str, epoch: int) -> int:
+        """How often a flow that is at this epoch was started again: each start raises it by one."""
+        with self._guard:
+            return max(0, epoch - self._first_epochs.get(flow, epoch))
+
+    def rows_per_second(self, flow: str) -> float:
+        """Rows in over the last seconds; 0 when none came."""
+        with self._guard:
+            recent = self._flows[flow].recent if flow in self._flows else deque[tuple[int, int]]()
+            now = self._clock.monotonic()
+            while recent and recent[0][0] < now - RATE_US:
+                recent.popleft()
+            span = min(RATE_US, max(1_000_000, now - self._began_at))
+            return sum(rows for _, rows in recent) * 1_000_000 / span
+
+
+# How each flow of a run stands at one moment: what the display shows and the metrics tell.
+
+
+LAG_US = 1_000_000
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One flow now. `progress` is the last batch of this run, `counts` what all of them came to; `batch` is the last one
+    that is complete, of this run or of one before."""
+
+    flow: str
+    state: str
+    progress: FlowProgress
+    counts: FlowCounts
+    rows_per_second: float
+    lag: Lag
+    restarts: int
+    batch: int | None = None
+    # What it waits for: a transaction that is open, or, where it keeps rows that wait for time, a partition.
+    waits_for: HolderFacts | Holder | None = None
+
+    def figures(self) -> FlowFigures:
+        """As Prometheus gets them."""
+        last, counts = self.progress, self.counts
+        known = last.batch is not None
+        return FlowFigures(
+            self.flow,
+            {
+                "running": int(self.state in ("running", "catching up")),
+                "rows_in_total": counts.rows_in,
+                "rows_out_total": counts.rows_out,
+                "rejected_total": counts.rejected,
+                "late_total": counts.late,
+                "too_late_total": counts.too_late,
+                "batches_total": counts.batches,
+                "batch_seconds_total": counts.batch_ms / 1000,
+                "restarts_total": self.restarts,
+                "lag_records": self.lag.records,
+                "lag_seconds": self.lag.seconds,
+                "watermark_seconds": seconds_of(last.watermark),
+                "state_rows": last.state_rows if known else None,
+                "state_bytes": last.state_bytes if known else None,
+                "last_batch": last.batch,
+                "last_batch_seconds": last.batch_ms / 1000 if known else None,
+            },
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """For a program that watches the run."""
+        last = self.progress
+        return {
+            "flow": self.flow, "state": self.state, "batch": last.batch, "rows_in": last.rows_in,
+            "rows_out": last.rows_out, "rejected": last.rejected, "late": last.late, "too_late": last.too_late,
+            "lag_records": self.lag.records,
+            "lag_seconds": self.lag.seconds, "watermark": last.watermark, "state_rows": last.state_rows,
+            "state_bytes": last.state_bytes, "batch_ms": last.batch_ms, "restarts": self.restarts,
+            "waits_for": None if self.waits_for is None else str(self.waits_for),
+        }  # fmt: skip
+
+
+class RunStandings:
+    """Looks at the flows that run here. Thread-safe: the display and the metrics ask for themselves."""
+
+    def __init__(self, stem: Mainstem, running: RunningFlows, counts: RunCounts) -> None:
+        self._stem = stem
+        self._running = running
+        self._counts = counts
+        self._guard = threading.Lock()
+        self._lags: dict[str, tuple[int, tuple[str, int | None], Lag]] = {}
+
+    def now(self) -> list[Standing]:
+        """Each flow, in the order of the program."""
+        # Not at once from two threads: each would count the same batches.
+        with self._guard:
+            self._counts.look(self._running)
+            return [self._of(handle) for handle in self._running]
+
+    def page(self) -> str:
+        """The page of metrics."""
+        return metrics_text([standing.figures() for standing in self.now()])
+
+    def _of(self, handle: FlowHandle) -> Standing:
+        run = handle.run
+        batch = None if run is None else last_batch(FlowStore(self._stem.home, run.flow).checkpoint(run.version))
+        return Standing(
+            handle.name,
+            handle.state,
+            handle.progress,
+            self._counts.of(handle.name),
+            self._counts.rows_per_second(handle.name),
+            self._recent_lag(handle, batch),
+            0 if run is None else self._counts.restarts(handle.name, run.epoch),
+            batch,
+            self._waits_for(handle),
+        )
+
+    def _waits_for(self, handle: FlowHandle) -> HolderFacts | Holder | None:
+        """Time is looked up for flows whose last batch gave nothing, and for all of them when they have ended."""
+        if handle.run is None:
+            return None
+        checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version)
+        if open_ones := cut_note(checkpoint).waits:
+            return open_ones[0]
+        quiet = handle.progress.state_rows and not handle.progress.rows_out
+        if not handle.planned.stages or not (quiet or handle.state == "stopped"):
+            return None
+        try:
+            return waits_for(self._stem, checkpoint)
+        except (MainstemError, OSError):
+            return None
+
+    def _recent_lag(self, handle: FlowHandle, batch: int | None) -> Lag:
+        """Looked up at most once a second, and after each batch that is committed: it reads a record of every partition
+        that is behind."""
+        now = self._stem.log.clock.monotonic()
+        looked_at, seen, lag = self._lags.get(handle.name, (0, ("", None), Lag()))
+        if seen != (handle.state, batch) or now - looked_at > LAG_US:
+            lag = self._lag(handle)
+            self._lags[handle.name] = (now, (handle.state, batch), lag)
+        return lag
+
+    def _lag(self, handle: FlowHandle) -> Lag:
+        """As of now; what cannot be looked up at this moment is as of the last batch."""
+        if handle.run is not None:
+            checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version)
+            try:
+                return flow_lag(self._stem, checkpoint, handle.planned.sources)
+            except (MainstemError, OSError):
+                pass
+        return Lag(records=handle.progress.lag_records, seconds=handle.progress.lag_seconds)
+
 
 STATE_STYLES = {"running": "green", "catching up": "cyan", "failed": "bold red", "waiting to restart": "yellow"}
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from rich import box
 from rich.cells import cell_len, set_cell_size
@@ -15,7 +17,134 @@ from rich.text import Text
 
 from mainstem.workbench.cli.error_text import visible
 
-__all__ = ["Column", "GrowingTable", "show_facts", "show_note", "show_table"]
+if TYPE_CHECKING:
+    from mainstem.log.lag import Lag
+
+__all__ = [
+    "Column",
+    "GrowingTable",
+    "LAG_COLUMNS",
+    "Progress",
+    "about_duration",
+    "about_size",
+    "counted",
+    "lag_cells",
+    "moment",
+    "show_facts",
+    "show_note",
+    "show_progress",
+    "show_table",
+]
+
+
+# How far long work has come: a line on standard error that moves, if that is a terminal; else nothing.
+
+
+class Progress(Protocol):
+    """Work under way."""
+
+    def reached(self, position: int, note: str = "") -> None:
+        """So much of the total is done; `note` is shown beside it."""
+
+
+class _Silent:
+    def reached(self, position: int, note: str = "") -> None:
+        """Nobody watches."""
+
+
+@contextmanager
+def show_progress(title: str, *, total: int | None = None) -> Iterator[Progress]:
+    """Show a bar while the block runs; without a total something that moves."""
+    if not sys.stderr.isatty():
+        yield _Silent()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = [
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+    ]
+    # Gone when the work is done: what came of it is said on standard output.
+    with Bars(*columns, console=Console(stderr=True, markup=False), transient=True) as bars:
+        task = bars.add_task(title, total=total, note="")
+
+        class _Shown:
+            def reached(self, position: int, note: str = "") -> None:
+                bars.update(task, completed=position, note=note)
+
+        yield _Shown()
+
+
+# Counts, sizes and times as a person reads them at a glance: rounded, unlike those of `mainstem.durations`.
+
+
+_PREFIXES = "KMGTP"
+_UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+
+
+def counted(count: int, noun: str = "", *, plural: str = "") -> str:
+    """A count with its noun.
+
+    >>> counted(1234, "record"), counted(1, "record"), counted(2, "entry", plural="entries"), counted(70000)
+    ('1,234 records', '1 record', '2 entries', '70,000')
+    """
+    if not noun:
+        return f"{count:,}"
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def about_size(size: int) -> str:
+    """A size in bytes, to three digits.
+
+    >>> about_size(999), about_size(1536), about_size(64 << 20)
+    ('999 B', '1.5 KiB', '64 MiB')
+    """
+    if size < 1024:
+        return f"{size} B"
+    value, power = size / 1024, 0
+    while value >= 1000 and power < len(_PREFIXES) - 1:
+        value, power = value / 1024, power + 1
+    return f"{value:.3g} {_PREFIXES[power]}iB"
+
+
+def about_duration(length: timedelta | float | None, *, none: str = "never") -> str:
+    """A duration, or seconds: days with hours, hours with minutes, else minutes or seconds alone.
+
+    >>> about_duration(90061.0), about_duration(timedelta(seconds=119.9)), about_duration(0.25), about_duration(None)
+    ('1 day 1 hour', '1 minute', 'under a second', 'never')
+    """
+    if length is None:
+        return none
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    if seconds <= 0:
+        return "0 seconds"
+    if seconds < 1:
+        return "under a second"
+    whole = int(seconds)
+    index = next(index for index, (_, size) in enumerate(_UNITS) if whole >= size)
+    unit, size = _UNITS[index]
+    count, rest = divmod(whole, size)
+    text = counted(count, unit)
+    if unit in ("day", "hour"):
+        smaller, size = _UNITS[index + 1]
+        text += f" {counted(rest // size, smaller)}" if rest >= size else ""
+    return text
+
+
+def moment(at: datetime | None, *, none: str = "never") -> str:
+    """A time to the second, in UTC.
+
+    >>> from datetime import UTC
+    >>> moment(datetime(2026, 1, 1, 9, 30, 5, 250_000, tzinfo=UTC))
+    '2026-01-01 09:30:05Z'
+    """
+    return none if at is None else at.strftime("%Y-%m-%d %H:%M:%SZ")
+
 
 # In a pipe a line is as long as it needs to be.
 PIPE_WIDTH = 100_000
@@ -158,3 +287,19 @@ class GrowingTable:
         self._whole = [
             column.firm and width == want for column, width, want in zip(self._columns, widths, wanted, strict=True)
         ]
+
+
+# How far somebody is behind, as columns of a table.
+
+
+LAG_COLUMNS = (Column("behind", "right"), Column("size", "right"), Column("oldest"), Column("drops in"))
+
+
+def lag_cells(lag: Lag) -> list[str]:
+    """A lag in these columns: records, bytes, the age of the next record, and the time until it is dropped."""
+    return [
+        counted(lag.records),
+        about_size(lag.bytes),
+        about_duration(lag.seconds) if lag.records else "",
+        about_duration(lag.until_dropped) if lag.records else "",
+    ]

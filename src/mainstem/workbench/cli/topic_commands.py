@@ -9,13 +9,27 @@ import typer
 
 from mainstem.errors import Corrupt, Invalid
 from mainstem.workbench.cli import adopt_command, append_command, copy_command, read_command, upkeep_commands
-from mainstem.workbench.cli.amounts import about_size, counted, moment
-from mainstem.workbench.cli.home_option import HomeOption, open_home
-from mainstem.workbench.cli.json_output import JsonOption, print_json
-from mainstem.workbench.cli.lag_columns import LAG_COLUMNS, lag_cells
+from mainstem.workbench.cli.command_arguments import (
+    HomeOption,
+    TopicArgument,
+    YesOption,
+    confirm,
+    open_home,
+    split_words,
+)
 from mainstem.workbench.cli.list_entry import Unreadable, json_entry, looked_at, table_row
-from mainstem.workbench.cli.terminal_table import Column, show_facts, show_note, show_table
-from mainstem.workbench.cli.topic_argument import TopicArgument, YesOption, confirm, split_words
+from mainstem.workbench.cli.row_output import JsonOption, print_json
+from mainstem.workbench.cli.terminal_table import (
+    LAG_COLUMNS,
+    Column,
+    about_size,
+    counted,
+    lag_cells,
+    moment,
+    show_facts,
+    show_note,
+    show_table,
+)
 
 if TYPE_CHECKING:
     from mainstem.log.keep_rule import Keep

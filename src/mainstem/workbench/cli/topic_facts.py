@@ -10,13 +10,13 @@ from typing import Any
 from mainstem.clock import as_datetime
 from mainstem.durations import show_duration
 from mainstem.errors import Corrupt
-from mainstem.log.embedded.active_segment import segments_in
-from mainstem.log.embedded.block import DATA
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
+from mainstem.log.embedded.write.active_segment import segments_in
+from mainstem.log.embedded.write.block import DATA
 from mainstem.log.lag import Lag
 from mainstem.log.topic import Topic
-from mainstem.workbench.cli.json_output import lag_json
 from mainstem.workbench.cli.list_entry import Unreadable, json_entry, looked_at
+from mainstem.workbench.cli.row_output import lag_json
 
 __all__ = ["PartitionFacts", "TopicFacts", "topic_facts"]
 

@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mainstem.errors import Invalid
-from mainstem.workbench.cli.amounts import about_size, counted
+from mainstem.workbench.cli.command_arguments import HomeOption, TakeOverOption, TopicArgument, open_home, take_over_if
 from mainstem.workbench.cli.error_text import FAILED, visible
-from mainstem.workbench.cli.home_option import HomeOption, open_home
-from mainstem.workbench.cli.json_output import JsonOption, print_json
-from mainstem.workbench.cli.progress import show_progress
-from mainstem.workbench.cli.terminal_table import Column, show_note, show_table
-from mainstem.workbench.cli.topic_argument import TakeOverOption, TopicArgument, take_over_if
+from mainstem.workbench.cli.row_output import JsonOption, print_json
+from mainstem.workbench.cli.terminal_table import Column, about_size, counted, show_note, show_progress, show_table
 
 if TYPE_CHECKING:
-    from mainstem.log.upkeep_report import CompactionReport, RetentionReport
-    from mainstem.log.verification import Problem, Verification
+    from mainstem.log.upkeep_report import CompactionReport, Problem, RetentionReport, Verification
 
 __all__ = ["compact", "seal", "verify"]
 

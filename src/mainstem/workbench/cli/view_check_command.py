@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainstem.workbench.cli.amounts import counted
-from mainstem.workbench.cli.home_option import HomeOption, SparkOption, open_home
-from mainstem.workbench.cli.json_output import JsonOption, print_json
+from mainstem.workbench.cli.command_arguments import HomeOption, SparkOption, open_home
 from mainstem.workbench.cli.program_file import load_program
-from mainstem.workbench.cli.progress import show_progress
-from mainstem.workbench.cli.terminal_table import Column, show_note, show_table
+from mainstem.workbench.cli.row_output import JsonOption, print_json
+from mainstem.workbench.cli.terminal_table import Column, counted, show_note, show_progress, show_table
 
 if TYPE_CHECKING:
-    from mainstem.flows.checked_view import CheckedView, FirstWrong, WrongRow
-    from mainstem.log_on_spark.flow_run import Offsets
+    from mainstem.batch import Offsets
+    from mainstem.flows.view_check import CheckedView, FirstWrong, WrongRow
 
 __all__ = ["check"]
 
@@ -103,7 +101,7 @@ def _cell(row: dict[str, Any] | None, name: str) -> str:
 
 
 def _text(value: Any) -> str:
-    from mainstem.log.plain_values import cell_text, python_value
+    from mainstem.log.rows.plain_values import cell_text, python_value
 
     return "null" if value is None else cell_text(python_value(value))
 
@@ -165,7 +163,7 @@ def _ends(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def _row_json(row: WrongRow) -> dict[str, Any]:
-    from mainstem.log.plain_values import python_value
+    from mainstem.log.rows.plain_values import python_value
 
     def plain(side: dict[str, Any] | None) -> dict[str, Any] | None:
         return None if side is None else {name: python_value(value) for name, value in side.items()}

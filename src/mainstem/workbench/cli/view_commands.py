@@ -7,24 +7,37 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mainstem.errors import Invalid, NotFound
-from mainstem.workbench.cli.amounts import about_duration, about_size, counted, moment
-from mainstem.workbench.cli.home_option import HomeOption, open_home
-from mainstem.workbench.cli.json_output import JsonOption, lag_json, print_json
-from mainstem.workbench.cli.lag_columns import LAG_COLUMNS, lag_cells
+from mainstem.workbench.cli.command_arguments import (
+    AsOfOption,
+    HomeOption,
+    ViewArgument,
+    YesOption,
+    confirm,
+    open_home,
+    opened_view,
+    parse_as_of,
+)
 from mainstem.workbench.cli.list_entry import json_entry, looked_at, table_row
-from mainstem.workbench.cli.position_text import parse_as_of
 from mainstem.workbench.cli.rebuild_command import rebuild
-from mainstem.workbench.cli.terminal_table import Column, show_facts, show_table
-from mainstem.workbench.cli.topic_argument import YesOption, confirm
-from mainstem.workbench.cli.view_argument import AsOfOption, ViewArgument, opened_view
+from mainstem.workbench.cli.row_output import JsonOption, lag_json, print_json
+from mainstem.workbench.cli.terminal_table import (
+    LAG_COLUMNS,
+    Column,
+    about_duration,
+    about_size,
+    counted,
+    lag_cells,
+    moment,
+    show_facts,
+    show_table,
+)
 from mainstem.workbench.cli.view_check_command import check
 from mainstem.workbench.cli.view_read_command import read
 
 if TYPE_CHECKING:
     from mainstem.log.lag import Lag
     from mainstem.stem import Mainstem
-    from mainstem.views.view import View
-    from mainstem.views.view_description import ViewDescription, ViewVersion
+    from mainstem.views.view import View, ViewDescription, ViewVersion
 
 __all__ = ["app"]
 
@@ -190,7 +203,7 @@ def get(
 
     Example: mainstem view get revenue Berlin
     """
-    from mainstem.log.plain_values import cell_text, plain_writer
+    from mainstem.log.rows.plain_values import cell_text, plain_writer
 
     with open_home(home) as stem, opened_view(stem, view) as opened:
         schema = opened.schema
@@ -209,7 +222,7 @@ def get(
 
 
 def _key_values(view: View, given: list[str]) -> tuple[Any, ...]:
-    from mainstem.log.typed_values import NotAValue, text_reader
+    from mainstem.log.rows.typed_values import NotAValue, text_reader
 
     if len(given) != len(view.key):
         raise Invalid(
@@ -278,7 +291,7 @@ def drop(view: ViewArgument, *, yes: YesOption = False, home: HomeOption = None)
 
     Example: mainstem view drop revenue --yes
     """
-    from mainstem.log_on_spark.flow_store import FlowStore
+    from mainstem.spark.checkpoint.flow_store import FlowStore
 
     with open_home(home) as stem, opened_view(stem, view) as opened:
         facts = opened.describe()
@@ -297,7 +310,7 @@ def drop(view: ViewArgument, *, yes: YesOption = False, home: HomeOption = None)
 
 
 def _refuse_if_running(stem: Mainstem, view: str, flow: str | None) -> None:
-    from mainstem.log_on_spark.flow_store import FlowStore, running_in
+    from mainstem.spark.checkpoint.flow_store import FlowStore, running_in
 
     if flow is None:
         return

@@ -10,17 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mainstem.errors import Invalid, did_you_mean
-from mainstem.workbench.cli.home_option import HomeOption, open_home
-from mainstem.workbench.cli.position_text import parse_as_of
-from mainstem.workbench.cli.row_format import RowFormat
-from mainstem.workbench.cli.topic_argument import split_words
-from mainstem.workbench.cli.view_argument import AsOfOption, ViewArgument, opened_view
+from mainstem.workbench.cli.command_arguments import (
+    AsOfOption,
+    HomeOption,
+    ViewArgument,
+    open_home,
+    opened_view,
+    parse_as_of,
+    split_words,
+)
+from mainstem.workbench.cli.row_output import RowFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from mainstem.views.view import View
-    from mainstem.views.view_past import AsOf
+    from mainstem.views.view_history import AsOf
 
 __all__ = ["read"]
 

@@ -1,0 +1,59 @@
+"""What a sink is told of the flow that writes into it: which run, which batch, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mainstem.spark.checkpoint.rejected_rows import RejectedRows
+
+__all__ = ["Batch", "FlowRun", "Offsets", "StageFigures", "Written"]
+
+# topic -> partition -> the offset behind the last record that is in.
+Offsets = Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True)
+class FlowRun:
+    """One run of a flow. A later run of the same flow has a higher epoch, and fences this one."""
+
+    flow: str
+    epoch: int
+    # Raised by a rebuild: each version has a checkpoint and, in a view, a table of its own.
+    version: int = 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of a run. A batch that is replayed has the same number, the same offsets and the same rows."""
+
+    number: int
+    run: FlowRun
+    offsets: Offsets = field(default_factory=dict)
+    # Where the rows go that the sink cannot take; see `rejected_rows.reject`.
+    rejected: RejectedRows | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class StageFigures:
+    """What the stages of a flow kept after a batch, and how many rows of it came late, and too late for them."""
+
+    state_rows: int
+    state_bytes: int
+    late: int
+    too_late: int
+    # Microseconds; None if it is not known.
+    watermark: int | None
+    # How many rows came in, where Spark does not know it; else None.
+    rows_in: int | None = None
+
+
+@dataclass(frozen=True)
+class Written:
+    """How many rows a sink took of a batch, and how many it could not take; and what the flow's stages say, if it has any."""
+
+    rows: int
+    rejected: int = 0
+    stages: StageFigures | None = field(default=None, kw_only=True)

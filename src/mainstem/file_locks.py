@@ -1,0 +1,210 @@
+"""Who may write a partition now: POSIX record locks, so that a killed process holds none.
+
+A `flock` outlives its killed holder in a forked child; a record lock belongs to one process and ends with it. But it
+also ends when the process closes *any* handle of the file, and does not hold between handles of one process: so every
+user in a process shares one handle, kept here, and threads take turns by an ordinary lock first. The handle is let go of
+only while nobody has a turn (see `durable_files`).
+
+Where several are taken, they are taken in this order: upkeep, write, sync.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+
+from mainstem.durable_files import Files, KeptFile
+from mainstem.errors import LockHeld
+from mainstem.processes import end_process, identity_of, process_name, stopped
+
+# The bytes that are locked in a partition's tail file: to write blocks, to sync and publish, to seal and compact.
+WRITE, SYNC, UPKEEP = 0, 1, 2
+
+# A holder that is at work is gone from the lock within microseconds; it is looked at after this long.
+SUSPECT_AFTER_SECONDS = 0.5
+WAIT_SECONDS_MAX = 30.0
+
+# How often one lock is taken from a process that does not go on: somebody may stop the next holder too.
+TAKE_OVERS_MAX = 10
+
+Key = tuple[Files, str, int]
+
+_shared: dict[Key, PartitionLock] = {}
+_shared_guard = threading.Lock()
+
+
+class PartitionLock(KeptFile):
+    """The locks of one partition, shared by all threads of the process. Thread-safe."""
+
+    def __init__(self, files: Files, path: str, key: Key) -> None:
+        super().__init__(files, path, turns=3)
+        self.key = key
+        self.users = 1
+
+    def held(self, byte: int) -> AbstractContextManager[None]:
+        """Inside, no other thread or process holds this lock."""
+        return _Held(self, byte, self._wait)
+
+    def awaited(self, byte: int) -> AbstractContextManager[None]:
+        """Like `held`, where the holder may be long at work: one that runs is waited for without a limit."""
+        return _Held(self, byte, self._wait_for_work)
+
+    def taken_over(self, byte: int, ended: list[str]) -> AbstractContextManager[None]:
+        """Like `held`; but a holder that does not go on is ended, if it is still the process that was found there.
+
+        Who was ended is added to `ended`.
+        """
+        return _Held(self, byte, lambda byte: self._wrest(byte, ended))
+
+    def acquire(self, byte: int, wait: Callable[[int], None]) -> threading.Lock:
+        """Take the lock; what is given back is the turn among threads, which `release` wants."""
+        turn = self.turns[byte]
+        turn.acquire()
+        try:
+            handle = self.handle
+            if handle < 0:
+                handle = self.opened()
+            self.recent = True
+            if not self._files.try_lock(handle, byte):
+                wait(byte)
+        except BaseException:
+            turn.release()
+            raise
+        return turn
+
+    def release(self, byte: int, turn: threading.Lock) -> None:
+        try:
+            if self.handle < 0:
+                return  # closed, and so let go
+            try:
+                self._files.unlock(self.handle, byte)
+            except OSError:
+                # Once more: a lock that stays would keep every other process out until this one ends.
+                self._files.unlock(self.handle, byte)
+        finally:
+            turn.release()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Inside, no other thread of this process writes or syncs."""
+        with self.turns[WRITE], self.turns[SYNC]:
+            yield
+
+    def _wait(self, byte: int) -> None:
+        started = time.monotonic()
+        pause = 20e-6
+        while not self._files.try_lock(self.handle, byte):
+            waited = time.monotonic() - started
+            if waited > SUSPECT_AFTER_SECONDS:
+                self._complain(byte, waited)
+            # Not F_SETLKW: it could not be ended when the holder turns out to be stopped.
+            time.sleep(pause)
+            pause = min(pause * 1.5, 1e-3)
+
+    def _wait_for_work(self, byte: int) -> None:
+        while True:
+            try:
+                self._wait(byte)
+            except LockHeld as held:
+                if stopped(held.pid):
+                    raise
+            else:
+                return
+
+    def _complain(self, byte: int, waited: float) -> None:
+        pid = self._files.lock_holder(self.handle, byte)
+        if pid is None:
+            return
+        if stopped(pid):
+            state = "stopped"
+        elif waited > WAIT_SECONDS_MAX:
+            state = "running"
+        else:
+            return
+        raise LockHeld(
+            f'the lock of "{os.path.dirname(self.path)}" is held by a {state} process',
+            detail=f"Process {pid} ({process_name(pid)}) holds it, and has for {waited:.1f} seconds at least.",
+            hint="Let it go on (kill -CONT), or end it and fence what it had under way: --take-over, "
+            "or stem.take_over() in Python.",
+            pid=pid,
+            path=self.path,
+        )
+
+    def _wrest(self, byte: int, ended: list[str]) -> None:
+        for _ in range(TAKE_OVERS_MAX):
+            try:
+                self._wait(byte)
+            except LockHeld as held:
+                identity, name = identity_of(held.pid), process_name(held.pid)
+                # Asked again once its start time is known: whoever has this number now is the one that holds the lock.
+                if identity is not None and self.holder(byte) == held.pid:
+                    if not end_process(identity):
+                        raise
+                    ended.append(f"{held.pid} ({name})")
+            else:
+                return
+        self._wait(byte)
+
+    def holder(self, byte: int) -> int | None:
+        """The other process that holds a lock, if one does."""
+        return self.read(lambda handle: self._files.lock_holder(handle, byte))
+
+
+class _Held:
+    """A lock while it is held. Not a generator, which would cost as much as the lock: every append takes two."""
+
+    __slots__ = ("_byte", "_lock", "_turn", "_wait")
+
+    def __init__(self, lock: PartitionLock, byte: int, wait: Callable[[int], None]) -> None:
+        self._lock = lock
+        self._byte = byte
+        self._wait = wait
+
+    def __enter__(self) -> None:
+        self._turn = self._lock.acquire(self._byte, self._wait)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release(self._byte, self._turn)
+
+
+def share_lock(files: Files, path: str) -> PartitionLock:
+    """The lock of the partition whose tail file is at `path`; give it back with `release_lock`."""
+    # By inode as well: a topic that was deleted and made again has other files under the same path.
+    key = (files, os.path.realpath(path), files.identity(path)[0])
+    with _shared_guard:
+        lock = _shared.get(key)
+        if lock is None:
+            lock = _shared[key] = PartitionLock(files, path, key)
+        else:
+            lock.users += 1
+        return lock
+
+
+def release_lock(lock: PartitionLock) -> None:
+    """Close the handle when its last user in this process has gone."""
+    with _shared_guard:
+        lock.users -= 1
+        if lock.users:
+            return
+    # In this order: who holds a lock may want to share another one.
+    with lock.quiet(), _shared_guard:
+        # Somebody may have come meanwhile, or come and gone.
+        if lock.users == 0 and not lock.closed:
+            _shared.pop(lock.key, None)
+            lock.close()
+
+
+def _renew_in_child() -> None:
+    # The handles stay shared, in the child as in the parent: a second one of the same file would end its locks when
+    # it is closed.
+    global _shared_guard
+    _shared_guard = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_in_child)

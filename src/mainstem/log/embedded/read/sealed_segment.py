@@ -1,0 +1,223 @@
+"""A sealed segment: one Parquet file, which any tool can read.
+
+Its columns are the topic's, then one struct `record`: partition, offset, appended_at, change, headers, and
+observed_up_to and stated_watermark, by which the watermark at each record is known. Rows lie in the order of their
+offsets; aborted records and markers are not in it (the manifest accounts for their offsets). Pages carry checksums, and
+so does every 16 KiB of the file (`mainstem.blocks` in its metadata); the checksum of the whole file stands in the
+manifest. It never changes: what compacts a segment writes another file.
+
+Which transactions wrote the records stands in its metadata too (`mainstem.transactions`; see `transaction_cut`): a flow
+ends its batches where none of them is cut, also far back in history.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from mainstem.durable_files import Files, remove_if_there
+from mainstem.log.embedded.read.sealed_check import BLOCKS, BlockChecksums, check_ranges, corrupt_segment, span_of
+from mainstem.log.embedded.read.topic_schemas import UNREADABLE, Reading, TopicSchemas
+from mainstem.log.record import RECORD
+from mainstem.log.rows.schema_evolution import fit
+from mainstem.log.transaction_cut import NO_SPANS, TransactionSpans
+from mainstem.log.watermark import times_of, watermarks, with_watermark
+
+TIME = pa.timestamp("us", "UTC")
+SEALED_RECORD = pa.struct([*RECORD, ("observed_up_to", TIME), ("stated_watermark", TIME)])
+
+# The leaves that make up the `record` that readers are given.
+RECORD_COLUMNS = [f"record.{field.name}" for field in RECORD]
+
+WATERMARK_COLUMNS = ["record.observed_up_to", "record.stated_watermark"]
+
+# DuckDB and Spark work by row groups: large enough to be scanned fast, small enough to be held by a reader.
+ROW_GROUP_ROWS = 131_072
+ROW_GROUP_BYTES = 32 << 20
+
+
+TRANSACTIONS = b"mainstem.transactions"
+
+
+class SealedFile(NamedTuple):
+    """What was written: its size, the checksum of its bytes, and how many rows."""
+
+    bytes: int
+    crc32c: int
+    rows: int
+
+
+def sealed_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema of the file: every column may be null, since in a tombstone all but the key are."""
+    fields = [field.with_nullable(True) for field in schema]
+    return pa.schema([*fields, pa.field("record", SEALED_RECORD)])
+
+
+def write_sealed(
+    files: Files, path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], spans: TransactionSpans = NO_SPANS
+) -> SealedFile:
+    """Write the file, on disk when this returns; its name is for the caller to sync. Nothing is left of a failed one.
+
+    `spans`: the transactions that wrote records of it, each with all that it wrote in this partition.
+    """
+    noted = {TRANSACTIONS: spans.to_text()} if len(spans.numbers) else {}
+    try:
+        rows, body, blocks = _write_rows(files, path, schema, batches, noted)
+        handle = files.open(path)
+        try:
+            files.sync(handle)
+            size = files.size(handle)
+            crc = blocks.with_rest(files.pread(handle, size - body, body))
+        finally:
+            files.close(handle)
+    except Exception:
+        # On a full disk every byte counts; what cannot be removed now is removed by the next pass.
+        with suppress(OSError):
+            remove_if_there(files, path)
+        raise
+    return SealedFile(size, crc, rows)
+
+
+def _write_rows(
+    files: Files, path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], noted: Mapping[bytes, str]
+) -> tuple[int, int, BlockChecksums]:
+    """How many rows, how many bytes of them, and the checksums of those bytes."""
+    written = 0
+    held: list[pa.RecordBatch] = []
+    held_rows = held_bytes = 0
+    with (
+        files.arrow_output(path) as sink,
+        pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True, version="2.6") as writer,
+    ):
+        for batch in batches:
+            held.append(batch)
+            held_rows += batch.num_rows
+            held_bytes += batch.nbytes
+            if held_rows >= ROW_GROUP_ROWS or held_bytes >= ROW_GROUP_BYTES:
+                written += _write_group(writer, held, schema)
+                held_rows = held_bytes = 0
+        written += _write_group(writer, held, schema)
+        body = sink.tell()
+        handle = files.open(path)
+        try:
+            blocks = BlockChecksums.of(files, handle, body)
+        finally:
+            files.close(handle)
+        writer.add_key_value_metadata({BLOCKS: blocks.to_text(), **noted})
+    return written, body, blocks
+
+
+def _write_group(writer: pq.ParquetWriter, held: list[pa.RecordBatch], schema: pa.Schema) -> int:
+    table = pa.Table.from_batches(held, schema)
+    held.clear()
+    if len(table):
+        # One piece per column: a group of many small appends would be written value by value otherwise.
+        writer.write_table(table.combine_chunks(), row_group_size=ROW_GROUP_ROWS)
+    return len(table)
+
+
+def noted_spans(files: Files, path: str) -> TransactionSpans:
+    """The transactions that are noted in a sealed file."""
+    try:
+        with files.arrow_input(path) as source:
+            noted = (pq.read_metadata(source).metadata or {}).get(TRANSACTIONS)
+            return NO_SPANS if noted is None else TransactionSpans.from_text(noted)
+    except (pa.ArrowInvalid, pa.ArrowSerializationError, ValueError, zlib.error, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise corrupt_segment(path, None) from error
+
+
+def read_sealed(
+    files: Files,
+    path: str,
+    *,
+    columns: Sequence[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    record_columns: Sequence[str] = tuple(RECORD_COLUMNS),
+) -> Iterator[pa.RecordBatch]:
+    """The rows with offsets from `start` up to `stop`, page by page checked, with the asked columns and `record`."""
+    try:
+        with files.arrow_input(path) as source:
+            file = pq.ParquetFile(source, page_checksum_verification=True)
+            wanted = [name for name in file.schema_arrow.names if name != "record"]
+            if columns is not None:
+                wanted = [name for name in wanted if name in columns]
+            leaf = _offset_leaf(file)
+            leaves = _leaves(file, [*wanted, *record_columns])
+            for group in range(file.num_row_groups):
+                statistics = file.metadata.row_group(group).column(leaf).statistics
+                if statistics.max < start or (stop is not None and statistics.min >= stop):
+                    continue
+                check_ranges(files, path, _ranges(file, group, leaves))
+                table = file.read_row_group(group, columns=[*wanted, *record_columns])
+                if statistics.min < start or (stop is not None and statistics.max >= stop):
+                    table = _between(table, start, stop)
+                yield from table.to_batches()
+    except (pa.ArrowInvalid, pa.ArrowSerializationError, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise corrupt_segment(path, span_of(files, path)) from error
+
+
+def read_shown(
+    files: Files, path: str, schemas: TopicSchemas, reading: Reading, *, start: int, stop: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The same as a reader wants it: the topic's present columns, each batch with the offset to go on from."""
+    plain, shown = schemas.shown(reading)
+    leaves = RECORD_COLUMNS if reading.delay is None else [*RECORD_COLUMNS, *WATERMARK_COLUMNS]
+    for piece in read_sealed(files, path, columns=plain.names, start=start, stop=stop, record_columns=leaves):
+        for first in range(0, piece.num_rows, reading.rows_max):
+            batch = piece.slice(first, reading.rows_max)
+            record = batch.column(batch.num_columns - 1)
+            resume = record.field("offset")[-1].as_py() + 1
+            if reading.delay is not None:
+                record = watermarked(record, reading.delay)
+            try:
+                rows = fit(batch.select(batch.schema.names[:-1]), plain) if plain.names else batch.select([])
+            except UNREADABLE as error:
+                raise schemas.other_columns(record.field("offset")[0].as_py(), error) from error
+            yield resume, pa.RecordBatch.from_arrays([*rows.columns, record], schema=shown)
+
+
+def _offset_leaf(file: pq.ParquetFile) -> int:
+    return next(i for i in range(len(file.schema)) if file.schema.column(i).path == "record.offset")
+
+
+def _leaves(file: pq.ParquetFile, columns: Sequence[str]) -> list[int]:
+    """The numbers of the leaves that columns have."""
+    paths = [file.schema.column(index).path for index in range(len(file.schema))]
+    within = tuple(f"{name}." for name in columns)
+    return [index for index, path in enumerate(paths) if path in columns or path.startswith(within)]
+
+
+def _ranges(file: pq.ParquetFile, group: int, leaves: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Where in the file these leaves of a row group lie."""
+    described = file.metadata.row_group(group)
+    for leaf in leaves:
+        chunk = described.column(leaf)
+        start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+        yield start, start + chunk.total_compressed_size
+
+
+def _between(table: pa.Table, start: int, stop: int | None) -> pa.Table:
+    """Rows lie in the order of their offsets, so a range of offsets is a slice."""
+    offsets = pc.struct_field(table.column("record"), "offset").to_numpy()
+    first = int(np.searchsorted(offsets, start))
+    last = len(offsets) if stop is None else int(np.searchsorted(offsets, stop))
+    return table.slice(first, max(0, last - first))
+
+
+def watermarked(record: pa.StructArray, delay: int) -> pa.StructArray:
+    """The `record` of a sealed file as readers are given it who asked for the watermark."""
+    *shown, observed, stated = record.flatten()
+    plain = pa.StructArray.from_arrays(shown, fields=list(RECORD))
+    return with_watermark(plain, watermarks(times_of(observed), times_of(stated), delay))

@@ -1,0 +1,77 @@
+"""The schemas a topic has had: what the blocks of a version hold, and how rows are shown now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from mainstem.errors import CorruptHome, summary_of
+from mainstem.log.embedded.write.block import Block
+from mainstem.log.record import CHANGE, HEADERS, RECORD, record_schema
+from mainstem.log.rows.stored_batch import HAS_CHANGE, HAS_HEADERS
+from mainstem.log.watermark import WATERMARKED_RECORD
+
+# What Arrow raises where rows are read with columns that they do not have; a version that is not known is a `LookupError`.
+UNREADABLE = (pa.ArrowException, LookupError, ValueError, OSError)
+
+
+class Reading(NamedTuple):
+    """How a reader wants its rows: which columns, how many rows a batch at most, the watermark less which delay."""
+
+    columns: Sequence[str] | None = None
+    rows_max: int = 65_536
+    delay: int | None = None
+
+
+class TopicSchemas:
+    """The schemas of one topic by version, as the file at `path` names them. Immutable."""
+
+    def __init__(self, by_version: Mapping[int, pa.Schema], event_time: str | None, path: str = "") -> None:
+        self.path = path
+        self.by_version = by_version
+        self.version = max(by_version)
+        self.current = by_version[self.version]
+        self.event_time = event_time
+        self._stored: dict[tuple[int, int], pa.Schema] = {}
+
+    def stored(self, version: int, flags: int) -> pa.Schema:
+        """What the payload of a block holds: the columns of its version, then change and headers if they are there."""
+        known = self._stored.get((version, flags))
+        if known is None:
+            fields = [field.with_nullable(True).remove_metadata() for field in self.by_version[version]]
+            if flags & HAS_CHANGE:
+                fields.append(pa.field("record.change", CHANGE))
+            if flags & HAS_HEADERS:
+                fields.append(pa.field("record.headers", HEADERS))
+            known = self._stored[version, flags] = pa.schema(fields)
+        return known
+
+    def rows(self, block: Block, schema: pa.Schema | None = None) -> pa.RecordBatch:
+        """The rows of a block, read as `schema` or as what it holds; `CorruptHome` if it was written with other columns."""
+        header = block.header
+        try:
+            stored = self.stored(header.schema_version, header.flags) if schema is None else schema
+            batch = pa.ipc.read_record_batch(block.payload, stored)
+            # Read as other types, a value could lie outside of its buffer.
+            batch.validate()
+        except UNREADABLE as error:
+            raise self.other_columns(header.base_offset, error) from error
+        return batch
+
+    def other_columns(self, offset: int, error: Exception) -> CorruptHome:
+        """The error of a record whose checksum fits, and that does not have the columns that the topic's settings name."""
+        return CorruptHome(
+            f'"{self.path}" does not have the columns of the records',
+            detail=f"The record of offset {offset} was written with others: {summary_of(error)}.",
+            hint="Nothing was changed. Restore the file from a copy.",
+            path=self.path,
+        )
+
+    def shown(self, reading: Reading) -> tuple[pa.Schema, pa.Schema]:
+        """The asked columns as they are shown, without and with `record`."""
+        names = set(reading.columns) if reading.columns is not None else None
+        plain = pa.schema([field.with_nullable(True) for field in self.current if names is None or field.name in names])
+        record = RECORD if reading.delay is None else WATERMARKED_RECORD
+        return plain, record_schema(plain, self.event_time, record=record)

@@ -1,0 +1,1 @@
+"""Upkeep: sealing, compaction, retention, verification, and the manifest of what is sealed."""

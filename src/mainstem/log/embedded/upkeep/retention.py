@@ -1,0 +1,182 @@
+"""Retention: whole segments go, the oldest first, once they are too old or the partition is too large.
+
+A segment goes when its last record is older than the topic keeps, or while the partition has more bytes than it keeps.
+Sealed segments can go, and closed ones that are still blocks; where the segment being appended to is all too old it is
+closed first, so that a topic nobody appends to empties itself. Nothing goes that lies behind the last stable offset.
+
+In this order: a copy in the archive, if the topic has one; the manifest, whose `start` moves, and that is the moment
+they are gone; the files. Offsets are never used again. What "older" means is in `manifest`: the time of day may
+jump, and nothing is dropped because of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import NamedTuple
+
+from mainstem.durable_files import remove_if_there
+from mainstem.log.embedded.read.archive import add_to_archive, archive_folder
+from mainstem.log.embedded.topic_store import TopicStore
+from mainstem.log.embedded.upkeep.manifest import MICROSECOND, Manifest, SealedEntry, UpkeepNow
+from mainstem.log.embedded.upkeep.sealing import seal_closed
+from mainstem.log.embedded.upkeep.upkeep_pass import (
+    GoOn,
+    append_before,
+    closed_segments,
+    go_on,
+    now_of,
+    remove_blocks,
+    upkeep_of,
+)
+from mainstem.log.embedded.write.active_segment import SegmentName
+from mainstem.log.keep_rule import Keep
+from mainstem.log.upkeep_report import RetentionReport
+
+
+class _Segment(NamedTuple):
+    """A segment that may go: one that is sealed, or one of blocks."""
+
+    base: int
+    end: int
+    records: int
+    bytes: int
+    appended_last: int
+    sealed: SealedEntry | None
+    blocks: SegmentName | None
+
+
+def drops_anything(keep: Keep) -> bool:
+    """Whether retention has anything to do for a topic that keeps its records so."""
+    return not keep.compacted and (keep.age is not None or keep.size is not None)
+
+
+def drop_expired(store: TopicStore, number: int, go_on: GoOn = go_on) -> RetentionReport:
+    """Drop what a partition need not keep any more."""
+    keep = store.settings.keep
+    if not drops_anything(keep):
+        return RetentionReport()
+    with upkeep_of(store.partitions[number]):
+        return _Retention(store, number, keep, go_on).run()
+
+
+def retention_due(store: TopicStore, number: int) -> bool:
+    """Whether a pass would find something to drop or to note."""
+    keep = store.settings.keep
+    return drops_anything(keep) and _Retention(store, number, keep, go_on).due()
+
+
+class _Retention:
+    """One pass over one partition. The upkeep lock is held."""
+
+    def __init__(self, store: TopicStore, number: int, keep: Keep, go_on: GoOn) -> None:
+        self._store = store
+        self._number = number
+        self._partition = store.partitions[number]
+        self._archive = store.settings.archive
+        self._keep = keep
+        self._go_on = go_on
+
+    def due(self) -> bool:
+        before = self._partition.manifest_file.read()
+        moment = now_of(self._partition, before, self._keep.age or timedelta(0))
+        noted = before.timed(moment).noted(moment.now)
+        return noted != before or self._all_too_old(moment) or bool(self._expired(noted, moment))
+
+    def run(self) -> RetentionReport:
+        before = self._partition.manifest_file.read()
+        moment = now_of(self._partition, before, self._keep.age or timedelta(0))
+        if self._all_too_old(moment):
+            self._partition.roll()
+        if self._copies(expired := self._expired(before, moment)) and expired:
+            # Sealed segments alone are copied.
+            seal_closed(self._store, self._number, self._go_on)
+            before = self._partition.manifest_file.read()
+        noted = before.timed(moment).noted(moment.now)
+        expired = self._expired(noted, moment)
+        if self._copies(expired):
+            # What could not be sealed, because a transaction is open, waits.
+            expired = [segment for segment in expired if segment.sealed is not None]
+        if not expired:
+            if noted != before:
+                self._partition.manifest_file.write(noted)
+            return RetentionReport(clock_jump=moment.jump)
+        archived = self._archived([segment.sealed for segment in expired if segment.sealed is not None])
+        if not self._drop(noted, expired):
+            return RetentionReport(clock_jump=moment.jump)
+        return RetentionReport(
+            len(expired),
+            sum(segment.records for segment in expired),
+            sum(segment.bytes for segment in expired),
+            archived,
+            moment.jump,
+        )
+
+    def _all_too_old(self, moment: UpkeepNow) -> bool:
+        """Whether even the last record of the segment being appended to is."""
+        head = self._partition.published()
+        return self._too_old(head.appended_at, moment) and head.offset > head.segment and not self._partition.fenced()
+
+    def _too_old(self, appended_last: int, moment: UpkeepNow) -> bool:
+        return self._keep.age is not None and moment.now - appended_last >= self._keep.age // MICROSECOND
+
+    def _expired(self, manifest: Manifest, moment: UpkeepNow) -> list[_Segment]:
+        """The segments to drop: always the first ones, in order."""
+        segments = self._segments(manifest, moment.now)
+        size = sum(segment.bytes for segment in segments) + self._partition.published().position
+        expired = []
+        for segment in segments:
+            too_much = self._keep.size is not None and size > self._keep.size
+            if not too_much and not self._too_old(segment.appended_last, moment):
+                break
+            size -= segment.bytes
+            expired.append(segment)
+        return expired
+
+    def _segments(self, manifest: Manifest, now: int) -> list[_Segment]:
+        found = [
+            _Segment(entry.base, entry.end, entry.rows, entry.bytes, entry.last_append(now), entry, None)
+            for entry in manifest.segments
+        ]
+        stable = self._store.readers[self._number].visible().end
+        for name, after in closed_segments(self._partition, manifest):
+            if after.base > stable:
+                break
+            size = self._partition.files.identity(name.path(self._partition.folder))[2]
+            last = append_before(self._partition, after)
+            found.append(_Segment(name.base, after.base, after.base - name.base, size, last, None, name))
+        return found
+
+    def _archived(self, entries: list[SealedEntry]) -> int:
+        if self._archive is None or not entries:
+            return 0
+        partition = self._partition
+        folder = archive_folder(self._archive, self._store.name, self._number)
+        self._go_on()
+        return add_to_archive(partition.files, partition.folder, entries, folder, partition.title)
+
+    def _copies(self, expired: list[_Segment]) -> bool:
+        """Whether something of this is copied before it goes: to the archive, or because it is held."""
+        return self._archive is not None or self._held(expired)
+
+    def _held(self, segments: list[_Segment]) -> bool:
+        return self._store.holds.holds_any(self._number, [(segment.base, segment.end) for segment in segments])
+
+    def _drop(self, manifest: Manifest, expired: list[_Segment]) -> bool:
+        """False if somebody holds by now what is not sealed: the next pass seals it first."""
+        partition = self._partition
+        start = expired[-1].end
+        left = tuple(entry for entry in manifest.segments if entry.end > start)
+        sealed = [segment.sealed for segment in expired if segment.sealed is not None]
+        with self._store.holds.sparing(partition.folder, self._number, sealed):
+            if self._held([segment for segment in expired if segment.sealed is None]):
+                return False
+            partition.manifest_file.write(
+                replace(manifest, start=start, cleaned=max(manifest.cleaned, start), segments=left)
+            )
+        for segment in expired:
+            if segment.sealed is not None:
+                remove_if_there(partition.files, f"{partition.folder}/{segment.sealed.file}")
+            if segment.blocks is not None:
+                remove_blocks(partition, segment.blocks)
+        return True

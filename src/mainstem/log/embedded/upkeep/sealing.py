@@ -1,0 +1,233 @@
+"""Sealing: closed segments of blocks become one Parquet file, beside readers and writers.
+
+Write the file, sync it, rename it, sync its directory; then the manifest names it, and that is the moment it counts.
+Only then the blocks go. Whoever is cut short leaves either blocks that the manifest has taken over, or a file that it
+does not name: both are removed by the next pass. Sealing stops at the last stable offset and leaves aborted records
+out; the manifest accounts for their offsets and for the markers. One pass at a time (the partition's upkeep lock).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainstem.log.embedded.read.sealed_segment import SEALED_RECORD, TIME, sealed_schema
+from mainstem.log.embedded.read.topic_schemas import Reading, TopicSchemas
+from mainstem.log.embedded.topic_store import TopicStore
+from mainstem.log.embedded.upkeep.manifest import Marker, SealedEntry
+from mainstem.log.embedded.upkeep.upkeep_pass import GoOn, closed_segments, go_on, put_sealed, remove_blocks, upkeep_of
+from mainstem.log.embedded.write.active_segment import PREAMBLE_BYTES, ActiveSegment, SegmentName, missing_records
+from mainstem.log.embedded.write.block import DATA, MARKERS, Block, Header
+from mainstem.log.embedded.write.partition import Partition
+from mainstem.log.embedded.write.partition_state import DecidedTransaction, committed_spans
+from mainstem.log.record import CHANGE, HEADERS, record_array
+from mainstem.log.rows.schema_evolution import fit
+from mainstem.log.rows.stored_batch import HAS_CHANGE, HAS_HEADERS
+from mainstem.log.watermark import NO_TIME
+
+__all__ = []
+
+
+# The rows of blocks as they lie in a sealed segment: the topic's present columns, then the sealed `record`.
+
+
+# Blocks are put together up to this much, so that a topic of single appends is sealed fast too.
+BATCH_ROWS = 65_536
+BATCH_BYTES = 8 << 20
+
+
+class SealedRows:
+    """Gathers the rows of blocks of one partition. For one thread."""
+
+    def __init__(self, partition: int, schemas: TopicSchemas) -> None:
+        self.tombstones = 0
+        self._partition = partition
+        self._schemas = schemas
+        self._plain, _ = schemas.shown(Reading())
+        self._schema = sealed_schema(schemas.current)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        self._changes: list[pa.Array | None] = []
+        self._headers: list[pa.Array | None] = []
+        # Of each block: first offset, count, appended at, observed up to, stated watermark.
+        self._blocks: list[tuple[int, int, int, int, int]] = []
+        self._rows = self._bytes = 0
+
+    def add(self, block: Block) -> Iterator[pa.RecordBatch]:
+        """Take a block's rows; gives a batch when there is enough for one."""
+        header = block.header
+        stored = self._schemas.rows(block)
+        columns = stored.columns
+        self._headers.append(columns.pop() if header.flags & HAS_HEADERS else None)
+        change = columns.pop() if header.flags & HAS_CHANGE else None
+        self._changes.append(change)
+        if change is not None:
+            self.tombstones += pc.sum(pc.equal(change, "delete")).as_py() or 0
+        self._batches.append(
+            fit(pa.RecordBatch.from_arrays(columns, names=stored.schema.names[: len(columns)]), self._plain)
+        )
+        self._blocks.append(
+            (header.base_offset, header.count, header.appended_at, header.observed_up_to, header.stated_watermark)
+        )
+        self._rows += header.count
+        self._bytes += header.length
+        if self._rows >= BATCH_ROWS or self._bytes >= BATCH_BYTES:
+            yield self._batch()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """What was taken and not given yet."""
+        if self._rows:
+            yield self._batch()
+
+    def _batch(self) -> pa.RecordBatch:
+        rows = self._batches[0] if len(self._batches) == 1 else pa.concat_batches(self._batches)
+        first, counts, *times = np.array(self._blocks, np.int64).T
+        # The offset of a row: its block's first, and how far it is behind the first row of that block.
+        within = np.arange(self._rows, dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
+        appended_at, observed, stated = (np.repeat(at, counts) for at in times)
+        record = record_array(
+            self._partition,
+            np.repeat(first, counts) + within,
+            appended_at,
+            count=self._rows,
+            change=_joined(self._changes, counts.tolist(), pa.scalar("insert", CHANGE)),
+            headers=_joined(self._headers, counts.tolist(), pa.scalar(None, HEADERS)),
+        )
+        self._clear()
+        sealed = pa.StructArray.from_arrays(
+            [*record.flatten(), _times(observed), _times(stated)], fields=list(SEALED_RECORD)
+        )
+        return pa.RecordBatch.from_arrays([*rows.columns, sealed], schema=self._schema)
+
+
+def _joined(parts: list[pa.Array | None], counts: list[int], default: pa.Scalar) -> pa.Array | None:
+    if all(part is None for part in parts):
+        return None
+    return pa.concat_arrays(
+        [pa.repeat(default, count) if part is None else part for part, count in zip(parts, counts, strict=True)]
+    )
+
+
+def _times(at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
+    return pa.array(at, mask=at == NO_TIME).view(TIME)
+
+
+@dataclass
+class Span:
+    """What a pass over a run of blocks learns for the manifest."""
+
+    appended_first: int = NO_TIME
+    appended_last: int = NO_TIME
+    event_time_max: int = NO_TIME
+    observed_up_to: int = NO_TIME
+    stated_watermark: int = NO_TIME
+    markers: list[Marker] = field(default_factory=list)
+    aborted: list[list[int]] = field(default_factory=list)
+
+    def add(self, header: Header) -> None:
+        if header.count and self.appended_first == NO_TIME:
+            self.appended_first = header.appended_at
+        self.appended_last = max(self.appended_last, header.appended_at)
+        self.event_time_max = max(self.event_time_max, header.event_time_max)
+        self.observed_up_to = max(self.observed_up_to, header.observed_up_to)
+        self.stated_watermark = max(self.stated_watermark, header.stated_watermark)
+
+
+def seal(store: TopicStore, number: int, go_on: GoOn = go_on) -> int:
+    """Seal every closed segment whose transactions are all decided; how many Parquet files that made."""
+    with upkeep_of(store.partitions[number]):
+        return seal_closed(store, number, go_on)
+
+
+def seal_closed(store: TopicStore, number: int, go_on: GoOn = go_on) -> int:
+    """The same for who is inside `upkeep_of` already."""
+    made = 0
+    while (run := _sealable(store, number)) is not None:
+        go_on()
+        _seal_run(store, number, *run, go_on)
+        made += 1
+    return made
+
+
+def _sealable(store: TopicStore, number: int) -> tuple[list[SegmentName], int] | None:
+    """The next run of closed segments that make one file, and where it ends."""
+    partition = store.partitions[number]
+    stable = store.readers[number].visible().end
+    run: list[SegmentName] = []
+    size = end = 0
+    for name, after in closed_segments(partition, partition.manifest_file.read()):
+        if after.base > stable or (run and size >= partition.segment_bytes_max):
+            break
+        run.append(name)
+        size += partition.files.identity(name.path(partition.folder))[2]
+        end = after.base
+    return (run, end) if run else None
+
+
+def _seal_run(store: TopicStore, number: int, names: list[SegmentName], end: int, go_on: GoOn) -> None:
+    partition = store.partitions[number]
+    manifest = partition.manifest_file.read()
+    decided = store.readers[number].decided()
+    # Looked at after the segments were found: whatever schema they were written under is known now.
+    store.refresh()
+    schemas = store.schemas
+    rows = SealedRows(number, schemas)
+    span = Span()
+    batches = _batches(partition, rows, names, end, decided, span, go_on)
+    # With all that each of them wrote, also where that lies in another segment.
+    spans = committed_spans(decided).between(manifest.end, end)
+    file, written = put_sealed(partition, manifest.end, sealed_schema(schemas.current), batches, spans)
+    entry = SealedEntry(
+        manifest.end, end, file, written.bytes, written.crc32c, written.rows, schemas.version,
+        span.appended_first, span.appended_last, span.event_time_max, span.observed_up_to, span.stated_watermark,
+        span.markers if store.settings.keep.compacted else [], span.aborted, len(span.markers),
+        tombstones=rows.tombstones, transactions=spans.numbers_between(),
+    )  # fmt: skip
+    partition.manifest_file.write(manifest.with_segment(entry))
+    for name in names:
+        remove_blocks(partition, name)
+
+
+def _batches(
+    partition: Partition,
+    rows: SealedRows,
+    names: list[SegmentName],
+    end: int,
+    decided: dict[int, DecidedTransaction],
+    span: Span,
+    go_on: GoOn,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a run of segments as they lie in the Parquet file; what else is learned goes into the span."""
+    for name, limit in zip(names, [*(name.base for name in names[1:]), end], strict=True):
+        segment = ActiveSegment(partition.files, partition.folder, name)
+        reached = name.base
+        try:
+            for block in segment.blocks(PREAMBLE_BYTES, segment.size(), name.base, limit):
+                header = block.header
+                reached = header.end_offset
+                span.add(header)
+                outcome = decided.get(header.transaction) if header.transaction else None
+                if header.kind in MARKERS and outcome is not None:
+                    span.markers.append(Marker(header.base_offset, outcome.committed, outcome.ranges))
+                elif header.kind == DATA and header.count:
+                    if outcome is not None and not outcome.committed:
+                        span.aborted.append([header.base_offset, header.end_offset])
+                    else:
+                        for batch in rows.add(block):
+                            go_on()
+                            yield batch
+                # What lies behind may be the rest of something that was abandoned when the partition was taken over.
+                if header.end_offset >= limit:
+                    break
+        finally:
+            segment.close()
+        if reached < limit:
+            # Sealed like this, they would be gone without a word.
+            raise missing_records(partition.title, segment.path, reached, limit)
+    yield from rows.rest()

@@ -1,0 +1,1 @@
+"""The write side of a partition: appends, their group commit, durability, publication, recovery."""

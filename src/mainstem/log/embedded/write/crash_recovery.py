@@ -1,0 +1,373 @@
+"""What a partition holds after a crash: all valid blocks stay, and only an invalid suffix is cut.
+
+A writer that was killed may leave blocks that nobody published, the last of them half. A power cut may also take back
+`heads` and `tail`, which are never synced. The segments alone decide: they are walked from the last end that is
+certain, block by block. An unsound block below what was published, or below what a later block says was synced, is
+damage and a loud stop; elsewhere it is the torn end of something nobody was promised.
+
+Which segments there are decides too. One that is not whole at its head never came to be: a power cut took back its
+roll, or its take-over. One that is whole is where the partition goes on, and what lies behind its base in the one
+before counts no more: of one epoch there is nothing there, and a take-over begins where everything acknowledged ends.
+
+Who calls this holds the partition's write lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+
+from mainstem.durable_files import Files, remove_if_there, sync_file
+from mainstem.errors import Corrupt, CorruptBlock, CorruptHome
+from mainstem.log.embedded.upkeep.manifest import ManifestFile
+from mainstem.log.embedded.write.active_segment import (
+    PREAMBLE_BYTES,
+    UNFINISHED,
+    ActiveSegment,
+    SegmentIndex,
+    SegmentName,
+    all_segments_in,
+    deserves_entry,
+    segments_in,
+)
+from mainstem.log.embedded.write.block import HEADER_BYTES, Damage, Header
+from mainstem.log.embedded.write.heads import HAS_STATE, End, new_end
+
+# A segment may vanish while it is looked at because it was sealed; so often in a row it is not that.
+VANISHED_MAX = 20
+
+
+def after_block(end: End, header: Header, position: int) -> End:
+    """The end of a partition after one more block at `position`."""
+    indexes, indexed = end.indexes, end.indexed
+    if deserves_entry(header, position, indexes, indexed):
+        indexes, indexed = indexes + 1, position
+    in_transaction = header.transaction and header.count
+    return end._replace(
+        flags=end.flags | HAS_STATE if header.producer_id or header.transaction else end.flags,
+        offset=header.end_offset,
+        position=position + header.size,
+        appended_at=max(end.appended_at, header.appended_at),
+        event_time_max=max(end.event_time_max, header.event_time_max),
+        observed_up_to=max(end.observed_up_to, header.observed_up_to),
+        stated_watermark=max(end.stated_watermark, header.stated_watermark),
+        transactions_end=header.end_offset if in_transaction else end.transactions_end,
+        crc=header.crc,
+        indexes=indexes,
+        indexed=indexed,
+    )
+
+
+def first_end(segment: ActiveSegment) -> End | None:
+    """The end right after a segment's preamble and state block, or None when they are not whole."""
+    preamble = segment.preamble()
+    if preamble is None or preamble[:2] != (segment.name.epoch, segment.name.base):
+        return None
+    for block in segment.walk(PREAMBLE_BYTES, segment.size(), preamble.base, preamble.crc):
+        if isinstance(block, Damage):
+            return None
+        state = json.loads(block.payload.to_pybytes())
+        end = new_end(preamble.base, preamble.base, PREAMBLE_BYTES, preamble.crc, preamble.epoch)
+        end = end._replace(
+            flags=HAS_STATE if state["producers"] or state["open"] or state["decided"] else 0,
+            event_time_max=state["event_time_max"],
+            transactions_end=state["transactions_end"],
+        )
+        return after_block(end, block.header, PREAMBLE_BYTES)
+    return None
+
+
+def is_whole(files: Files, folder: str, head: End | None) -> bool:
+    """Whether the last segment ends where the published end says, and every one has its index: nothing is to be mended."""
+    there = set(files.list(folder))
+    names = segments_in(there)
+    indexed = all(os.path.basename(name.index_path(folder)) in there for name in names)
+    if indexed and head is not None and names and names[-1] == (head.segment, head.epoch):
+        with suppress(FileNotFoundError):  # left and sealed just now
+            return files.identity(names[-1].path(folder))[2] == head.position
+    return False
+
+
+def recover(files: Files, folder: str, published: End | None) -> End:
+    """Walk to the last valid block, cut what follows it, and give the end. `published` is None when it is not known."""
+    vanished = 0
+    while True:
+        names = files.list(folder)
+        counted = not_sealed(files, folder, segments_in(names))
+        recovery = _Recovery(files, folder, counted, all_segments_in(names), published)
+        try:
+            end = recovery.run()
+        except FileNotFoundError:
+            # Sealed since it was listed: sealing does not wait for this lock.
+            vanished += 1
+            if vanished == VANISHED_MAX:
+                raise
+            continue
+        if end is not None:
+            return end
+        # A segment that never came to be was removed: what it hid is looked at now.
+
+
+def not_sealed(files: Files, folder: str, names: list[SegmentName]) -> list[SegmentName]:
+    """Without those that were sealed or dropped: a power cut may have brought back any of them, with gaps between."""
+    try:
+        sealed_to = ManifestFile(files, folder).read().end
+    except Corrupt:
+        return names  # told to whoever reads the history
+    return [name for name in names if name.base >= sealed_to] or names[-1:]
+
+
+class _Recovery:
+    """One walk over the segments of a partition."""
+
+    def __init__(
+        self, files: Files, folder: str, names: list[SegmentName], every: list[SegmentName], published: End | None
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._names = names
+        self._every = every
+        self._published = published
+
+    def run(self) -> End | None:
+        """The end, or None when a segment was removed and all must be looked at again."""
+        published = self._published
+        if not self._names:
+            path = self._folder
+            if published is not None:
+                path = SegmentName(published.segment, published.epoch).path(path)
+            raise CorruptBlock(
+                f'partition "{self._folder}" has no segment to append to',
+                detail="Every partition has one from its first moment, so it was removed.",
+                hint="Restore the directory from a copy.",
+                path=path,
+                position=0,
+            )
+        # What is before the published segment is whole: it was synced before anything after it was published.
+        first = 0
+        if published is not None:
+            first = max(
+                (number for number, name in enumerate(self._names) if name.base <= published.segment), default=0
+            )
+        end: End | None = None
+        walked: list[tuple[SegmentName, int]] = []
+        for number in range(first, len(self._names)):
+            segment = ActiveSegment(self._files, self._folder, self._names[number])
+            try:
+                end = self._walk(segment, number, has_before=number > first)
+            finally:
+                segment.close()
+            if end is None:
+                return None
+            walked.append((segment.name, end.position))
+        assert end is not None
+        self._refuse_if_lost(end)
+        # Only now, when it is known that every one of them counts.
+        for name, position in walked:
+            self._cut(name, position)
+        return end
+
+    def _walk(self, segment: ActiveSegment, number: int, *, has_before: bool) -> End | None:
+        """The end within one segment; None when a segment behind it, or it itself, had to be removed."""
+        name, following = self._names[number], self._names[number + 1 :]
+        size = segment.size()
+        published = self._published
+        if published is not None and (published.segment, published.epoch) == name:
+            if published.position > size:
+                raise segment.corrupt(_first_damage(segment, size), size, published.offset)
+            if not _fits(segment, published, size):
+                raise _foreign_heads(segment, published)
+            end = published
+        else:
+            begun = first_end(segment)
+            if begun is None:
+                self._remove_unborn(segment, number, has_before=has_before)
+                return None
+            end = begun
+        limit = following[0].base if following else None
+        if limit is not None and end.offset > limit:
+            # Published beyond where the next one begins: nobody ever went on in that one.
+            self._refuse_if_acknowledged(segment, Damage(end.position, limit), size, following[:1])
+            abandon(self._files, self._folder, following[:1])
+            return None
+        damage: Damage | None = None
+        for item in segment.walk(end.position, size, end.offset, end.crc):
+            if isinstance(item, Damage):
+                damage = item
+                break
+            if limit is not None and item.header.end_offset > limit:
+                break
+            end = after_block(end, item.header, item.position)
+        if end.offset == limit or (damage is None and limit is None):
+            return end
+        damage = damage or Damage(end.position, end.offset)
+        if any(header.synced > damage.offset for _, header in segment.sound_after(damage.position, size)):
+            raise segment.corrupt(damage, size)
+        self._refuse_if_acknowledged(segment, damage, size, following)
+        self._refuse_if_lost(end)
+        if not following:
+            return end
+        abandon(self._files, self._folder, following)
+        return None
+
+    def _remove_unborn(self, segment: ActiveSegment, number: int, *, has_before: bool) -> None:
+        """A roll or a take-over that was cut short: acknowledged records need a synced head, so there are none."""
+        name = self._names[number]
+        hides_another = any(other.base <= name.base and other != name for other in self._every)
+        size = segment.size()
+        damage = Damage(0, name.base)
+        if not (has_before or hides_another):
+            raise segment.corrupt(damage, size)
+        self._refuse_if_acknowledged(segment, damage, size, self._names[number:])
+        # With what follows it, the last first: cut short again, this goes on where it was.
+        abandon(self._files, self._folder, self._names[number:])
+
+    def _refuse_if_acknowledged(
+        self, segment: ActiveSegment, damage: Damage, size: int, names: Iterable[SegmentName]
+    ) -> None:
+        """Damage is an error if a block in a later segment says that more than this was on disk when it was written."""
+        for name in names:
+            later = ActiveSegment(self._files, self._folder, name)
+            try:
+                if any(header.synced > damage.offset for _, header in later.sound_after(PREAMBLE_BYTES, later.size())):
+                    raise segment.corrupt(damage, size)
+            finally:
+                later.close()
+
+    def _refuse_if_lost(self, end: End) -> None:
+        published = self._published
+        if published is None or end.offset >= published.offset:
+            return
+        path = SegmentName(published.segment, published.epoch).path(self._folder)
+        raise CorruptBlock(
+            f'partition "{self._folder}" ends at offset {end.offset}, before what was acknowledged',
+            detail=f"Records from offset {end.offset} up to offset {published.offset - 1} are missing. "
+            f'They were acknowledged when "{path}" was written.',
+            hint="Nothing was changed. Restore the directory from a copy.",
+            path=path,
+            position=0,
+            first_offset=end.offset,
+            last_offset=published.offset - 1,
+        )
+
+    def _cut(self, name: SegmentName, position: int) -> None:
+        segment = ActiveSegment(self._files, self._folder, name)
+        try:
+            if position < segment.size():
+                self._files.truncate(segment.handle, position)
+            mend_index(self._files, self._folder, segment, position)
+        finally:
+            segment.close()
+
+
+def _fits(segment: ActiveSegment, published: End, size: int) -> bool:
+    """Whether a block of this segment may end where the published end says. What was published lies on disk and is never
+    written again, so any other block there shows that the end is not of this partition; damage shows nothing."""
+    preamble = segment.preamble()
+    if preamble is None:
+        return True
+    following = segment.header_at(published.position)
+    if following is not None and following.segment == preamble.crc and following.previous == published.crc:
+        return True
+    # From the last block that has an index entry, if there is a block.
+    start = segment.header_at(published.indexed) if PREAMBLE_BYTES < published.indexed < published.position else None
+    first = PREAMBLE_BYTES if start is None else published.indexed
+    for position, header in segment.headers(first, min(size, published.position + HEADER_BYTES)):
+        if position + header.size >= published.position:
+            return (position + header.size, header.crc, header.end_offset) == (
+                published.position, published.crc, published.offset,
+            )  # fmt: skip
+    return True
+
+
+def _foreign_heads(segment: ActiveSegment, published: End) -> CorruptHome:
+    path = f"{os.path.dirname(os.path.dirname(segment.path))}/heads"
+    return CorruptHome(
+        f'"{path}" does not belong to the segments beside it',
+        detail=f'It says that what is published ends at byte {published.position} of "{segment.path}", behind another block '
+        "than the one that is there. It may be the file of another topic.",
+        hint="Nothing was changed. End all processes that have the home open and remove this file: it is made again from the "
+        "segments.",
+        path=path,
+    )
+
+
+def _first_damage(segment: ActiveSegment, size: int) -> Damage:
+    """Where a segment that is shorter than it was ends, or is damaged before that."""
+    preamble = segment.preamble()
+    position, offset = PREAMBLE_BYTES, segment.name.base
+    if preamble is None:
+        return Damage(0, offset)
+    for item in segment.walk(position, size, offset, preamble.crc):
+        if isinstance(item, Damage):
+            return item
+        position, offset = item.position + item.header.size, item.header.end_offset
+    return Damage(position, offset)
+
+
+def abandon(files: Files, folder: str, names: list[SegmentName]) -> None:
+    """Remove segments that hold nothing acknowledged."""
+    for name in reversed(names):
+        with suppress(FileNotFoundError):
+            handle = files.open(name.path(folder))
+            try:
+                # Another process may have it open, and a later segment may get its name: by its size that one sees
+                # that it has the wrong file.
+                files.truncate(handle, 0)
+            finally:
+                files.close(handle)
+        remove_if_there(files, name.path(folder))
+        remove_if_there(files, name.index_path(folder))
+    if names:
+        files.sync_directory(folder)
+
+
+def mend_index(files: Files, folder: str, segment: ActiveSegment, end: int) -> None:
+    """The index must tell of exactly these blocks, or the next writer would add to a wrong one."""
+    index = SegmentIndex(files, segment.name.index_path(folder))
+    # Without a sound one it costs time to find a record, and nothing else.
+    with suppress(OSError):
+        if not index.sound(segment, end):
+            index.rewrite(segment, end)
+
+
+def make_missing_indexes(files: Files, folder: str, names: Iterable[SegmentName], end: End) -> None:
+    """Closed segments whose index is gone get it again."""
+    for name in names:
+        if name.base < end.segment and not files.exists(name.index_path(folder)):
+            with suppress(OSError):
+                segment = ActiveSegment(files, folder, name)
+                try:
+                    SegmentIndex(files, name.index_path(folder)).rebuild(segment, segment.size())
+                finally:
+                    segment.close()
+
+
+def sweep(files: Files, folder: str) -> None:
+    """Remove the segments that a take-over has left behind, once the one that it began is on disk, and unfinished ones.
+
+    Who calls this holds the partition's write lock, so nobody is making one.
+    """
+    listed = files.list(folder)
+    counted = set(segments_in(listed))
+    for unfinished in listed:
+        if unfinished.endswith(".blocks" + UNFINISHED):
+            remove_if_there(files, f"{folder}/{unfinished}")
+    abandon(files, folder, [name for name in all_segments_in(listed) if name not in counted])
+
+
+def cut_behind(files: Files, folder: str, end: End) -> None:
+    """After a take-over, cut off what was written behind the end that was safe, so that nobody takes it for damage."""
+    if end.offset == end.segment:
+        return  # then the new segment has the same base, and this one will be swept away
+    segment = ActiveSegment(files, folder, SegmentName(end.segment, end.epoch))
+    try:
+        if segment.size() > end.position:
+            files.truncate(segment.handle, end.position)
+            files.sync(segment.handle)
+        mend_index(files, folder, segment, end.position)
+        sync_file(files, segment.name.index_path(folder))
+    finally:
+        segment.close()

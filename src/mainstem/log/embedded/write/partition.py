@@ -1,0 +1,424 @@
+"""A partition: an ordered run of segments, to which any number of processes append.
+
+    <partition>/tail                          how far it is written (see `heads`), and the file whose bytes are locked
+    <partition>/manifest                      which sealed segments it has
+    <partition>/<base>-<end>.parquet          sealed
+    <partition>/<base>-<epoch>.blocks         still blocks, the last one being appended to; `.index` beside each
+
+An append takes the write lock, writes its block behind the last one and notes the new end in `tail`; then, without
+that lock, it syncs the segment, unless another process's fsync covered it meanwhile, and publishes the end in
+`heads` (see `publisher`). Only then is it acknowledged. After a failed fsync the partition is fenced for every process
+until somebody takes it over, which begins a new segment, of a new epoch, after the last published block.
+
+A segment is begun in three steps: the tail is marked, the segment made, the tail moved into it. A writer that finds
+the mark looks at the segments themselves, so a step that was cut short is never half believed.
+
+Between appends two handles are kept, of the tail and of the segment, until others need them (see `durable_files`).
+Thread-safe.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import google_crc32c
+
+from mainstem.clock import Clock
+from mainstem.durable_files import Files, as_ours, closed
+from mainstem.errors import CorruptBlock, Fenced, LockHeld, MainstemError, Unavailable
+from mainstem.file_locks import SYNC, UPKEEP, WRITE, release_lock, share_lock
+from mainstem.log.embedded.upkeep.manifest import ManifestFile
+from mainstem.log.embedded.write.active_segment import ActiveSegment, SegmentName, segments_in
+from mainstem.log.embedded.write.crash_recovery import is_whole, make_missing_indexes, recover, sweep
+from mainstem.log.embedded.write.group_commit import GroupCommit, Pending, admit
+from mainstem.log.embedded.write.heads import DELETED, HAS_STATE, MENDING, SYNCING, WRITTEN, End, Slots, TailSlots
+from mainstem.log.embedded.write.partition_state import PartitionState, ProducerState, StateScan
+from mainstem.log.embedded.write.partition_take_over import take_over
+from mainstem.log.embedded.write.publisher import Publisher, deleted
+from mainstem.log.embedded.write.segment_writer import SegmentWriter, WrittenBlocks, create_partition, create_segment
+
+__all__ = ["Partition", "Pending", "create_partition"]
+
+_all: weakref.WeakSet[Partition] = weakref.WeakSet()
+
+
+class Partition:
+    """One partition, open in this process."""
+
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        heads: Slots,
+        slot: int,
+        clock: Clock,
+        *,
+        title: str,
+        segment_bytes_max: int,
+        observe: Callable[[int, int, int], int] | None = None,
+        synced: Callable[[], None] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.title = title
+        self.slot = slot
+        self.segment_bytes_max = segment_bytes_max
+        self.files = files
+        self.clock = clock
+        self.heads = heads
+        self.manifest_file = ManifestFile(files, folder)
+        self.group: GroupCommit[Pending] = GroupCommit(self._commit)
+        self._observe = observe
+        try:
+            self.lock = share_lock(files, f"{folder}/tail")
+        except OSError as error:
+            raise self._not_opened(error) from error
+        self._tail = TailSlots(files, self.lock)
+        self._publisher = Publisher(files, folder, heads, slot, self._tail, self.lock, title=title, synced=synced)
+        # These are guarded by the write lock.
+        self._writer: SegmentWriter | None = None
+        self._scan: StateScan | None = None
+        self._checked = False
+        # Whether the writer has written what no fsync has covered yet. Then it stays open: only a handle that was open when
+        # the disk failed is sure to be told of it.
+        self._unsynced = False
+        self.recent = False
+        self._damage: tuple[End | None, CorruptBlock] | None = None
+        _all.add(self)
+        try:
+            self._open_check()
+        except CorruptBlock as error:
+            # For who appends, or reads so far: what is before it stays readable, and so do the other partitions.
+            self._damage = (heads.read(slot), error)
+        except OSError as error:
+            self.close()
+            raise self._not_opened(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    # Opening and closing
+
+    def _not_opened(self, error: OSError) -> Exception:
+        """One that is gone is for the caller to judge: the topic may have been deleted."""
+        return error if isinstance(error, FileNotFoundError) else as_ours(error, self.title, self.folder)
+
+    def _open_check(self) -> None:
+        """After a crash what was acknowledged may lie behind a `heads` that is older: publish it before anyone reads."""
+        head = self.heads.read(self.slot)
+        if is_whole(self.files, self.folder, head) and not self._contradicted(head):
+            return
+        names = segments_in(self.files.list(self.folder))
+        try:
+            with self.lock.held(WRITE):
+                end = self._mended_tail()
+                make_missing_indexes(self.files, self.folder, names[:-1], end)
+            if not end.flags & DELETED:
+                self._publisher.publish(end)
+        except LockHeld:
+            # Its holder was let in once the partition was mended, so what is published is all that was acknowledged: who only
+            # reads needs no lock.
+            if head is None:
+                raise
+        except Fenced:
+            return  # taken over just now, and so published
+        except Unavailable:
+            # Fenced: it can be read up to what is safe, and taken over.
+            if self.heads.read(self.slot) is None or not self.fenced():
+                raise
+
+    def _contradicted(self, head: End | None) -> bool:
+        """Whether the tail knows another block at the published end: `heads` may be the file of another topic."""
+        tail = self._tail.read(WRITTEN)
+        return head is not None and tail is not None and tail.place == head.place and tail.crc != head.crc
+
+    def close(self) -> None:
+        """Once what other threads have under way is done: a handle is a number, and means another file once it is closed."""
+        self.group.close(lambda: closed(self.title))
+        with self.lock.quiet():
+            self._forget()
+        release_lock(self.lock)
+
+    def _forget(self) -> None:
+        """Let go of what was opened and scanned: it is found again when it is needed."""
+        self._close_writer()
+        self._scan = None
+
+    def _close_writer(self) -> int:
+        writer, self._writer, self._unsynced = self._writer, None, False
+        if writer is None:
+            return 0
+        self.files.kept.keeps(self, 0)
+        writer.close()
+        return 1
+
+    def let_go(self) -> int:
+        """Close the segment, if nobody in this process writes it now and all that was written to it is on disk."""
+        turn = self.lock.turns[WRITE]
+        if not turn.acquire(blocking=False):
+            return 0
+        try:
+            return 0 if self._unsynced else self._close_writer()
+        finally:
+            turn.release()
+
+    def renew_in_child(self) -> None:
+        """In a forked child: another thread of the parent may have been in the middle of anything."""
+        self._writer, self._scan, self._checked, self._unsynced = None, None, False, False
+        self.files.kept.keeps(self, 0)
+
+    # Where it ends
+
+    def published(self) -> End:
+        """The end up to which anyone may read."""
+        head = self.heads.read(self.slot)
+        if head is None:
+            with self._translated():
+                with self.lock.held(WRITE):
+                    end = self._mended_tail()
+                try:
+                    self._publisher.publish(end)
+                except Unavailable:
+                    # Fenced: then what is safe was published, if it is known.
+                    if self.heads.read(self.slot) is None:
+                        raise
+                head = self.heads.read(self.slot)
+        assert head is not None
+        return head
+
+    def fenced(self) -> bool:
+        """Whether an fsync failed, so that nobody may append until somebody takes over."""
+        with self._translated():
+            mark = self._tail.read(SYNCING)
+        return mark is not None and mark.fenced
+
+    def damage(self) -> CorruptBlock | None:
+        """What was wrong with its end when it was opened, unless it goes on elsewhere since."""
+        return self._damage[1] if self._damage is not None and self._damage[0] == self.heads.read(self.slot) else None
+
+    def start_offset(self) -> int:
+        """The first offset that is kept."""
+        return self.manifest_file.read().start
+
+    # Appending
+
+    def append(self, pending: Pending) -> None:
+        """Append one block, on disk when this returns."""
+        pending.payload_crc = google_crc32c.value(pending.payload)
+        self.group.submit(pending)
+
+    def _commit(self, group: list[Pending]) -> None:
+        segment: ActiveSegment | None = None
+        try:
+            with self._translated():
+                with self.lock.held(WRITE):
+                    end = self._write(group)
+                    if end is None or self._writer is None:
+                        return
+                    # Another thread may close the writer meanwhile.
+                    segment = self._writer.segment.shared()
+                self._publisher.publish(end, segment)
+                self._unsynced = False
+        finally:
+            if segment is not None:
+                segment.close()
+
+    def _write(self, group: list[Pending]) -> End | None:
+        """Write the blocks of a group behind the tail; gives the end to publish. The write lock is held."""
+        tail = self._tail_to_write()
+        if tail.position >= self.segment_bytes_max and tail.offset > tail.segment:
+            tail = self._roll(tail)
+        writer = self._writer_of(tail)
+        head = self.heads.read(self.slot)
+        scan = self._state_for(group, tail)
+        now = max(self.clock.now(), tail.appended_at)
+        blocks = WrittenBlocks(tail, writer.segment_id, self.slot, now, head.offset if head is not None else 0)
+        try:
+            for pending in group:
+                try:
+                    if admit(pending, blocks.end, scan, self.title):
+                        header = blocks.add(pending, self._observe)
+                        if scan is not None:
+                            scan.apply(header, blocks.end.position)
+                except Exception as error:  # noqa: BLE001 - each waits for its own answer
+                    pending.error = as_ours(error, self.title, self.folder)
+                    pending.settled = True
+            if not blocks.buffers:
+                return tail if any(pending.duplicate for pending in group) else None
+            self._unsynced = True
+            writer.write(blocks)
+            self._tail.write(WRITTEN, blocks.end)
+        except BaseException:
+            # What was scanned may not have come to be, and the tail may or may not have moved: look again.
+            self._scan = None
+            self._checked = False
+            raise
+        return blocks.end
+
+    def _state_for(self, group: list[Pending], tail: End) -> StateScan | None:
+        if self._scan is None and not any(pending.producer_id or pending.transaction for pending in group):
+            return None
+        return self.state_scan(tail)
+
+    def state_scan(self, end: End) -> StateScan:
+        """The producers and transactions of this partition up to `end`. The write lock is held."""
+        if self._scan is None:
+            self._scan = StateScan(self.files, self.folder)
+        self._scan.catch_up(end)
+        return self._scan
+
+    def producer_state(self, producer_id: int) -> ProducerState | None:
+        """What is known here of a producer."""
+        with self._translated(), self.lock.held(WRITE):
+            known = self.state_scan(self._tail_to_write()).state.producers.get(producer_id)
+            return known.copy() if known is not None else None
+
+    # The tail
+
+    def _tail_to_write(self) -> End:
+        tail, mark = self._tail.read_all(2)
+        if tail is not None and tail.flags & DELETED:
+            raise deleted(self.title)
+        if mark is not None and mark.fenced:
+            raise self._publisher.is_fenced(mark)
+        if tail is not None and self._checked and not tail.flags & MENDING:
+            with suppress(FileNotFoundError):
+                if self._writer_of(tail).size() == tail.position:
+                    return tail
+        tail = self._mended_tail()
+        self._checked = True
+        return tail
+
+    def _mended_tail(self) -> End:
+        """The written end as the segments have it, whatever a killed writer left. The write lock is held."""
+        self._forget()
+        tail = self._tail.read(WRITTEN)
+        end = recover(self.files, self.folder, self.heads.read(self.slot))
+        flags = (end.flags & HAS_STATE) | (tail.flags & DELETED if tail is not None else 0)
+        end = end._replace(flags=flags)
+        if tail != end:
+            self._tail.write(WRITTEN, end)
+        return end
+
+    def _writer_of(self, tail: End) -> SegmentWriter:
+        name = SegmentName(tail.segment, tail.epoch)
+        writer = self._writer
+        if writer is None or writer.name != name:
+            scan = self._scan
+            self._forget()
+            writer = self._writer = SegmentWriter(self.files, self.folder, name, tail.position)
+            if scan is not None and scan.segment_id == writer.segment_id:
+                self._scan = scan  # it was only let go
+            self.files.kept.keeps(self, 1)
+        self.recent = True
+        return writer
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Inside, what the operating system says is raised as an error of ours."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, MainstemError):
+                raise
+            if isinstance(error, FileNotFoundError):
+                self.check_there()
+            raise as_ours(error, self.title, self.folder) from error
+
+    def check_there(self) -> None:
+        """Raises if the partition was deleted, also if another one was made in its place."""
+        try:
+            self._tail.check_there()
+        except FileNotFoundError as error:
+            raise deleted(self.title) from error
+
+    # Publishing
+
+    def publish(self, end: End) -> None:
+        """Make everything written up to `end` durable and visible."""
+        with self._translated():
+            self._publisher.publish(end)
+
+    def publish_written(self) -> None:
+        """Make everything that any process has written so far durable and visible."""
+        with self._translated():
+            tail = self._tail.read(WRITTEN)
+            if tail is None or tail.flags & MENDING:
+                with self.lock.held(WRITE):
+                    tail = self._tail_to_write()
+            self._publisher.publish(tail)
+
+    @contextmanager
+    def still(self) -> Iterator[End]:
+        """Inside, nobody appends, and everything that was written is published."""
+        with self._translated(), self.lock.held(WRITE):
+            tail = self._tail_to_write()
+            self._publisher.publish(tail)
+            yield tail
+
+    # Rolling, taking over, deleting
+
+    def _roll(self, tail: End) -> End:
+        """Begin a new segment at the tail. The write lock is held; it is not synced here, so no append waits for it."""
+        state = PartitionState()
+        if tail.flags & HAS_STATE:
+            state = self.state_scan(tail).state
+            state.forget_below(self.manifest_file.read().end)
+        if self._unsynced:
+            # An append was interrupted before its fsync: now, while the handle that wrote it is open.
+            self._publisher.publish(tail, self._writer_of(tail).segment)
+            self._unsynced = False
+        # The last chance: nobody adds to this index any more.
+        self._writer_of(tail).mend_index(tail.indexes, tail.position)
+        head = self.heads.read(self.slot)
+        self._tail.write(WRITTEN, tail._replace(flags=tail.flags | MENDING))
+        if head is not None and head.epoch == tail.epoch:
+            sweep(self.files, self.folder)
+        now = max(self.clock.now(), tail.appended_at)
+        synced = head.offset if head is not None else 0
+        end = create_segment(self.files, self.folder, tail, state, now=now, synced=synced)
+        self._tail.write(WRITTEN, end)
+        return end
+
+    def roll(self) -> bool:
+        """Close the segment being appended to, if it holds anything, so that it can be sealed."""
+        with self._translated():
+            with self.lock.held(WRITE):
+                tail = self._tail_to_write()
+                rolled = tail.offset > tail.segment
+                if rolled:
+                    tail = self._roll(tail)
+            # Also if another process rolled it, and ended before it had said so.
+            self._publisher.publish(tail)
+        return rolled
+
+    def take_over(self, ended: list[str] | None = None) -> None:
+        """Raise the epoch and begin a new segment behind what is safe; whoever was in the middle of an append is refused.
+
+        A process that holds the partition's locks and does not go on is ended, and added to `ended`.
+        """
+        ended = [] if ended is None else ended
+        with self._translated(), self.lock.taken_over(WRITE, ended), self.lock.taken_over(SYNC, ended):
+            take_over(self, self._tail, self._publisher, self._mended_tail, self._forget)
+
+    def refuse_if_deleted(self) -> None:
+        """Raises if somebody has deleted the partition."""
+        tail = self._tail.read(WRITTEN)
+        if tail is not None and tail.flags & DELETED:
+            raise deleted(self.title)
+
+    def mark_deleted(self) -> None:
+        """Refuse every later append, also by processes that have the topic open."""
+        with self._translated(), self.lock.held(UPKEEP), self.lock.held(WRITE):
+            tail = self._tail.read(WRITTEN) or self._mended_tail()
+            self._tail.write(WRITTEN, tail._replace(flags=tail.flags | DELETED))
+
+
+def _renew_in_child() -> None:
+    for partition in list(_all):
+        partition.renew_in_child()
+
+
+os.register_at_fork(after_in_child=_renew_in_child)

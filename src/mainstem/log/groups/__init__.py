@@ -1,0 +1,1 @@
+"""Reader groups: several members share the partitions of a topic and commit how far they have read."""

@@ -1,0 +1,541 @@
+"""Member: one reader among several that share a topic's partitions.
+
+A member owns some partitions, reads them in turn, and says with `commit` how far it has come. What it has polled but not
+committed comes again, to it or to another member, after a crash: at least once, and exactly once where the offsets are
+committed in the same transaction as the results.
+
+- A member whose process ended is noticed at once by members that wait, one that is silent for longer than its `session`
+  by all others within a third of theirs. Its partitions move; its late `commit` is refused with `Fenced`. If it still
+  lives, its next `poll` joins anew and goes on from the committed offsets.
+- When a partition is to move to another living member, its owner lets go of it as soon as everything polled from it is
+  committed, and at its next `poll` in any case. So commit before you poll again, or those rows come twice.
+- Leaving (the end of the `with` block) gives all partitions to the others at once, and commits nothing.
+
+A member is for one thread; several threads join several times.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+import pyarrow as pa
+
+from mainstem.arguments import whole_number
+from mainstem.clock import Clock
+from mainstem.durations import Duration, duration_us
+from mainstem.errors import FellOff, Invalid, MainstemError
+from mainstem.log.groups import group_state as decisions
+from mainstem.log.groups.group_state import GroupState
+from mainstem.log.lag import Lag
+from mainstem.log.missed_deletions import UNREAD, DeletionWatch
+from mainstem.log.own_process import OwnProcess
+from mainstem.log.partition_reads import HINT, PartitionReads, Position, Processes, Waiter, check_position, offsets_at
+from mainstem.log.record import next_offset
+from mainstem.log.state_ledger import StateLedger
+from mainstem.processes import Identity
+
+__all__ = ["Beat", "BeatThread", "Beats", "Member", "MemberPositions", "Outcomes", "check_session", "dead_members"]
+
+
+# BeatThread: calls a member's `beat` every so often, for as long as the member is there.
+
+
+class Beats(Protocol):
+    """When each member last gave a sign of life. Kept beside the ledger: a beat is too frequent to be an entry."""
+
+    def beat(self, member: str) -> None:
+        """This member lives."""
+
+    def age(self, member: str) -> int | None:
+        """How long ago (microseconds) this member last gave a sign of life; None if it never did.
+
+        Measured by a clock that nobody can set (`Clock.boot`), else a changed time of day would kill members.
+        """
+
+    def forget(self, member: str) -> None:
+        """This member is gone; nobody will ask for it again."""
+
+
+class Beat(Protocol):
+    """Something that beats until it is stopped."""
+
+    def stop(self) -> None:
+        """Beat no more. May be called twice."""
+
+
+class BeatThread:
+    """A daemon thread that calls `beat` at once and then every `seconds`.
+
+    It holds `beat`'s object weakly: a member that was dropped without leaving stops beating, and the others take its
+    partitions after its session.
+    """
+
+    def __init__(self, beat: Callable[[], None], seconds: float) -> None:
+        self._beat = weakref.WeakMethod(beat)
+        self._seconds = seconds
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mainstem-beat", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            beat = self._beat()
+            if beat is None:
+                return
+            beat()
+            # Not held while waiting, else the member could never be dropped.
+            del beat
+            self._stopped.wait(self._seconds)
+
+    def stop(self) -> None:
+        """Beat no more; returns once a beat under way is over, unless called from within it."""
+        self._stopped.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+# MemberPositions: the partitions a member of a group owns, and what it reads next in each.
+
+
+BEGIN_AGAIN = 'Begin again, without what the group has made of the records so far: member.seek("earliest").'
+
+
+class MemberPositions:
+    """What a member knows it owns. A partition without an offset waits for a transaction of its last owner."""
+
+    def __init__(self, reads: PartitionReads) -> None:
+        self._reads = reads
+        self._deletions = DeletionWatch(reads)
+        # Since which generation of the group each partition is owned.
+        self.owned: dict[int, int] = {}
+        self.offsets: dict[int, int] = {}
+        # Where the group stands as its ledger says, and this member has not looked yet whether the topic reaches so far.
+        self._unchecked: set[int] = set()
+        # The partition that is read first next time, so that a busy one does not hold up the others.
+        self._turn = 0
+
+    def become(self, owned: Mapping[int, int]) -> list[int]:
+        """Own these partitions from now on; those of them without an offset.
+
+        Lost and gained again counts as lost, since others may have gone on there: it may happen between a release and
+        the look at what is left.
+        """
+        self.offsets = {
+            partition: offset
+            for partition, offset in self.offsets.items()
+            if owned.get(partition) == self.owned.get(partition)
+        }
+        self.owned = dict(owned)
+        return [partition for partition in self.owned if partition not in self.offsets]
+
+    def start(self, partition: int, offset: int, cleaned: int) -> None:
+        """Go on in a partition that was gained; `cleaned` as the group knows it."""
+        self.offsets[partition] = offset
+        self._unchecked.add(partition)
+        self._deletions.since.pop(partition, None)
+        if cleaned != UNREAD:
+            self._deletions.since[partition] = cleaned
+
+    def seek(self, offsets: Mapping[int, int]) -> None:
+        """Go on elsewhere."""
+        self.offsets |= offsets
+        self._unchecked -= offsets.keys()
+        for partition in offsets:
+            self._deletions.since.pop(partition, None)
+
+    @property
+    def cleaned(self) -> Mapping[int, int]:
+        """How far each partition was compacted when the group began to read it."""
+        return self._deletions.since
+
+    def keep(self, partitions: Iterable[int]) -> None:
+        """Forget all but these."""
+        kept = set(partitions)
+        self.owned = {partition: since for partition, since in self.owned.items() if partition in kept}
+        self.offsets = {partition: offset for partition, offset in self.offsets.items() if partition in kept}
+
+    def uncommitted(self, committed: Mapping[int, int]) -> dict[int, int]:
+        """The offsets that differ from what is committed."""
+        return {partition: offset for partition, offset in self.offsets.items() if offset != committed[partition]}
+
+    def read(self, rows_max: int) -> pa.RecordBatch | None:
+        """The next rows of the first partition that has some, beginning after the one read last."""
+        partitions = sorted(self.offsets)
+        first = next((index for index, partition in enumerate(partitions) if partition >= self._turn), 0)
+        for partition in partitions[first:] + partitions[:first]:
+            self._check_position(partition)
+            try:
+                self._deletions.before(partition)
+                batch = self._reads.read(partition, self.offsets[partition], rows_max)
+            except FellOff as error:
+                kept = self._reads.earliest(partition)
+                raise FellOff(
+                    error.summary,
+                    detail=error.detail,
+                    hint=f"Go on with the first record that is kept: member.seek({{{partition}: {kept}}}).",
+                    topic=error.topic,
+                    partition=error.partition,
+                    first_lost=error.first_lost,
+                    last_lost=error.last_lost,
+                ) from error
+            # Also where nothing is left to read: then the tombstones were the last records.
+            self._deletions.after(partition, self.offsets[partition], reader="the group", hint=BEGIN_AGAIN)
+            if batch is not None:
+                self.offsets[partition] = next_offset(batch)
+                self._turn = partition + 1
+                return batch
+        return None
+
+    def _check_position(self, partition: int) -> None:
+        """Raise `BeyondEnd` if the topic was set back behind what the group has committed. Once: it is never set back while it
+        is open."""
+        if partition in self._unchecked:
+            hint = HINT.format(where='member.seek("earliest"), "latest" or a time')
+            check_position(self._reads, partition, self.offsets[partition], reader="the group", hint=hint)
+            self._unchecked.discard(partition)
+
+
+class Outcomes(Protocol):
+    """The log, as one asks how transactions ended."""
+
+    @property
+    def identity(self) -> str:
+        """The same for every opening of one log."""
+
+    @property
+    def title(self) -> str: ...
+
+    def outcome(self, transaction: str) -> Literal["open", "committed", "aborted"]:
+        """What became of a transaction; one whose owner is gone or late is aborted by asking."""
+
+
+def check_session(session: Duration) -> int:
+    """A session in microseconds."""
+    length = duration_us(session, setting="session")
+    if length == 0:
+        raise Invalid(
+            "a session of no length",
+            detail="The others would take this member for dead at once.",
+            hint='Give some seconds, for instance session="10 seconds".',
+        )
+    return length
+
+
+class Member:
+    """A place in a reader group; made by `topic.join_group(name)`.
+
+    >>> import mainstem, tempfile
+    >>> with mainstem.open(tempfile.mkdtemp()) as stem:
+    ...     orders = stem.create_topic("orders", schema="order_id STRING")
+    ...     placed = orders.append([{"order_id": "o-1"}, {"order_id": "o-2"}])
+    ...     with orders.join_group("billing", session="10 seconds") as member:
+    ...         batch = member.poll(wait="5 seconds")
+    ...         member.commit()
+    ...     batch.column("order_id").to_pylist()
+    ['o-1', 'o-2']
+    """
+
+    def __init__(
+        self,
+        group: str,
+        ledger: StateLedger[GroupState],
+        reads: PartitionReads,
+        waiter: Waiter,
+        beats: Beats,
+        *,
+        processes: Processes,
+        clock: Clock,
+        outcomes: Outcomes | None = None,
+        session: Duration = "10 seconds",
+        start: Position = "earliest",
+        beating: Callable[[Callable[[], None], float], Beat] = BeatThread,
+    ) -> None:
+        self.group = group
+        self._ledger = ledger
+        self._reads = reads
+        self._waiter = waiter
+        self._beats = beats
+        self._processes = processes
+        self._clock = clock
+        self._outcomes = outcomes
+        self._start = start
+        self._session = check_session(session)
+        self._lock = threading.RLock()
+        self._process = OwnProcess()
+        self._left = False
+        self._generation = 0
+        self._positions = MemberPositions(reads)
+        self._id = ""
+        self._join()
+        # Three beats a session: one may be late, one may be lost.
+        self._beat = beating(self.beat, self._session / 3 / 1_000_000)
+
+    @property
+    def topic(self) -> str:
+        """The topic it reads."""
+        return self._reads.name
+
+    @property
+    def log(self) -> Outcomes | None:
+        """The log that its topic is in."""
+        return self._outcomes
+
+    # What a member does
+
+    def poll(self, *, wait: Duration | None = None, rows_max: int = 10_000) -> pa.RecordBatch | None:
+        """The next rows of one of the member's partitions; None if none came within `wait`."""
+        whole_number(rows_max, "rows_max", least=1)
+        wait_us = 0 if wait is None else duration_us(wait, setting="wait")
+        deadline = self._clock.monotonic() + wait_us
+        while True:
+            self._check_process()
+            with self._lock:
+                self._check_not_left()
+                self._catch_up()
+                self._release(self._handed_over())
+                batch = self._positions.read(rows_max)
+                if batch is None and self._evict_dead():
+                    # What the dead one had may be ours now.
+                    self._catch_up()
+                    batch = self._positions.read(rows_max)
+                others = self._other_processes()
+            left = deadline - self._clock.monotonic()
+            if batch is not None or left <= 0:
+                return batch
+            self._waiter.wait(min(left, self._session // 3) / 1_000_000, None, others)
+
+    def commit(self) -> None:
+        """Record that everything polled so far is done with.
+
+        Raises `Fenced` if the others took this member for dead meanwhile: then they have its partitions, and do again
+        what it did not commit. Its next `poll` joins anew.
+        """
+        self._check_process()
+        with self._lock:
+            self._check_not_left()
+            generation, offsets = self._generation, self._uncommitted()
+            self._ledger.decide(
+                lambda state, now: (
+                    decisions.commit(state, self._id, generation, offsets, self._positions.cleaned),
+                    None,
+                ),
+            )
+            self._release_what_is_committed()
+
+    def commit_in(self, transaction: str) -> dict[int, int]:
+        """As `commit`, but it counts once `transaction` is committed; the offsets recorded. Raises `Fenced`."""
+        self._check_process()
+        with self._lock:
+            self._check_not_left()
+            generation, offsets = self._generation, self._uncommitted()
+            self._ledger.decide(
+                lambda state, now: (
+                    decisions.hold_pending(state, self._id, generation, transaction, offsets, self._positions.cleaned),
+                    None,
+                ),
+            )
+            return offsets
+
+    def seek(self, to: Position) -> None:
+        """Go on elsewhere in the partitions owned now, and record it: after a crash the group goes on there too.
+
+        `to` is "earliest", "latest", a datetime with a zone, {partition: offset}, an append's token, or "committed":
+        back to the last commit, so that what was polled since comes again.
+        """
+        self._check_process()
+        with self._lock:
+            self._check_not_left()
+            state = self._ledger.current()
+            if isinstance(to, str) and to == "committed":
+                decisions.check_owned(state, self._id, self._generation, self._positions.offsets)
+                self._positions.offsets = {
+                    partition: state.committed[partition] for partition in self._positions.offsets
+                }
+                return
+            offsets = offsets_at(to, self._reads, sorted(self._positions.owned))
+            generation = self._generation
+            self._ledger.decide(
+                lambda state, now: (decisions.seek(state, self._id, generation, offsets), None),
+            )
+            self._positions.seek(offsets)
+
+    def leave(self) -> None:
+        """Give all partitions to the others. What was not committed comes again. May be called twice.
+
+        In a forked child nothing happens: the member is the parent's.
+        """
+        if self._left or self._process.forked:
+            return
+        self._left = True
+        self._beat.stop()
+        with self._lock:
+            self._ledger.decide(lambda state, now: (decisions.leave(state, self._id), None))
+            self._positions.keep([])
+            self._beats.forget(self._id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    # What a member knows
+
+    @property
+    def id(self) -> str:
+        """The name of this member in the group; another one after it had to join anew."""
+        return self._id
+
+    @property
+    def assignment(self) -> tuple[int, ...]:
+        """The partitions this member reads, as of its last poll."""
+        return tuple(sorted(self._positions.owned))
+
+    @property
+    def position(self) -> dict[int, int]:
+        """The offset that is polled next in each partition."""
+        with self._lock:
+            return dict(sorted(self._positions.offsets.items()))
+
+    def lag(self) -> Lag:
+        """How far this member is behind the end of its partitions."""
+        with self._lock:
+            offsets = self._positions.offsets
+            return Lag.total(self._reads.behind(partition, offset) for partition, offset in offsets.items())
+
+    # What happens beside
+
+    def beat(self) -> None:
+        """Give a sign of life, take out the dead, and let go of what is to move. Called by the beat thread."""
+        # A failure here is not lost: if it lasts, the member is taken for dead, and its next commit says so; its next
+        # poll meets the same failure.
+        try:
+            self._beats.beat(self._id)
+            with self._lock:
+                if not self._left and self._id in self._ledger.current().members:
+                    self._evict_dead()
+                    self._release_what_is_committed()
+        except (MainstemError, OSError):
+            return
+
+    def _join(self) -> None:
+        # A new name each time: nothing said under the old one can count again.
+        member = uuid.uuid4().hex[:16]
+        process = self._processes.this_process()
+        # Before the entry, so that nobody ever sees a member that has not beaten.
+        self._beats.beat(member)
+        self._id = member
+
+        def decision(state: GroupState, now: int) -> tuple[list[dict[str, object]], None]:
+            offsets = self._start_offsets(state)
+            dead = dead_members(state, now, self._beats, self._processes)
+            return decisions.join(
+                state, member, process=process, session=self._session, offsets=offsets, dead=dead
+            ), None
+
+        self._ledger.decide(decision)
+        self._positions.keep([])
+        self._catch_up()
+
+    def _start_offsets(self, state: GroupState) -> dict[int, int]:
+        """Where to start in partitions the group does not know yet. In ones added later, nothing is to be missed."""
+        new = [partition for partition in range(self._reads.partitions()) if partition not in state.committed]
+        if not new:
+            return {}
+        offsets = offsets_at("earliest", self._reads, new)
+        return offsets if state.opened_at is not None else offsets | offsets_at(self._start, self._reads, new)
+
+    def _catch_up(self) -> None:
+        """Learn what the group decided: join anew if we are out, drop what we lost, start on what we gained."""
+        state = self._ledger.current()
+        if self._id not in state.members:
+            self._join()
+            return
+        if self._reads.partitions() > state.partitions:
+            self._ledger.decide(lambda state, now: (decisions.grow(state, self._start_offsets(state)), None))
+            state = self._ledger.current()
+        self._generation = state.generation
+        owned = {partition: state.owned_since[partition] for partition in state.owned_by(self._id)}
+        for partition in self._positions.become(owned):
+            if not self._unsettled(partition):
+                state = self._ledger.current()
+                self._positions.start(partition, state.committed[partition], state.cleaned.get(partition, 0))
+
+    def _unsettled(self, partition: int) -> bool:
+        """Whether a transaction may still move this partition's offset; those that ended are settled here."""
+        for transaction in self._ledger.current().transactions_on(partition):
+            outcome = "open" if self._outcomes is None else self._outcomes.outcome(transaction)
+            if outcome == "open":
+                return True
+            self._ledger.decide(
+                lambda state, now, transaction=transaction, outcome=outcome: (  # type: ignore[misc]
+                    decisions.settle(state, transaction, outcome),
+                    None,
+                )
+            )
+        return False
+
+    def _uncommitted(self) -> dict[int, int]:
+        return self._positions.uncommitted(self._ledger.current().committed)
+
+    def _handed_over(self) -> list[int]:
+        return self._ledger.current().handed_over_by(self._id)
+
+    def _release_what_is_committed(self) -> None:
+        """Let go of the partitions others wait for, where nothing that was polled could come twice."""
+        if handed_over := self._handed_over():
+            uncommitted = self._uncommitted()
+            self._release([partition for partition in handed_over if partition not in uncommitted])
+
+    def _release(self, partitions: list[int]) -> None:
+        if not partitions:
+            return
+        self._ledger.decide(lambda state, now: (decisions.release(state, self._id, partitions), None))
+        self._positions.keep(self._ledger.current().owned_by(self._id))
+
+    def _evict_dead(self) -> bool:
+        """Take out the members that are gone; whether there were any."""
+
+        def decision(state: GroupState, now: int) -> tuple[list[dict[str, object]], set[str]]:
+            dead = dead_members(state, now, self._beats, self._processes) - {self._id}
+            return decisions.evict(state, dead), dead
+
+        evicted = self._ledger.decide(decision)
+        for member in evicted:
+            self._beats.forget(member)
+        return bool(evicted)
+
+    def _other_processes(self) -> list[Identity]:
+        members = self._ledger.current().members.values()
+        return [member.process for member in members if member.id != self._id and member.process is not None]
+
+    def _check_process(self) -> None:
+        # Before the lock is asked for: a thread of the parent may have held it.
+        self._process.check(f'a member of group "{self.group}"', "Open the log and join the group in this process.")
+
+    def _check_not_left(self) -> None:
+        if self._left:
+            raise Invalid(
+                f'this member has left group "{self.group}"',
+                detail="A member leaves at the end of its with block, or by leave().",
+                hint=f'Join again: topic.join_group("{self.group}").',
+            )
+
+
+def dead_members(state: GroupState, now: int, beats: Beats, processes: Processes) -> set[str]:
+    """The members whose process has ended, or that have been silent for longer than their session."""
+    dead = set()
+    for member in state.members.values():
+        age = beats.age(member.id)
+        silent_for = now - member.joined_at if age is None else age
+        ended = member.process is not None and not processes.alive(member.process)
+        if ended or silent_for > member.session:
+            dead.add(member.id)
+    return dead

@@ -1,0 +1,483 @@
+"""GroupState: who is in a reader group, who reads which partition, and how far the group has come.
+
+A machine without files: entries go in, the state comes out. What may be entered is decided below.
+
+Entries (kind, then its fields; partitions are written as text where they are JSON names):
+
+    opened      offsets                        the group begins; where it starts in each partition
+    grown       offsets                        the topic got more partitions
+    joined      member, process, session       in the order they came
+    left        members, cause                 cause: left | evicted
+    assigned    owners, next_owners            member -> partitions; raises the generation
+    released    member, partitions             each goes to its next owner
+    committed   offsets, cleaned               the offset that is read next, not the last one read
+    sought      offsets                        as committed, but asked for by somebody who wants to go elsewhere
+    pending     transaction, offsets, cleaned  committed when the transaction is
+    settled     transaction, outcome           outcome: committed | aborted
+
+`cleaned` says how far a partition was compacted when the group began to read it (see `missed_deletions`); where it begins
+or is sent elsewhere, `unread` says that this is yet to come. An older Mainstem wrote neither.
+
+A partition that moves away from a living member stays with it until it lets go of it (`next_owners` says who waits), so
+no two members ever work on one partition. A partition with pending offsets is not to be read by a new owner before the
+transaction is settled, else it would read again what the transaction covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Any, Self
+
+from mainstem.errors import Conflict, Fenced
+from mainstem.log.missed_deletions import UNREAD
+from mainstem.log.state_ledger import Entry
+from mainstem.processes import Identity
+
+__all__ = [
+    "GroupMember",
+    "GroupState",
+    "assign",
+    "commit",
+    "evict",
+    "grow",
+    "hold_pending",
+    "join",
+    "leave",
+    "release",
+    "reset",
+    "seek",
+    "settle",
+]
+
+
+# Which member of a group reads which partition.
+#
+# The assignment is sticky: it starts from who has what now and moves no more partitions than needed to even out.
+#
+# With n partitions and m members, n % m members read n // m + 1 partitions and the others n // m. The larger shares go to
+# those who hold most now; everyone keeps what fits into their share, and only the rest moves. No assignment with loads
+# that differ by at most one keeps more: a member keeps min(held, share), and the larger shares stand where they count.
+
+
+def assign(
+    partitions: int, members: Sequence[str], owners: Mapping[int, str], next_owners: Mapping[int, str]
+) -> dict[int, str]:
+    """Who is to read each partition, given who does now (`owners`) and which are being handed over already.
+
+    `members` are the living ones in the order they joined; owners who are not among them have lost their partitions.
+    Of equally good answers this gives one that goes on with the hand-overs under way, and the same in every process.
+
+    >>> assign(4, ["a", "b"], {0: "a", 1: "a", 2: "a", 3: "a"}, {})
+    {0: 'a', 1: 'a', 2: 'b', 3: 'b'}
+    """
+    if not members:
+        return {}
+    held: dict[str, list[int]] = {member: [] for member in members}
+    homeless: list[int] = []
+    for partition in range(partitions):
+        owner = owners.get(partition)
+        if owner in held:
+            held[owner].append(partition)
+        else:
+            homeless.append(partition)
+
+    small, larger_shares = divmod(partitions, len(members))
+    # Python's sort is stable: of members who hold as much, the one that joined first gets the larger share.
+    by_load = sorted(members, key=lambda member: -len(held[member]))
+    room = {member: small + (rank < larger_shares) for rank, member in enumerate(by_load)}
+
+    target: dict[int, str] = {}
+    for member in members:
+        # Kept first: what is not promised to somebody else already; of those, the lowest.
+        by_preference = sorted(
+            held[member], key=lambda partition: (next_owners.get(partition, member) != member, partition)
+        )
+        for partition in by_preference[: room[member]]:
+            target[partition] = member
+        homeless.extend(by_preference[room[member] :])
+        room[member] -= min(room[member], len(by_preference))
+
+    unpromised: list[int] = []
+    for partition in sorted(homeless):
+        promised = next_owners.get(partition, "")
+        if room.get(promised, 0) > 0:
+            target[partition] = promised
+            room[promised] -= 1
+        else:
+            unpromised.append(partition)
+    with_room = [member for member in members for _ in range(room[member])]
+    target.update(zip(unpromised, with_room, strict=True))
+    return dict(sorted(target.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One member: `session` is how long (microseconds) it may be silent before the others take its partitions."""
+
+    id: str
+    process: Identity | None
+    session: int
+    joined_at: int
+
+
+@dataclass(slots=True)
+class GroupState:
+    """The state of one group over one topic; times and durations in microseconds."""
+
+    opened_at: int | None = None
+    generation: int = 0
+    members: dict[str, GroupMember] = field(default_factory=dict)
+    owners: dict[int, str] = field(default_factory=dict)
+    # In which generation a partition came to its owner: what its owner knew of an earlier one does not count.
+    owned_since: dict[int, int] = field(default_factory=dict)
+    next_owners: dict[int, str] = field(default_factory=dict)
+    committed: dict[int, int] = field(default_factory=dict)
+    pending: dict[str, dict[int, int]] = field(default_factory=dict)
+    # UNREAD: nothing was read there yet; 0 if it is not known.
+    cleaned: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the group knows of."""
+        return len(self.committed)
+
+    def owned_by(self, member: str) -> list[int]:
+        """The partitions a member reads, those it is to hand over included."""
+        return sorted(partition for partition, owner in self.owners.items() if owner == member)
+
+    def handed_over_by(self, member: str) -> list[int]:
+        """The partitions somebody else waits for this member to release."""
+        return [partition for partition in self.owned_by(member) if partition in self.next_owners]
+
+    def transactions_on(self, partition: int) -> list[str]:
+        """The transactions that will move this partition's offset if they are committed."""
+        return [transaction for transaction, offsets in self.pending.items() if partition in offsets]
+
+    # Entries
+
+    def apply(self, entry: Entry, at: int) -> None:
+        """Take one entry in."""
+        match entry["kind"]:
+            case "opened":
+                self.opened_at = at
+                self.committed = _by_partition(entry["offsets"])
+                self._begin(entry)
+            case "grown":
+                self.committed |= _by_partition(entry["offsets"])
+                self._begin(entry)
+            case "joined":
+                member = GroupMember(entry["member"], entry["process"], entry["session"], at)
+                self.members[member.id] = member
+            case "left":
+                self._remove(entry["members"])
+            case "assigned":
+                self._assign(_by_member(entry["owners"]), _by_member(entry["next_owners"]))
+            case "released":
+                for partition in entry["partitions"]:
+                    self.owners[partition] = self.next_owners.pop(partition)
+                    self.owned_since[partition] = self.generation
+            case "committed":
+                self._move(_by_partition(entry["offsets"]))
+                self.cleaned |= _by_partition(entry.get("cleaned", {}))
+            case "sought":
+                self._move(_by_partition(entry["offsets"]))
+                self._begin(entry)
+            case "pending":
+                self.cleaned |= _by_partition(entry.get("cleaned", {}))
+                offsets = _by_partition(entry["offsets"])
+                self.pending[entry["transaction"]] = self.pending.pop(entry["transaction"], {}) | offsets
+            case "settled":
+                self._settle(entry["transaction"], entry["outcome"])
+            case unknown:
+                raise ValueError(f"a reader group has no entries of kind {unknown!r}")
+
+    def _begin(self, entry: Entry) -> None:
+        for partition in _by_partition(entry["offsets"]):
+            if entry.get("unread"):
+                self.cleaned[partition] = UNREAD
+            else:
+                self.cleaned.pop(partition, None)
+
+    def _remove(self, members: list[str]) -> None:
+        for member in members:
+            del self.members[member]
+        self.owners = {partition: owner for partition, owner in self.owners.items() if owner in self.members}
+        self.next_owners = {
+            partition: owner
+            for partition, owner in self.next_owners.items()
+            if owner in self.members and partition in self.owners
+        }
+        self.owned_since = {partition: self.owned_since[partition] for partition in self.owners}
+
+    def _assign(self, owners: dict[int, str], next_owners: dict[int, str]) -> None:
+        self.generation += 1
+        for partition, owner in owners.items():
+            if self.owners.get(partition) != owner:
+                self.owned_since[partition] = self.generation
+        self.owners = owners
+        self.owned_since = {partition: self.owned_since[partition] for partition in owners}
+        self.next_owners = next_owners
+
+    def _move(self, offsets: dict[int, int]) -> None:
+        self.committed |= offsets
+        # The later word wins: a transaction settled after this does not take the partition back.
+        self._forget_pending(offsets, list(self.pending))
+
+    def _settle(self, transaction: str, outcome: str) -> None:
+        earlier = list(self.pending)
+        offsets = self.pending.pop(transaction)
+        if outcome == "committed":
+            self.committed |= offsets
+            self._forget_pending(offsets, earlier[: earlier.index(transaction)])
+
+    def _forget_pending(self, offsets: dict[int, int], transactions: list[str]) -> None:
+        for transaction in transactions:
+            for partition in offsets:
+                self.pending[transaction].pop(partition, None)
+
+    # Snapshots
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state as JSON."""
+        return {
+            "opened_at": self.opened_at,
+            "generation": self.generation,
+            "members": [asdict(member) for member in self.members.values()],
+            "owners": self.owners_by_member(),
+            "owned_since": _as_names(self.owned_since),
+            "next_owners": _as_lists(self.next_owners),
+            "committed": _as_names(self.committed),
+            # A list, because the order in which transactions came counts and a JSON object promises none.
+            "pending": [[transaction, _as_names(offsets)] for transaction, offsets in self.pending.items()],
+            "cleaned": _as_names(self.cleaned),
+        }
+
+    def owners_by_member(self) -> dict[str, list[int]]:
+        """The partitions of each member that has some."""
+        return _as_lists(self.owners)
+
+    @classmethod
+    def restore(cls, snapshot: dict[str, Any]) -> Self:
+        """The state a snapshot was made of."""
+        members = [GroupMember(**member) for member in snapshot["members"]]
+        return cls(
+            opened_at=snapshot["opened_at"],
+            generation=snapshot["generation"],
+            members={member.id: member for member in members},
+            owners=_by_member(snapshot["owners"]),
+            owned_since=_by_partition(snapshot["owned_since"]),
+            next_owners=_by_member(snapshot["next_owners"]),
+            committed=_by_partition(snapshot["committed"]),
+            pending={transaction: _by_partition(offsets) for transaction, offsets in snapshot["pending"]},
+            # An older Mainstem did not note it.
+            cleaned=_by_partition(snapshot.get("cleaned", {})),
+        )
+
+
+def _by_partition(named: dict[str, int]) -> dict[int, int]:
+    return {int(partition): value for partition, value in named.items()}
+
+
+def _as_names(values: dict[int, int]) -> dict[str, int]:
+    return {str(partition): value for partition, value in sorted(values.items())}
+
+
+def _by_member(lists: dict[str, list[int]]) -> dict[int, str]:
+    return {partition: member for member, partitions in lists.items() for partition in partitions}
+
+
+def _as_lists(owners: dict[int, str]) -> dict[str, list[int]]:
+    lists: dict[str, list[int]] = {}
+    for partition, owner in sorted(owners.items()):
+        lists.setdefault(owner, []).append(partition)
+    return lists
+
+
+# What may be entered into a reader group: each decision looks at the state and gives the entries to append.
+#
+# Pure functions, to be run by `StateLedger.decide`: they may be asked several times and change nothing. A member that is
+# no longer in the group, or speaks for a partition that is no longer its own, is refused with `Fenced`.
+
+
+REJOIN = "Poll again: the member then joins anew and goes on from the committed offsets, so some rows may come twice."
+
+
+def join(
+    state: GroupState,
+    member: str,
+    *,
+    process: Identity | None,
+    session: int,
+    offsets: Mapping[int, int],
+    dead: Collection[str] = (),
+) -> list[Entry]:
+    """Let a member in, the dead ones out, and share the partitions anew.
+
+    `offsets` says where the group starts in partitions it does not know yet: all of them if the group is new.
+    """
+    entries: list[Entry] = []
+    new = {partition: offset for partition, offset in offsets.items() if partition not in state.committed}
+    if state.opened_at is None:
+        entries.append({"kind": "opened", "offsets": _named(new), "unread": True})
+    elif new:
+        entries.append({"kind": "grown", "offsets": _named(new), "unread": True})
+    gone = [known for known in state.members if known in dead]
+    if gone:
+        entries.append({"kind": "left", "members": gone, "cause": "evicted"})
+    entries.append({"kind": "joined", "member": member, "process": process, "session": session})
+    living = [known for known in state.members if known not in gone]
+    entries.append(_assigned(state, [*living, member], state.partitions + len(new)))
+    return entries
+
+
+def leave(state: GroupState, member: str) -> list[Entry]:
+    """Take a member out; its partitions go to the others at once. Nothing happens if it is out already."""
+    if member not in state.members:
+        return []
+    return _without(state, [member], "left")
+
+
+def evict(state: GroupState, dead: Collection[str]) -> list[Entry]:
+    """Take out those of the dead that are still members."""
+    gone = [member for member in state.members if member in dead]
+    return _without(state, gone, "evicted") if gone else []
+
+
+def grow(state: GroupState, offsets: Mapping[int, int]) -> list[Entry]:
+    """Share out partitions that the topic got since; `offsets` says where to start in them."""
+    new = {partition: offset for partition, offset in offsets.items() if partition not in state.committed}
+    if not new:
+        return []
+    return [
+        {"kind": "grown", "offsets": _named(new), "unread": True},
+        _assigned(state, list(state.members), state.partitions + len(new)),
+    ]
+
+
+def release(state: GroupState, member: str, partitions: Iterable[int]) -> list[Entry]:
+    """Let go of partitions somebody waits for; those nobody waits for (any more) stay."""
+    handed_over = set(state.handed_over_by(member))
+    released = [partition for partition in sorted(set(partitions)) if partition in handed_over]
+    return [{"kind": "released", "member": member, "partitions": released}] if released else []
+
+
+def commit(
+    state: GroupState,
+    member: str,
+    generation: int,
+    offsets: Mapping[int, int],
+    cleaned: Mapping[int, int] = MappingProxyType({}),
+) -> list[Entry]:
+    """Record how far a member has come. `generation` is the last one it knew of.
+
+    `cleaned` says how far the partitions were compacted when the member began to read them.
+    """
+    check_owned(state, member, generation, offsets)
+    news = {
+        partition: offset
+        for partition, offset in offsets.items()
+        if state.committed.get(partition) != offset or state.transactions_on(partition)
+    }
+    return (
+        [_with_cleaned({"kind": "committed", "member": member, "offsets": _named(news)}, state, cleaned)]
+        if news
+        else []
+    )
+
+
+def seek(state: GroupState, member: str, generation: int, offsets: Mapping[int, int]) -> list[Entry]:
+    """Go on elsewhere in partitions a member owns, backward or forward."""
+    check_owned(state, member, generation, offsets)
+    return [{"kind": "sought", "member": member, "offsets": _named(offsets), "unread": True}] if offsets else []
+
+
+def reset(state: GroupState, offsets: Mapping[int, int], dead: Collection[str] = ()) -> list[Entry]:
+    """Let a group without living members go on elsewhere."""
+    living = [member for member in state.members if member not in dead]
+    if living:
+        raise Conflict(
+            f"the group has {len(living)} living {'member' if len(living) == 1 else 'members'}",
+            detail=f"Members: {', '.join(sorted(living))}. They would go on from where they are and undo the reset.",
+            hint="Stop them first, or seek in each of them.",
+        )
+    entries = evict(state, dead)
+    if offsets:
+        entries.append({"kind": "sought", "member": None, "offsets": _named(offsets), "unread": True})
+    return entries
+
+
+def hold_pending(
+    state: GroupState,
+    member: str,
+    generation: int,
+    transaction: str,
+    offsets: Mapping[int, int],
+    cleaned: Mapping[int, int] = MappingProxyType({}),
+) -> list[Entry]:
+    """Record offsets that count once the transaction is committed."""
+    check_owned(state, member, generation, offsets)
+    if not offsets:
+        return []
+    entry = {"kind": "pending", "transaction": transaction, "member": member, "offsets": _named(offsets)}
+    return [_with_cleaned(entry, state, cleaned)]
+
+
+def settle(state: GroupState, transaction: str, outcome: str) -> list[Entry]:
+    """Say how a transaction ended. Nothing happens if that is known, or it held no offsets here."""
+    if transaction not in state.pending:
+        return []
+    return [{"kind": "settled", "transaction": transaction, "outcome": outcome}]
+
+
+def check_owned(state: GroupState, member: str, generation: int, partitions: Iterable[int]) -> None:
+    """Refuse a member that is out, and partitions that are not, or no longer, its own."""
+    if member not in state.members:
+        raise Fenced(
+            f'member "{member}" is no longer in the group',
+            detail="It left, or the others took it for dead: its process had ended, or it had not beaten for longer "
+            "than its session. Its partitions have gone to others.",
+            hint=REJOIN,
+        )
+    lost = sorted(
+        partition
+        for partition in partitions
+        if state.owners.get(partition) != member or state.owned_since[partition] > generation
+    )
+    if lost:
+        owned = ", ".join(map(str, state.owned_by(member))) or "none"
+        raise Fenced(
+            f'member "{member}" does not own partition {", ".join(map(str, lost))}',
+            detail=f"It owns: {owned}. The group is at generation {state.generation}, the member knew {generation}.",
+            hint=REJOIN,
+        )
+
+
+def _without(state: GroupState, gone: list[str], cause: str) -> list[Entry]:
+    living = [member for member in state.members if member not in gone]
+    return [{"kind": "left", "members": gone, "cause": cause}, _assigned(state, living, state.partitions)]
+
+
+def _assigned(state: GroupState, members: list[str], partitions: int) -> Entry:
+    target = assign(partitions, members, state.owners, state.next_owners)
+    owners: dict[str, list[int]] = {}
+    next_owners: dict[str, list[int]] = {}
+    for partition, member in target.items():
+        owner = state.owners.get(partition)
+        if owner is None or owner == member or owner not in members:
+            owners.setdefault(member, []).append(partition)
+        else:
+            owners.setdefault(owner, []).append(partition)
+            next_owners.setdefault(member, []).append(partition)
+    return {"kind": "assigned", "owners": owners, "next_owners": next_owners}
+
+
+def _with_cleaned(entry: Entry, state: GroupState, cleaned: Mapping[int, int]) -> Entry:
+    """With how far partitions were compacted that the group had not read before."""
+    first = {p: cleaned[p] for p in map(int, entry["offsets"]) if state.cleaned.get(p) == UNREAD and p in cleaned}
+    return {**entry, "cleaned": _named(first)} if first else entry
+
+
+def _named(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in sorted(offsets.items())}

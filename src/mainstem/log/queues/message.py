@@ -1,0 +1,115 @@
+"""Message: a row a queue has given out, until its taker says what became of it."""
+
+from __future__ import annotations
+
+import traceback
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from mainstem.arguments import text
+from mainstem.clock import as_datetime
+from mainstem.durations import Duration
+from mainstem.log.queues.queue_scan import key_text
+from mainstem.log.queues.queue_state import OpenMessage
+from mainstem.log.rows.partitioner import key_bytes
+
+if TYPE_CHECKING:
+    from mainstem.log.queues.queue import Queue
+
+__all__ = ["ERROR_CHARACTERS_MAX", "Message", "error_text"]
+
+# An error is kept with its message in the queue's state, so a long one is cut: the end of a stack is what tells most.
+ERROR_CHARACTERS_MAX = 2_000
+
+
+class Message:
+    """One delivery of one row.
+
+    row          the topic's columns
+    change       insert | update | delete
+    headers      (key, value) pairs
+    key          the row's key as text; None if it has none
+    partition    where it is in the topic
+    offset
+    appended_at  when it came there
+    deliveries   how often it was given out, this time included
+    receipt      what settles this very delivery, from any process
+    held_until   when the lease ends
+
+    Not settled in time, or its process gone, it is given to somebody else, and what is said here afterwards is refused
+    with `Fenced`.
+
+    >>> import mainstem, tempfile
+    >>> with mainstem.open(tempfile.mkdtemp()) as stem:
+    ...     mails = stem.create_topic("mails", schema="address STRING")
+    ...     placed = mails.append([{"address": "a@example.org"}])
+    ...     queue = mails.queue("sending")
+    ...     [message] = queue.take()
+    ...     message.release(error="the server is busy")
+    ...     [again] = queue.take()
+    ...     again.row, again.deliveries, again.redelivered
+    ({'address': 'a@example.org'}, 2, True)
+    """
+
+    def __init__(self, queue: Queue, opened: OpenMessage, row: pa.RecordBatch, key: tuple[str, ...]) -> None:
+        values: dict[str, Any] = row.to_pylist()[0]
+        record = values.pop("record")
+        self._queue = queue
+        self.row = values
+        self.change: str = record["change"]
+        self.headers = tuple((header["key"], header["value"]) for header in record["headers"] or ())
+        self.key = key_text(key_bytes(row, key)[0].as_py()) if key else None
+        self.partition = opened.partition
+        self.offset = opened.offset
+        self.appended_at: datetime = as_datetime(opened.appended_at)
+        self.deliveries = opened.deliveries
+        self.receipt = opened.receipt
+        self.held_until: datetime = as_datetime(opened.until)
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether it was given out before: somebody may have done part of the work."""
+        return self.deliveries > 1
+
+    def acknowledge(self) -> None:
+        """It is done; nobody gets it again."""
+        self._queue.acknowledge([self.receipt])
+
+    def extend(self, duration: Duration) -> None:
+        """Hold it for `duration` from now."""
+        self.held_until = self._queue.extend(self.receipt, duration)
+
+    def release(self, *, delay: Duration | None = None, error: BaseException | str | None = None) -> None:
+        """Give it back, to be given out again after `delay`; without one the queue's `retry` says how long.
+
+        If it was given out `deliveries_max` times, it goes to the rejected instead. `error` is kept with it.
+        """
+        self._queue.release(self.receipt, delay=delay, error=error)
+
+    def reject(self, reason: str) -> None:
+        """It can never be done: send it to the rejected."""
+        self._queue.reject(self.receipt, reason)
+
+    def __repr__(self) -> str:
+        return f"<Message {self.receipt} of queue {self._queue.name}, delivery {self.deliveries}>"
+
+
+def error_text(error: BaseException | str | None) -> str | None:
+    """An error as it is kept: what it says, then where it came from.
+
+    >>> error_text(ValueError("no such address"))
+    'ValueError: no such address'
+    """
+    if error is None:
+        return None
+    if not isinstance(error, BaseException):
+        return text(error, "error", hint="Give the exception, or what it said.")[:ERROR_CHARACTERS_MAX]
+    told = "".join(traceback.format_exception_only(error)).strip()
+    stack = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+    if stack:
+        left = max(0, ERROR_CHARACTERS_MAX - len(told) - 1)
+        told = f"{told}\n{stack[-left:]}" if left else told
+    # A message may hold what UTF-8 cannot encode; what is kept of it is readable.
+    return told[:ERROR_CHARACTERS_MAX].encode(errors="backslashreplace").decode()

@@ -1,0 +1,494 @@
+"""Queue: messages given out one by one, to whoever asks, until each is acknowledged.
+
+A queue is a second way to read a topic: not by offset but by acknowledgement. Any number of workers take from it; each
+message goes to one of them. What a worker does not settle comes back: at once if its process is gone, else when the
+lease ends. The topic itself is not changed, and any number of queues and groups read it at the same time.
+
+A queue's state is kept in a ledger, so it survives any crash, and can be rewound to a time.
+
+- At least once: a worker that dies after the work and before the acknowledgement leaves both to the next one, which
+  sees `redelivered`.
+- Messages come oldest first, but one that came back comes after those taken meanwhile. Where that matters, use
+  `ordered="by key"`.
+
+A queue may be used from several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Self
+
+import pyarrow as pa
+
+from mainstem.arguments import text, values, whole_number
+from mainstem.clock import Clock, as_datetime, as_us
+from mainstem.durations import Duration, duration_us, parse_duration
+from mainstem.errors import FellOff, Invalid, MissedDeletions, QueueNotFound
+from mainstem.log.lag import Lag
+from mainstem.log.missed_deletions import UNREAD, check_deletions
+from mainstem.log.partition_reads import HINT, PartitionReads, Position, Processes, Waiter, check_position, offsets_at
+from mainstem.log.queues import queue_state as decisions
+from mainstem.log.queues.message import ERROR_CHARACTERS_MAX, Message, error_text
+from mainstem.log.queues.queue_rejections import Rejections, complete_rejections, rejected_rows, rejected_topic
+from mainstem.log.queues.queue_scan import QueueScan
+from mainstem.log.queues.queue_settings import BY_KEY, QueueSettings
+from mainstem.log.queues.queue_state import QueueState, Rejection
+from mainstem.log.queues.queue_take import Taking, take
+from mainstem.log.rows.readable_values import unreadable_value
+from mainstem.log.state_ledger import Entry, StateLedger
+from mainstem.names import check_name, check_own_name
+
+__all__ = ["PARKED", "Queue", "QueueDescription", "parked_table"]
+
+
+# What a person is told of a queue: how its messages stand, and which of them are parked.
+
+
+PARKED = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("key", pa.string()),
+        ("appended_at", pa.timestamp("us", "UTC")),
+        # delay: was released and is to be given out again from `due_at` on; key: waits for an earlier one of its key
+        ("waits_for", pa.string()),
+        ("due_at", pa.timestamp("us", "UTC")),
+        ("deliveries", pa.int32()),
+        ("first_error", pa.string()),
+        ("last_error", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDescription:
+    """A queue as it is now.
+
+    held       given out, within the lease, to a process that lives
+    returned   given out before, to be given out again: now (`due`) or later
+    parked     never given out, waiting for an earlier message of the same key
+    rejecting  decided to be rejected, not yet known to have reached the topic of the rejected
+    counts     delivered, redelivered, acknowledged, released, and rejected by cause, since the queue was made
+    """
+
+    name: str
+    topic: str
+    rejected_topic: str
+    settings: QueueSettings
+    held: int
+    returned: int
+    due: int
+    parked: int
+    rejecting: int
+    cursors: dict[int, int]
+    lag: Lag
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+def parked_table(state: QueueState, now: int) -> pa.Table:
+    """The messages that are neither done with, nor held, nor due: what waits for a delay or for its key."""
+    rows = [
+        {
+            "partition": message.partition,
+            "offset": message.offset,
+            "key": message.key,
+            "appended_at": message.appended_at,
+            "waits_for": "delay" if message.deliveries else "key",
+            "due_at": message.until if message.deliveries else None,
+            "deliveries": message.deliveries,
+            "first_error": message.first_error,
+            "last_error": message.last_error,
+        }
+        for message in sorted(state.open.values(), key=lambda message: message.age_order)
+        if not message.take and (not message.deliveries or message.until > now)
+    ]
+    return pa.Table.from_pylist(rows, schema=PARKED)
+
+
+class Queue:
+    """A queue over one topic; made by `topic.queue(name)`.
+
+    `held_by="process"`: what this object takes comes back the moment this process ends. `held_by="lease"`: for takers
+    that end before the work does, such as a command line; then the lease alone counts.
+
+    >>> import mainstem, tempfile
+    >>> with mainstem.open(tempfile.mkdtemp()) as stem:
+    ...     mails = stem.create_topic("mails", schema="address STRING")
+    ...     placed = mails.append([{"address": "a@example.org"}, {"address": "nobody"}])
+    ...     queue = mails.queue("sending", lease="30 seconds", deliveries_max=5)
+    ...     first, second = queue.take(2)
+    ...     first.acknowledge()
+    ...     second.reject("no such address")
+    ...     stem.query('SELECT address, rejection.reason FROM "mails.sending.rejected"').to_pylist()
+    [{'address': 'nobody', 'reason': 'no such address'}]
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ledger: StateLedger[QueueState],
+        reads: PartitionReads,
+        rejections: Rejections,
+        new_waiter: Callable[[], Waiter],
+        *,
+        processes: Processes,
+        clock: Clock,
+        held_by: Literal["process", "lease"] = "process",
+    ) -> None:
+        self.name = check_name(name, "queue")
+        self.rejected_topic = check_own_name(rejected_topic(reads.name, name))
+        self._ledger = ledger
+        self._reads = reads
+        self._rejections = rejections
+        self._new_waiter = new_waiter
+        # One waiter a thread: what wakes one of them is to wake the others too.
+        self._waiters = threading.local()
+        self._processes = processes
+        self._clock = clock
+        self._held_by = held_by
+        self._lock = threading.RLock()
+        # Which of the queues that had this name the scan belongs to: the next one may filter otherwise.
+        self._scan_of = 0
+        self._scan = QueueScan(reads, None)
+        # Of partitions of which no message was taken yet: the cursor, and how far it was compacted when rows were first read.
+        self._begun: dict[int, tuple[int, int]] = {}
+        # The partitions of which it is known that the topic reaches up to the queue's cursor.
+        self._checked: set[int] = set()
+
+    def open(self, given: QueueSettings | None = None, *, start: Position = "earliest") -> Self:
+        """Make the queue if it is not there yet; `start` counts only then. Other settings than it has: `Conflict`."""
+        settings = given or QueueSettings()
+        if settings.ordered == BY_KEY and not self._reads.key():
+            raise Invalid(
+                f'queue "{self.name}" cannot be ordered by key',
+                detail=f'Topic "{self._reads.name}" has no key.',
+                hint="Make a topic with key=..., or leave ordered= out.",
+            )
+        # Made for its check alone; a wrong condition must not become a queue.
+        self._make_scan(settings)
+
+        def decision(state: QueueState, now: int) -> tuple[list[Entry], None]:
+            partitions = range(self._reads.partitions())
+            cursors: dict[int, int] = {}
+            if state.opened_at is None:
+                cursors = offsets_at("earliest", self._reads, partitions)
+                cursors |= offsets_at(start, self._reads, partitions)
+            return decisions.open_queue(state, self.name, given, cursors), None
+
+        self._ledger.decide(decision)
+        return self
+
+    def require(self) -> Self:
+        """This queue if it is there, else `QueueNotFound`."""
+        self._opened(self._ledger.current())
+        return self
+
+    # Taking
+
+    def take(self, count: int = 1, *, wait: Duration | None = None) -> list[Message]:
+        """Up to `count` messages, as many as are there now; waits for the first one up to `wait`."""
+        whole_number(count, "count", least=1)
+        wait_us = 0 if wait is None else duration_us(wait, setting="wait")
+        deadline = self._clock.monotonic() + wait_us
+        waiter = self._own_waiter() if wait_us else None
+        while True:
+            with self._lock:
+                self._complete_rejections()
+                taking = self._take(count)
+                if taking.rejected:
+                    self._complete_rejections()
+            if messages := self._messages(taking):
+                return messages
+            if taking.unfinished or taking.messages:
+                continue
+            left = deadline - self._clock.monotonic()
+            if waiter is None or left <= 0:
+                return []
+            waiter.wait(left / 1_000_000, taking.due_at, taking.holders)
+
+    def _messages(self, taking: Taking) -> list[Message]:
+        """What was taken. A row that nobody can read is rejected by itself: the others are given out."""
+        key = self._reads.key()
+        found = []
+        for opened, row in taking.messages:
+            try:
+                found.append(Message(self, opened, row, key))
+            except (ValueError, OverflowError):
+                unread = unreadable_value(row)
+                reason = "it cannot be read" if unread is None else f'column "{unread.path}": {unread.reason}'
+                self.reject(opened.receipt, f"{reason}; an older Mainstem took it")
+        return found
+
+    def _own_waiter(self) -> Waiter:
+        """This thread's waiter; made before the first look, so that it knows of all that happens after."""
+        waiter: Waiter | None = getattr(self._waiters, "waiter", None)
+        if waiter is None:
+            waiter = self._waiters.waiter = self._new_waiter()
+        return waiter
+
+    def _take(self, count: int) -> Taking:
+        holder = self._processes.this_process() if self._held_by == "process" else None
+
+        def decision(state: QueueState, now: int) -> tuple[list[Entry], Taking]:
+            self._opened(state)
+            if self._scan_of != state.openings:
+                self._scan = self._make_scan(state.settings)
+                self._scan_of = state.openings
+                self._begun = {}
+            cursors = self._cursors(state)
+            self._check_positions(cursors)
+            while True:
+                since = self._read_since(state, cursors)
+                entries, taking = take(
+                    state,
+                    now,
+                    self._scan,
+                    cursors=cursors,
+                    count=count,
+                    holder=holder,
+                    alive=self._processes.alive,
+                )
+                # After the records were read, and before they are given out.
+                if self._check_deletions(state, cursors, since):
+                    break
+            return _noted(entries, state, since), taking
+
+        try:
+            return self._ledger.decide(decision)
+        except MissedDeletions:
+            raise
+        except FellOff as error:
+            kept = self._reads.earliest(error.partition)
+            raise FellOff(
+                error.summary,
+                detail=error.detail,
+                hint=f"Go on with the first record that is kept: queue.rewind({{{error.partition}: {kept}}}).",
+                topic=error.topic,
+                partition=error.partition,
+                first_lost=error.first_lost,
+                last_lost=error.last_lost,
+            ) from error
+
+    def _cursors(self, state: QueueState) -> dict[int, int]:
+        """Where each partition stands; in one added since the queue was made, nothing is to be missed."""
+        return {
+            partition: state.cursors[partition] if partition in state.cursors else self._reads.earliest(partition)
+            for partition in range(self._reads.partitions())
+        }
+
+    def _read_since(self, state: QueueState, cursors: Mapping[int, int]) -> dict[int, int]:
+        """How far each partition was compacted when the queue began to read it, by what is known or, if it begins now, by
+        how far it is compacted. Before records are read."""
+        found = {}
+        for partition, cursor in cursors.items():
+            since = state.cleaned.get(partition, 0)
+            if _unread(state, partition):
+                begun = self._begun.get(partition)
+                if begun is None or begun[0] != cursor:
+                    # What was read ahead before counts as not read.
+                    self._scan.forget(partition)
+                    compacted = self._reads.compacted(partition)
+                    begun = self._begun[partition] = (cursor, 0 if compacted is None else compacted.cleaned)
+                since = begun[1]
+            found[partition] = since
+        return found
+
+    def _check_deletions(self, state: QueueState, cursors: Mapping[int, int], since: Mapping[int, int]) -> bool:
+        """Raise `MissedDeletions` where messages were taken. Elsewhere the queue begins anew: False says to read again."""
+        hint = 'Begin again, without what was made of the messages so far: queue.rewind("earliest").'
+        whole = True
+        for partition, cursor in cursors.items():
+            try:
+                check_deletions(
+                    self._reads, partition, cursor, since[partition], reader=f'queue "{self.name}"', hint=hint
+                )
+            except MissedDeletions:
+                if not _unread(state, partition):
+                    raise
+                del self._begun[partition]
+                whole = False
+        return whole
+
+    def _check_positions(self, cursors: Mapping[int, int]) -> None:
+        """Raise `BeyondEnd` if the topic was set back behind a cursor. Once: it is never set back while it is open."""
+        hint = HINT.format(where='queue.rewind("earliest"), "latest" or a time')
+        for partition, cursor in cursors.items():
+            if partition not in self._checked:
+                check_position(self._reads, partition, cursor, reader=f'queue "{self.name}"', hint=hint)
+                self._checked.add(partition)
+
+    # Settling
+
+    def acknowledge(self, messages: Iterable[Message | str] | Message | str) -> None:
+        """Settle messages, or receipts of them, at once. Those that still count are, even if `Fenced` names others."""
+        given = [messages] if isinstance(messages, str | Message) else values(messages, "messages")
+        wanted = [message.receipt if isinstance(message, Message) else text(message, "receipt") for message in given]
+
+        def decision(state: QueueState, now: int) -> tuple[list[Entry], list[str]]:
+            self._opened(state)
+            return decisions.acknowledge(state, wanted)
+
+        if stale := self._ledger.decide(decision):
+            raise decisions.fenced(stale, acknowledged=len(set(wanted)) - len(stale))
+
+    def extend(self, receipt: str, duration: Duration) -> datetime:
+        """Hold a message for `duration` from now; until when that is."""
+        length = QueueSettings.lease_of(duration)
+
+        def decision(state: QueueState, now: int) -> tuple[list[Entry], int]:
+            self._opened(state)
+            return decisions.extend(state, now, receipt, length)
+
+        return as_datetime(self._ledger.decide(decision))
+
+    def release(self, receipt: str, *, delay: Duration | None = None, error: BaseException | str | None = None) -> None:
+        """Give a message back, after `delay` (else what the queue's `retry` says), with the error it met."""
+        length = None if delay is None else parse_duration(delay, setting="delay")
+        told = error_text(error)
+
+        def decision(state: QueueState, now: int) -> tuple[list[Entry], None]:
+            self._opened(state)
+            return decisions.release(state, now, receipt, length, told), None
+
+        with self._lock:
+            self._ledger.decide(decision)
+            self._complete_rejections()
+
+    def reject(self, receipt: str, reason: str) -> None:
+        """Send a message to the topic of the rejected."""
+        shown = text(reason, "reason")[:ERROR_CHARACTERS_MAX]
+
+        def decision(state: QueueState, now: int) -> tuple[list[Entry], None]:
+            self._opened(state)
+            return decisions.reject(state, receipt, shown), None
+
+        with self._lock:
+            self._ledger.decide(decision)
+            self._complete_rejections()
+
+    def _complete_rejections(self) -> None:
+        complete_rejections(self._ledger, self._rejections, self._rejected_rows)
+
+    def _rejected_rows(self, decided_at: int, messages: list[Rejection]) -> pa.Table:
+        rows = [self._scan.row(message.partition, message.offset) for message in messages]
+        where = {"topic": self._reads.name, "queue": self.name}
+        return rejected_rows(self._reads.schema(), messages, rows, decided_at=decided_at, **where)
+
+    # The whole queue
+
+    def rewind(self, to: Position) -> None:
+        """Put the queue back; receipts given out so far are worth nothing afterwards.
+
+        To a time: as the queue was then, delivery counts, delays and errors included; what was held then comes back
+        at once. To a time before the queue was made, or any other position: everything before it is done with,
+        everything from it on is as if never given out; partitions that are not named stay as they are.
+        """
+        shown = to.isoformat() if isinstance(to, datetime) else str(to)
+        earlier = self._ledger.state_at(as_us(to)) if isinstance(to, datetime) else None
+
+        def decision(state: QueueState, now: int) -> tuple[list[Entry], None]:
+            self._opened(state)
+            partitions = range(self._reads.partitions())
+            if earlier is not None and earlier.opened_at is not None and earlier.openings == state.openings:
+                added = [partition for partition in partitions if partition not in earlier.cursors]
+                begins = offsets_at("earliest", self._reads, added)
+                return decisions.rewind_to_state(shown, earlier, begins), None
+            return decisions.rewind(shown, offsets_at(to, self._reads, partitions)), None
+
+        self._ledger.decide(decision)
+
+    def delete(self) -> None:
+        """End the queue. Its topic and its rejected messages stay."""
+
+        def decision(state: QueueState, now: int) -> tuple[list[Entry], None]:
+            self._opened(state)
+            return decisions.delete(), None
+
+        with self._lock:
+            self._complete_rejections()
+            self._ledger.decide(decision)
+
+    def describe(self) -> QueueDescription:
+        """How its messages stand."""
+        state = self._opened(self._ledger.current())
+        now = self._clock.now()
+        opened = list(state.open.values())
+        held = [
+            message
+            for message in opened
+            if message.take
+            and message.until > now
+            and (message.holder is None or self._processes.alive(message.holder))
+        ]
+        held_now = {message.address for message in held}
+        returned = [message for message in opened if message.deliveries and message.address not in held_now]
+        return QueueDescription(
+            name=self.name,
+            topic=self._reads.name,
+            rejected_topic=self.rejected_topic,
+            settings=state.settings,
+            held=len(held),
+            returned=len(returned),
+            due=sum(message.take > 0 or message.until <= now for message in returned),
+            parked=sum(not message.deliveries for message in opened),
+            rejecting=sum(len(messages) for _, messages in state.rejecting.values()),
+            cursors=dict(sorted(self._cursors(state).items())),
+            lag=self.lag(),
+            counts=dict(state.counts),
+        )
+
+    def parked(self) -> pa.Table:
+        """The messages that wait for a delay or for an earlier message of their key, as a table."""
+        return parked_table(self._opened(self._ledger.current()), self._clock.now())
+
+    def lag(self) -> Lag:
+        """What is not done with: never looked at, or open. Its bytes and times count from the oldest of it."""
+        state = self._opened(self._ledger.current())
+        parts = []
+        for partition, cursor in self._cursors(state).items():
+            ahead = self._reads.behind(partition, cursor)
+            opened = [message.offset for message in state.open.values() if message.partition == partition]
+            whole = self._reads.behind(partition, min(opened)) if opened else ahead
+            parts.append(Lag(ahead.records + len(opened), whole.bytes, whole.seconds, whole.until_dropped))
+        return Lag.total(parts)
+
+    def _make_scan(self, settings: QueueSettings) -> QueueScan:
+        by_key = self._reads.key() if settings.ordered == BY_KEY else ()
+        if settings.where is None:
+            return QueueScan(self._reads, None, by_key=by_key)
+        # DuckDB takes a tenth of a second to load; only queues with a condition need it.
+        from mainstem.log.record import record_schema
+        from mainstem.log.rows.row_filter import RowFilter
+
+        condition = RowFilter(settings.where, record_schema(self._reads.schema()))
+        return QueueScan(self._reads, condition.mask, by_key=by_key)
+
+    def _opened(self, state: QueueState) -> QueueState:
+        if state.opened_at is None:
+            raise QueueNotFound(
+                f'queue "{self.name}" of topic "{self._reads.name}" does not exist',
+                detail="It was never made, or it was deleted.",
+                hint=f'Make it: topic.queue("{self.name}").',
+                topic=self._reads.name,
+                queue=self.name,
+            )
+        return state
+
+
+def _unread(state: QueueState, partition: int) -> bool:
+    """Whether no message of a partition was taken since the queue began there."""
+    return state.cleaned.get(partition, 0 if partition in state.cursors else UNREAD) == UNREAD
+
+
+def _noted(entries: list[Entry], state: QueueState, since: Mapping[int, int]) -> list[Entry]:
+    """With how far partitions were compacted, in what moves their cursors for the first time."""
+    for entry in entries:
+        begun = {number: since[int(number)] for number in entry["cursors"] if state.cleaned.get(int(number)) == UNREAD}
+        begun |= {number: since[int(number)] for number in entry["cursors"] if int(number) not in state.cursors}
+        if begun:
+            entry["cleaned"] = begun
+    return entries

@@ -1,0 +1,168 @@
+"""What a queue could not get done goes to a topic of its own, `<topic>.<queue>.rejected`, each message once.
+
+Two files are written, the queue's ledger and that topic, and a process may die between them. So:
+
+1. The ledger says what is to be rejected, under the next sequence: the intent. From then on no taker gets it. (The
+   sequence is the time, or one more than the last: it rises also when the queue is deleted and made anew.)
+2. The rows are appended to the topic by an idempotent producer named after the queue, with that sequence.
+3. The ledger says that this is done.
+
+Whoever finds an intent without its end completes it, in the order of the sequences: an append that was there already
+is acknowledged and adds nothing. The order matters, because a producer takes a sequence below its last one for a repeat.
+
+A row there has the columns of the origin topic, and a struct that says what happened:
+
+    rejection: struct
+        cause         string       rejected | expired | length | deliveries | fell_off
+        reason        string
+        deliveries    int32        how often it was given out
+        first_error   string       of the releases that named one
+        last_error    string
+        topic, queue  string       where it comes from
+        partition     int32
+        offset        int64
+        rejected_at   timestamp[us, UTC]
+
+With cause `fell_off` the other columns are null: the topic dropped the record before anybody was done with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Protocol
+
+import pyarrow as pa
+
+from mainstem.errors import TopicNotFound
+from mainstem.log.log import Log, TopicBackend
+from mainstem.log.queues.queue_state import QueueState, Rejection
+from mainstem.log.rows.readable_values import readable_part
+from mainstem.log.rows.rows import check_rows
+from mainstem.log.rows.schema_evolution import fit
+from mainstem.log.state_ledger import Entry, StateLedger
+from mainstem.log.topic_settings import TopicSettings
+
+__all__ = ["REJECTION", "Rejections", "complete_rejections", "rejected_schema", "rejected_topic"]
+
+
+# The way into the topic of a queue's rejected messages.
+
+
+class RejectedTopic:
+    """Appends rejected messages once, whichever process does it. Made at the first one."""
+
+    def __init__(self, log: Log, name: str) -> None:
+        self._log = log
+        self._name = name
+
+    def append(self, sequence: int, rows: pa.Table) -> None:
+        topic = self.make(rows.schema)
+        # What an older Mainstem took, and nobody can read: the origin topic still has it.
+        rows = readable_part(rows)
+        producer = self._log.shared_producer(f"mainstem.{self._name}")
+        topic.append(check_rows(rows, topic.settings), producer=producer, sequence=sequence)
+
+    def make(self, schema: pa.Schema) -> TopicBackend:
+        """The topic, made or widened where it must be."""
+        try:
+            topic = self._log.open_topic(self._name)
+        except TopicNotFound:
+            return self._log.create_topic(TopicSettings.of(self._name, schema=schema))
+        missing = [field for field in schema if field.name not in topic.settings.schema.names]
+        widened = [
+            field
+            for field in schema
+            if field.name in topic.settings.schema.names
+            and not topic.settings.schema.field(field.name).type.equals(field.type)
+        ]
+        if missing or widened:
+            # The origin topic was altered since: its new columns stand where they stand there.
+            topic.alter({"schema": schema})
+        return topic
+
+
+REJECTION = pa.struct(
+    [
+        ("cause", pa.string()),
+        ("reason", pa.string()),
+        ("deliveries", pa.int32()),
+        ("first_error", pa.string()),
+        ("last_error", pa.string()),
+        ("topic", pa.string()),
+        ("queue", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("rejected_at", pa.timestamp("us", "UTC")),
+    ]
+)
+
+
+class Rejections(Protocol):
+    """The way into the topic of the rejected."""
+
+    def append(self, sequence: int, rows: pa.Table) -> None:
+        """Append rows once: the same sequence again, from any process, adds nothing. Durable when it returns.
+
+        Makes the topic at the first time (no key, one partition: the place of a row must not depend on whether its
+        columns can still be read), and adds or widens its columns when the rows have more. Several processes may do
+        this at the same time; none fences another.
+        """
+
+
+def rejected_topic(topic: str, queue: str) -> str:
+    """The name of the topic of a queue's rejected messages.
+
+    >>> rejected_topic("orders", "emails")
+    'orders.emails.rejected'
+    """
+    return f"{topic}.{queue}.rejected"
+
+
+def rejected_schema(origin: pa.Schema) -> pa.Schema:
+    """The columns of that topic: those of the origin, none of them required, and the struct.
+
+    >>> rejected_schema(pa.schema([pa.field("n", pa.int64(), nullable=False)])).names
+    ['n', 'rejection']
+    """
+    name, number = "rejection", 1
+    # The rejected of a queue on a topic of rejected messages.
+    while name in {column.casefold() for column in origin.names}:
+        number += 1
+        name = f"rejection_{number}"
+    fields = [pa.field(field.name, field.type, metadata=field.metadata) for field in origin]
+    return pa.schema([*fields, pa.field(name, REJECTION)])
+
+
+def complete_rejections(
+    ledger: StateLedger[QueueState],
+    rejections: Rejections,
+    rows_of: Callable[[int, list[Rejection]], pa.Table],
+) -> None:
+    """Bring every rejection that was decided into its topic. `rows_of(decided_at, messages)` makes the rows."""
+    for sequence, (decided_at, messages) in sorted(ledger.current().rejecting.items()):
+        rejections.append(sequence, rows_of(decided_at, messages))
+        ledger.decide(lambda state, now, sequence=sequence: (_done(state, sequence), None))  # type: ignore[misc]
+
+
+def _done(state: QueueState, sequence: int) -> list[Entry]:
+    return [{"kind": "rejected", "sequence": sequence}] if sequence in state.rejecting else []
+
+
+def rejected_rows(
+    origin: pa.Schema,
+    messages: Sequence[Rejection],
+    rows: Sequence[pa.RecordBatch | None],
+    *,
+    topic: str,
+    queue: str,
+    decided_at: int,
+) -> pa.Table:
+    """What is appended for these messages; `rows` are theirs, None where the topic keeps a record no longer."""
+    schema = rejected_schema(origin)
+    plain = pa.schema(list(schema)[:-1])
+    nothing = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in plain], schema=plain)
+    batches = [nothing if row is None else fit(row, plain) for row in rows]
+    structs = [{**asdict(message), "topic": topic, "queue": queue, "rejected_at": decided_at} for message in messages]
+    table = pa.Table.from_batches(batches, plain)
+    return table.append_column(schema.field(len(schema) - 1), pa.array(structs, REJECTION))

@@ -1,0 +1,190 @@
+"""QueueScan: the rows a queue has not looked at yet, filtered, as a take goes through them.
+
+Rows are read in chunks and kept until the queue's cursor has passed them: a worker that takes one message at a time
+reads and filters each chunk once. A scan belongs to one queue object and is used under its lock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainstem.errors import FellOff
+from mainstem.log.partition_reads import PartitionReads
+from mainstem.log.record import next_offset
+from mainstem.log.rows.partitioner import key_bytes
+
+__all__ = ["FreshRow", "PartitionScan", "QueueScan"]
+
+CHUNK_ROWS = 1_000
+# Chunks of a partition whose rows stay in memory. Of those further on only offsets and times do, for counting.
+CHUNKS_WITH_ROWS = 4
+
+Mask = Callable[[pa.RecordBatch], pa.BooleanArray]
+
+
+@dataclass(frozen=True, slots=True)
+class FreshRow:
+    """A row nobody has looked at: where it is, when it came, and the key it waits for if the queue is ordered."""
+
+    partition: int
+    offset: int
+    appended_at: int
+    key: str | None
+
+    @property
+    def age_order(self) -> tuple[int, int, int]:
+        """Sorts the oldest first, over all partitions."""
+        return self.appended_at, self.partition, self.offset
+
+    def entry(self) -> list[Any]:
+        """As it is written down."""
+        return [self.partition, self.offset, self.appended_at, self.key]
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Rows `first` to `next`, both looked at as offsets, of which those at `offsets` pass the filter."""
+
+    first: int
+    next: int
+    offsets: list[int]
+    times: list[int]
+    keys: list[str | None]
+    rows: pa.RecordBatch | None
+
+
+class QueueScan:
+    """What lies ahead in each partition, and any single row by its address."""
+
+    def __init__(self, reads: PartitionReads, mask: Mask | None, *, by_key: tuple[str, ...] = ()) -> None:
+        self._reads = reads
+        self._mask = mask
+        self._by_key = by_key
+        self._chunks: dict[int, list[Chunk]] = {}
+
+    def ahead(self, partition: int, cursor: int) -> PartitionScan:
+        """A walk through what lies ahead of the cursor. Chunks behind it are forgotten."""
+        chunks = [chunk for chunk in self._chunks.get(partition, []) if chunk.next > cursor]
+        if chunks and chunks[0].first > cursor:
+            # The queue was rewound.
+            chunks = []
+        self._chunks[partition] = chunks
+        return PartitionScan(self, partition, cursor)
+
+    def chunk(self, partition: int, index: int, cursor: int) -> Chunk | None:
+        """The chunk of that number ahead of the cursor, read if it was not yet; None at the end of the partition."""
+        chunks = self._chunks[partition]
+        if index < len(chunks):
+            if index < CHUNKS_WITH_ROWS and chunks[index].rows is None:
+                chunks[index] = self._read_again(partition, chunks[index])
+            return chunks[index]
+        start = chunks[-1].next if chunks else cursor
+        rows = self._reads.read(partition, start, CHUNK_ROWS)
+        if rows is None:
+            return None
+        chunks.append(self._filtered(start, rows))
+        if len(chunks) > CHUNKS_WITH_ROWS:
+            chunks[-1].rows = None
+        return chunks[-1]
+
+    def forget(self, partition: int) -> None:
+        """Read what lies ahead in a partition anew."""
+        self._chunks[partition] = []
+
+    def row(self, partition: int, offset: int) -> pa.RecordBatch | None:
+        """That one row with its `record`; None if the topic does not keep it any more."""
+        for chunk in self._chunks.get(partition, []):
+            if chunk.first <= offset < chunk.next and chunk.rows is not None:
+                index = bisect_left(chunk.offsets, offset)
+                if index < len(chunk.offsets) and chunk.offsets[index] == offset:
+                    return chunk.rows.slice(index, 1)
+        try:
+            rows = self._reads.read(partition, offset, 1)
+        except FellOff:
+            return None
+        if rows is None or rows.column("record").field("offset")[0].as_py() != offset:
+            return None
+        return rows
+
+    def _read_again(self, partition: int, chunk: Chunk) -> Chunk:
+        """A chunk that was only counted, now with its rows."""
+        rows = self._reads.read(partition, chunk.first, CHUNK_ROWS)
+        if rows is None:
+            return Chunk(chunk.first, chunk.next, [], [], [], None)
+        # More may have been appended since; that belongs to later chunks.
+        rows = rows.filter(pc.less(rows.column("record").field("offset"), chunk.next))
+        return replace(self._filtered(chunk.first, rows), next=chunk.next)
+
+    def _filtered(self, start: int, rows: pa.RecordBatch) -> Chunk:
+        end = next_offset(rows) if rows.num_rows else start
+        if self._mask is not None:
+            rows = rows.filter(self._mask(rows))
+        record = rows.column("record")
+        keys: list[str | None] = [None] * rows.num_rows
+        if self._by_key:
+            keys = [key_text(key) for key in key_bytes(rows, self._by_key).to_pylist()]
+        times = record.field("appended_at").cast(pa.int64()).to_pylist()
+        return Chunk(start, end, record.field("offset").to_pylist(), times, keys, rows)
+
+
+class PartitionScan:
+    """A walk through the fresh rows of one partition; `position` is where the cursor stands after what was passed."""
+
+    def __init__(self, scan: QueueScan, partition: int, cursor: int) -> None:
+        self._scan = scan
+        self.partition = partition
+        self.cursor = cursor
+        self.position = cursor
+        self._chunk = 0
+        self._row: int | None = None
+
+    def peek(self) -> FreshRow | None:
+        """The next row, not passed yet; None at the end."""
+        while (chunk := self._scan.chunk(self.partition, self._chunk, self.cursor)) is not None:
+            if self._row is None:
+                # Others may have gone some way into the chunk since it was read.
+                self._row = bisect_left(chunk.offsets, self.position)
+            if self._row < len(chunk.offsets):
+                row = self._row
+                return FreshRow(self.partition, chunk.offsets[row], chunk.times[row], chunk.keys[row])
+            self.position = max(self.position, chunk.next)
+            self._chunk += 1
+            self._row = None
+        return None
+
+    def advance(self) -> None:
+        """Pass the row that `peek` gave."""
+        chunk = self._scan.chunk(self.partition, self._chunk, self.cursor)
+        assert chunk is not None
+        assert self._row is not None
+        self.position = chunk.offsets[self._row] + 1
+        self._row += 1
+
+    def count(self) -> int:
+        """How many rows lie ahead, to the end of the partition."""
+        count = 0
+        index = 0
+        while (chunk := self._scan.chunk(self.partition, index, self.cursor)) is not None:
+            count += len(chunk.offsets) - bisect_left(chunk.offsets, self.cursor)
+            index += 1
+        return count
+
+
+def key_text(key: bytes | None) -> str | None:
+    """A key as JSON can hold it. Keys are text or JSON; only those of a binary column may be neither.
+
+    >>> key_text(b"o-17"), key_text(bytes([255, 1]))
+    ('o-17', 'hex:ff01')
+    """
+    if key is None:
+        return None
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return f"hex:{key.hex()}"

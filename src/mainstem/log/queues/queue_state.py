@@ -1,0 +1,451 @@
+"""QueueState: which messages of a queue are out, come back, wait or are on their way to the rejected.
+
+A machine without files: entries go in, the state comes out. What may be entered is decided in `queue_take` and
+the decisions below.
+
+A queue keeps, per partition, a cursor: the offset of the first record nobody has looked at. Of the records before it
+only those that are not done with are kept, each as an `OpenMessage`; the others are acknowledged, rejected or were
+passed over, and cost nothing. So the state is as large as what is in flight, delayed or parked, not as the topic.
+
+Entries (kind, then its fields; a message is named [partition, offset], a row seen for the first time is
+[partition, offset, appended_at, key]):
+
+    opened        settings, cursors
+    taken         again, first, holder, until, cursors, behind    the next take number holds them; `behind` wait for a key
+    passed        cursors, behind                                 looked at, nothing for anybody
+    acknowledged  messages
+    extended      messages, until
+    released      messages, until, error
+    rejecting     again, first, cursors                           the next rejection: intent; see `queue_rejections`
+    rejected      sequence                                        ... and done
+    rewound       to, cursors, open                               these partitions are put back
+    deleted
+
+In `rejecting`, `again` and `first` add cause and reason to each message. What moves a cursor for the first time since the queue
+began there has `cleaned` too: how far the partition was compacted when the queue began to read it (see `missed_deletions`). Where
+it begins, `unread` says that this is yet to come. An older Mainstem wrote neither.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Self
+
+from mainstem.arguments import show_value
+from mainstem.errors import Conflict, Fenced, Invalid
+from mainstem.log.missed_deletions import UNREAD
+from mainstem.log.queues.queue_settings import QueueSettings
+from mainstem.log.state_ledger import Entry
+from mainstem.processes import Identity
+
+__all__ = [
+    "Address",
+    "OpenMessage",
+    "QueueState",
+    "Rejection",
+    "acknowledge",
+    "delete",
+    "extend",
+    "open_queue",
+    "reject",
+    "release",
+    "rewind",
+    "rewind_to_state",
+]
+
+# Partition and offset.
+Address = tuple[int, int]
+# Where in a message's list its holder stands.
+HOLDER_PLACE = 6
+
+
+@dataclass(slots=True)
+class OpenMessage:
+    """A message that is not done with.
+
+    held      take > 0: `holder` (None: whoever has the receipt) has it until `until`
+    returned  take = 0, deliveries > 0: to be given out again, from `until` on
+    parked    deliveries = 0: never given out, because an earlier message of its key is open
+    """
+
+    partition: int
+    offset: int
+    appended_at: int
+    key: str | None
+    deliveries: int = 0
+    take: int = 0
+    holder: Identity | None = None
+    until: int = 0
+    first_error: str | None = None
+    last_error: str | None = None
+
+    @property
+    def address(self) -> Address:
+        """Where its record lies."""
+        return self.partition, self.offset
+
+    @property
+    def age_order(self) -> tuple[int, int, int]:
+        """Sorts the oldest first, over all partitions; within one it is the order of the topic."""
+        return self.appended_at, self.partition, self.offset
+
+    @property
+    def receipt(self) -> str:
+        """What its holder shows; it fits this very delivery and no other."""
+        return f"{self.partition}-{self.offset}-{self.take}"
+
+
+@dataclass(slots=True)
+class Rejection:
+    """A message on its way to the rejected: cause rejected | expired | length | deliveries | fell_off."""
+
+    partition: int
+    offset: int
+    cause: str
+    reason: str
+    deliveries: int = 0
+    first_error: str | None = None
+    last_error: str | None = None
+
+
+@dataclass(slots=True)
+class QueueState:
+    """The state of one queue over one topic; times in microseconds."""
+
+    opened_at: int | None = None
+    # How often a queue of this name was made: what one knew does not hold for the next.
+    openings: int = 0
+    settings: QueueSettings = field(default_factory=QueueSettings)
+    cursors: dict[int, int] = field(default_factory=dict)
+    open: dict[Address, OpenMessage] = field(default_factory=dict)
+    # How many takes and rejections there were. They rise for ever, also over a rewind and a deletion, so no receipt
+    # and no sequence ever means two things.
+    takes: int = 0
+    sequence: int = 0
+    # Rejections that were decided but may not have reached their topic: sequence -> (decided at, messages).
+    rejecting: dict[int, tuple[int, list[Rejection]]] = field(default_factory=dict)
+    # UNREAD: nothing was read there yet; 0 if it is not known.
+    cleaned: dict[int, int] = field(default_factory=dict)
+    # How often what happened to messages since the queue was opened.
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def floor(self, partition: int) -> int:
+        """The lowest offset of a partition that is not done with."""
+        opened = (message.offset for message in self.open.values() if message.partition == partition)
+        return min(opened, default=self.cursors[partition])
+
+    # Entries
+
+    def apply(self, entry: Entry, at: int) -> None:
+        """Take one entry in."""
+        self.cleaned |= {int(partition): at for partition, at in entry.get("cleaned", {}).items()}
+        match entry["kind"]:
+            case "opened":
+                self.opened_at = at
+                self.openings += 1
+                self.settings = QueueSettings.from_json(entry["settings"])
+                self._move(entry["cursors"])
+                self._begin(entry)
+            case "taken":
+                self._take(entry)
+            case "passed":
+                self._move(entry["cursors"])
+                self._add(entry["behind"])
+            case "acknowledged":
+                for partition, offset in entry["messages"]:
+                    del self.open[partition, offset]
+                self._count("acknowledged", len(entry["messages"]))
+            case "extended":
+                for partition, offset in entry["messages"]:
+                    self.open[partition, offset].until = entry["until"]
+            case "released":
+                for partition, offset in entry["messages"]:
+                    self._release(self.open[partition, offset], entry["until"], entry["error"])
+                self._count("released", len(entry["messages"]))
+            case "rejecting":
+                self._reject(entry, at)
+            case "rejected":
+                del self.rejecting[entry["sequence"]]
+            case "rewound":
+                self._rewind(entry)
+            case "deleted":
+                self.opened_at = None
+                self.settings = QueueSettings()
+                self.cursors, self.open, self.counts, self.cleaned = {}, {}, {}, {}
+            case unknown:
+                raise ValueError(f"a queue has no entries of kind {unknown!r}")
+
+    def _take(self, entry: Entry) -> None:
+        self.takes += 1
+        taken = [self.open[partition, offset] for partition, offset in entry["again"]]
+        self._count("redelivered", sum(message.deliveries > 0 for message in taken))
+        taken += self._add(entry["first"])
+        for message in taken:
+            message.deliveries += 1
+            message.take = self.takes
+            message.holder = entry["holder"]
+            message.until = entry["until"]
+        self._count("delivered", len(taken))
+        self._add(entry["behind"])
+        self._move(entry["cursors"])
+
+    def _release(self, message: OpenMessage, until: int, error: str | None) -> None:
+        message.take = 0
+        message.holder = None
+        message.until = until
+        if error is not None:
+            message.first_error = message.first_error or error
+            message.last_error = error
+
+    def _reject(self, entry: Entry, at: int) -> None:
+        # Not below the time: a queue made anew after its topic was deleted must not begin below what the topic of the
+        # rejected, which stays, has seen.
+        self.sequence = max(self.sequence + 1, at)
+        rejections = []
+        for partition, offset, cause, reason in entry["again"]:
+            message = self.open.pop((partition, offset))
+            errors = message.first_error, message.last_error
+            rejections.append(Rejection(partition, offset, cause, reason, message.deliveries, *errors))
+        rejections += [Rejection(*first) for first in entry["first"]]
+        self.rejecting[self.sequence] = at, rejections
+        self._move(entry["cursors"])
+        for rejection in rejections:
+            self._count(rejection.cause, 1)
+
+    def _rewind(self, entry: Entry) -> None:
+        put_back = {int(partition) for partition in entry["cursors"]}
+        self.open = {address: message for address, message in self.open.items() if address[0] not in put_back}
+        self._move(entry["cursors"])
+        self._begin(entry)
+        for message in _messages(entry["open"], []):
+            self.open[message.address] = message
+
+    def _add(self, rows: Iterable[list[Any]]) -> list[OpenMessage]:
+        added = [OpenMessage(*row) for row in rows]
+        self.open |= {message.address: message for message in added}
+        return added
+
+    def _move(self, cursors: dict[str, int]) -> None:
+        self.cursors |= {int(partition): offset for partition, offset in cursors.items()}
+
+    def _begin(self, entry: Entry) -> None:
+        for partition in map(int, entry["cursors"]):
+            if entry.get("unread"):
+                self.cleaned[partition] = UNREAD
+            else:
+                self.cleaned.pop(partition, None)
+
+    def _count(self, what: str, times: int) -> None:
+        if times:
+            self.counts[what] = self.counts.get(what, 0) + times
+
+    # Snapshots
+
+    def returned_to(self, partitions: Iterable[int]) -> Entry:
+        """What `rewound` needs to bring back these partitions as they are here; whatever is held comes back at once."""
+        chosen = [partition for partition in sorted(partitions) if partition in self.cursors]
+        messages = [
+            replace(message, take=0, holder=None, until=0) if message.take else message
+            for message in self.open.values()
+            if message.partition in chosen
+        ]
+        return {"cursors": {str(p): self.cursors[p] for p in chosen}, "open": _rows(messages, [])}
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state as JSON: a short list for each open message, each holder once."""
+        holders: list[Identity] = []
+        return {
+            "opened_at": self.opened_at,
+            "openings": self.openings,
+            "settings": self.settings.to_json(),
+            "cursors": {str(partition): cursor for partition, cursor in sorted(self.cursors.items())},
+            "open": _rows(self.open.values(), holders),
+            "holders": holders,
+            "takes": self.takes,
+            "sequence": self.sequence,
+            "rejecting": [
+                [sequence, at, [astuple(rejection) for rejection in rejections]]
+                for sequence, (at, rejections) in self.rejecting.items()
+            ],
+            "counts": self.counts,
+            "cleaned": {str(partition): cleaned for partition, cleaned in sorted(self.cleaned.items())},
+        }
+
+    @classmethod
+    def restore(cls, snapshot: dict[str, Any]) -> Self:
+        """The state a snapshot was made of."""
+        return cls(
+            opened_at=snapshot["opened_at"],
+            openings=snapshot["openings"],
+            settings=QueueSettings.from_json(snapshot["settings"]),
+            cursors={int(partition): cursor for partition, cursor in snapshot["cursors"].items()},
+            open={message.address: message for message in _messages(snapshot["open"], snapshot["holders"])},
+            takes=snapshot["takes"],
+            sequence=snapshot["sequence"],
+            rejecting={
+                sequence: (at, [Rejection(*rejection) for rejection in rejections])
+                for sequence, at, rejections in snapshot["rejecting"]
+            },
+            counts=dict(snapshot["counts"]),
+            # An older Mainstem did not note it.
+            cleaned={int(partition): cleaned for partition, cleaned in snapshot.get("cleaned", {}).items()},
+        )
+
+
+def _rows(messages: Iterable[OpenMessage], holders: list[Identity]) -> list[list[Any]]:
+    """Messages as lists, cut where only default values follow; a holder is its place in `holders`."""
+    rows = []
+    for message in messages:
+        holder = None
+        if message.holder is not None:
+            if message.holder not in holders:
+                holders.append(message.holder)
+            holder = holders.index(message.holder)
+        row = [message.partition, message.offset, message.appended_at, message.key, message.deliveries, message.take]
+        # Only what nobody holds has an `until` of 0, so the holder with index 0 is never cut away.
+        row += [holder, message.until, message.first_error, message.last_error]
+        while row[-1] in (None, 0) and len(row) > 4:
+            row.pop()
+        rows.append(row)
+    return rows
+
+
+def _messages(rows: Iterable[list[Any]], holders: list[Identity]) -> list[OpenMessage]:
+    messages = []
+    for row in rows:
+        values = list(row)
+        if len(values) > HOLDER_PLACE and values[HOLDER_PLACE] is not None:
+            values[HOLDER_PLACE] = holders[values[HOLDER_PLACE]]
+        messages.append(OpenMessage(*values))
+    return messages
+
+
+# What may be entered into a queue besides a take: each decision looks at the state and gives the entries to append.
+#
+# Pure functions, to be run by `StateLedger.decide`. A receipt names one delivery of one message; once that message was
+# settled, or given to somebody else, the receipt is worth nothing and its holder is refused with `Fenced`.
+
+
+RECEIPT = re.compile(r"([0-9]{1,9})-([0-9]{1,19})-([0-9]{1,19})")
+MICROSECOND = timedelta(microseconds=1)
+
+
+def open_queue(state: QueueState, name: str, given: QueueSettings | None, cursors: Mapping[int, int]) -> list[Entry]:
+    """Make the queue, starting at `cursors`; or, if it is there, see that it is what was asked for."""
+    if state.opened_at is None:
+        settings = given or QueueSettings()
+        return [{"kind": "opened", "settings": settings.to_json(), "cursors": _named(cursors), "unread": True}]
+    if given is not None and (differences := state.settings.differences(given)):
+        raise Conflict(
+            f'queue "{name}" is there with other settings',
+            detail=f"{'; '.join(differences).capitalize()}.",
+            hint="Open it without settings to use it as it is, or delete it first to make it anew.",
+        )
+    return []
+
+
+def acknowledge(state: QueueState, receipts: Iterable[str]) -> tuple[list[Entry], list[str]]:
+    """Settle the messages whose receipts still count; the receipts that do not are handed back."""
+    held: dict[str, OpenMessage] = {}
+    stale = []
+    for receipt in dict.fromkeys(receipts):
+        message = _held(state, receipt)
+        if message is None:
+            stale.append(receipt)
+        else:
+            held[receipt] = message
+    addresses = [message.address for message in held.values()]
+    return [{"kind": "acknowledged", "messages": addresses}] if addresses else [], stale
+
+
+def extend(state: QueueState, now: int, receipt: str, duration: timedelta) -> tuple[list[Entry], int]:
+    """Hold a message for `duration` from now; until when that is."""
+    message = _must_hold(state, receipt)
+    until = now + duration // MICROSECOND
+    return [{"kind": "extended", "messages": [message.address], "until": until}], until
+
+
+def release(state: QueueState, now: int, receipt: str, delay: timedelta | None, error: str | None) -> list[Entry]:
+    """Give a message back, or reject it if it was given out often enough. Without a delay the queue's retry says it."""
+    message = _must_hold(state, receipt)
+    settings = state.settings
+    if delay is None:
+        delay = timedelta(0) if settings.retry is None else settings.retry.delay(message.deliveries)
+    entries: list[Entry] = [
+        {
+            "kind": "released",
+            "messages": [message.address],
+            "until": now + delay // MICROSECOND,
+            "error": error,
+        }
+    ]
+    if settings.deliveries_max is not None and message.deliveries >= settings.deliveries_max:
+        times = "once" if message.deliveries == 1 else f"{message.deliveries} times"
+        entries.append(_rejecting(message, "deliveries", f"given out {times} without being acknowledged"))
+    return entries
+
+
+def reject(state: QueueState, receipt: str, reason: str) -> list[Entry]:
+    """Send a message to the rejected."""
+    return [_rejecting(_must_hold(state, receipt), "rejected", reason)]
+
+
+def rewind(to: str, cursors: Mapping[int, int]) -> list[Entry]:
+    """Put partitions to an offset: what is before it is done with, what follows was never given out."""
+    return [{"kind": "rewound", "to": to, "cursors": _named(cursors), "open": [], "unread": True}]
+
+
+def rewind_to_state(to: str, earlier: QueueState, added: Mapping[int, int]) -> list[Entry]:
+    """Put all partitions back to an earlier state. `added` are those it did not know, and where they begin."""
+    entry = earlier.returned_to(earlier.cursors)
+    cursors = _named(added) | entry["cursors"]
+    return [{"kind": "rewound", "to": to, "cursors": cursors, "open": entry["open"], "unread": True}]
+
+
+def delete() -> list[Entry]:
+    """End the queue; what its receipts stood for is forgotten."""
+    return [{"kind": "deleted"}]
+
+
+def _held(state: QueueState, receipt: str) -> OpenMessage | None:
+    match = RECEIPT.fullmatch(receipt) if isinstance(receipt, str) else None
+    if match is None:
+        raise Invalid(
+            f"{show_value(receipt)} is not a receipt",
+            detail='A receipt is three numbers, for instance "0-17-42".',
+            hint="Use the receipt as the take gave it.",
+        )
+    partition, offset, take = map(int, match.groups())
+    message = state.open.get((partition, offset))
+    return message if message is not None and message.take == take else None
+
+
+def _must_hold(state: QueueState, receipt: str) -> OpenMessage:
+    message = _held(state, receipt)
+    if message is None:
+        raise fenced([receipt])
+    return message
+
+
+def fenced(receipts: list[str], acknowledged: int = 0) -> Fenced:
+    """The refusal of receipts that are worth nothing any more."""
+    shown = ", ".join(f'"{receipt}"' for receipt in receipts[:5]) + (", ..." if len(receipts) > 5 else "")
+    others = f" The other {acknowledged} were acknowledged." if acknowledged else ""
+    return Fenced(
+        f"receipt {shown} is no longer valid" if len(receipts) == 1 else f"receipts {shown} are no longer valid",
+        detail="The message was settled under this receipt already, or its lease ended and somebody else has it, or "
+        f"the queue was rewound.{others}",
+        hint="Take again; extend the lease of work that takes longer than the lease.",
+        receipts=tuple(receipts),
+    )
+
+
+def _rejecting(message: OpenMessage, cause: str, reason: str) -> Entry:
+    return {"kind": "rejecting", "again": [[*message.address, cause, reason]], "first": [], "cursors": {}}
+
+
+def _named(cursors: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): cursor for partition, cursor in sorted(cursors.items())}

@@ -1,0 +1,294 @@
+"""What a take gives out: the heart of a queue, as one pure decision.
+
+In this order:
+
+1. What is over a limit is rejected: messages that came back too often, then from the oldest on those that waited too
+   long (`expires`) and those too many (`length_max`). Nobody holds any of these.
+2. Messages that were given out before and are due again, the oldest first. Due is what was released and has waited out
+   its delay, and what is held by a process that is gone or past its lease.
+3. Messages never given out, the oldest first over all partitions.
+
+In a queue ordered by key only the oldest open message of a key is ever given out. Later ones of the same key are parked
+(written down, never given out) and the walk goes on behind them, so a key that fails holds up no other.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from mainstem.durations import show_duration
+from mainstem.log.queues.queue_scan import FreshRow, PartitionScan, QueueScan
+from mainstem.log.queues.queue_settings import BY_KEY
+from mainstem.log.queues.queue_state import Address, OpenMessage, QueueState
+from mainstem.log.state_ledger import Entry
+from mainstem.processes import Identity
+
+__all__ = ["PARKED_MAX", "REJECTIONS_MAX", "Taking", "take"]
+
+# Messages of one rejection: they are read, and appended to their topic, together.
+REJECTIONS_MAX = 500
+# Messages that wait for a key. At that many the walk stops: the state must stay small, whatever one key does.
+PARKED_MAX = 10_000
+# A walk over at least that many rows is worth an entry even if it found nothing: others need not repeat it.
+PASSED_MIN = 1_000
+MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(slots=True)
+class Taking:
+    """What a take came to.
+
+    `messages` are as they will be once the entries are in, with their rows; if there are none, something may change
+    at `due_at`, or when one of `holders` ends. `unfinished`: more is to be rejected first; take again.
+    """
+
+    messages: list[tuple[OpenMessage, pa.RecordBatch]] = field(default_factory=list)
+    rejected: int = 0
+    unfinished: bool = False
+    due_at: int | None = None
+    holders: list[Identity] = field(default_factory=list)
+
+
+def take(
+    state: QueueState,
+    now: int,
+    scan: QueueScan,
+    *,
+    cursors: dict[int, int],
+    count: int,
+    holder: Identity | None,
+    alive: Callable[[Identity], bool],
+) -> tuple[list[Entry], Taking]:
+    """Choose up to `count` messages for `holder`. `cursors` are the state's, and those of partitions added since."""
+    return _Choice(state, now, scan, cursors, alive).take(count, holder)
+
+
+class _Choice:
+    """One decision under way."""
+
+    def __init__(
+        self,
+        state: QueueState,
+        now: int,
+        scan: QueueScan,
+        cursors: dict[int, int],
+        alive: Callable[[Identity], bool],
+    ) -> None:
+        self.state = state
+        self.settings = state.settings
+        self.now = now
+        self.scan = scan
+        self.scans = [scan.ahead(partition, cursor) for partition, cursor in sorted(cursors.items())]
+        self.rejected_again: list[list[Any]] = []
+        self.rejected_first: list[list[Any]] = []
+        # What is given out, in that order, with its rows; and what waits for a key from now on.
+        self.chosen: list[tuple[OpenMessage | FreshRow, pa.RecordBatch]] = []
+        self.behind: list[FreshRow] = []
+        self.outdated = False
+        self.held, self.loose = self._sorted_out(alive)
+
+    def take(self, count: int, holder: Identity | None) -> tuple[list[Entry], Taking]:
+        self._reject_over_deliveries()
+        self._reject_from_the_oldest()
+        cursors_after_rejecting = self._moved()
+        unfinished = self._rejections() >= REJECTIONS_MAX
+
+        if not unfinished:
+            self._choose(count)
+            unfinished = not self.chosen and (self._rejections() > 0 or self.outdated)
+
+        entries: list[Entry] = []
+        if self._rejections():
+            rejected = {"again": self.rejected_again, "first": self.rejected_first}
+            entries.append({"kind": "rejecting", **rejected, "cursors": cursors_after_rejecting})
+        moved = {"cursors": self._moved(), "behind": [row.entry() for row in self.behind]}
+        until = self.now + self.settings.lease // MICROSECOND
+        if self.chosen:
+            taken = {
+                "again": [message.address for message, _ in self.chosen if isinstance(message, OpenMessage)],
+                "first": [message.entry() for message, _ in self.chosen if isinstance(message, FreshRow)],
+            }
+            entries.append({"kind": "taken", **taken, "holder": holder, "until": until, **moved})
+        elif not unfinished and self._passed() >= PASSED_MIN:
+            entries.append({"kind": "passed", **moved})
+        given = [(self._given(message, holder, until), row) for message, row in self.chosen]
+        return entries, Taking(given, self._rejections(), unfinished, self._due_at(), self._holders())
+
+    def _given(self, message: OpenMessage | FreshRow, holder: Identity | None, until: int) -> OpenMessage:
+        """A message as it will be once the entries are in."""
+        if isinstance(message, FreshRow):
+            message = OpenMessage(message.partition, message.offset, message.appended_at, message.key)
+        take_number = self.state.takes + 1
+        return replace(message, deliveries=message.deliveries + 1, take=take_number, holder=holder, until=until)
+
+    def _sorted_out(self, alive: Callable[[Identity], bool]) -> tuple[list[OpenMessage], list[OpenMessage]]:
+        """Who is really held, and what is loose: the latter the oldest first."""
+        held: list[OpenMessage] = []
+        loose: list[OpenMessage] = []
+        living: dict[int, bool] = {}
+        for message in self.state.open.values():
+            holds = message.take > 0 and message.until > self.now
+            if holds and message.holder is not None:
+                # One question per process, not per message: identities are shared by the messages of a take.
+                if id(message.holder) not in living:
+                    living[id(message.holder)] = alive(message.holder)
+                holds = living[id(message.holder)]
+            (held if holds else loose).append(message)
+        loose.sort(key=lambda message: message.age_order)
+        return held, loose
+
+    # Limits
+
+    def _reject_over_deliveries(self) -> None:
+        limit = self.settings.deliveries_max
+        if limit is None:
+            return
+        over = [message for message in self.loose if message.deliveries >= limit][:REJECTIONS_MAX]
+        for message in over:
+            times = "once" if message.deliveries == 1 else f"{message.deliveries} times"
+            self._reject(message, "deliveries", f"given out {times} without being acknowledged")
+        gone = {message.address for message in over}
+        self.loose = [message for message in self.loose if message.address not in gone]
+
+    def _reject_from_the_oldest(self) -> None:
+        """Both limits take the oldest first, so one walk from the oldest on finds all that is over either."""
+        expires, length_max = self.settings.expires, self.settings.length_max
+        if expires is None and length_max is None:
+            return
+        surplus = 0
+        if length_max is not None:
+            surplus = len(self.loose) + sum(scan.count() for scan in self.scans) - length_max
+        waiting = _oldest_first([*self.loose], self.scans)
+        rejected: set[Address] = set()
+        while waiting and self._rejections() < REJECTIONS_MAX:
+            message, scan = _next(waiting)
+            if expires is not None and message.appended_at + expires // MICROSECOND <= self.now:
+                self._reject(message, "expired", f"waited for {show_duration(expires)}")
+            elif length_max is not None and surplus > 0:
+                self._reject(message, "length", f"more than {length_max} messages waited")
+            else:
+                break
+            surplus -= 1
+            rejected.add((message.partition, message.offset))
+            _go_on(waiting, scan)
+        self.loose = [message for message in self.loose if message.address not in rejected]
+
+    def _reject(self, message: OpenMessage | FreshRow, cause: str, reason: str) -> None:
+        known = isinstance(message, OpenMessage)
+        rejections = self.rejected_again if known else self.rejected_first
+        rejections.append([message.partition, message.offset, cause, reason])
+
+    def _rejections(self) -> int:
+        return len(self.rejected_again) + len(self.rejected_first)
+
+    # The choice
+
+    def _choose(self, count: int) -> None:
+        leaders = self._leaders()
+        free = [
+            message
+            for message in self.loose
+            if message.key is None or leaders.get(message.key, message.address) == message.address
+        ]
+        # A lapsed lease counts as due: it ended before now, or its holder is gone.
+        returned = [message for message in free if message.deliveries and (message.take or message.until <= self.now)]
+        parked = [message for message in free if not message.deliveries]
+        parked_count = sum(not message.deliveries for message in self.loose)
+
+        for due in returned:
+            if len(self.chosen) == count or self._rejections() >= REJECTIONS_MAX:
+                return
+            self._give_again(due)
+        waiting = _oldest_first(parked, self.scans)
+        while waiting and len(self.chosen) < count and self._rejections() < REJECTIONS_MAX:
+            message, scan = _next(waiting)
+            if isinstance(message, OpenMessage):
+                self._give_again(message)
+            elif message.key is not None and message.key in leaders:
+                if parked_count + len(self.behind) >= PARKED_MAX:
+                    return
+                self.behind.append(message)
+            else:
+                if message.key is not None:
+                    leaders[message.key] = message.partition, message.offset
+                row = self.scan.row(message.partition, message.offset)
+                if row is None:
+                    # Dropped since it was read. Read again what lies ahead: what is gone is then told as always.
+                    self.scan.forget(message.partition)
+                    self.outdated = True
+                    return
+                self.chosen.append((message, row))
+            _go_on(waiting, scan)
+
+    def _give_again(self, message: OpenMessage) -> None:
+        row = self.scan.row(message.partition, message.offset)
+        if row is None:
+            self._reject(message, "fell_off", "the topic no longer keeps this record")
+        else:
+            self.chosen.append((message, row))
+
+    def _leaders(self) -> dict[str, Address]:
+        """The oldest open message of each key, in a queue ordered by key."""
+        if self.settings.ordered != BY_KEY:
+            return {}
+        leaders: dict[str, OpenMessage] = {}
+        for message in [*self.held, *self.loose]:
+            if message.key is not None:
+                leader = leaders.setdefault(message.key, message)
+                if message.age_order < leader.age_order:
+                    leaders[message.key] = message
+        return {key: leader.address for key, leader in leaders.items()}
+
+    # What follows from it
+
+    def _moved(self) -> dict[str, int]:
+        return {str(scan.partition): scan.position for scan in self.scans if scan.position > scan.cursor}
+
+    def _passed(self) -> int:
+        return sum(scan.position - scan.cursor for scan in self.scans)
+
+    def _due_at(self) -> int | None:
+        moments = [message.until for message in [*self.held, *self.loose] if message.until > self.now]
+        if self.settings.expires is not None:
+            expires = self.settings.expires // MICROSECOND
+            moments += [message.appended_at + expires for message in self.loose]
+        return min(moments, default=None)
+
+    def _holders(self) -> list[Identity]:
+        holders: list[Identity] = []
+        for message in self.held:
+            if message.holder is not None and message.holder not in holders:
+                holders.append(message.holder)
+        return holders
+
+
+_Waiting = tuple[tuple[int, int, int], OpenMessage | FreshRow, PartitionScan | None]
+
+
+def _oldest_first(messages: Sequence[OpenMessage], scans: Sequence[PartitionScan]) -> list[_Waiting]:
+    """A heap of the given messages and of the next row of each partition."""
+    waiting: list[_Waiting] = [(message.age_order, message, None) for message in messages]
+    waiting += [(row.age_order, row, scan) for scan in scans if (row := scan.peek()) is not None]
+    heapq.heapify(waiting)
+    return waiting
+
+
+def _next(waiting: list[_Waiting]) -> tuple[OpenMessage | FreshRow, PartitionScan | None]:
+    _, message, scan = waiting[0]
+    return message, scan
+
+
+def _go_on(waiting: list[_Waiting], scan: PartitionScan | None) -> None:
+    """Take the next one off the heap; if it came from a partition, its next row takes its place."""
+    if scan is not None:
+        scan.advance()
+        if (row := scan.peek()) is not None:
+            heapq.heapreplace(waiting, (row.age_order, row, scan))
+            return
+    heapq.heappop(waiting)

@@ -1,1 +1,0 @@
-"""The log as Spark DataFrames, read and written once."""

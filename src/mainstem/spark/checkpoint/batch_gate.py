@@ -1,0 +1,106 @@
+"""BatchGate: where a flow can be held between two batches, by any process.
+
+    <checkpoint>/gate.<epoch>   locked (POSIX) by that run while it does a batch, and by whoever holds the flow
+    <checkpoint>/begun          {"epoch": 7, "batch": 17, "done": true}: the last batch that a run has begun; not synced
+
+Each run has a gate of its own: one that a paused (zombie) run holds does not keep a later run from its batches.
+While the gate is closed, the sink and the state of the stages stay as they are after one batch. Spark may still note
+that this batch is committed, and plan the next one, of which nothing was done then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from mainstem.durable_files import REAL_FILES
+from mainstem.file_locks import WRITE, release_lock, share_lock
+from mainstem.spark.checkpoint.checkpoint_place import is_elsewhere
+
+__all__ = ["BEGUN", "GATE", "BatchGate"]
+
+GATE, BEGUN = "gate", "begun"
+
+# Spark notes a batch as committed some milliseconds after the sink has it. If it does not come the flow was stopped there.
+COMMIT_SECONDS_MAX = 10.0
+LOOK_SECONDS = 0.005
+
+
+_making = threading.Lock()
+
+
+class BatchGate:
+    """The gate of one run. Thread-safe."""
+
+    def __init__(self, checkpoint: str, epoch: int) -> None:
+        self._checkpoint = checkpoint
+        self._epoch = epoch
+
+    @contextmanager
+    def batch(self, number: int) -> Iterator[None]:
+        """Inside, a batch is done; waits while somebody holds the flow."""
+        with self._locked():
+            self._note(number, done=False)
+            yield
+            self._note(number, done=True)
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Inside, the flow does no batch; waits for the end of the one that it does now."""
+        with self._locked():
+            yield
+
+    def begun(self) -> int | None:
+        """The last batch that this run has begun; None if it has begun none. For who holds the flow.
+
+        One that is done is waited for until Spark has noted it as committed, which it does without going through the gate.
+        """
+        try:
+            with open(f"{self._checkpoint}/{BEGUN}", encoding="ascii") as file:
+                content = json.load(file)
+        except (FileNotFoundError, ValueError):
+            return None
+        if content["epoch"] != self._epoch:
+            return None
+        number = int(content["batch"])
+        deadline = time.monotonic() + COMMIT_SECONDS_MAX
+        while content["done"] and not self._committed(number) and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        return number
+
+    def _committed(self, number: int) -> bool:
+        # Of one that is kept elsewhere the copies here follow with the next batch.
+        return is_elsewhere(self._checkpoint) or os.path.exists(f"{self._checkpoint}/commits/{number}")
+
+    def _note(self, number: int, *, done: bool) -> None:
+        beside = f"{self._checkpoint}/.{BEGUN}.{self._epoch}"
+        with open(beside, "w", encoding="ascii") as file:
+            json.dump({"epoch": self._epoch, "batch": number, "done": done}, file)
+        os.replace(beside, f"{self._checkpoint}/{BEGUN}")
+
+    def _remove_older(self) -> None:
+        for name in os.listdir(self._checkpoint):
+            word, _, epoch = name.partition(".")
+            if word == GATE and epoch.isdigit() and int(epoch) < self._epoch:
+                with suppress(FileNotFoundError):
+                    os.remove(f"{self._checkpoint}/{name}")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        os.makedirs(self._checkpoint, exist_ok=True)
+        path = f"{self._checkpoint}/{GATE}.{self._epoch}"
+        with _making:
+            # Made once: to close a further handle of it would end the lock that another thread holds.
+            if not os.path.exists(path):
+                os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+                self._remove_older()
+        lock = share_lock(REAL_FILES, path)
+        try:
+            with lock.awaited(WRITE):
+                yield
+        finally:
+            release_lock(lock)

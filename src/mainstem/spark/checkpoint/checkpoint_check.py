@@ -1,0 +1,321 @@
+"""Whether what a checkpoint says can be believed: looked at before Spark goes on from it.
+
+    metadata                    who the checkpoint is
+    offsets/<batch>             a version, metadata and one line for each source; written before the batch runs
+    commits/<batch>             a version and metadata; written after it
+    state/<operator>/<part>/    what Spark's operators keep
+    .<name>.crc                 beside each file: "crc\0", bytes in a chunk (u32), the CRC-32 of each chunk (u32), big-endian
+
+Spark checks a file against its checksums when it reads it. But one that was cut where a chunk ends is taken as it is, and
+a log whose last entry is gone is taken for a shorter one: rows would be skipped or counted twice. So before it starts:
+
+- every entry that Spark will look at is whole: where it began, where it ended, and what is committed;
+- no batch is committed, or held by the sink, that is not planned: its number would be given out again, for other rows;
+- the sink holds every batch that is committed (`sink_rows` says which ones had rows, where it keeps no account of the
+  others): else it is older than the checkpoint, and what it lacks would never be written again.
+
+Two things are mended, since nothing can be lost by it. The entry of a batch that was planned, but which the sink does not
+hold (a power cut leaves it empty), is removed: the batch is planned anew. A damaged commit is removed: its batch is done
+again, and the sink knows it. All else is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Literal
+
+from mainstem.durable_files import REAL_FILES
+from mainstem.errors import BeyondEnd, Conflict, CorruptHome
+from mainstem.log.log import Log, TopicBackend
+from mainstem.spark.checkpoint.checkpoint_place import is_elsewhere
+
+__all__ = [
+    "check_checkpoint",
+    "check_reached",
+    "check_same_topic",
+    "check_topics",
+    "checkpoint_id",
+    "damaged_files",
+    "last_with_rows",
+    "note_rows",
+    "topics_in",
+]
+
+
+# Whether a topic is the one that a flow has read so far: one of the same name may have been made since.
+#
+# Offsets of the old one say nothing about the new one. Gone on from them, a flow would pass over the first records of the
+# new topic without a word, or wait for records that are never to come.
+
+
+_IDENTITY_HINT = "Nothing that the flow has written is lost. Stop it, and run the program again to be told what to do."
+
+
+def check_same_topic(backend: TopicBackend, known: str, flow: str, *, hint: str = _IDENTITY_HINT) -> None:
+    """Raise `Conflict` if the topic has another id than the one that is known; an empty one fits every topic."""
+    if known and backend.id and backend.id != known:
+        raise Conflict(
+            f'topic "{backend.name}" is not the one that flow "{flow}" has read so far',
+            detail="It was deleted and made again since: its offsets are counted from the beginning.",
+            hint=hint,
+        )
+
+
+def topics_in(offset: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[int, int]]]:
+    """Name, id and positions of each topic in the offset of a source."""
+    if "topic" in offset:
+        yield offset["topic"], offset.get("id", ""), _numbered(offset["offsets"])
+    for name, positions in offset.get("topics", {}).items():
+        yield name, offset.get("ids", {}).get(name, ""), _numbered(positions)
+
+
+def check_topics(log: Log, offset: Mapping[str, Any], flow: str, *, hint: str) -> None:
+    """Raise `Conflict` if a source cannot go on from its offset: its topic is another one, or (`BeyondEnd`) holds less than was
+    read.
+
+    What was read is on disk, so a topic never gets shorter by itself: it was made again, or put back from a copy.
+    """
+    there = set(log.topic_names())
+    for name, known, positions in topics_in(offset):
+        if name not in there:
+            continue
+        backend = log.open_topic(name)
+        check_same_topic(backend, known, flow, hint=hint)
+        check_reached(backend, positions, flow, hint=hint)
+
+
+def check_reached(
+    backend: TopicBackend, positions: Mapping[int, int], flow: str, *, hint: str = _IDENTITY_HINT
+) -> None:
+    """Raise `BeyondEnd` if a topic ends before what a flow has read of it."""
+    partitions = backend.settings.partitions
+    for number, reached in positions.items():
+        # The end of all that is published: a flow may begin behind a transaction that is open.
+        end = backend.end(number) if number < partitions else 0
+        if end < reached:
+            raise BeyondEnd(
+                f'topic "{backend.name}" holds less than flow "{flow}" has read of it',
+                detail=f"The flow has read partition {number} up to offset {reached}; it ends at {end}: the topic was "
+                "deleted and made again, or put back from an older copy.",
+                hint=hint,
+                topic=backend.name,
+                partition=number,
+                position=reached,
+                end=end,
+            )
+
+
+def _numbered(positions: Mapping[str, int]) -> dict[int, int]:
+    return {int(number): at for number, at in positions.items()}
+
+
+# Which batches had rows for a sink that keeps no account of the others: a topic.
+#
+#     <checkpoint>/sink_rows/<batch>      an empty file; the last two such batches are kept
+#
+# A topic that was restored from an older copy holds no sign of the batches that it lost, and one into which nothing had come
+# for a while looks the same. So the flow itself notes the last batches that had rows:
+#
+#     the sink's commit  ->  the note  ->  Spark's commit of the batch
+#
+# A run that is killed between the first two finds by the sink that the batch is in, and notes it when it begins again. The
+# note of a batch that Spark has not committed does not count: that batch is done again. This is why two are kept.
+#
+# A note is a name in a directory, as Spark's own commit is, and is made before it: a file system that keeps a journal of its
+# directories cannot keep the commit and lose the note, so a batch costs no further sync. Where Spark keeps its commits on
+# another machine, the directory is synced.
+
+
+def last_with_rows(checkpoint: str, upto: int) -> int:
+    """The last batch, of those up to this one, that had rows for the sink; -1 if none is noted."""
+    return max((number for number in _noted(checkpoint) if number <= upto), default=-1)
+
+
+def note_rows(checkpoint: str, batch: int) -> None:
+    """Note that the sink holds a batch with rows, and none behind it. For the run that counts."""
+    noted = _noted(checkpoint)
+    if batch < 0 or (batch in noted and max(noted) == batch):
+        return
+    folder = f"{checkpoint}/sink_rows"
+    os.makedirs(folder, exist_ok=True)
+    with open(f"{folder}/{batch}", "w"):
+        pass
+    if is_elsewhere(checkpoint):
+        REAL_FILES.sync_directory(folder)
+    before = max((number for number in noted if number < batch), default=-1)
+    for number in noted - {batch, before}:
+        with suppress(FileNotFoundError):
+            os.remove(f"{folder}/{number}")
+
+
+def _noted(checkpoint: str) -> set[int]:
+    with suppress(FileNotFoundError):
+        return {int(name) for name in os.listdir(f"{checkpoint}/sink_rows") if name.isdigit()}
+    return set()
+
+
+_HEAD = struct.Struct(">4sI")
+_MAGIC = b"crc\0"
+# Hadoop's default, and there is no reason to change it.
+CHUNK = 512
+_ANEW = "Or begin anew: delete the checkpoint together with what the flow has written; the next run makes both again from the log."
+_HINT = f"Restore the checkpoint from a copy. {_ANEW}"
+
+
+def checkpoint_id(checkpoint: str) -> str:
+    """Who a checkpoint is: another one, made in the same place, has another id."""
+    with open(f"{checkpoint}/metadata", encoding="utf-8") as file:
+        return str(json.load(file)["id"])
+
+
+def check_checkpoint(
+    checkpoint: str, held: int, *, accounts: Literal["every batch", "rows"] = "rows", otherwise: str = ""
+) -> None:
+    """Raise `CorruptHome` if Spark must not go on from here.
+
+    `held` is the last batch that the sink has, -1 for none; `accounts` says whether it keeps account of every batch, or
+    only of those that had rows for it. `otherwise` says what can be done if the sink is older and no copy is there.
+    """
+    planned, committed = _numbers(checkpoint, "offsets"), _numbers(checkpoint, "commits")
+    _mend(checkpoint, planned, committed, held)
+    last, done = max(planned, default=-1), max(committed, default=-1)
+    if last < done:
+        raise _refused(f"{checkpoint}/offsets", f"Batch {done} is committed, but planned are only those up to {last}.")
+    if last < held:
+        raise _refused(
+            f"{checkpoint}/offsets", f"The sink holds batch {held}, but planned are only those up to {last}."
+        )
+    # A batch is planned when the one before it is committed, also if that commit was found damaged.
+    finished = max(done, last - 1)
+    expected = finished if accounts == "every batch" else last_with_rows(checkpoint, finished)
+    if held < expected:
+        raise CorruptHome(
+            f'the sink is older than the checkpoint "{checkpoint}"',
+            detail=f"Batch {expected} is committed, but the sink holds only those up to {held}: it was restored from an "
+            "older copy, or is another one. The rows of the missing batches would never be written again.",
+            hint=f"Restore a copy of the sink that holds batch {expected}, or a copy of the checkpoint from the same moment "
+            f"as the sink. {otherwise or _ANEW}",
+            path=checkpoint,
+        )
+    # A batch is what lies between the entry before and its own.
+    for number in (last - 1, last):
+        if number >= 0 and (reason := _damage(checkpoint, "offsets", number)):
+            raise _refused(f"{checkpoint}/offsets/{number}", reason)
+    if os.path.exists(f"{checkpoint}/metadata") and (reason := _damage(checkpoint, "", "metadata")):
+        raise _refused(f"{checkpoint}/metadata", reason)
+    _check_sizes(f"{checkpoint}/state", done + 1)
+
+
+def damaged_files(checkpoint: str) -> Iterator[tuple[str, str]]:
+    """Every file of a checkpoint that is not what Spark's checksums beside it say, and what is wrong with it."""
+    for inside, _, names in os.walk(checkpoint):
+        known = set(names)
+        for name in sorted(known):
+            if name.startswith(".") or f".{name}.crc" not in known:
+                continue
+            with suppress(FileNotFoundError):  # removed meanwhile
+                if reason := _damaged_chunk(f"{inside}/{name}", f"{inside}/.{name}.crc"):
+                    yield f"{inside}/{name}", reason
+
+
+def _damaged_chunk(path: str, sums_path: str) -> str:
+    """The same as `_difference`, of a file that may be large."""
+    with open(sums_path, "rb") as file:
+        sums = file.read()
+    if len(sums) < _HEAD.size or _HEAD.unpack_from(sums) != (_MAGIC, CHUNK):
+        return "its checksums are damaged"
+    with open(path, "rb") as file:
+        place = _HEAD.size
+        while chunk := file.read(CHUNK):
+            if sums[place : place + 4] != struct.pack(">I", zlib.crc32(chunk)):
+                return f"it is not what its checksums say, from byte {(place - _HEAD.size) // 4 * CHUNK} on"
+            place += 4
+    return "" if place == len(sums) else "it has fewer bytes than it has checksums for"
+
+
+def _mend(checkpoint: str, planned: set[int], committed: set[int], held: int) -> None:
+    """Remove what stands in the way and can be made again."""
+    last = max(planned, default=-1)
+    if last > max(committed, default=-1) and last > held and _damage(checkpoint, "offsets", last):
+        _forget(f"{checkpoint}/offsets", last)
+        planned.remove(last)
+    done = max(committed, default=-1)
+    if done in planned and _damage(checkpoint, "commits", done):
+        _forget(f"{checkpoint}/commits", done)
+        committed.remove(done)
+
+
+def _check_sizes(folder: str, version: int) -> None:
+    """Files of state are large, and Spark reads what it needs of them; but one that was cut it may take for whole.
+
+    What is named after a later version belongs to a batch that is done again, and is written again with it; what begins
+    with a dot was being written when a run was killed.
+    """
+    for inside, _, names in os.walk(folder):
+        known = set(names)
+        for name in names:
+            number = name.partition(".")[0]
+            if name.startswith(".") or f".{name}.crc" not in known or (number.isdigit() and int(number) > version):
+                continue
+            size, sums = os.path.getsize(f"{inside}/{name}"), os.path.getsize(f"{inside}/.{name}.crc")
+            if sums != _HEAD.size + 4 * -(-size // CHUNK):
+                raise _refused(f"{inside}/{name}", f"Its {size} bytes are not as many as it has checksums for.")
+
+
+def _refused(path: str, detail: str) -> CorruptHome:
+    return CorruptHome(f'the checkpoint file "{path}" cannot be right', detail=detail, hint=_HINT, path=path)
+
+
+def _numbers(checkpoint: str, log: str) -> set[int]:
+    try:
+        return {int(name) for name in os.listdir(f"{checkpoint}/{log}") if name.isdigit()}
+    except FileNotFoundError:
+        return set()
+
+
+def _forget(log: str, number: int) -> None:
+    for name in (f"{number}", f".{number}.crc"):
+        with suppress(FileNotFoundError):
+            os.remove(f"{log}/{name}")
+
+
+def _damage(checkpoint: str, log: str, name: object) -> str:
+    """What is wrong with a file of the checkpoint; empty if nothing is."""
+    folder = f"{checkpoint}/{log}" if log else checkpoint
+    try:
+        with open(f"{folder}/{name}", "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        return "It is missing."
+    try:
+        with open(f"{folder}/.{name}.crc", "rb") as file:
+            sums = file.read()
+    except FileNotFoundError:
+        # A session of somebody else's may have written it so.
+        return _nonsense(content, log)
+    return _difference(content, sums) or _nonsense(content, log)
+
+
+def _difference(content: bytes, sums: bytes) -> str:
+    if len(sums) < _HEAD.size or _HEAD.unpack_from(sums) != (_MAGIC, CHUNK):
+        return "Its checksums are damaged."
+    chunks = [content[first : first + CHUNK] for first in range(0, len(content), CHUNK)]
+    expected = b"".join(struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks)
+    return "" if expected == sums[_HEAD.size :] else "It is not what its checksums say."
+
+
+def _nonsense(content: bytes, log: str) -> str:
+    """What is wrong by the look of it: for a file without checksums."""
+    version, *lines = content.split(b"\n")
+    try:
+        read = [json.loads(line) for line in (lines if log else [version])]
+    except ValueError:
+        return "It does not read as JSON."
+    if log and (not version.startswith(b"v") or len(read) < (2 if log == "offsets" else 1)):
+        return f"It is no entry of {log}."
+    return ""

@@ -1,0 +1,245 @@
+"""Where Spark keeps its checkpoints: in the home, or on a file system of Hadoop's that all machines reach.
+
+In this order: what the program says (`mainstem.open(home, checkpoints="hdfs://...")`), MAINSTEM_CHECKPOINTS in the
+environment, `checkpoints.toml` in the home, the home itself.
+
+    # checkpoints.toml
+    url = "s3a://shop/checkpoints"
+
+A checkpoint stays where it was begun: a file beside it says where that is.
+
+    flows/<name>/v<version>/elsewhere     {"format": 2, "url": "s3a://shop/checkpoints/<name>/v<version>-<random>", ...}
+    flows/<name>/v<version>/metadata      copies of what Spark writes there, made when a run begins and with every batch
+    flows/<name>/v<version>/offsets/
+    flows/<name>/v<version>/commits/
+
+What there is counts, and the copies are for those who have no Spark: sources, commands, tokens. All else that belongs to a
+checkpoint (the state of stages, observed times, which batches had rows) is in the home, which a cluster must reach anyway.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from mainstem.durable_files import REAL_FILES, decode_checked, encode_checked, replace_file
+from mainstem.errors import CorruptHome, Invalid, MainstemError, Unavailable
+from mainstem.settings import environment_with, remember, remembered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["CheckpointPlace", "checkpoints_of_home", "damaged_note", "is_elsewhere", "pointed_to", "remove_checkpoint"]
+
+FILE = "checkpoints.toml"
+POINTER = "elsewhere"
+# 2: it has a checksum.
+FORMAT = 2
+LOGS = ("offsets", "commits")
+# How many of the last entries a beginning run looks at.
+LOOKED_AT = 2
+_ABOUT = "# Where Spark keeps the checkpoints of this home's flows; those that are begun stay where they are.\n"
+_UNKNOWN = ("UnsupportedFileSystemException", "ClassNotFoundException", "IllegalArgumentException")
+
+
+def checkpoints_of_home(home: str, address: str | None = None) -> str | None:
+    """Where new checkpoints of a home are made, None for the home itself; the first address that is given is remembered."""
+    if not home:
+        return None
+    if address is not None:
+        remember(home, FILE, _checked(address), about=_ABOUT)
+        return _checked(address)
+    found = environment_with("MAINSTEM_").get("checkpoints") or remembered(
+        home, FILE, example="hdfs://namenode:8020/shop", without="checkpoints are in the home itself"
+    )
+    return None if found is None else _checked(found)
+
+
+def _checked(address: str) -> str:
+    """The address of a folder, as Hadoop writes it: a path is one of this machine's files, mounted from wherever."""
+    parts = urlsplit(address)
+    if parts.password is not None:
+        raise Invalid(
+            "the address of checkpoints holds a password",
+            detail="It is written down beside every checkpoint, and Spark shows it.",
+            hint="Give it to Spark by a setting of the file system: spark.hadoop.fs.s3a.secret.key, for example.",
+        )
+    if not address.strip("/"):
+        raise Invalid(
+            "checkpoints are given no place",
+            detail=f'The address is "{address}".',
+            hint='For example: checkpoints="hdfs://namenode:8020/shop".',
+        )
+    return address.rstrip("/") if parts.scheme else f"file://{os.path.abspath(address)}"
+
+
+def is_elsewhere(checkpoint: str) -> bool:
+    """Whether Spark keeps this one somewhere else."""
+    return os.path.exists(f"{checkpoint}/{POINTER}")
+
+
+class CheckpointPlace:
+    """The place of one checkpoint, by its folder in the home. Thread-safe."""
+
+    def __init__(self, spark: SparkSession, checkpoint: str, url: str | None) -> None:
+        self.folder = checkpoint
+        # What Spark is told.
+        self.location = checkpoint if url is None else url
+        self._there = None if url is None else _HadoopFolder(spark, url)
+        # What was there when the run began.
+        self._found: dict[str, set[str]] = {}
+
+    @classmethod
+    def of(cls, spark: SparkSession, checkpoint: str, root: str | None) -> CheckpointPlace:
+        """Where a checkpoint is, or will be: below `root`, if that is given and it was not begun in the home."""
+        url = pointed_to(checkpoint)
+        if url is None and root is not None and not os.path.exists(f"{checkpoint}/metadata"):
+            flow, version = checkpoint.split(os.sep)[-2:]
+            # Of another flow of this name there may be one still.
+            url = f"{root}/{flow}/{version}-{uuid.uuid4().hex[:8]}"
+            os.makedirs(checkpoint, exist_ok=True)
+            replace_file(REAL_FILES, f"{checkpoint}/{POINTER}", encode_checked({"format": FORMAT, "url": url}))
+        return cls(spark, checkpoint, url)
+
+    def pull(self, *, begin: bool = False) -> None:
+        """Have what is there here too. When a run begins, entries that it looks at are read again: they may be damaged by now."""
+        if self._there is None:
+            return
+        with _explained(self.location):
+            if not os.path.exists(f"{self.folder}/metadata") and "metadata" in self._there.names(""):
+                self._copy("metadata")
+            for log in LOGS:
+                found = self._pull_log(log, LOOKED_AT if begin else 0)
+                if begin:
+                    self._found[log] = found
+
+    def push_removals(self) -> None:
+        """Remove there what was found wrong and removed here, and nothing that came since: it may be a later run's."""
+        if self._there is None:
+            return
+        with _explained(self.location):
+            for log, found in self._found.items():
+                for name in found - _numbers(f"{self.folder}/{log}"):
+                    self._there.remove(f"{log}/{name}")
+
+    def _pull_log(self, log: str, again: int) -> set[str]:
+        assert self._there is not None
+        folder = f"{self.folder}/{log}"
+        # In this order: what another run copies meanwhile is not taken for what is gone.
+        here = _numbers(folder)
+        there = self._there.numbers(log)
+        if there:
+            os.makedirs(folder, exist_ok=True)
+        last = sorted(there, key=int)[-again:] if again else []
+        for name in (there - here).union(last):
+            self._copy(f"{log}/{name}")
+        for name in here - there:
+            with suppress(FileNotFoundError):
+                os.remove(f"{folder}/{name}")
+        return there
+
+    def _copy(self, name: str) -> None:
+        assert self._there is not None
+        path = f"{self.folder}/{name}"
+        beside = f"{path}.{uuid.uuid4().hex}"
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write(self._there.read(name))
+        os.replace(beside, path)
+
+
+def remove_checkpoint(checkpoint: str) -> None:
+    """Remove it, here and there. Without a Spark in this process it stays there, and is never looked at again."""
+    url = None
+    with suppress(CorruptHome):
+        url = pointed_to(checkpoint)
+    if url is not None:
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+        if session is not None:
+            with suppress(MainstemError), _explained(url):
+                _HadoopFolder(session, url).remove("")
+    shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+class _HadoopFolder:
+    """A folder by way of Spark's Java, which knows all file systems that Spark does."""
+
+    def __init__(self, spark: SparkSession, url: str) -> None:
+        self._url = url
+        self._java: Any = spark._jvm
+        context: Any = spark.sparkContext
+        with _explained(url):
+            self._files = self._path("").getFileSystem(context._jsc.hadoopConfiguration())
+
+    def _path(self, name: str) -> Any:
+        return self._java.org.apache.hadoop.fs.Path(f"{self._url}/{name}" if name else self._url)
+
+    def names(self, folder: str) -> list[str]:
+        path = self._path(folder)
+        return [str(it.getPath().getName()) for it in self._files.listStatus(path)] if self._files.exists(path) else []
+
+    def numbers(self, folder: str) -> set[str]:
+        return set(filter(str.isdigit, self.names(folder)))
+
+    def read(self, name: str) -> str:
+        stream = self._files.open(self._path(name))
+        try:
+            return str(self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def remove(self, name: str) -> None:
+        self._files.delete(self._path(name), True)
+
+
+@contextmanager
+def _explained(url: str) -> Iterator[None]:
+    """Inside, what Java says of a file system that cannot be used is told as ours."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith("py4j"):
+            raise
+        said = str(getattr(error, "java_exception", error)).partition("\n")[0]
+        lasting = any(name in said for name in _UNKNOWN)
+        raise (Invalid if lasting else Unavailable)(
+            f'checkpoints at "{url}" cannot be used',
+            detail=f"Spark says: {said}",
+            hint="See whether the address is right, and whether Spark has the jars and settings of its file system "
+            "(spark.jars.packages, spark.hadoop.*).",
+        ) from error
+
+
+def pointed_to(checkpoint: str) -> str | None:
+    """The address of a checkpoint that is kept elsewhere; None if it is in the home."""
+    path = f"{checkpoint}/{POINTER}"
+    try:
+        with open(path, "rb") as file:
+            return str(decode_checked(file.read(), since=2, known=FORMAT)["url"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError) as error:
+        raise damaged_note(path, error) from error
+
+
+def damaged_note(path: str, error: Exception) -> CorruptHome:
+    """A small file of a checkpoint is not what was written."""
+    return CorruptHome(
+        f'"{path}" is damaged',
+        detail=f"It is not what was written: {error}.",
+        hint="Restore it from a copy. Or begin anew: delete the checkpoint together with what the flow has written; the next "
+        "run makes both again from the log.",
+        path=path,
+    )
+
+
+def _numbers(folder: str) -> set[str]:
+    with suppress(FileNotFoundError):
+        return set(filter(str.isdigit, os.listdir(folder)))
+    return set()

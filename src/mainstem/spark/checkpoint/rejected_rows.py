@@ -1,0 +1,247 @@
+"""Rows that a flow's sink cannot take: into the topic `<flow>.rejected`, each once, with the reason.
+
+    the columns of the rows         those that fit beside what the topic has already
+    row: string                     the whole row as JSON
+    rejection: struct
+        reason          string
+        sink            string      "topic big_orders"
+        version         int         of the flow
+        batch           bigint
+        topic           string      where the row comes from, as far as its `record` and the flow say
+        partition       int
+        offset          bigint
+        rejected_at     timestamp
+
+They are appended before the sink commits the batch, or in the same transaction where the sink is a topic, by a producer of
+the flow's own with the batch's number as sequence: a batch that is done again appends nothing twice. The producer is named
+after the checkpoint too. Where that is thrown away, the numbers of batches begin anew, and so do the sequences.
+
+How many may be rejected is looked at before anything is written.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from mainstem.batch import Batch
+from mainstem.errors import InvalidRows, MainstemError, SchemaMismatch
+from mainstem.log.log import Log, TopicBackend
+from mainstem.log.producer import Producer
+from mainstem.log.queues.queue_rejections import RejectedTopic
+from mainstem.log.rows.normal_schema import normal_type
+from mainstem.log.rows.readable_values import python_rows, readable_part
+from mainstem.log.rows.rows import check_rows
+from mainstem.log.transaction import Transaction
+from mainstem.spark.checkpoint.checkpoint_check import checkpoint_id
+
+__all__ = [
+    "TIMEOUT",
+    "RejectedRows",
+    "Rejection",
+    "readable",
+    "reject",
+    "rejected_topic_of",
+    "storable",
+    "widened_topic",
+]
+
+REJECTION = pa.struct(
+    [
+        ("reason", pa.string()),
+        ("sink", pa.string()),
+        ("version", pa.int32()),
+        ("batch", pa.int64()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("rejected_at", pa.timestamp("us", "UTC")),
+    ]
+)
+# A row that is larger as text is kept by its beginning alone: it may be refused for its size.
+TEXT_MAX = 1 << 18
+TEXT_KEPT = 1 << 12
+TIMEOUT = "10 minutes"
+
+
+class RowRejection(Protocol):
+    """Which row of those given, counted from 0, and why; as views and topics tell it."""
+
+    @property
+    def row(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A row that a sink cannot take: which one of those given, counted from 0, and why."""
+
+    row: int
+    reason: str
+
+
+def rejected_topic_of(flow: str) -> str:
+    """The name of the topic of a flow's rejected rows.
+
+    >>> rejected_topic_of("revenue")
+    'revenue.rejected'
+    """
+    return f"{flow}.rejected"
+
+
+def reject(
+    batch: Batch,
+    rows: pa.Table | None,
+    rejections: Sequence[RowRejection],
+    *,
+    taken: int,
+    transaction: Transaction | None = None,
+) -> None:
+    """Bring the rows of a batch that its sink cannot take to where they belong; call it before the sink commits."""
+    if rows is None or not rejections:
+        return
+    if batch.rejected is None:
+        raise InvalidRows(
+            f"the sink cannot take {len(rejections)} rows of batch {batch.number}",
+            detail=f"{rejections[0].reason}.",
+            hint="Correct the rows.",
+        )
+    batch.rejected.check(rejections, taken)
+    batch.rejected.append(rows, rejections, batch, transaction)
+
+
+class RejectedRows:
+    """The way of one run's rejected rows into their topic. For one thread."""
+
+    def __init__(
+        self, log: Log, checkpoint: str, *, sink: str, topics: Sequence[str] = (), share_max: float = 1.0
+    ) -> None:
+        self._log = log
+        self._checkpoint = checkpoint
+        self._sink = sink
+        # A row's `record` does not say of which topic it is; where there is one, that is no question.
+        self._origin = topics[0] if len(topics) == 1 else None
+        self._share_max = share_max
+        self._producer: Producer | None = None
+
+    def check(self, rejections: Sequence[RowRejection], taken: int) -> None:
+        """Raise if these are more than the flow allows."""
+        count = len(rejections)
+        if count / (taken + count) <= self._share_max:
+            return
+        reasons = "; ".join(dict.fromkeys(rejection.reason for rejection in rejections[:1000]))
+        raise InvalidRows(
+            f"the {self._sink} refuses {count:,} of {taken + count:,} rows, more than rejected_max allows",
+            detail=f"rejected_max is {self._share_max:g}. The reasons: {_short(reasons)}. Nothing of the batch was written.",
+            hint="Correct the program or the sink, or allow more: Flow(..., rejected_max=...).",
+        )
+
+    def append(
+        self, rows: pa.Table, rejections: Sequence[RowRejection], batch: Batch, transaction: Transaction | None = None
+    ) -> None:
+        """Append them, once for each batch: on disk when this returns, or with the transaction."""
+        name = rejected_topic_of(batch.run.flow)
+        table = self._table(rows, rejections, batch)
+        topic = widened_topic(self._log, name, table.schema)
+        if self._producer is None:
+            run = self._log.open_producer(
+                f"mainstem.flow.{batch.run.flow}.v{batch.run.version}.rejected.{checkpoint_id(self._checkpoint)}"
+            )
+            self._producer = Producer(self._log, run)
+        if self._producer.kept_sequence(name) >= batch.number:
+            return
+        known = topic.settings.schema
+        fitting = [
+            field.name
+            for field in table.schema
+            if field.name in known.names and known.field(field.name).type.equals(field.type)
+        ]
+        checked = check_rows(table.select(fitting), topic.settings)
+        if transaction is not None:
+            topic.append(checked, producer=self._producer.run, sequence=batch.number, transaction=transaction.id)
+        else:
+            # All of them or none: a part of them would be taken for the whole when the batch is done again.
+            with self._producer.transaction(timeout=TIMEOUT) as own:
+                own.append(name, table.select(fitting), sequence=batch.number)
+
+    def _table(self, rows: pa.Table, rejections: Sequence[RowRejection], batch: Batch) -> pa.Table:
+        refused = rows.take(pa.array([rejection.row for rejection in rejections], pa.int64()))
+        records = refused.column("record").to_pylist() if "record" in refused.schema.names else [None] * len(refused)
+        plain = refused.drop_columns(["record"]) if "record" in refused.schema.names else refused
+        texts = [json.dumps(readable(row), ensure_ascii=False) for row in python_rows(plain)]
+        # The text has what is null here.
+        plain = readable_part(plain)
+        large = [len(text) > TEXT_MAX for text in texts]
+        if any(large):
+            texts = [f"{text[:TEXT_KEPT]}..." if cut else text for text, cut in zip(texts, large, strict=True)]
+            # A null for an index gives a row of nulls.
+            plain = plain.take(pa.array([None if cut else row for row, cut in enumerate(large)], pa.int64()))
+        now = self._log.clock.now()
+        about = [
+            {
+                "reason": rejection.reason,
+                "sink": self._sink,
+                "version": batch.run.version,
+                "batch": batch.number,
+                "topic": (record or {}).get("topic", self._origin),
+                "partition": (record or {}).get("partition"),
+                "offset": (record or {}).get("offset"),
+                "rejected_at": now,
+            }
+            for rejection, record in zip(rejections, records, strict=True)
+        ]
+        columns = {field.name: plain.column(field.name) for field in plain.schema if storable(field)}
+        return pa.table({**columns, "row": texts, "rejection": pa.array(about, REJECTION)})
+
+
+def storable(field: pa.Field) -> bool:
+    """Whether the log has a column of this type, and its name is free."""
+    try:
+        normal_type(field.type, field.name)
+    except MainstemError:
+        return False
+    return field.name not in ("row", "rejection")
+
+
+def widened_topic(log: Log, name: str, schema: pa.Schema) -> TopicBackend:
+    """The topic, made if there is none, with the columns of the rows where they fit beside those that it has."""
+    if name not in log.topic_names():
+        return RejectedTopic(log, name).make(schema)
+    topic = log.open_topic(name)
+    known = topic.settings.schema
+    added = [field for field in schema if field.name not in known.names]
+    if added:
+        with suppress(SchemaMismatch):
+            topic.alter({"schema": pa.schema([*known, *added])})
+    return topic
+
+
+def readable(value: Any) -> Any:
+    """A value as JSON takes it."""
+    if isinstance(value, dict):
+        return {str(key): readable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [readable(inner) for inner in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal | timedelta):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 500 else f"{text[:500]}..."

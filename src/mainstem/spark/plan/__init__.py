@@ -1,0 +1,1 @@
+"""Everything that looks into Catalyst's plans."""

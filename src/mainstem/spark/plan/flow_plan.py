@@ -1,0 +1,505 @@
+"""What Spark's optimizer says about a flow that is not started: its sources, columns, operators, output mode.
+
+Spark has no public door to this; everything here goes through its logical plans.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from mainstem.errors import Invalid
+from mainstem.spark.plan.catalyst_condition import condition_of, exact_condition_of, window_of
+from mainstem.spark.plan.row_condition import Condition, all_of, any_of
+from mainstem.spark.sources.topic_request import OPTION, TOPIC_SOURCE, TopicRequest
+from mainstem.spark.spark_types import arrow_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "Operator",
+    "PlainRead",
+    "STAGE_OPTION",
+    "aggregated_without_record",
+    "fingerprint",
+    "has_watermark",
+    "is_straight",
+    "leaves_in",
+    "needed_columns",
+    "only_request",
+    "operators_in",
+    "optimized",
+    "output_mode",
+    "plain_read",
+    "plan_text",
+    "row_conditions",
+    "stage_uses",
+    "stages_in",
+]
+
+# By this a stage's placeholder is found again in a plan.
+STAGE_OPTION = "mainstem_stage"
+
+# Nodes under which every task of Spark has one part of the rows, in their order.
+STRAIGHT = ("Filter", "Generate", "Project", "StreamingRelationV2", "SubqueryAlias")
+
+# What differs between two plans that are the same: ids, addresses of objects, and seeds that nobody chose.
+_INCIDENTAL = (
+    (re.compile(r"\blambda (\w+?)_\d+#"), r"lambda \1#"),
+    (re.compile(r"\b(CTERelationDef|CTERelationRef) \d+"), r"\1"),
+    (re.compile(r"#\d+L?"), "#"),
+    (re.compile(r"@[0-9a-f]{4,}"), "@"),
+    (re.compile(r"(?<![0-9a-z])[0-9a-f]{32}(?![0-9a-z])"), "an id"),
+    (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "an id"),
+    (re.compile(r"\b(randn?)\(-?\d+\)"), r"\1()"),
+    (re.compile(r"\bSome\(-?\d+\)"), "Some()"),
+    (re.compile(r"\b(Sample [^\n]*?), -?\d{4,}"), r"\1"),
+)
+
+# Operators that keep something from one batch to the next, by the name of their node, and what a user calls them.
+STATEFUL = {
+    "Aggregate": "aggregate",
+    "Deduplicate": "deduplicate",
+    "DeduplicateWithinWatermark": "deduplicate within the watermark",
+    "Join": "join",
+    "FlatMapGroupsWithState": "per-key state",
+    "FlatMapGroupsInPandasWithState": "per-key state",
+    "TransformWithState": "per-key state",
+    "TransformWithStateInPySpark": "per-key state",
+    "GlobalLimit": "limit",
+}
+
+
+PER_KEY = "FlatMapGroupsInPandasWithState"
+
+# Sources of a stream, of the two kinds that Spark has.
+STREAMS = ("StreamingRelationV2", "StreamingRelation")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One stateful operator, and what lets it forget (empty: nothing does)."""
+
+    name: str
+    bounded_by: str
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    children = plan.children()
+    for index in range(children.size()):
+        yield from _nodes(children.apply(index))
+
+
+def optimized(rows: DataFrame) -> Any:
+    """`optimizedPlan` of a stream throws; the optimizer itself does not mind."""
+    session = rows.sparkSession._jsparkSession
+    return session.sessionState().optimizer().execute(rows._jdf.queryExecution().analyzed())
+
+
+def _leaf_of(node: Any) -> int | None:
+    if node.nodeName() != "StreamingRelationV2":
+        return None
+    option = node.extraOptions().get(OPTION)
+    return None if option is None else int(json.loads(option)["leaf"])
+
+
+def plan_text(rows: DataFrame) -> list[str]:
+    """The nodes of a frame's plan as text, the same for every build of a program that depends on nothing else."""
+    text = rows._jdf.queryExecution().analyzed().toString()
+    for pattern, instead in _INCIDENTAL:
+        text = pattern.sub(instead, text)
+    return [line.strip(" :+-~") for line in text.splitlines()]
+
+
+def stages_in(rows: DataFrame) -> set[int]:
+    """The stages of the build whose rows a frame has."""
+    return set(stage_uses(rows))
+
+
+def stage_uses(rows: DataFrame) -> Counter[int]:
+    """The stages of the build whose rows a frame has, and in how many places."""
+    found: Counter[int] = Counter()
+    for node in _nodes(rows._jdf.queryExecution().analyzed()):
+        if node.nodeName() == "StreamingRelationV2":
+            option = node.extraOptions().get(STAGE_OPTION)
+            if option is not None:
+                found[int(option)] += 1
+    return found
+
+
+def is_straight(rows: DataFrame) -> bool:
+    """Whether rows go their way without others: the parts that they lie in at the beginning are those at the end."""
+    return all(node.nodeName() in STRAIGHT for node in _nodes(rows._jdf.queryExecution().analyzed()))
+
+
+def leaves_in(rows: DataFrame) -> set[int]:
+    """The leaves of the build that a frame reads."""
+    found = (_leaf_of(node) for node in _nodes(rows._jdf.queryExecution().analyzed()))
+    return {leaf for leaf in found if leaf is not None}
+
+
+def only_request(rows: DataFrame) -> TopicRequest | None:
+    """What the one source of a frame wants of its topic; None if there are several, or it is no topic."""
+    found = [node for node in _nodes(rows._jdf.queryExecution().analyzed()) if node.nodeName() in STREAMS]
+    if len(found) != 1 or _leaf_of(found[0]) is None or found[0].sourceName() != TOPIC_SOURCE:
+        return None
+    return TopicRequest.from_options({OPTION: found[0].extraOptions().get(OPTION)})
+
+
+def has_watermark(rows: DataFrame) -> bool:
+    """Whether a frame says by how much its event times may be out of order."""
+    return any(node.nodeName() == "EventTimeWatermark" for node in _nodes(rows._jdf.queryExecution().analyzed()))
+
+
+def fingerprint(rows: DataFrame, sources: Mapping[int, str]) -> dict[str, Any]:
+    """What a checkpoint depends on: the sources in their order, and what each stateful operator keeps.
+
+    Everything else of a flow may change between two runs of it. What an operator keeps lies in its state by place, not by
+    name, as the optimizer has put it: Spark would take two sums, or two columns of a join, that changed places for each
+    other, without a word.
+    """
+    plan = rows._jdf.queryExecution().analyzed()
+    leaves = [(leaf, node) for node in _nodes(plan) if (leaf := _leaf_of(node)) is not None]
+    kept = [_kept(node) for node in _nodes(plan) if _keeps(node)]
+    placed = [_places(node) for node in _nodes(optimized(rows)) if _keeps(node)]
+    return {
+        "sources": [sources[leaf] for leaf, _ in leaves],
+        # By how much the watermark of each is behind, in microseconds; None where it has none.
+        "watermarks": [json.loads(node.extraOptions().get(OPTION)).get("delay") for _, node in leaves],
+        "operators": kept,
+        "places": placed,
+    }
+
+
+def _keeps(node: Any) -> bool:
+    """Whether a node has state: a join with a table that is not a stream has none."""
+    if node.nodeName() not in STATEFUL or not node.isStreaming():
+        return False
+    children = node.children()
+    return node.nodeName() != "Join" or all(children.apply(index).isStreaming() for index in range(children.size()))
+
+
+def _places(node: Any) -> list[str]:
+    """What lies where in the state of an operator of the optimized plan."""
+    name, made = node.nodeName(), _definitions(node)
+    if name == "Aggregate":
+        keys, values = _typed(node.groupingExpressions(), made), _typed(node.aggregateExpressions(), made)
+        return [*keys, "->", *(value for value in values if value not in keys)]
+    if name == "Join":
+        left, right = (node.children().apply(index) for index in range(2))
+        return [*_typed(left.output(), made), "->", *_typed(right.output(), made)]
+    if name.startswith("Deduplicate"):
+        return _typed(node.keys(), made)
+    return [*_typed(_grouping(node), made), *([node.stateType().catalogString()] if name == PER_KEY else [])]
+
+
+def _grouping(node: Any) -> Any:
+    """By which columns an operator with a function of the user's keeps its state."""
+    if node.nodeName() == PER_KEY:
+        return node.groupingAttributes()
+    first = node.children().apply(0).output()
+    return first.take(node.groupingAttributesLen() if node.nodeName() == "TransformWithStateInPySpark" else 0)
+
+
+def _typed(expressions: Any, made: Mapping[int, str]) -> list[str]:
+    """Expressions with their types, each once, in their order."""
+    types = []
+    iterator = expressions.iterator()
+    while iterator.hasNext():
+        types.append(iterator.next().dataType().catalogString())
+    texts = _texts(expressions, made)
+    return list(dict.fromkeys(f"{text} {kind}" for text, kind in zip(texts, types, strict=True)))
+
+
+def _kept(node: Any) -> dict[str, Any]:
+    name = node.nodeName()
+    found: dict[str, Any] = {"operator": STATEFUL[name]}
+    made = _definitions(node)
+    if name == "Aggregate":
+        found["by"] = _texts(node.groupingExpressions(), made)
+        found["of"] = sorted(set(_texts(node.aggregateExpressions(), made)) - set(found["by"]))
+    elif name.startswith("Deduplicate"):
+        found["by"] = _texts(node.keys(), made)
+    elif name == "Join":
+        condition = node.condition()
+        found["by"] = [node.joinType().sql(), condition.get().sql() if condition.isDefined() else ""]
+    elif STATEFUL[name] == "per-key state":
+        found["by"] = _texts(_grouping(node), made)
+    return found
+
+
+def _definitions(node: Any) -> dict[int, str]:
+    """What the columns are that were made below a node, by their id: a window is one of them."""
+    found = {}
+    for below in _nodes(node):
+        if below.nodeName() in ("Project", "Window", "Expand"):
+            iterator = below.expressions().iterator()
+            while iterator.hasNext():
+                expression = iterator.next()
+                if expression.nodeName() == "Alias":
+                    found[expression.exprId().id()] = expression.child().sql()
+    return found
+
+
+def _texts(expressions: Any, made: Mapping[int, str]) -> list[str]:
+    """Expressions as SQL, without the names they are given: a column may be renamed."""
+    iterator = expressions.iterator()
+    found = []
+    while iterator.hasNext():
+        expression = iterator.next()
+        if expression.nodeName() == "Alias":
+            expression = expression.child()
+        plain = expression.nodeName() == "AttributeReference"
+        found.append(made.get(expression.exprId().id(), expression.sql()) if plain else expression.sql())
+    return found
+
+
+def _ids(attributes: Any) -> set[int]:
+    iterator = attributes.iterator()
+    found = set()
+    while iterator.hasNext():
+        found.add(iterator.next().exprId().id())
+    return found
+
+
+def needed_columns(rows: DataFrame) -> dict[int, list[str]]:
+    """For each leaf the columns that anything above it uses."""
+    plan = optimized(rows)
+    used = _ids(plan.output())
+    leaves = []
+    for node in _nodes(plan):
+        leaf = _leaf_of(node)
+        if leaf is not None:
+            leaves.append((leaf, node))
+        elif node.children().size():
+            used |= _ids(node.references())
+    needed: dict[int, list[str]] = {}
+    for leaf, node in leaves:
+        iterator = node.output().iterator()
+        known = needed.setdefault(leaf, [])
+        while iterator.hasNext():
+            attribute = iterator.next()
+            if attribute.exprId().id() in used and attribute.name() not in known:
+                known.append(attribute.name())
+    return needed
+
+
+def aggregated_without_record(rows: DataFrame) -> set[int]:
+    """The leaves below an aggregate over a stream of whose `record` nothing above them uses anything."""
+    needed = needed_columns(rows)
+    found = set()
+    for node in _nodes(rows._jdf.queryExecution().analyzed()):
+        if node.nodeName() == "Aggregate" and node.isStreaming():
+            found |= {leaf for below in _nodes(node) if (leaf := _leaf_of(below)) is not None}
+    return {leaf for leaf in found if "record" not in needed.get(leaf, ())}
+
+
+def row_conditions(rows: DataFrame) -> dict[int, Condition]:
+    """For each leaf what the filters right above it ask of its rows. A leaf that is read twice gets what either wants.
+
+    A filter above a watermark is none of these: rows that it keeps out have moved the watermark.
+    """
+    found: dict[int, list[Condition | None]] = {}
+
+    def look(node: Any, above: list[Any]) -> None:
+        leaf = _leaf_of(node)
+        if leaf is not None:
+            wanted = [part for part in map(condition_of, above) if part is not None]
+            found.setdefault(leaf, []).append(all_of(wanted))
+            return
+        children = node.children()
+        name = node.nodeName()
+        for index in range(children.size()):
+            if name == "Filter":
+                look(children.apply(index), [*above, node.condition()])
+            else:
+                look(children.apply(index), above if name == "Project" and _passes_on(node) else [])
+
+    look(optimized(rows), [])
+    return {leaf: condition for leaf, wanted in found.items() if (condition := any_of(wanted)) is not None}
+
+
+def _passes_on(project: Any) -> bool:
+    """Whether a projection only leaves columns out."""
+    expressions = project.projectList()
+    return all(
+        expressions.apply(index).getClass().getSimpleName() == "AttributeReference"
+        for index in range(expressions.size())
+    )
+
+
+def output_mode(rows: DataFrame, flow: str) -> str:
+    """Update where Spark allows it, else append."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import AnalysisException
+
+    jvm: Any = rows.sparkSession._jvm
+    plan = rows._jdf.queryExecution().analyzed()
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    reasons = []
+    for name, mode in (("update", modes.Update()), ("append", modes.Append())):
+        try:
+            checker.checkForStreaming(plan, mode)
+        except (AnalysisException, Py4JJavaError) as error:
+            reasons.append(_reason(error))
+        else:
+            return name
+    raise Invalid(
+        f'flow "{flow}" cannot run as a stream',
+        detail=reasons[-1],
+        hint="An aggregate over all time wants update mode, a sorted one none at all: give the stream a watermark, or "
+        "leave out what needs all rows at once.",
+    )
+
+
+def _reason(error: Exception) -> str:
+    text = str(getattr(error, "_desc", "") or error).splitlines()[0]
+    return text if text.endswith(".") else text + "."
+
+
+def operators_in(rows: DataFrame) -> list[Operator]:
+    """The operators that keep state, innermost first, and by what it is bounded."""
+    found = []
+    for node in _nodes(rows._jdf.queryExecution().analyzed()):
+        name = node.nodeName()
+        if _keeps(node):
+            found.append(Operator(STATEFUL[name], _bound(node, name)))
+    return found[::-1]
+
+
+def _bound(node: Any, name: str) -> str:
+    """The event-time column with a watermark that an operator's state is keyed by, if there is one."""
+    if name == "GlobalLimit":
+        return "its number"
+    watermarked = [child for child in _nodes(node) if child.nodeName() == "EventTimeWatermark"]
+    if not watermarked:
+        return ""
+    columns = ", ".join(sorted({child.eventTime().name() for child in watermarked}))
+    if name == "Aggregate" and not _keyed_by_time(node.groupingExpressions()):
+        return ""
+    if name == "Deduplicate" and not _keyed_by_time(node.keys()):
+        return ""
+    return f"the watermark of {columns}"
+
+
+def _keyed_by_time(expressions: Any) -> bool:
+    iterator = expressions.iterator()
+    while iterator.hasNext():
+        references = iterator.next().references().iterator()
+        while references.hasNext():
+            if references.next().metadata().contains("spark.watermarkDelayMs"):
+                return True
+    return False
+
+
+# PlainRead: a stream that is a topic with nothing of Spark's but filters and columns left out, renamed or taken from structs,
+# and tumbling windows.
+#
+# What such a stream has can be made by the reader of the topic itself. It is found in the optimized plan, so it does not matter
+# how it was written: `where`, `select`, `drop`, `withColumnRenamed`, SQL.
+
+
+# How a column is made of the source's; see `row_condition`.
+Value = list[Any]
+
+
+@dataclass(frozen=True)
+class PlainRead:
+    """What is asked of the topic, the columns that its source gives then, and what of them makes the stream."""
+
+    request: TopicRequest
+    schema: pa.Schema
+    # The stream's columns, each with what it is in the source's.
+    columns: tuple[tuple[str, Value], ...]
+    # Exactly this is asked of its rows.
+    condition: Condition | None
+
+
+def plain_read(rows: DataFrame) -> PlainRead | None:
+    """What a stream reads, if it is such a one."""
+    from pyspark.sql.types import StructType
+
+    chain = []
+    node = optimized(rows)
+    while node.nodeName() in ("Project", "Filter", "EventTimeWatermark"):
+        chain.append(node)
+        node = node.children().apply(0)
+    if node.nodeName() != "StreamingRelationV2" or node.sourceName() != TOPIC_SOURCE:
+        return None
+    option = node.extraOptions().get(OPTION)
+    if option is None:
+        return None
+    source = _attributes(node.output())
+    known: dict[int, Value] = {number: ["column", name] for number, name in source}
+    conditions: list[Condition] = []
+    for above in reversed(chain):
+        if above.nodeName() == "Filter":
+            if not _is_of_source(above, known):
+                return None
+            condition = exact_condition_of(above.condition())
+            if condition is None:
+                return None
+            conditions.append(condition)
+        elif above.nodeName() == "Project":
+            projected = _projected(above.projectList(), known)
+            if projected is None:
+                return None
+            known = projected
+    columns = tuple((name, known[number]) for number, name in _attributes((chain[0] if chain else node).output()))
+    if [name for name, _ in columns] != rows.columns:
+        return None
+    schema = arrow_schema(StructType.fromJson(json.loads(node.schema().json())))
+    return PlainRead(TopicRequest.from_options({OPTION: option}), schema, columns, all_of(conditions))
+
+
+def _projected(expressions: Any, known: dict[int, Value]) -> dict[int, Value] | None:
+    found = {}
+    for place in range(expressions.size()):
+        expression = expressions.apply(place)
+        named = expression.child() if _kind(expression) == "Alias" else expression
+        value = _path(named, known)
+        if value is None and _is_of_source(named, known):
+            value = window_of(named)
+        if value is None:
+            return None
+        found[expression.exprId().id()] = value
+    return found
+
+
+def _path(expression: Any, known: dict[int, Value]) -> Value | None:
+    if _kind(expression) == "AttributeReference":
+        return known.get(expression.exprId().id())
+    if _kind(expression) == "GetStructField":
+        of, name = _path(expression.child(), known), str(expression.extractFieldName())
+        if of is not None and of[0] == "struct":
+            field: Value = dict(of[1:])[name]
+            return field
+        return [*of, name] if of is not None and of[0] == "column" else None
+    return None
+
+
+def _is_of_source(above: Any, known: dict[int, Value]) -> bool:
+    """Whether all that it refers to are columns of the source, under the names they have there."""
+    return all(known.get(number) == ["column", name] for number, name in _attributes(above.references().toSeq()))
+
+
+def _attributes(attributes: Any) -> list[tuple[int, str]]:
+    found = []
+    iterator = attributes.iterator()
+    while iterator.hasNext():
+        attribute = iterator.next()
+        found.append((int(attribute.exprId().id()), str(attribute.name())))
+    return found
+
+
+def _kind(expression: Any) -> str:
+    return str(expression.getClass().getSimpleName())

@@ -1,0 +1,68 @@
+"""What a checkpoint of a flow in real time is of: Spark's own Kafka source knows topics by their names on the brokers alone.
+
+    <checkpoint>/real_time.json     {"format": 2, "topics": {"shop.orders": {"topic": "orders", "id": "5f.."}}, "crc32c": ...}
+    <checkpoint>/offsets/<batch>    {"shop.orders": {"0": 512, "1": 498}}       as Spark writes it
+
+With it such an offset reads as those of our own source do. Spark writes both `offsets` and `commits` when a batch of real
+time is over: what comes after the last of them comes again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from mainstem.durable_files import REAL_FILES, decode_checked, encode_checked, replace_file
+from mainstem.spark.checkpoint.checkpoint_place import damaged_note
+
+__all__ = ["UNREADABLE", "NotedTopic", "note_real_time", "noted_topics", "own_offset", "starting_offsets"]
+
+# 2: it has a checksum.
+FORMAT = 2
+FILE = "real_time.json"
+# Under this name, with the number of the leaf behind it, Spark tells how many values of a batch could not be read.
+UNREADABLE = "unreadable_"
+
+
+class NotedTopic(Protocol):
+    """What is noted of a topic."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def kafka_name(self) -> str: ...
+
+
+def note_real_time(checkpoint: str, topics: Iterable[NotedTopic]) -> None:
+    """Write down what the names on the brokers stand for; on disk when this returns."""
+    known = {topic.kafka_name: {"topic": topic.name, "id": topic.id} for topic in topics}
+    replace_file(REAL_FILES, f"{checkpoint}/{FILE}", encode_checked({"format": FORMAT, "topics": known}))
+
+
+def noted_topics(checkpoint: str) -> dict[str, dict[str, str]]:
+    """By its name on the brokers, what each topic is; empty where no flow in real time wrote."""
+    path = f"{checkpoint}/{FILE}"
+    try:
+        with open(path, "rb") as file:
+            found: dict[str, dict[str, str]] = decode_checked(file.read(), since=2, known=FORMAT)["topics"]
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError) as error:
+        raise damaged_note(path, error) from error
+    return found
+
+
+def own_offset(offset: Mapping[str, Any], known: Mapping[str, Mapping[str, str]]) -> dict[str, Any] | None:
+    """An offset of Spark's Kafka source as our own source has it; None if it is not one."""
+    if len(offset) != 1:
+        return None
+    [(name, ends)] = offset.items()
+    return {**known[name], "offsets": ends} if name in known and isinstance(ends, dict) else None
+
+
+def starting_offsets(kafka_name: str, offsets: Mapping[int, int]) -> str:
+    """Where Spark's Kafka source is to begin."""
+    return json.dumps({kafka_name: {str(number): at for number, at in sorted(offsets.items())}})

@@ -1,0 +1,1 @@
+"""Topics as sources of Spark: streams, globs and bounded reads of both logs, and where a batch ends."""

@@ -1,0 +1,284 @@
+"""AgreedCut: all sources of a flow end a batch where no transaction is half in it.
+
+Spark asks the sources of a query for their next offsets one after the other, each once for every batch, and each source is a
+process of its own. The one that is asked first plans for all of them and leaves the plan in a folder beside the
+checkpoint; the others take their part from it.
+
+    <checkpoint>/cut/<random>/sources           the requests of all sources, written before the query starts
+    <checkpoint>/cut/<random>/plan              {"round": 3, "ends": {"0": {"orders": {"0": 17, ...}}, "1": ...}, ...}
+    <checkpoint>/cut/<random>/start-<leaf>      {"round": 2, "ends": ...}   where a source stands that a plan does not know
+
+Each start of a query has a folder of its own, so a plan is never an earlier one's. A source that was given its part of
+a round is the first one of the next. After a restart nobody knows where the others stand: then each source says so once, and gives
+no rows before the next round.
+
+    <checkpoint>/cut/note           what the last batches had to do with transactions, for `mainstem flow describe`
+                                    {"waits": [[12, "orders", 3, 4711], ...], "torn": 0, "last_torn": []}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from mainstem.errors import Unavailable
+from mainstem.log.log import Log
+from mainstem.spark.checkpoint.flow_store import check_epoch
+from mainstem.spark.sources.flow_cut import FlowCut, FlowEnds, Holder, Positions, SourcePart, readable_ends
+from mainstem.spark.sources.topic_glob import fitting
+from mainstem.spark.sources.topic_request import TopicRequest
+
+__all__ = ["AgreedCut", "CutNote", "cut_note", "nested", "new_agreement", "positions", "write_sources"]
+
+TORN_SHOWN = 10
+
+Nested = dict[str, dict[str, int]]
+
+
+def positions(by_topic: Mapping[str, Mapping[str, int]]) -> Positions:
+    return {(name, int(number)): at for name, by in by_topic.items() for number, at in by.items()}
+
+
+def nested(at: Mapping[tuple[str, int], int]) -> Nested:
+    found: Nested = {}
+    for (name, number), offset in sorted(at.items()):
+        found.setdefault(name, {})[str(number)] = offset
+    return found
+
+
+def new_agreement(checkpoint: str) -> str:
+    """A folder for the sources of a query that is about to start; those of earlier ones are removed."""
+    parent = f"{checkpoint}/cut"
+    folder = f"{parent}/{uuid.uuid4().hex[:12]}"
+    os.makedirs(parent, exist_ok=True)
+    for name in os.listdir(parent):
+        shutil.rmtree(f"{parent}/{name}", ignore_errors=True)
+    with suppress(FileNotFoundError):
+        os.remove(f"{parent}/note")
+    os.mkdir(folder)
+    return folder
+
+
+def write_sources(folder: str, requests: Sequence[TopicRequest]) -> None:
+    """Tell the sources of each other, before the query starts."""
+    _write(f"{folder}/sources", {"sources": [asdict(request) for request in requests]})
+
+
+def _write(path: str, value: Any) -> None:
+    """In place: nobody reads meanwhile, and after a crash nobody reads it again."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        data = json.dumps(value).encode()
+        os.pwrite(handle, data, 0)
+        os.ftruncate(handle, len(data))
+    finally:
+        os.close(handle)
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            found: dict[str, Any] = json.load(file)
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found
+
+
+class CutNote(NamedTuple):
+    """What the batches of a flow have to do with transactions, since it was started."""
+
+    # What it waits for; empty if it does not.
+    waits: tuple[Holder, ...] = ()
+    # How many transactions came in two parts, and the last of them.
+    torn: int = 0
+    last_torn: tuple[int, ...] = ()
+
+
+def cut_note(checkpoint: str) -> CutNote:
+    """What the last run of a flow has noted."""
+    known = _read(f"{checkpoint}/cut/note")
+    waits = tuple(Holder(*wait) for wait in known.get("waits", ()))
+    return CutNote(waits, known.get("torn", 0), tuple(known.get("last_torn", ())))
+
+
+class AgreedCut:
+    """The part of one source. For one thread."""
+
+    def __init__(
+        self, request: TopicRequest, open_log: Callable[[], Log], new_cut: Callable[[], FlowCut] = FlowCut
+    ) -> None:
+        self._request = request
+        self._folder = request.together
+        self._open_log = open_log
+        self._new_cut = new_cut
+        self._round = 0
+        self._asked = False
+        # Of which topics the others know that this source knows of them.
+        self._told: set[str] = set()
+        self._note_left = CutNote()
+        self._held: list[Holder] = []
+        # Whether the last batch that this source planned has nothing because a transaction is not decided yet.
+        self.waits = False
+
+    @cached_property
+    def _cut(self) -> FlowCut:
+        return self._new_cut()
+
+    def close(self) -> None:
+        if "_cut" in self.__dict__:
+            self._cut.close()
+
+    @property
+    def noted(self) -> int | None:
+        """What an offset is to know for `begin_at` after a restart; None if it need not know anything."""
+        return self._cut.noted
+
+    def begin_at(self, noted: int) -> None:
+        """Where the last run had come, as its offset says."""
+        self._cut.begin_at(noted)
+
+    @cached_property
+    def _alone(self) -> bool:
+        return not self._folder or not os.path.exists(f"{self._folder}/sources")
+
+    def given(self, starts: Positions) -> Positions | None:
+        """What another source has planned for this one; None if this one is to plan, with `ends`."""
+        self.waits = False
+        if self._alone:
+            return None
+        plan = _read(f"{self._folder}/plan")
+        first, self._asked = not self._asked, True
+        if not plan and first:
+            # Nobody knows where the others stand. Each says so, and the next time one of them plans.
+            self.stand_at(starts)
+            return starts
+        if plan.get("round", 0) <= self._round:
+            return None
+        self._round = plan["round"]
+        self._check_at(starts, plan["starts"])
+        if plan.get("noted") is not None:
+            self._cut.begin_at(plan["noted"])
+        return {**starts, **positions(plan["ends"][str(self._request.leaf)])}
+
+    def stand_at(self, at: Positions, topics: Iterable[str] = ()) -> None:
+        """Say where this source stands, where no plan says so; and which topics it knows of, if it reads a pattern."""
+        if not self._alone and (not topics or set(topics) != self._told):
+            self._told = set(topics)
+            value = {"round": self._round, "ends": nested(at), "topics": sorted(self._told)}
+            self._leave(f"start-{self._request.leaf}", value)
+
+    def beginnings(self, parts: Mapping[int, SourcePart]) -> dict[int, Positions]:
+        """Where sources begin, by leaf, such that no transaction is half before it; see `FlowCut`."""
+        return self._cut.beginnings(parts)
+
+    def begin(self, at: Mapping[int, Positions]) -> None:
+        """Where all sources begin, by leaf: the first one that is asked knows it for all."""
+        if not self._alone and not os.path.exists(f"{self._folder}/plan"):
+            ends = {str(leaf): nested(starts) for leaf, starts in at.items()}
+            self._leave("plan", {"round": 0, "starts": ends, "ends": ends})
+
+    def begun(self) -> Positions | None:
+        """Where this source begins, if another one was asked before it."""
+        plan = {} if self._alone else _read(f"{self._folder}/plan")
+        return positions(plan["starts"][str(self._request.leaf)]) if plan else None
+
+    @cached_property
+    def peers(self) -> list[TopicRequest]:
+        """The other sources, each once."""
+        found = [] if self._alone else _read(f"{self._folder}/sources")["sources"]
+        requests = [TopicRequest(**{**known, "columns": tuple(known["columns"])}) for known in found]
+        return [request for request in requests if request.leaf != self._request.leaf]
+
+    def ends(self, topics: Mapping[str, Any], starts: Positions, ends: Positions) -> Positions:
+        """Where the next batch of this source ends; the others find their ends in the plan.
+
+        `ends`: how far it could be read before anything of this batch was looked at.
+        """
+        parts = {self._request.leaf: SourcePart(self._request, topics, starts, ends)}
+        plan: dict[str, Any] = {}
+        if not self._alone:
+            plan = _read(f"{self._folder}/plan")
+            self._check_at(starts, plan.get("ends", {}))
+            parts |= {peer.leaf: self._part(peer, plan) for peer in self.peers}
+        if any(self._unknown(part) for part in parts.values()):
+            # Found by the source itself when it is asked: until then a transaction may have written to it.
+            parts = {leaf: replace(part, ends={}) for leaf, part in parts.items()}
+        found = self._cut.ends(parts)
+        self._note(found)
+        if not self._alone:
+            self._round = plan.get("round", 0) + 1
+            at = {leaf: {**part.starts, **found.ends[leaf]} for leaf, part in parts.items()}
+            begun = {str(leaf): nested(part.starts) for leaf, part in parts.items()}
+            planned = {str(leaf): nested(ends) for leaf, ends in at.items()}
+            noted = {} if self._cut.noted is None else {"noted": self._cut.noted}
+            self._leave("plan", {"round": self._round, "starts": begun, "ends": planned, **noted})
+        return {**starts, **found.ends[self._request.leaf]}
+
+    def _unknown(self, part: SourcePart) -> bool:
+        """Whether there are topics that another source will read and does not know of yet."""
+        if not part.request.pattern or part.request.leaf == self._request.leaf:
+            return False
+        known = _read(f"{self._folder}/start-{part.request.leaf}").get("topics", [])
+        names = fitting(part.request.topic, self._open_log().topic_names())
+        return not {*part.topics, *known}.issuperset(names)
+
+    def _leave(self, name: str, value: Any) -> None:
+        try:
+            _write(f"{self._folder}/{name}", value)
+        except FileNotFoundError:
+            # Removed by a later run.
+            if self._request.run is not None:
+                check_epoch(self._request.home, self._request.run)
+            raise
+
+    def _part(self, peer: TopicRequest, plan: Mapping[str, Any]) -> SourcePart:
+        """Another source as it is now."""
+        known = _read(f"{self._folder}/start-{peer.leaf}")
+        if plan and (not known or known["round"] < plan["round"]):
+            starts = positions(plan["ends"][str(peer.leaf)])
+        elif known:
+            starts = positions(known["ends"])
+        else:
+            raise self._disagreement(f'Source "{peer.topic}" has not said where it stands.')
+        log = self._open_log()
+        names = {name for name, _ in starts} & set(log.topic_names()) if peer.pattern else {peer.topic}
+        topics = {name: log.open_topic(name) for name in sorted(names)}
+        ends = {(name, number): end for name, topic in topics.items() for number, end in readable_ends(topic).items()}
+        return SourcePart(peer, topics, starts, ends)
+
+    def _note(self, found: FlowEnds) -> None:
+        self.waits = bool(found.held)
+        before = self._note_left
+        last = tuple(found.torn[-TORN_SHOWN:]) or before.last_torn
+        # Between two markers every transaction is open for a moment: said is what is open when it is asked again.
+        waits = tuple(holder for holder in found.held if holder in self._held)
+        self._held = found.held
+        note = CutNote(waits, before.torn + len(found.torn), last)
+        if note != before and self._folder:
+            self._note_left = note
+            # It is for who looks at the flow, and never stops it.
+            with suppress(OSError):
+                _write(f"{os.path.dirname(self._folder)}/note", note._asdict())
+
+    def _check_at(self, starts: Positions, planned: Mapping[str, Nested]) -> None:
+        """Raise `Unavailable` if a plan has this source stand elsewhere than Spark has it."""
+        known = positions(planned.get(str(self._request.leaf), {}))
+        if any(starts.get(lane, 0) != at for lane, at in known.items()):
+            raise self._disagreement(
+                f'Source "{self._request.topic}" was planned from another offset than the one that Spark has for it.'
+            )
+
+    def _disagreement(self, detail: str) -> Unavailable:
+        return Unavailable(
+            f'the sources of flow "{self._request.flow}" do not agree on where a batch begins',
+            detail=f"{detail} Nothing was read.",
+            hint="The flow is started again by itself. If this stays so, report it together with the folder "
+            f'"{self._folder}".',
+        )

@@ -1,0 +1,478 @@
+"""FlowCut: where the next batch of a flow ends in all partitions of all its sources, so that no transaction is half in it.
+
+Each source has its own limits, by rows, bytes and event time. Below them the batch ends at the greatest ends
+that cut no transaction. If that leaves little or nothing, it goes on to the first ones behind, as long as the rows up to there
+are no more bytes than a batch may have. If they are more, the batch ends at its limits all the same, so that the flow goes on,
+and which transactions were cut is noted. If they wait for a transaction that is not decided, so does the flow.
+
+How far partitions can be read is looked at before the transactions are: of what could be read then, all parts were written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from mainstem.log.log import TopicBackend
+from mainstem.log.steps import Steps
+from mainstem.log.transaction_cut import Reached, TooLarge, TransactionCut, TransactionSpans, Unstable
+from mainstem.spark.sources.topic_request import TopicRequest
+
+__all__ = [
+    "BatchCut",
+    "FirstAfter",
+    "FlowCut",
+    "FlowEnds",
+    "FoundEnds",
+    "Holder",
+    "Lane",
+    "Place",
+    "Positions",
+    "SourceLimits",
+    "SourcePart",
+    "aligned_cut",
+    "readable_ends",
+]
+
+
+# Where a batch ends in each partition: at one event time in all of them, never at equal numbers of rows.
+#
+# Spark's watermark is the highest event time it has seen, less the delay. A batch that went far ahead in one partition
+# would make the rows late that still wait in the others. So the steps of all partitions are put into one line by the
+# highest time up to each of them, and the batch is the beginning of that line, up to one time. In each partition the step
+# that goes on beyond that time is looked at row by row, and taken up to the first later row: what stays behind is then
+# nowhere older than the newest row that was taken, except by as much as its own partition is out of order.
+
+
+# partition, first offset, offset behind the last, time -> the first offset with a later time
+FirstAfter = Callable[[int, int, int, int], int]
+
+
+def aligned_cut(
+    starts: Mapping[int, int], steps: Mapping[int, Steps], rows_max: int, first_after: FirstAfter
+) -> dict[int, int]:
+    """The end of a batch of about `rows_max` rows in every partition; at least one step is taken if there is one.
+
+    >>> early = Steps.of([(10, 10, 100), (20, 10, 200)])
+    >>> late = Steps.of([(5, 5, 900), (9, 4, 950)])
+    >>> aligned_cut({0: 0, 1: 0}, {0: early, 1: late}, 20, lambda partition, first, end, time: first + 2)
+    {0: 20, 1: 2}
+    """
+    ends = dict(starts)
+    known = {partition: found for partition, found in steps.items() if len(found.ends)}
+    if not known:
+        return ends
+    numbers = np.concatenate([np.full(len(found.ends), partition) for partition, found in known.items()])
+    offsets = np.concatenate([found.ends for found in known.values()])
+    rows = np.concatenate([found.rows for found in known.values()])
+    # A partition never goes back: a step stands where the highest time up to it stands.
+    reached = np.concatenate([np.maximum.accumulate(found.times) for found in known.values()])
+    line = np.argsort(reached, kind="stable")
+    taken = max(1, int(np.searchsorted(np.cumsum(rows[line]), rows_max, side="right")))
+    time = int(reached[line[taken - 1]])
+    for partition, found in known.items():
+        theirs = offsets[line[:taken][numbers[line[:taken]] == partition]]
+        if len(theirs):
+            ends[partition] = int(theirs[-1])
+        rest = found.after(ends[partition]).ends
+        if len(rest):
+            ends[partition] = first_after(partition, ends[partition], int(rest[0]), time)
+    return ends
+
+
+# BatchCut: where the next batch of a source ends, with admission control by rows and bytes.
+
+
+class Lane(NamedTuple):
+    """One partition of one topic."""
+
+    backend: TopicBackend
+    partition: int
+
+
+class BatchCut:
+    """Cuts batch after batch over the same lanes, which have numbers. For one thread."""
+
+    def __init__(self, rows_max: int, bytes_max: int) -> None:
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._steps: dict[int, Steps] = {}
+
+    def ends(self, lanes: Mapping[int, Lane], starts: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, int]:
+        """Where the batch ends in each lane: at its end, if all of it is little enough, else at one event time."""
+        rows = sum(ends[number] - starts[number] for number in lanes)
+        rows_max = self._admitted(lanes, starts, rows)
+        if rows <= rows_max:
+            self._steps.clear()
+            return {number: max(ends[number], starts[number]) for number in lanes}
+        steps = {number: self._steps_from(number, lane, starts[number], rows_max) for number, lane in lanes.items()}
+
+        def first_after(number: int, first: int, end: int, time: int) -> int:
+            lane = lanes[number]
+            return lane.backend.first_after(lane.partition, first, end, time)
+
+        cut = aligned_cut({number: starts[number] for number in lanes}, steps, rows_max, first_after)
+        return {
+            number: min(end, ends[number]) if ends[number] > starts[number] else starts[number]
+            for number, end in cut.items()
+        }
+
+    def rows_together(self, lanes: Mapping[int, Lane], starts: Mapping[int, int]) -> int:
+        """How many rows a batch may have that cannot be divided: those of `bytes_max`."""
+        behind = [lane.backend.behind(lane.partition, starts[number]) for number, lane in lanes.items()]
+        rows, size = sum(lag.records for lag in behind), sum(lag.bytes for lag in behind)
+        return max(1, self._bytes_max // max(1, size // max(1, rows)))
+
+    def _steps_from(self, number: int, lane: Lane, start: int, rows_min: int) -> Steps:
+        """Those that are known from the last batch are not looked up again."""
+        known = self._steps.get(number, Steps.of([])).after(start)
+        rows = int(known.rows.sum())
+        if rows < rows_min:
+            reached = int(known.ends[-1]) if len(known.ends) else start
+            known = known.followed_by(lane.backend.steps(lane.partition, reached, rows_min - rows))
+        self._steps[number] = known
+        return known
+
+    def _admitted(self, lanes: Mapping[int, Lane], starts: Mapping[int, int], rows: int) -> int:
+        if rows <= self._rows_max // 100:
+            return self._rows_max
+        size = sum(lane.backend.behind(lane.partition, starts[number]).bytes for number, lane in lanes.items())
+        per_row = max(1, size // max(1, rows))
+        return max(1, min(self._rows_max, self._bytes_max // per_row))
+
+
+# Topic and partition -> offset.
+Positions = dict[tuple[str, int], int]
+# Source, topic and partition.
+Place = tuple[int, str, int]
+
+NOBODY = (1, 0)
+
+
+@dataclass(frozen=True)
+class SourcePart:
+    """One source: its topics, from where its batch is to begin, and how far it could be read at most."""
+
+    request: TopicRequest
+    # As the log has them: `EmbeddedTopic`, or `KafkaTopic`.
+    topics: Mapping[str, Any]
+    starts: Positions
+    ends: Positions
+
+    @property
+    def aligned(self) -> bool:
+        """Whether Spark's own operators may drop rows that come behind later ones. Stages go by each record's watermark."""
+        return self.request.delay is not None and not self.request.clock
+
+    def begin(self, lane: tuple[str, int]) -> int:
+        return self.starts.get(lane, 0)
+
+
+def readable_ends(topic: TopicBackend) -> dict[int, int]:
+    """How far each partition of a topic can be read, also those that are added meanwhile."""
+    while True:
+        count = topic.settings.partitions
+        ends = {number: topic.latest(number) for number in range(count)}
+        # A transaction that can be read in one of them may have written to one that was added before it.
+        if topic.settings.partitions == count:
+            return ends
+
+
+class Holder(NamedTuple):
+    """A transaction that is not decided, and who has it open; None if nobody is known. Below 0: of another program, on Kafka."""
+
+    transaction: int
+    topic: str
+    partition: int
+    process: int | None
+
+    @classmethod
+    def all_in(cls, backend: Any, partition: int) -> list[Holder]:
+        """Those of one partition."""
+        return [
+            cls(number, backend.name, partition, backend.owner_of(number))
+            for number in sorted(backend.open_transactions(partition))
+        ]
+
+    def __str__(self) -> str:
+        name = f"transaction {self.transaction}" if self.transaction >= 0 else "a transaction of another program"
+        owner = "" if self.process is None else f" of process {self.process}"
+        return f"{name}{owner}, open in {self.topic}, partition {self.partition}"
+
+
+@dataclass(frozen=True)
+class FlowEnds:
+    """Where a batch ends, by source. `held`: what it waits for if it has nothing; `torn`: the transactions that it cuts."""
+
+    ends: Mapping[int, Positions]
+    held: list[Holder] = field(default_factory=list)
+    torn: list[int] = field(default_factory=list)
+
+
+class SourceLimits(Protocol):
+    """Where the batches of one source end by themselves, one after the other."""
+
+    def ends(self, part: SourcePart) -> Positions:
+        """The limits of the next batch."""
+        ...
+
+    def rows_together(self, part: SourcePart) -> int:
+        """How many rows a batch may have that cannot be divided."""
+        ...
+
+
+class _Limits:
+    """Those of the embedded log: by rows, bytes and event time."""
+
+    def __init__(self, request: TopicRequest) -> None:
+        self._cut = BatchCut(request.rows_max, request.bytes_max)
+        self._numbers: dict[tuple[str, int], int] = {}
+
+    def ends(self, part: SourcePart) -> Positions:
+        numbered = self._numbered(part)
+        ends = self._cut.ends(
+            numbered,
+            {self._numbers[lane]: part.begin(lane) for lane in part.ends},
+            {self._numbers[lane]: end for lane, end in part.ends.items()},
+        )
+        return {lane: ends[self._numbers[lane]] for lane in part.ends}
+
+    def rows_together(self, part: SourcePart) -> int:
+        numbered = self._numbered(part)
+        return self._cut.rows_together(numbered, {self._numbers[lane]: part.begin(lane) for lane in part.ends})
+
+    def _numbered(self, part: SourcePart) -> dict[int, Lane]:
+        return {
+            self._numbers.setdefault((topic, partition), len(self._numbers)): Lane(part.topics[topic], partition)
+            for topic, partition in part.ends
+        }
+
+
+class FlowCut:
+    """Cuts batch after batch over the same sources. For one thread."""
+
+    def __init__(self) -> None:
+        self._limits: dict[int, SourceLimits] = {}
+
+    @property
+    def noted(self) -> int | None:
+        """Where to read on, after a restart, what is known of transactions; None where the log itself has it."""
+        return None
+
+    def begin_at(self, noted: int) -> None:
+        """Read on what is known of transactions from where an earlier run had come."""
+
+    def ends(self, parts: Mapping[int, SourcePart]) -> FlowEnds:
+        limits: dict[Place, int] = {}
+        for leaf, part in parts.items():
+            if leaf not in self._limits:
+                self._limits[leaf] = self._limits_of(part.request)
+            limits |= {(leaf, *lane): end for lane, end in self._limits[leaf].ends(part).items()}
+        found = self._consistent(parts, limits)
+        by_leaf: dict[int, Positions] = {leaf: {} for leaf in parts}
+        for (leaf, topic, partition), end in found.ends.items():
+            by_leaf[leaf][topic, partition] = end
+        return FlowEnds(by_leaf, found.held, found.torn)
+
+    def close(self) -> None:
+        """Let go of what it reads."""
+
+    def beginnings(self, parts: Mapping[int, SourcePart]) -> dict[int, Positions]:
+        """Where sources begin that were told to begin at their `ends`. What lies before is not read, from their `starts` on.
+
+        Those that begin at "latest", or at one time, begin between transactions, if need be a little earlier: unless that would
+        be more rows than a batch may have. Where sources begin at offsets, or at different times, that was asked for.
+        """
+        found = {leaf: dict(part.ends) for leaf, part in parts.items()}
+        groups: dict[str, list[int]] = {}
+        for leaf, part in parts.items():
+            start = part.request.start
+            if start == "latest" or (isinstance(start, dict) and "at" in start):
+                groups.setdefault(str(start), []).append(leaf)
+        for leaves in groups.values():
+            for place, at in self._begin_below({leaf: parts[leaf] for leaf in leaves}).items():
+                found[place[0]][place[1:]] = at
+        return found
+
+    def _begin_below(self, parts: Mapping[int, SourcePart]) -> dict[Place, int]:
+        limits = {(leaf, *lane): end for leaf, part in parts.items() for lane, end in part.ends.items()}
+        starts = {place: parts[place[0]].begin(place[1:]) for place in limits}
+        at = limits
+        while (spans := self.spans_across(parts, starts, at)) is not None:
+            below = TransactionCut(starts, spans).below(at)
+            if below == at:
+                return at
+            if _rows(below, limits) > sum(self._limits_of(part.request).rows_together(part) for part in parts.values()):
+                return limits
+            # There others may be cut.
+            at = below
+        return at
+
+    def _limits_of(self, request: TopicRequest) -> SourceLimits:
+        return _Limits(request)
+
+    def _consistent(self, parts: Mapping[int, SourcePart], limits: dict[Place, int]) -> FoundEnds:
+        starts = {place: parts[place[0]].begin(place[1:]) for place in limits}
+        if starts == limits:
+            return FoundEnds(limits)
+        spans = self.spans(parts, starts, limits)
+        if spans is None:
+            return FoundEnds(limits)
+        cut = TransactionCut(starts, spans)
+        torn = cut.torn(limits)
+        if not torn:
+            return FoundEnds(limits)
+        below = cut.below(limits)
+        if below != starts and any(part.aligned for part in parts.values()):
+            below = self._aligned_below(parts, spans, starts, limits, below)
+        if 2 * _rows(starts, below) >= _rows(starts, limits):
+            return FoundEnds(below)
+        # Limits of a few large steps may lie far apart: what is left below them may be next to nothing.
+        return self._forward(parts, starts, limits, below, torn)
+
+    def _aligned_below(
+        self, parts: Mapping[int, SourcePart], spans: Mapping[Place, TransactionSpans], starts: dict[Place, int],
+        limits: dict[Place, int], below: dict[Place, int],
+    ) -> dict[Place, int]:  # fmt: skip
+        """The greatest consistent ends below the limits that leave no lane behind another one of a source that is aligned."""
+        # Event times are read only where they can make a difference.
+        return TransactionCut(starts, spans, self.reached(parts, starts, limits)).below(limits)
+
+    def _forward(
+        self, parts: Mapping[int, SourcePart], starts: dict[Place, int], limits: dict[Place, int], below: dict[Place, int],
+        torn: list[int],
+    ) -> FoundEnds:  # fmt: skip
+        """The first ends behind the limits that cut no transaction, or behind some offset before them if that is too much.
+
+        If there are none, those below the limits; and if nothing is there either, the limits or, for a transaction that is
+        not decided, the starts.
+        """
+        stable = {
+            (leaf, *lane): max(end, part.begin(lane)) for leaf, part in parts.items() for lane, end in part.ends.items()
+        }
+        rows_max = sum(self._limits[leaf].rows_together(part) for leaf, part in parts.items())
+        ahead = _Ahead(self, parts, starts, limits, stable, rows_max)
+        try:
+            return FoundEnds(ahead.above(limits))
+        except (TooLarge, Unstable) as error:
+            if below != starts:
+                return FoundEnds(below)
+            large = isinstance(error, TooLarge)
+        seeds = limits
+        while large and _rows(starts, seeds) > len(seeds):
+            seeds = {place: start + (seeds[place] - start) // 4 for place, start in starts.items()}
+            with suppress(TooLarge, Unstable):
+                return FoundEnds(ahead.above(seeds))
+        try:
+            return FoundEnds(ahead.above(None))
+        except TooLarge:
+            return FoundEnds(limits, torn=torn)
+        except Unstable:
+            if _rows(starts, stable) > rows_max:
+                return FoundEnds(limits, torn=torn)
+            return FoundEnds(starts, held=self._holders(parts, stable))
+
+    # What the log tells
+
+    def spans(
+        self, parts: Mapping[int, SourcePart], starts: Mapping[Place, int], ends: Mapping[Place, int]
+    ) -> dict[Place, TransactionSpans] | None:
+        """All of what the transactions wrote that have records between starts and ends; None if there are none."""
+
+        def look(numbers: tuple[int, int]) -> dict[Place, TransactionSpans]:
+            return {
+                place: parts[place[0]].topics[place[1]].transaction_spans(place[2], starts[place], end, numbers)
+                for place, end in ends.items()
+            }
+
+        found = look(NOBODY)
+        inside = [spans.between(starts[place], ends[place]).numbers for place, spans in found.items()]
+        lowest = min((int(numbers.min()) for numbers in inside if len(numbers)), default=None)
+        if lowest is None:
+            return None
+        # Elsewhere they may have written far behind where this batch ends.
+        return look((lowest, max(int(numbers.max()) for numbers in inside if len(numbers))))
+
+    def spans_across(
+        self, parts: Mapping[int, SourcePart], starts: Mapping[Place, int], at: Mapping[Place, int]
+    ) -> dict[Place, TransactionSpans] | None:
+        """What the transactions wrote that have records before and behind some offsets; None if there are none."""
+        around = [parts[leaf].topics[name].numbers_around(number, at[leaf, name, number]) for leaf, name, number in at]
+        numbers = min(behind for _, behind in around), max(before for before, _ in around)
+        if numbers[0] > numbers[1]:
+            return None
+        return {
+            place: parts[place[0]].topics[place[1]].transaction_spans(place[2], start, 0, numbers)
+            for place, start in starts.items()
+        }
+
+    def reached(
+        self, parts: Mapping[int, SourcePart], starts: Mapping[Place, int], ends: Mapping[Place, int]
+    ) -> dict[Place, Reached]:
+        """The times of the rows of sources that are aligned."""
+        return {
+            place: Reached(place[0], *parts[place[0]].topics[place[1]].times_reached(place[2], starts[place], end))
+            for place, end in ends.items()
+            if parts[place[0]].aligned
+        }
+
+    def _holders(self, parts: Mapping[int, SourcePart], stable: Mapping[Place, int]) -> list[Holder]:
+        found = {}
+        for leaf, topic, partition in stable:
+            for holder in Holder.all_in(parts[leaf].topics[topic], partition):
+                found[holder.transaction] = holder
+        return [found[number] for number in sorted(found)]
+
+
+class _Ahead:
+    """Ends behind the limits of a batch. What lies there is looked at as far as it is needed."""
+
+    def __init__(
+        self, cut: FlowCut, parts: Mapping[int, SourcePart], starts: dict[Place, int], limits: dict[Place, int],
+        stable: dict[Place, int], rows_max: int,
+    ) -> None:  # fmt: skip
+        self._cut, self._parts, self._starts, self._stable, self._rows_max = cut, parts, starts, stable, rows_max
+        self._known = limits
+        self._spans = cut.spans(parts, starts, limits)
+        self._times: dict[Place, Reached] | None = None
+
+    def above(self, seeds: dict[Place, int] | None) -> dict[Place, int]:
+        """The smallest consistent ends behind the seeds; without seeds, those with the fewest rows."""
+        while True:
+            found = self._closed(seeds, None)
+            if any(part.aligned for part in self._parts.values()):
+                if self._times is None:
+                    furthest = {
+                        place: min(end, self._starts[place] + self._rows_max) for place, end in self._stable.items()
+                    }
+                    self._times = self._cut.reached(self._parts, self._starts, furthest)
+                found = self._closed(seeds, self._times)
+            if all(end <= self._known[place] for place, end in found.items()):
+                return found
+            # What was not looked at so far may be cut there.
+            self._known = {place: max(end, self._known[place]) for place, end in found.items()}
+            self._spans = self._cut.spans(self._parts, self._starts, self._known)
+
+    def _closed(self, seeds: dict[Place, int] | None, times: dict[Place, Reached] | None) -> dict[Place, int]:
+        assert self._spans is not None
+        cut = TransactionCut(self._starts, self._spans, times)
+        if seeds is None:
+            return cut.smallest(self._stable, self._rows_max)
+        return cut.above(seeds, self._stable, self._rows_max)
+
+
+def _rows(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> int:
+    return sum(ends.values()) - sum(starts.values())
+
+
+@dataclass(frozen=True)
+class FoundEnds:
+    """The same by place."""
+
+    ends: Mapping[Place, int]
+    held: list[Holder] = field(default_factory=list)
+    torn: list[int] = field(default_factory=list)

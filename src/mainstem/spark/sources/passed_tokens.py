@@ -1,0 +1,84 @@
+"""PassedTokens: what the flows into a topic have read of their own topics, so that a token of these holds behind it too.
+
+    orders  --flow-->  big_orders  --flow-->  view          view.get(key, after=<token of an append to orders>)
+
+A flow commits a batch when its rows are in its topic. So whoever looks first at what is committed and then at where the
+topic ends, and reads up to there, has all that came of it, and if nothing came of it, has that too. Nothing is written
+down for this: the checkpoints of the flows say it.
+
+Of several flows into one topic that read the same topic, the one that has read least counts.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from mainstem.batch import Offsets
+from mainstem.log.embedded.embedded_topic import EmbeddedTopic
+from mainstem.spark.checkpoint.checkpoint_offsets import applied_offsets, furthest, last_batch
+from mainstem.spark.checkpoint.flow_store import FlowStore, flow_names
+
+__all__ = ["Applied", "Passed", "PassedTokens"]
+
+# Topic -> partition, as JSON has it -> the offset that is applied up to.
+Applied = dict[str, dict[str, int]]
+
+
+class Passed(NamedTuple):
+    """What of other topics is in for who has read a topic up to its ends."""
+
+    applied: Applied
+    ends: dict[int, int]
+
+    def reached(self, positions: dict[int, int]) -> bool:
+        return all(positions.get(number, 0) >= end for number, end in self.ends.items())
+
+
+class PassedTokens:
+    """For one topic of a home. For one thread."""
+
+    def __init__(self, home: str, topic: str) -> None:
+        self._home = home
+        self._topic = topic
+        self._known: tuple[int, list[FlowStore]] = (-1, [])
+
+    def passed(self, backend: EmbeddedTopic) -> Passed:
+        """As of now; nothing if no flow goes into the topic."""
+        found = []
+        for store in self._flows(backend.id):
+            # What was appended to a topic stays: a flow into one has one version.
+            checkpoint = store.checkpoint(1)
+            if (done := last_batch(checkpoint)) is not None:
+                found.append(applied_offsets(checkpoint, done))
+        others: Offsets = {topic: ends for topic, ends in furthest(found).items() if topic != self._topic}
+        if not others:
+            return Passed({}, {})
+        applied = {
+            topic: {str(number): end for number, end in sorted(ends.items())} for topic, ends in sorted(others.items())
+        }
+        # Not up to where it can be read: behind an undecided transaction may lie what a flow has committed.
+        ends = {number: partition.published().offset for number, partition in enumerate(backend.store.partitions)}
+        return Passed(applied, ends)
+
+    def _flows(self, topic_id: str) -> list[FlowStore]:
+        """Those that ever wrote into the topic, looked up again when a flow has come or gone."""
+        folder = f"{self._home}/flows"
+        try:
+            changed = os.stat(folder).st_mtime_ns
+        except FileNotFoundError:
+            return []
+        if changed != self._known[0]:
+            names = flow_names(self._home)
+            found = [
+                store for store in (FlowStore(self._home, name) for name in names) if self._writes(store, topic_id)
+            ]
+            if len(names) < sum(not name.startswith(".") for name in os.listdir(folder)):
+                # One that is just being made says the next time where it goes.
+                return found
+            self._known = (changed, found)
+        return self._known[1]
+
+    def _writes(self, store: FlowStore, topic_id: str) -> bool:
+        run = store.of_version(1)
+        return run.get("sink") == f"topic {self._topic}" and run.get("sink_id", "") in ("", topic_id)

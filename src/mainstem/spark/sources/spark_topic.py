@@ -1,0 +1,257 @@
+"""SparkTopic: a topic with its two ways into Spark, and as the sink of a flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from mainstem.batch import FlowRun
+from mainstem.clock import as_us
+from mainstem.durations import Duration, duration_us
+from mainstem.errors import Invalid, SchemaMismatch
+from mainstem.log.embedded.embedded_topic import EmbeddedTopic
+from mainstem.log.log import Log, TopicBackend
+from mainstem.log.partition_reads import Position, offsets_at, stops_at
+from mainstem.log.record import RECORD, RECORD_MARK, record_schema
+from mainstem.log.rows.rows import check_rows
+from mainstem.log.topic import Topic
+from mainstem.log.topic_reads import MomentReads
+from mainstem.log.watermark import WATERMARKED_RECORD
+from mainstem.spark.build import NEVER_IDLE, Build, Leaf, current_build
+from mainstem.spark.checkpoint.native_history import NativeHistory
+from mainstem.spark.sources.topic_read import READ_RECORD, with_watermark
+from mainstem.spark.sources.topic_request import OPTION, ROWS_MAX, TOPIC_SOURCE, TopicRequest
+from mainstem.spark.spark_session import has_times
+from mainstem.spark.spark_types import check_no_times, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from mainstem.spark.sources.topic_writer import TopicWriter
+
+__all__ = ["SparkTopic", "history_rows", "idle_span"]
+
+
+# The rows of sealed files as Spark's own file source gives them, with the columns that the topic source would give.
+
+
+OPTIONS = {
+    # Files have the age of their seal. By default Spark passes over what is a week older than the newest it has seen.
+    "maxFileAge": "36500d",
+    # Found by their names, which are unique: the same file by another path would be read once more.
+    "fileNameOnly": "true",
+    # As they were written: by the calendar that everyone uses, also before it was invented.
+    "datetimeRebaseMode": "CORRECTED",
+}
+
+
+def history_rows(spark: SparkSession, history: NativeHistory, shown: pa.Schema, delay: int | None) -> DataFrame:
+    """The portions as they are placed, with the columns of `shown`; Spark reads of them what the flow needs.
+
+    A column that was added later is null in older files, and one that was widened is read as it is now.
+    """
+    record = RECORD if delay is None else READ_RECORD
+    stored = shown.set(len(shown) - 1, pa.field("record", record, metadata=RECORD_MARK))
+    reader = spark.readStream.schema(spark_schema(stored)).options(**OPTIONS)
+    rows = reader.parquet(f"file://{history.read}")
+    return rows if delay is None else with_watermark(rows, delay)
+
+
+class SparkTopic(Topic):
+    """A topic as a program has it: everything a `Topic` does, and DataFrames."""
+
+    kind = "topic"
+    # What was appended stays: a topic has no versions.
+    version = 1
+
+    def __init__(self, log: Log, backend: TopicBackend, home: str, session: Callable[[], SparkSession]) -> None:
+        super().__init__(log, backend)
+        self._home = home
+        self._session = session
+
+    # Into Spark
+
+    def read(
+        self, *, watermark: Duration | None = None, start: Position = "earliest", stop: Position = "latest"
+    ) -> DataFrame:
+        """What the topic holds now, as a DataFrame with `record` as its last column: all of a transaction or none.
+
+        It stays as it is, whatever happens to the topic, for as long as it or a frame made from it is in use. `start`
+        and `stop` are as in `batches`. With `watermark`, `record.watermark` is there as in `stream`.
+        """
+        from mainstem.spark.sources.topic_read import read_topic
+
+        delay = self._delay(watermark)
+        shown = self.shown_schema(delay)
+        backend = self.backend
+        spark = self._session()
+        if not has_times(spark):
+            check_no_times(shown, f'topic "{self.name}"')
+        if not isinstance(backend, EmbeddedTopic):
+            return self._read_elsewhere(spark, shown, start, stop, delay)
+        return read_topic(spark, backend, self._home, shown, start, stop, delay)
+
+    def _read_elsewhere(
+        self, spark: SparkSession, shown: pa.Schema, start: Position, stop: Position, delay: int | None
+    ) -> DataFrame:
+        """From the log itself, up to where it ends now."""
+        numbers = list(range(self.settings.partitions))
+        reads = MomentReads(self.backend, self.backend.moment())
+        starts = offsets_at("earliest", reads, numbers) | offsets_at(start, reads, numbers)
+        request = TopicRequest(
+            home=self._home, log=self._log.address, topic=self.name, columns=tuple(shown.names), delay=delay,
+            start=_written(starts), stop=_written(stops_at(stop, reads, numbers)),
+            slices=spark.sparkContext.defaultParallelism,
+        )  # fmt: skip
+        reader = spark.read.format(TOPIC_SOURCE).schema(spark_schema(shown)).option(OPTION, request.to_option())
+        return reader.load()
+
+    def stream(
+        self,
+        *,
+        watermark: Duration | None = None,
+        start: Position = "earliest",
+        idle_after: Duration | Literal["never"] | None = None,
+    ) -> DataFrame:
+        """The topic's records and those that come, as a streaming DataFrame with `record` as its last column.
+
+        With `watermark` the event-time column gets Spark's watermark with that delay, and `record.watermark` the one
+        that held in the log when the record was appended.
+
+        A flow's watermark is the lowest of its inputs. With `idle_after` this one stops holding the others back when its topic
+        had no append for that long; what comes later may be late. Unless said it never does, but for the table of an
+        `enrich` by time: there it is the topic's own `idle_after`, unless "never" is given.
+        """
+        delay = self._delay(watermark)
+        idle = idle_span(idle_after, delay, f'topic "{self.name}"')
+        build = current_build()
+        number = -1 if build is None else build.number()
+        if build is not None and build.run is not None and number not in build.leaves:
+            return build.frames[number]
+        shown = self.shown_schema(delay)
+        leaf = Leaf(number, self.name, shown, delay=delay, idle_after=idle)
+        if build is not None:
+            leaf = build.leaves.setdefault(number, leaf)
+        rows = self._load(leaf, build, delay, start)
+        if watermark is not None:
+            rows = rows.withWatermark(str(self.settings.event_time), f"{duration_us(watermark)} microseconds")
+        if build is not None and build.run is None:
+            build.frames[number] = rows
+        return rows
+
+    def _load(self, leaf: Leaf, build: Build | None, delay: int | None, start: Position) -> DataFrame:
+        spark = self._session()
+        if build is not None and build.files is not None:
+            return history_rows(spark, build.files, leaf.schema, delay)
+        if build is not None and build.pace == "real-time":
+            from mainstem.spark.real_time.real_time_rows import real_time_rows
+
+            return real_time_rows(spark, self._log, self.name, leaf, start)
+        cuts = None if build is None else build.cuts.get(self.name)
+        if cuts is not None and start == "latest":
+            raise Invalid(
+                f'what was made of topic "{self.name}" cannot be made again',
+                detail='It is read from "latest" on: where that was when the flow began is not written down.',
+                hint='Read it from "earliest", from a time or from offsets.',
+            )
+        columns = tuple(leaf.schema.names) if leaf.columns is None else leaf.columns
+        run = None if build is None else build.run
+        request = TopicRequest(
+            home=self._home,
+            log=self._log.address,
+            topic=self.name,
+            columns=columns,
+            delay=delay,
+            start=_written(start),
+            flow="" if run is None else run.flow,
+            epoch=0 if run is None else run.epoch,
+            version=1 if run is None else run.version,
+            leaf=leaf.number,
+            slices=spark.sparkContext.defaultParallelism,
+            wait_ms=100 if build is None else build.wait_ms,
+            condition=leaf.condition,
+            history=None if build is None or build.after is None else build.after.end,
+            clock="" if build is None else build.clock,
+            cuts=cuts,
+            together="" if build is None else build.together,
+            idle=leaf.idle,
+        )
+        if build is not None and build.rows_max != ROWS_MAX:
+            request = replace(request, rows_max=build.rows_max)
+        if build is not None:
+            build.requests.append(request)
+        shown = leaf.schema.names if leaf.filled else columns
+        schema = spark_schema(pa.schema([leaf.schema.field(name) for name in shown]))
+        reader = spark.readStream.format(TOPIC_SOURCE).schema(schema).option(OPTION, request.to_option())
+        return reader.load()
+
+    def shown_schema(self, delay: int | None = None) -> pa.Schema:
+        """The columns a frame of this topic has, with their marks."""
+        settings = self.settings
+        record = RECORD if delay is None else WATERMARKED_RECORD
+        stored = pa.schema([field.with_nullable(True) for field in settings.stored_schema])
+        fields = list(record_schema(stored, settings.event_time, record=record))
+        for place, name in enumerate(settings.key):
+            at = stored.get_field_index(name)
+            marks = {**(fields[at].metadata or {}), b"mainstem.key": str(place).encode()}
+            fields[at] = fields[at].with_metadata(marks)
+        return pa.schema(fields)
+
+    def _delay(self, watermark: Duration | None) -> int | None:
+        if watermark is None:
+            return None
+        if self.settings.event_time is None:
+            raise Invalid(
+                f'topic "{self.name}" has no event time',
+                detail="A watermark says up to which event time everything has come.",
+                hint="Create the topic with event_time=..., or leave watermark out.",
+            )
+        return duration_us(watermark, setting="watermark")
+
+    # As a sink
+
+    def accept(self, schema: pa.Schema) -> None:
+        """Raise if rows of this schema could not be appended."""
+        settings = self.settings
+        check_rows(schema.empty_table(), settings)
+        needed = {*settings.key, settings.event_time, *(field.name for field in settings.schema if not field.nullable)}
+        if missing := sorted(name for name in needed - {None} if name is not None and name not in schema.names):
+            raise SchemaMismatch(
+                f'topic "{self.name}" needs the column "{missing[0]}", and the rows have none',
+                detail=f"Their columns are: {', '.join(schema.names)}. A key, an event time and what is NOT NULL cannot be "
+                "left out.",
+                hint=f'Keep "{missing[0]}" in the rows, or go into another topic.',
+                column=missing[0],
+            )
+
+    def writer(self, run: FlowRun, schema: pa.Schema) -> TopicWriter:
+        """Begin a run of a flow into this topic."""
+        from mainstem.spark.sources.topic_writer import TopicWriter
+
+        return TopicWriter(self._log, self, run)
+
+
+def idle_span(idle_after: Duration | Literal["never"] | None, delay: int | None, source: str) -> int | None:
+    """The `idle_after` of a stream in microseconds, as a `Leaf` has it."""
+    if idle_after is None or idle_after == "never":
+        return None if idle_after is None else NEVER_IDLE
+    if delay is None:
+        raise Invalid(
+            f"the stream of {source} has idle_after= and no watermark",
+            detail="idle_after says when a silent input stops holding the watermark of its flow back.",
+            hint="Give it a watermark too: stream(watermark=..., idle_after=...); or leave idle_after out.",
+        )
+    return duration_us(idle_after, setting="idle_after")
+
+
+def _written(start: Position) -> Any:
+    """A position as JSON takes it."""
+    if isinstance(start, datetime):
+        return {"at": as_us(start)}
+    if isinstance(start, Mapping):
+        return {str(partition): offset for partition, offset in start.items()}
+    return start

@@ -1,0 +1,224 @@
+"""TopicGlob: all topics whose names fit a pattern, as one stream (those that are made later join it) or as one frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from functools import reduce
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from mainstem.durations import Duration, duration_us
+from mainstem.errors import Invalid, SchemaMismatch, TopicNotFound
+from mainstem.log.log import Log
+from mainstem.log.record import record_schema
+from mainstem.log.rows.schema_evolution import evolve
+from mainstem.log.topic_settings import TopicSettings
+from mainstem.log.watermark import WATERMARKED_RECORD
+from mainstem.spark.build import Build, Leaf, current_build
+from mainstem.spark.sources.spark_topic import SparkTopic, idle_span
+from mainstem.spark.sources.topic_request import OPTION, TopicRequest
+from mainstem.spark.spark_types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["TOPIC", "TopicGlob", "fitting", "why_not"]
+
+# The column that says which topic a row is of.
+TOPIC = "topic"
+
+# Ends of the names that Mainstem gives to topics of its own, and the beginning of the others.
+_OWN_ENDS = (".late", ".rejected", ".unreadable")
+_OWN_BEGINNING = "mainstem."
+
+
+def fitting(glob: str, names: Iterable[str]) -> list[str]:
+    """The names that fit, without those of Mainstem's own topics (`mainstem.*`, `*.late`, `*.rejected`, ...).
+
+    >>> fitting("orders*", ["orders", "orders.eu", "orders.late", "orders.emails.rejected", "clicks"])
+    ['orders', 'orders.eu']
+    """
+    return sorted(
+        name
+        for name in names
+        if fnmatchcase(name, glob) and not name.startswith(_OWN_BEGINNING) and not name.endswith(_OWN_ENDS)
+    )
+
+
+def why_not(settings: TopicSettings, wanted: pa.Schema, event_time: str | None) -> str:
+    """Why a topic cannot be part of a stream with these columns; empty if it can."""
+    stored = settings.stored_schema
+    both = [field.with_nullable(True).remove_metadata() for field in wanted if field.name in stored.names]
+    if event_time is not None and settings.event_time != event_time:
+        return f'its event time is {settings.event_time or "none"}, not "{event_time}"'
+    if not both:
+        # Its rows are counted, with nulls in all columns.
+        return ""
+    try:
+        evolve(
+            pa.schema([stored.field(field.name).with_nullable(True).remove_metadata() for field in both]),
+            pa.schema(both),
+        )
+    except SchemaMismatch as error:
+        return error.summary
+    return ""
+
+
+class TopicGlob:
+    """Made by `stem.topics("orders.*")`."""
+
+    def __init__(self, log: Log, glob: str, home: str, session: Callable[[], SparkSession]) -> None:
+        self._log = log
+        self._glob = glob
+        self._home = home
+        self._session = session
+
+    def __repr__(self) -> str:
+        return f"<TopicGlob {self._glob!r} of {self._log.title}>"
+
+    def names(self) -> list[str]:
+        """The topics that fit now, sorted. Mainstem's own are never among them."""
+        return fitting(self._glob, self._log.topic_names())
+
+    def stream(
+        self,
+        *,
+        watermark: Duration | None = None,
+        start: Literal["earliest", "latest"] = "earliest",
+        idle_after: Duration | Literal["never"] | None = None,
+    ) -> DataFrame:
+        """The records of all of them and those that come, with `topic` before `record` to tell them apart.
+
+        It has the columns of all of them, null where a topic has no such column. A topic that is made later joins from
+        its first record on, with the columns that the stream has, unless one is of another type: then it is left out, and
+        a row in the topic `mainstem.refused_topics` says why.
+
+        With `idle_after`, as in `topic.stream`: it stops holding the other inputs of its flow back when none of the topics had an
+        append for that long. Unless said it never does.
+        """
+        build = current_build()
+        number = -1 if build is None else build.number()
+        if build is not None and build.run is not None and number not in build.leaves:
+            return build.frames[number]
+        delay = None if watermark is None else duration_us(watermark, setting="watermark")
+        idle = idle_span(idle_after, delay, f'the topics "{self._glob}"')
+        shown, event_time = self._shown(delay)
+        leaf = Leaf(number, f"topics {self._glob}", shown, delay=delay, idle_after=idle)
+        if build is not None:
+            leaf = build.leaves.setdefault(number, leaf)
+        rows = self._load(leaf, build, delay, start)
+        if watermark is not None:
+            rows = rows.withWatermark(str(event_time), f"{delay} microseconds")
+        if build is not None and build.run is None:
+            build.frames[number] = rows
+        return rows
+
+    def read(self, *, watermark: Duration | None = None) -> DataFrame:
+        """What they hold now, as a DataFrame with the columns that `stream` has.
+
+        Of each topic all of a transaction is in it or nothing of it; the topics are looked at one after another.
+        """
+        from pyspark.sql import functions as F
+
+        shown, _ = self._shown(None if watermark is None else duration_us(watermark, setting="watermark"))
+        schema = spark_schema(shown)
+        frames = []
+        for name in self.names():
+            rows = SparkTopic(self._log, self._log.open_topic(name), self._home, self._session).read(
+                watermark=watermark
+            )
+            there = {TOPIC: F.lit(name), **{column: F.col(f"`{column}`") for column in rows.columns}}
+            frames.append(
+                rows.select(
+                    *(there.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in schema)
+                )
+            )
+        both = reduce(lambda one, other: one.union(other), frames)
+        # Their marks do not survive the way through a union.
+        return both.select(*(F.col(f"`{field.name}`").alias(field.name, metadata=field.metadata) for field in schema))
+
+    def _load(self, leaf: Leaf, build: Build | None, delay: int | None, start: str) -> DataFrame:
+        spark = self._session()
+        columns = tuple(leaf.schema.names) if leaf.columns is None else leaf.columns
+        run = None if build is None else build.run
+        request = TopicRequest(
+            home=self._home,
+            log=self._log.address,
+            topic=self._glob,
+            columns=columns,
+            delay=delay,
+            start=start,
+            flow="" if run is None else run.flow,
+            epoch=0 if run is None else run.epoch,
+            version=1 if run is None else run.version,
+            leaf=leaf.number,
+            slices=spark.sparkContext.defaultParallelism,
+            wait_ms=100 if build is None else build.wait_ms,
+            condition=leaf.condition,
+            clock="" if build is None else build.clock,
+            pattern=True,
+            together="" if build is None else build.together,
+            idle=leaf.idle,
+        )
+        if build is not None:
+            build.requests.append(request)
+        schema = spark_schema(pa.schema([leaf.schema.field(name) for name in columns]))
+        return spark.readStream.format("mainstem_topics").schema(schema).option(OPTION, request.to_option()).load()
+
+    def _shown(self, delay: int | None) -> tuple[pa.Schema, str | None]:
+        """The columns of the topics, and their event time if it is the same."""
+        topics = [self._log.open_topic(name).settings for name in self.names()]
+        if not topics:
+            raise TopicNotFound(
+                f'no topic fits "{self._glob}"',
+                detail=f"There are: {', '.join(self._log.topic_names()) or 'none'}.",
+                hint="Create one of them first: it says which columns the stream has.",
+                topic=self._glob,
+            )
+        columns: dict[str, pa.Field] = {}
+        for settings in topics:
+            for field in settings.stored_schema:
+                known = columns.setdefault(field.name, field.with_nullable(True))
+                if _is_wider(field, known):
+                    columns[field.name] = field.with_nullable(True)
+        if TOPIC in columns:
+            raise Invalid(
+                f'a column of the topics "{self._glob}" is named "{TOPIC}"',
+                detail="So is the column that says which topic a row is of.",
+                hint="Read the topics one by one, and give the column another name.",
+            )
+        event_times = {settings.event_time for settings in topics}
+        event_time = topics[0].event_time if len(event_times) == 1 else None
+        if delay is not None and event_time is None:
+            raise Invalid(
+                f'the topics "{self._glob}" have no event time in common',
+                detail=f"They have: {', '.join(sorted(str(name or 'none') for name in event_times))}.",
+                hint="Create them with the same event_time=..., or leave watermark out.",
+            )
+        plain = pa.schema(columns.values())
+        for settings in topics:
+            if reason := why_not(settings, plain, event_time):
+                raise SchemaMismatch(
+                    f'the topics "{self._glob}" do not fit into one stream',
+                    detail=f'Topic "{settings.name}": {reason}.',
+                    hint="Read them one by one, cast what differs, and union them.",
+                )
+        record = {} if delay is None else {"record": WATERMARKED_RECORD}
+        fields = list(record_schema(plain, event_time, **record))
+        return pa.schema([*fields[:-1], pa.field(TOPIC, pa.string()), fields[-1]]), event_time
+
+
+def _is_wider(field: pa.Field, known: pa.Field) -> bool:
+    """Whether a column of this type can hold what the known one holds, and more."""
+    if field.type == known.type:
+        return False
+    try:
+        evolve(
+            pa.schema([known.with_nullable(True).remove_metadata()]),
+            pa.schema([field.with_nullable(True).remove_metadata()]),
+        )
+    except SchemaMismatch:
+        return False
+    return True

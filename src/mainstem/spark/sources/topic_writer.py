@@ -1,0 +1,208 @@
+"""TopicWriter: the batches of a flow into a topic, each once.
+
+A batch is one transaction of the flow's producer; its appends carry sequences that begin at the batch's number times a
+thousand. Since a transaction is seen whole or not at all, one sequence of a batch in any partition means that all of
+it is there. A later run of the flow opens the producer anew, and this one is fenced. Rows that the topic cannot take
+are appended to the topic of the flow's rejected rows in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainstem.batch import Batch, FlowRun, Written
+from mainstem.crash_points import reach
+from mainstem.errors import InvalidRows, TopicNotFound, did_you_mean
+from mainstem.log.log import Log, TopicBackend
+from mainstem.log.producer import Producer
+from mainstem.log.rows.rows import check_rows
+from mainstem.log.topic import Topic
+from mainstem.log.topic_settings import TopicSettings
+from mainstem.names import check_own_name
+from mainstem.spark.build import current_build
+from mainstem.spark.checkpoint.rejected_rows import Rejection, reject
+from mainstem.spark.sources.spark_topic import SparkTopic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["NewTopic", "TopicWriter", "fitting_rows", "flow_producer", "taken_away_first"]
+
+
+# Which rows of a table a topic can take, and what is wrong with the others.
+
+
+def fitting_rows(table: pa.Table, settings: TopicSettings) -> tuple[pa.Table, list[Rejection]]:
+    """The rows that fit, and the others by their number, with the reason for each.
+
+    A check tells of one row that does not fit. So the table is halved until every part fits or is one row: that costs
+    nothing where all fit, as it nearly always is, and little where few do not.
+
+    >>> settings = TopicSettings.of("t", schema="n TINYINT")
+    >>> rows, rejections = fitting_rows(pa.table({"n": pa.array([1, 300, 2], pa.int64())}), settings)
+    >>> rows.column("n").to_pylist(), rejections
+    ([1, 2], [Rejection(row=1, reason='300 does not fit column "n", which is TINYINT')])
+    """
+    rejections = []
+    parts = [(0, len(table))]
+    while parts:
+        first, count = parts.pop()
+        try:
+            check_rows(table.slice(first, count), settings)
+        except InvalidRows as error:
+            if count > 1:
+                half = count // 2
+                parts += [(first + half, count - half), (first, half)]
+                continue
+            # "row 0: 300 does not fit ...": which row it is of those that were looked at helps nobody.
+            reason = error.summary.removeprefix("row 0: ").removeprefix("row 0 ")
+            rejections.append(Rejection(first, reason))
+    if not rejections:
+        return table, rejections
+    fit = np.ones(len(table), dtype=np.bool_)
+    fit[[rejection.row for rejection in rejections]] = False
+    return table.filter(pa.array(fit)), rejections
+
+
+APPENDS_MAX = 1000
+# An append is read and checked as a whole: this many rows are enough to be fast.
+APPEND_ROWS = 131_072
+# Longer than any batch takes to be written; the next run does not wait for it, since it fences this one.
+TIMEOUT = "10 minutes"
+
+
+def flow_producer(log: Log, run: FlowRun) -> Producer:
+    """The producer under whose name a flow appends. A rebuilt version begins with its own sequences."""
+    return Producer(log, log.open_producer(f"mainstem.flow.{run.flow}.v{run.version}"))
+
+
+def taken_away_first(rows: pa.Table) -> pa.Table:
+    """Rows of a changing table with those first that are taken away, whose `partition` is below 0: the old and the new row
+    of a key may be from two tasks, and who reads the topic goes by its order. Others stay as they are."""
+    if "record" not in rows.column_names or not rows.num_rows:
+        return rows
+    partition = pc.struct_field(rows.column("record"), ["partition"])
+    put_in = np.asarray(pc.fill_null(pc.greater_equal(partition, 0), True))
+    return rows if put_in.all() else rows.take(pa.array(np.argsort(put_in, kind="stable")))
+
+
+class TopicWriter:
+    """Writes for one run of a flow. For one thread."""
+
+    def __init__(self, log: Log, topic: Topic, run: FlowRun) -> None:
+        self._topic = topic
+        self._producer = flow_producer(log, run)
+
+    @property
+    def held(self) -> int:
+        """The last batch that is in; -1 if there is none."""
+        return self._producer.kept_sequence(self._topic) // APPENDS_MAX
+
+    def write(self, rows: DataFrame, batch: Batch) -> Written:
+        table = taken_away_first(rows.toArrow())
+        reach("sink_rows_computed")
+        return self.append(table, batch)
+
+    def append(self, table: pa.Table, batch: Batch) -> Written:
+        """Append the rows of a batch, and those that do not fit to the topic of the rejected."""
+        try:
+            self._append(table, batch)
+        except InvalidRows:
+            # The transaction is aborted. Rare: so only now every row is looked at.
+            fitting, rejections = fitting_rows(table, self._topic.settings)
+            self._append(fitting, batch, table, rejections)
+            return Written(len(fitting), len(rejections))
+        return Written(len(table))
+
+    def _append(
+        self, fitting: pa.Table, batch: Batch, table: pa.Table | None = None, rejections: Sequence[Rejection] = ()
+    ) -> None:
+        size = max(APPEND_ROWS, -(-len(fitting) // (APPENDS_MAX - 1)))
+        with self._producer.transaction(timeout=TIMEOUT) as transaction:
+            reject(batch, table, rejections, taken=len(fitting), transaction=transaction)
+            for number, first in enumerate(range(0, len(fitting), size)):
+                part = fitting.slice(first, size)
+                transaction.append(self._topic, part, sequence=batch.number * APPENDS_MAX + number)
+                reach("sink_rows_written")
+            reach("before_sink_commit")
+        reach("sink_committed")
+
+    def close(self) -> None:
+        """Nothing is open between batches."""
+
+
+# NewTopic: a topic that a program names before it exists: a flow of that program makes it.
+
+
+# As many as most machines have cores for; a topic made by hand says otherwise.
+PARTITIONS = 4
+
+
+class NewTopic(SparkTopic):
+    """A topic by its name and by what is going to be in it. Its settings come from the rows of the flow that makes it:
+    the marks on their columns say which of them are key and event time."""
+
+    def __init__(self, log: Log, name: str, home: str, session: Callable[[], SparkSession]) -> None:
+        self._name = check_own_name(name, "topic")
+        self._log = log
+        self._home = home
+        self._session = session
+        build = current_build()
+        self._planned = None if build is None else build.schemas.get(f"topic:{name}")
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def settings(self) -> TopicSettings:
+        if self._planned is None:
+            self._missing()
+        return made_from(self._name, self._planned)
+
+    @property
+    def backend(self) -> TopicBackend:  # type: ignore[override]
+        if self._name not in self._log.topic_names():
+            self._missing()
+        return self._log.open_topic(self._name)
+
+    def _missing(self) -> NoReturn:
+        known = self._log.topic_names()
+        raise TopicNotFound(
+            f'topic "{self._name}" does not exist',
+            detail=f"{self._log.title[0].upper()}{self._log.title[1:]} has {len(known)} topics"
+            + (f": {', '.join(known[:10])}." if known else "."),
+            hint=did_you_mean(self._name, known)
+            or f'Create it with: mainstem topic create {self._name} --schema "..." or let an earlier flow make it.',
+        )
+
+    def accept(self, schema: pa.Schema) -> None:
+        made_from(self._name, schema)
+
+    def writer(self, run: FlowRun, schema: pa.Schema) -> TopicWriter:
+        backend = self._log.create_topic(made_from(self._name, schema))
+        topic = SparkTopic(self._log, backend, self._home, self._session)
+        return topic.writer(run, schema)
+
+
+def made_from(name: str, schema: pa.Schema) -> TopicSettings:
+    """The settings of a topic for rows of this schema."""
+    fields = [field for field in schema if field.name != "record"]
+    keys = {}
+    event_time = None
+    for field in fields:
+        marks = field.metadata or {}
+        if b"mainstem.key" in marks:
+            keys[int(marks[b"mainstem.key"])] = field.name
+        if b"mainstem.event_time" in marks and pa.types.is_timestamp(field.type):
+            event_time = field.name
+    # A part of a key is no key: rows of one key would be torn apart, or others put together.
+    whole = sorted(keys) == list(range(len(keys)))
+    key = tuple(keys[place] for place in sorted(keys)) if whole and keys else None
+    plain = pa.schema([field.remove_metadata() for field in fields])
+    return TopicSettings.of(name, schema=plain, key=key, event_time=event_time, partitions=PARTITIONS)

@@ -1,0 +1,198 @@
+"""The address of a PostgreSQL database: read, shown without its password, and completed with what a long life needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from psycopg import Error, InterfaceError, OperationalError, errors
+
+from mainstem.errors import Conflict, DatabaseUnavailable, DiskFull, Invalid, LockHeld, Unavailable, ViewNotFound
+
+__all__ = ["PostgresAddress", "is_lost", "may_pass", "rolled_back_by_server", "translated", "unreachable"]
+
+# Whoever names another one in the address gets it.
+_DEFAULTS: dict[str, Any] = {
+    "connect_timeout": "10",
+    # A server that is gone without a word is noticed within half a minute, instead of two hours.
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "30000",
+}
+
+
+@dataclass(frozen=True)
+class PostgresAddress:
+    """An address that can be shown to anyone. What opens a connection is in `parameters`, which no message has."""
+
+    shown: str
+    parameters: dict[str, Any] = field(repr=False, compare=False)
+    # As it was given, for other processes of the same program; equal addresses share their connections.
+    url: str = field(repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> PostgresAddress:
+        """Reads `postgresql://user@host:port/database`, with whatever options libpq knows.
+
+        >>> PostgresAddress.parse("postgresql://shop:geheim@db.local/shop").shown
+        'postgresql://shop@db.local:5432/shop'
+        """
+        if not url.startswith(("postgresql://", "postgres://")):
+            raise _refused(f"It begins with {url.partition(':')[0][:12]!r}." if "://" in url else "It has no scheme.")
+        try:
+            from psycopg import ProgrammingError
+            from psycopg.conninfo import conninfo_to_dict
+        except ImportError as error:
+            raise Invalid(
+                "views in PostgreSQL need the package psycopg",
+                detail=f"It cannot be imported: {error}.",
+                hint='Install it: pip install "mainstem[postgres]"',
+            ) from error
+        try:
+            parameters = conninfo_to_dict(url)
+        except ProgrammingError:
+            # Not its words: they quote the address, and with it what may be a part of the password.
+            raise _refused("libpq cannot read it.") from None
+        _check(parameters)
+        host, port = parameters.get("host") or "localhost", parameters.get("port") or "5432"
+        user = f"{parameters['user']}@" if parameters.get("user") else ""
+        shown = f"postgresql://{user}{host}:{port}/{parameters.get('dbname') or ''}"
+        return cls(shown, {**_DEFAULTS, **parameters}, url)
+
+    @property
+    def without_password(self) -> str:
+        """The address as it may be written down: passwords come from ~/.pgpass or PGPASSWORD then."""
+        without = re.sub(r"^(\w+://[^:@/?]*):[^@]*@", r"\1@", self.url)
+        return re.sub(r"([?&])(password|sslpassword)=[^&]*&?", r"\1", without).rstrip("?&")
+
+    def safe(self, text: object) -> str:
+        """A text on one line, without the password, should a library have put it there."""
+        found = " ".join(str(text).split()).rstrip(".")
+        for name in ("password", "sslpassword"):
+            if secret := self.parameters.get(name):
+                found = found.replace(str(secret), "***")
+        return found
+
+
+def _check(parameters: dict[str, Any]) -> None:
+    """A password with / @ : ? # or % in it must be written with %; else a part of it is taken for something else."""
+    for name in ("host", "port", "dbname", "user"):
+        value = str(parameters.get(name) or "")
+        strange = "@" in value or (name == "port" and not all(part.isdigit() for part in value.split(",") if part))
+        if strange:
+            raise _refused(f"What would be its {name} is not one.")
+
+
+def _refused(facts: str) -> Invalid:
+    return Invalid(
+        "this is no address that views can be kept at",
+        detail=f"{facts} The address itself is not shown, for it may hold a password.",
+        hint="For example: postgresql://user@host:5432/database. In a password, write / as %2F, @ as %40, : as %3A, "
+        "? as %3F, # as %23 and % as %25; better, keep it in ~/.pgpass or PGPASSWORD.",
+    )
+
+
+# PostgreSQL's errors in our own words: the only place that has both.
+
+
+# Rolled back whole, through no fault of the one who asked: the same again may well succeed.
+_AGAIN = (errors.DeadlockDetected, errors.SerializationFailure)
+_NO_SUCH = (errors.UndefinedTable, errors.InvalidSchemaName)
+# A replica, before or after a failover.
+_ELSEWHERE = (errors.ReadOnlySqlTransaction,)
+_REFUSED = (errors.InsufficientPrivilege, errors.FeatureNotSupported, errors.ProgramLimitExceeded)
+
+
+def rolled_back_by_server(error: BaseException) -> bool:
+    """Whether the server undid the transaction so that others could go on."""
+    return isinstance(error, _AGAIN)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection ended, and with it all knowledge of what became of a COMMIT on its way."""
+    gone = (errors.AdminShutdown, errors.CrashShutdown, errors.IdleInTransactionSessionTimeout, InterfaceError)
+    return isinstance(error, gone) or (isinstance(error, OperationalError) and error.sqlstate is None)
+
+
+# A server that says no has its reasons; one that comes up or goes down says that.
+_SAID_NO = re.compile(r"FATAL:\s+(?!.*(?:starting up|shutting down|recovery mode|too many))")
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether a database that could not be had may be there a little later."""
+    return isinstance(error, DatabaseUnavailable) and not _SAID_NO.search(error.detail)
+
+
+def unreachable(address: PostgresAddress, error: BaseException) -> DatabaseUnavailable:
+    """The database cannot be had now; the runner tries again by itself."""
+    return DatabaseUnavailable(
+        f'the database "{address.shown}" cannot be reached',
+        detail=f"PostgreSQL's client says: {address.safe(error)}.",
+        hint="Check that it runs, that this machine may connect to it, and the user's password (~/.pgpass, PGPASSWORD, or "
+        "the address). Nothing is lost: a batch that is not in is written again.",
+        address=address.shown,
+    )
+
+
+@contextmanager
+def translated(address: PostgresAddress, view: str) -> Iterator[None]:
+    """Turns what PostgreSQL says inside into our own errors."""
+    try:
+        yield
+    except _NO_SUCH as error:
+        raise ViewNotFound(
+            f'view "{view}" has no such version in the database any more',
+            detail=f"PostgreSQL says: {address.safe(error)}. The view, or this version of it, was dropped meanwhile.",
+            hint="Ask again; if it was dropped, run the flow that makes it.",
+            view=view,
+        ) from error
+    except errors.LockNotAvailable as error:
+        raise LockHeld(
+            f'view "{view}" is held by another session of the database',
+            detail=f"PostgreSQL says: {address.safe(error)}.",
+            hint="Find who holds it (SELECT * FROM pg_stat_activity), and let it go on or end it. Nothing is lost: what was "
+            "not committed is written again.",
+            path=address.shown,
+        ) from error
+    except (errors.DiskFull, errors.OutOfMemory) as error:
+        raise DiskFull(
+            f'no space left for view "{view}"',
+            detail=f'PostgreSQL says "{address.safe(error)}". Nothing of the batch was written.',
+            hint="Free space on the database's disk; the batch is written again when the flow goes on.",
+            path=address.shown,
+        ) from error
+    except errors.DependentObjectsStillExist as error:
+        raise Conflict(
+            f'something of the database depends on view "{view}"',
+            detail=f"PostgreSQL says: {address.safe(error)}. {error.diag.message_detail or ''}".strip(),
+            hint="Drop what depends on it first, and make it again afterwards.",
+        ) from error
+    except errors.DuplicateTable as error:
+        raise Conflict(
+            f'the database has something else of the name "{view}"',
+            detail=f"PostgreSQL says: {address.safe(error)}.",
+            hint="Give the view another name, or its home a schema of its own: "
+            "postgresql://host/database?options=-csearch_path%3Dshop",
+        ) from error
+    except _REFUSED as error:
+        raise Invalid(
+            f'the database does not allow it for view "{view}"',
+            detail=f"PostgreSQL says: {address.safe(error)}.",
+            hint="The user needs CREATE on the database and on the schema that its views are in: "
+            "GRANT CREATE ON DATABASE ... TO ...; GRANT CREATE, USAGE ON SCHEMA ... TO ...",
+        ) from error
+    except (*_AGAIN, errors.QueryCanceled) as error:
+        raise Unavailable(
+            f'the database undid what was asked of view "{view}"',
+            detail=f"PostgreSQL says: {address.safe(error)}.",
+            hint="See who else locks its tables (SELECT * FROM pg_locks), and whether the server sets a statement_timeout. "
+            "Nothing is lost: a batch that is not in is written again.",
+        ) from error
+    except Error as error:
+        if is_lost(error) or isinstance(error, (OperationalError, *_ELSEWHERE)):
+            raise unreachable(address, error) from error
+        raise

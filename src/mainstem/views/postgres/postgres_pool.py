@@ -1,0 +1,182 @@
+"""Connections to a PostgreSQL database, shared by all views of a process that are in it.
+
+A connection is handed to one user at a time and kept for the next. Those that a forked process inherits it leaves alone.
+What is read through them comes as `arrow_column` takes it: moments and days as numbers since 1970, Booleans as 0 and 1.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import Connection, RawCursor
+from psycopg.abc import AdaptContext, Buffer
+from psycopg.adapt import Dumper, Loader, PyFormat
+from psycopg.pq import Format, TransactionStatus
+
+from mainstem.views.postgres.postgres_address import PostgresAddress, is_lost, unreachable
+from mainstem.views.postgres.postgres_columns import EPOCH_DAYS, EPOCH_US
+
+__all__ = ["Encoded", "PostgresPool", "Session", "pool_of"]
+
+Session = Connection[tuple[Any, ...]]
+
+# More than a few at a time are rare: those are closed after use.
+IDLE_MAX = 4
+# Another transaction takes as long as its batch; one that takes longer is most likely stopped.
+LOCK_MS_MAX = 30_000
+
+
+class _Silent(Connection[tuple[Any, ...]]):
+    """One that may be dropped without a word, as views, their writers and subscriptions are.
+
+    psycopg closes it then by itself, in the process that opened it and in no other.
+    """
+
+    def __del__(self, *_: Any) -> None:
+        pass
+
+
+class Encoded:
+    """A value that is in PostgreSQL's own form already."""
+
+    __slots__ = ("data", "oid")
+
+    def __init__(self, data: bytes, oid: int) -> None:
+        self.data, self.oid = data, oid
+
+
+class _EncodedDumper(Dumper):
+    format = Format.BINARY
+
+    def __init__(self, cls: type, context: AdaptContext | None = None, oid: int = 0) -> None:
+        super().__init__(cls, context)
+        self.oid = oid
+
+    def dump(self, obj: Encoded) -> Buffer:
+        return obj.data
+
+    def get_key(self, obj: Encoded, format: PyFormat) -> Any:
+        return (Encoded, obj.oid)
+
+    def upgrade(self, obj: Encoded, format: PyFormat) -> Dumper:
+        return _EncodedDumper(Encoded, None, obj.oid)
+
+
+class _Number(Loader):
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> int:
+        return int.from_bytes(data, "big", signed=True)
+
+
+class _Day(_Number):
+    def load(self, data: Buffer) -> int:
+        return int.from_bytes(data, "big", signed=True) + EPOCH_DAYS
+
+
+class _Moment(_Number):
+    def load(self, data: Buffer) -> int:
+        return int.from_bytes(data, "big", signed=True) + EPOCH_US
+
+
+class PostgresPool:
+    """The connections of this process to one database. Thread-safe."""
+
+    def __init__(self, address: PostgresAddress) -> None:
+        self.address = address
+        self._idle: list[Session] = []
+        self._guard = threading.Lock()
+
+    def connect(self, name: str = "mainstem") -> Session:
+        """A connection of one's own, in no transaction; `name` is what the server shows for it."""
+        try:
+            connection: Session = _Silent.connect(
+                **{"application_name": name, **self.address.parameters},
+                autocommit=True,
+                cursor_factory=RawCursor,
+                # Plans that the server keeps would outlive tables that come and go, and break poolers of connections.
+                prepare_threshold=None,
+            )
+        except psycopg.Error as error:
+            # Without its frames, whose variables have the password.
+            raise unreachable(self.address, error) from error.with_traceback(None)
+        for one, loader in (("bool", _Number), ("date", _Day), ("time", _Number), ("timestamp", _Moment)):
+            connection.adapters.register_loader(one, loader)
+        connection.adapters.register_loader("timestamptz", _Moment)
+        connection.adapters.register_dumper(Encoded, _EncodedDumper)
+        return connection
+
+    @contextmanager
+    def borrowed(self, begin: str) -> Iterator[Session]:
+        """A connection in a transaction begun with `begin`; it is rolled back at the end unless it was committed."""
+        connection = self._begun(begin)
+        try:
+            yield connection
+        finally:
+            self._give_back(connection)
+
+    def _begun(self, begin: str) -> Session:
+        while True:
+            with self._guard:
+                kept = self._idle.pop() if self._idle else None
+            connection = kept or self.connect()
+            try:
+                connection.execute(begin)
+                return connection
+            except psycopg.Error as error:
+                connection.close()
+                # One that was kept may have ended since, with the server: nothing was done with it yet.
+                if kept is None or not is_lost(error):
+                    raise
+
+    def _give_back(self, connection: Session) -> None:
+        try:
+            if connection.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN):
+                connection.execute("ROLLBACK")
+        except psycopg.Error:
+            connection.close()
+        with self._guard:
+            if not connection.closed and len(self._idle) < IDLE_MAX:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Close those that nobody uses."""
+        with self._guard:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def leave_to_parent(self) -> None:
+        """In a process that was forked just now: what is open belongs to the parent."""
+        self._guard, self._idle = threading.Lock(), []
+
+
+_pools: dict[str, PostgresPool] = {}
+
+
+def pool_of(address: PostgresAddress) -> PostgresPool:
+    """The connections to this database."""
+    return _pools.setdefault(address.url, PostgresPool(address))
+
+
+@atexit.register
+def _close_all() -> None:
+    for pool in _pools.values():
+        pool.close()
+
+
+def _leave_to_parent() -> None:
+    """Both would speak on one socket."""
+    for pool in _pools.values():
+        pool.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

@@ -1,0 +1,1 @@
+"""Views in SQLite files in the home."""

@@ -1,0 +1,256 @@
+"""The directory of a view: which versions it has, which one is live, and which changes each one served.
+
+    views/<name>/
+        view.json           key, versions with their schemas, the live one, the history of live ones, how long changes stay
+        lock                locked while versions are made, used or dropped
+        wake                written after each commit: what readers that wait are woken by
+        v<n>.sqlite         the rows of version n; beside it SQLite's own -wal and -shm
+        v<n>.fence          epoch and process of the run that writes version n
+
+The directory is made whole under a name that begins with a dot and then renamed; it is dropped by renaming it back to
+such a name. view.json is replaced whole: whoever reads it sees one live version or the next, never none.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sqlite3
+import struct
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import pyarrow as pa
+
+from mainstem.durable_files import RealFiles, copy_file, read_file, replace_file, sync_file, unavailable
+from mainstem.errors import ViewNotFound
+from mainstem.file_locks import WRITE, release_lock, share_lock
+from mainstem.log.rows.schema_ddl import schema_to_ddl
+from mainstem.processes import identity_of
+from mainstem.views.sqlite.view_file import ViewFile, connect
+from mainstem.views.view_facts import Facts, VersionFacts, no_such_view
+
+__all__ = ["ViewFolder", "view_names"]
+
+_FILES = RealFiles()
+_FENCE = struct.Struct("<qq")
+
+
+class ViewFolder:
+    """One view's directory. Thread-safe."""
+
+    def __init__(self, home: str, view: str) -> None:
+        self.home = home
+        self.view = view
+        self.path = f"{home}/views/{view}"
+        self._seen: tuple[tuple[int, int, int], Facts] | None = None
+
+    def exists(self) -> bool:
+        return os.path.exists(f"{self.path}/view.json")
+
+    def facts(self) -> Facts:
+        """What view.json says now; `ViewNotFound` if there is no view."""
+        path = f"{self.path}/view.json"
+        seen = self._seen
+        try:
+            identity = _FILES.identity(path)
+            if seen is not None and seen[0] == identity:
+                return seen[1]
+            facts = Facts.decode(read_file(_FILES, path), path, self.view)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise self._not_found() from error
+        # Replaced between the two looks: the next call sees another identity and reads again.
+        self._seen = (identity, facts)
+        return facts
+
+    def _not_found(self) -> ViewNotFound:
+        return no_such_view(self.view, view_names(self.home), f'The home "{self.home}"')
+
+    def write_facts(self, facts: Facts) -> None:
+        """Replace view.json; only with the lock held."""
+        replace_file(_FILES, f"{self.path}/view.json", facts.encode())
+
+    def version_path(self, number: int) -> str:
+        return f"{self.path}/v{number}.sqlite"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Inside, nobody else makes, uses or drops versions."""
+        try:
+            lock = share_lock(_FILES, f"{self.path}/lock")
+        except FileNotFoundError as error:
+            raise self._not_found() from error
+        try:
+            with lock.held(WRITE):
+                yield
+        finally:
+            release_lock(lock)
+
+    # Making and dropping
+
+    def create(self, facts: Facts, schema: pa.Schema) -> None:
+        """Make the view with its first version; done if another process was first."""
+        parent = f"{self.home}/views"
+        beside = f"{parent}/.new-{os.getpid()}-{uuid.uuid4().hex[:8]}-{self.view}"
+        with unavailable(self.home):
+            os.makedirs(beside, mode=0o700)
+            _sweep(parent)
+            try:
+                file = ViewFile(self.view, facts.live, f"{beside}/v{facts.live}.sqlite", facts.key, schema)
+                file.create(recording=1, position=0)
+                for name in ("lock", "wake"):
+                    _FILES.close(_FILES.create(f"{beside}/{name}"))
+                replace_file(_FILES, f"{beside}/view.json", facts.encode())
+                try:
+                    os.rename(beside, self.path)
+                except OSError as error:
+                    # There is one already: then that one counts.
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
+                _FILES.sync_directory(parent)
+                _FILES.sync_directory(self.home)
+            finally:
+                shutil.rmtree(beside, ignore_errors=True)
+
+    def keep_changes(self, changes_max: int | None, changes_age_us: int | None, history_age_us: int | None) -> None:
+        """Keep so many changes, for so long, and the history for so long, from now on; None: as it is."""
+        if self.facts().keeping(changes_max, changes_age_us, history_age_us) != self.facts():
+            with self.locked():
+                self.write_facts(self.facts().keeping(changes_max, changes_age_us, history_age_us))
+
+    def add_version(self, schema: pa.Schema, number: int, created_at: int) -> None:
+        """Make a version beside the others; only with the lock held."""
+        facts = self.facts()
+        file = ViewFile(self.view, number, self.version_path(number), facts.key, schema)
+        with unavailable(self.home):
+            file.create(recording=0, position=0)
+            added = VersionFacts(number, schema_to_ddl(schema), created_at)
+            self.write_facts(replace(facts, versions=(*facts.versions, added)))
+
+    def remove_version(self, number: int) -> None:
+        """Remove a version that is not live; only with the lock held."""
+        facts = self.facts()
+        left = tuple(version for version in facts.versions if version.number != number)
+        # A history with a part missing leads nowhere: it begins after the last part of this version.
+        served = [index for index, segment in enumerate(facts.history) if segment.version == number]
+        history = facts.history[max(served, default=-1) + 1 :]
+        self.write_facts(replace(facts, versions=left, history=history))
+        for suffix in (".sqlite", ".sqlite-wal", ".sqlite-shm", ".fence"):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{self.path}/v{number}{suffix}")
+
+    def copy_to(self, home: str) -> int:
+        """Copy the view into another home, each version as after one of its commits; how many bytes."""
+        there = ViewFolder(home, self.view)
+        _FILES.make_directory(there.path)
+        size = 0
+        with self.locked():
+            facts = self.facts()
+            for number in facts.numbers():
+                size += _copy_database(self.version_path(number), there.version_path(number))
+                with suppress(FileNotFoundError):
+                    copy_file(_FILES, f"{self.path}/v{number}.fence", f"{there.path}/v{number}.fence")
+        for name in ("lock", "wake"):
+            _FILES.close(_FILES.create(f"{there.path}/{name}"))
+        there.write_facts(facts)
+        return size
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """File by file what is wrong with the versions, by SQLite's own check. It finds what cannot be a database; of the values
+        SQLite keeps no checksums."""
+        for number in self.facts().numbers():
+            path = self.version_path(number)
+            if not os.path.exists(path):
+                yield path, "the file is missing"
+                continue
+            try:
+                connection = connect(path)
+                try:
+                    said = [row[0] for row in connection.execute("PRAGMA integrity_check")]
+                finally:
+                    connection.close()
+            except sqlite3.DatabaseError as error:
+                said = [str(error)]
+            if said != ["ok"]:
+                yield path, "; ".join(line for text in said for line in text.splitlines())
+
+    def remove(self) -> None:
+        """Drop the view: gone at once by its name, then its files."""
+        gone = f"{self.home}/views/.deleted-{uuid.uuid4().hex[:8]}-{self.view}"
+        try:
+            os.rename(self.path, gone)
+        except FileNotFoundError as error:
+            raise self._not_found() from error
+        _FILES.sync_directory(f"{self.home}/views")
+        shutil.rmtree(gone, ignore_errors=True)
+
+    # Waking and fencing
+
+    def wake(self) -> None:
+        """Tell those who wait that something was committed."""
+        with suppress(OSError):
+            handle = os.open(f"{self.path}/wake", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.pwrite(handle, uuid.uuid4().bytes, 0)
+            finally:
+                os.close(handle)
+
+    def fence(self, version: int) -> tuple[int, int]:
+        """Epoch and process of the latest run that began to write a version."""
+        try:
+            data = read_file(_FILES, f"{self.path}/v{version}.fence")
+        except FileNotFoundError:
+            return 0, 0
+        return _FENCE.unpack(data) if len(data) == _FENCE.size else (0, 0)
+
+    def raise_fence(self, version: int, epoch: int) -> None:
+        """Fence older runs; only with the lock held."""
+        path = f"{self.path}/v{version}.fence"
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(handle, _FENCE.pack(epoch, os.getpid()), 0)
+        finally:
+            os.close(handle)
+
+
+def _copy_database(path: str, to: str) -> int:
+    """Copy what is committed in a file of SQLite; one that SQLite cannot read is copied as it is."""
+    try:
+        source = connect(path)
+        try:
+            target = sqlite3.connect(to, isolation_level=None)
+            try:
+                # All pages in one step, and so of one moment.
+                source.backup(target)
+            finally:
+                target.close()
+        finally:
+            source.close()
+        os.chmod(to, 0o600)
+        sync_file(_FILES, to)
+    except sqlite3.DatabaseError:
+        for suffix in ("", "-wal"):
+            if os.path.exists(path + suffix):
+                copy_file(_FILES, path + suffix, to + suffix)
+    # One that is missing is as much damage there as here.
+    return os.path.getsize(to) if os.path.exists(to) else 0
+
+
+def _sweep(parent: str) -> None:
+    """Remove what a drop or a making that was cut short has left."""
+    for name in _FILES.list(parent):
+        made = name.removeprefix(".new-").split("-")[0]
+        cut_short = name.startswith(".new-") and made.isdigit() and identity_of(int(made)) is None
+        if name.startswith(".deleted-") or cut_short:
+            shutil.rmtree(f"{parent}/{name}", ignore_errors=True)
+
+
+def view_names(home: str) -> list[str]:
+    """The views of a home, sorted."""
+    try:
+        return [name for name in _FILES.list(f"{home}/views") if not name.startswith(".")]
+    except FileNotFoundError:
+        return []

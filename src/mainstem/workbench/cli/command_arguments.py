@@ -1,0 +1,273 @@
+"""Which home a command works on: `--home`, before the noun or after the verb, else MAINSTEM_HOME.
+
+Without either it is `data`, if that is a home. A command never makes a home by mistake: only `topic create` makes one,
+where it was told to.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from mainstem.errors import Invalid, NotFound, did_you_mean
+from mainstem.workbench.cli.error_text import BROKEN_PIPE, INTERRUPTED, leave_output
+from mainstem.workbench.cli.terminal_table import show_note
+
+if TYPE_CHECKING:
+    from mainstem.log.topic import Topic
+    from mainstem.stem import Mainstem
+    from mainstem.views.view import View
+
+__all__ = [
+    "AsOfOption",
+    "HomeOption",
+    "OnlyTopicArgument",
+    "POSITION_HELP",
+    "SparkOption",
+    "TakeOverOption",
+    "TopicArgument",
+    "ViewArgument",
+    "YesOption",
+    "asked",
+    "confirm",
+    "named_home",
+    "open_home",
+    "opened_view",
+    "parse_as_of",
+    "parse_moment",
+    "parse_position",
+    "somebody_is_there",
+    "split_words",
+    "take_over_if",
+]
+
+
+# Where to start or stop, as one writes it at a command line.
+#
+# earliest, latest
+# 2026-01-01T09:00:00Z        a time with a zone, compared with append times
+# 0:12,1:7                    offsets: partition:offset
+# orders@0:42,1:17            the token of an append
+
+
+POSITION_HELP = "earliest, latest, a time with a zone, offsets (0:12,1:7) or an append's token"
+_OFFSETS = re.compile(r"\d{1,10}:\d{1,19}(,\d{1,10}:\d{1,19})*")
+_WORDS = ("earliest", "latest")
+
+
+def parse_position(text: str, option: str = "--start") -> str | datetime | Mapping[int, int]:
+    """The position that is meant; `option` is what an error calls it.
+
+    >>> parse_position("0:12,1:7")
+    {0: 12, 1: 7}
+    >>> parse_position("2026-01-01T10:00+01:00").isoformat()
+    '2026-01-01T10:00:00+01:00'
+    """
+    word = text.strip()
+    if word.lower() in _WORDS:
+        return word.lower()
+    if _OFFSETS.fullmatch(word):
+        parts = [part.partition(":") for part in word.split(",")]
+        offsets = {int(partition): int(offset) for partition, _, offset in parts}
+        if len(offsets) < len(parts):
+            raise Invalid(
+                f'{option} "{word}" names a partition twice',
+                detail="Each partition is read from one offset.",
+                hint="Name each partition once, as in 0:12,1:7.",
+            )
+        return offsets
+    if "@" in word:
+        return word
+    return parse_moment(word, option)
+
+
+def parse_as_of(text: str | None) -> str | datetime | None:
+    """As of what a view is asked: a time with a zone, or the token of an append.
+
+    >>> parse_as_of("orders@0:42"), parse_as_of(None)
+    ('orders@0:42', None)
+    """
+    if text is None or "@" in text:
+        return text
+    return parse_moment(text, "--as-of")
+
+
+def parse_moment(text: str, option: str) -> datetime:
+    """A time with a zone."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Invalid(
+            f'{option} "{text}" is not a position',
+            detail=f"A position is {POSITION_HELP}.",
+            hint=did_you_mean(text, _WORDS) or f"For example: {option} 2026-01-01T09:00:00Z",
+        ) from None
+    if moment.tzinfo is None:
+        raise Invalid(
+            f'{option} "{text}" has no zone',
+            detail="The same reading of a clock is another moment in every zone of the world.",
+            hint=f"For UTC write {moment.isoformat()}Z; else the distance from it, as in {moment.isoformat()}+02:00",
+        )
+    return moment
+
+
+# Words that the commands about views share: the view's name, and the view itself.
+
+
+ViewArgument = Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.", show_default=False)]
+AsOfOption = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        metavar="TIME|TOKEN",
+        help="What it was: at a time with a zone, or right after an append.",
+        show_default=False,
+    ),
+]
+
+
+@contextmanager
+def opened_view(stem: Mainstem, name: str) -> Iterator[View]:
+    """A view that is there; no command makes one."""
+    from mainstem.names import check_own_name
+
+    check_own_name(name, "view")
+    view = stem.view(name)
+    try:
+        # Raises, with the views there are, if there is none of that name.
+        view.describe()
+        yield view
+    finally:
+        view.close()
+
+
+# Words that many commands share: the topic, and taking over from a process that stands still.
+
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
+OnlyTopicArgument = Annotated[
+    str | None, typer.Argument(metavar="[TOPIC]", help="Only of this topic.", show_default=False)
+]
+TakeOverOption = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="End a stopped process that holds the topic's locks, and go on behind what is safe after a failed fsync.",
+    ),
+]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+def take_over_if(topic: Topic, *, asked: bool) -> None:
+    """Take the topic over before anything is written, so that nothing is written twice; and say what was done."""
+    if asked:
+        show_note(str(topic.take_over()))
+
+
+def split_words(text: str | None) -> list[str] | None:
+    """The words of a list with commas: --columns store,amount."""
+    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
+
+
+def confirm(question: str) -> None:
+    """Ask; ends the command with status 1 unless the answer is yes. Where nobody can be asked, --yes is needed."""
+    if not somebody_is_there():
+        raise typer.BadParameter("needed where nobody can be asked", param_hint="--yes")
+    if not asked(question):
+        typer.echo("Nothing was deleted.", err=True)
+        raise typer.Exit(1)
+
+
+def asked(question: str) -> bool:
+    """Whether a person says yes."""
+    typer.echo(f"{question} [y/N]: ", nl=False, err=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def somebody_is_there() -> bool:
+    """Whether a person can answer."""
+    return sys.stdin.isatty()
+
+
+DEFAULT = "data"
+
+HomeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--home", metavar="DIR", help="The directory that holds the log; else MAINSTEM_HOME.", show_default=False
+    ),
+]
+
+SparkOption = Annotated[
+    str, typer.Option("--spark", metavar="ADDRESS", help='Where Spark runs: "local[*]", "spark://master:7077".')
+]
+
+# What was given before the noun: `mainstem --home data/shop topic list`.
+named_home: ContextVar[str | None] = ContextVar("named_home", default=None)
+
+
+@contextmanager
+def open_home(
+    given: str | None,
+    *,
+    missing: Literal["refuse", "make"] = "refuse",
+    upkeep: Literal["background", "manual"] = "manual",
+    spark: str = "local[*]",
+) -> Iterator[Mainstem]:
+    """The home, open while the command works; closed also when the person, or the reader of the output, has had enough.
+
+    Nothing is sealed or dropped in the background unless asked for: a look at a home leaves it as it is.
+    """
+    path = find_home(given, missing)
+    from mainstem.stem import open as open_stem
+
+    try:
+        with open_stem(path, upkeep=upkeep, spark=spark) as stem:
+            yield stem
+    except BrokenPipeError:
+        leave_output()
+        raise typer.Exit(BROKEN_PIPE) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def find_home(given: str | None, missing: Literal["refuse", "make"]) -> str:
+    """The directory to open."""
+    path = given or named_home.get() or os.environ.get("MAINSTEM_HOME")
+    if not path:
+        if is_home(DEFAULT):
+            return DEFAULT
+        raise Invalid(
+            "no home was given",
+            detail=f'Neither --home nor MAINSTEM_HOME is set, and "{DEFAULT}" here is not a home.',
+            hint="For example: --home data/shop, or for all commands to come: export MAINSTEM_HOME=data/shop",
+        )
+    if missing == "refuse" and not is_home(path):
+        facts = "It has no mainstem.json." if os.path.isdir(path) else "There is no such directory."
+        raise NotFound(
+            f'"{path}" is not a home',
+            detail=facts,
+            hint=f'A home is made with its first topic: mainstem topic create orders --schema "..." --home {path}',
+        )
+    return path
+
+
+def is_home(path: str) -> bool:
+    """Whether there is a home, or something that may not be looked into: opening it says then what is wrong."""
+    try:
+        # A home whose log is on Kafka has the brokers' addresses instead of a log.
+        kafka = os.path.join(path, "kafka.toml")
+        os.stat(kafka if os.path.exists(kafka) else os.path.join(path, "mainstem.json"))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True

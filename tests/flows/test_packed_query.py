@@ -1,0 +1,196 @@
+"""Topics read and prepared by their readers for a stage: which streams are, and that nobody can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from mainstem import Flow, Mainstem
+from mainstem.flows import program
+from mainstem.flows.flow_progress import PROGRESS_TOPIC
+from mainstem.flows.program import packed_query
+from mainstem.operators import join
+from mainstem.operators.stage.keyed_rows import native_hashes
+from mainstem.operators.stage.spark_hashes import buckets_of, hashable, hashed_keys
+from mainstem.spark.plan.flow_plan import plain_read
+from mainstem.spark.plan.row_condition import value_of
+from mainstem.stem import Mainstem as Stem
+from tests.flows.memory_sink import MemorySink
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def values(count: int) -> pa.Table:
+    """All types that are hashed without Spark, with nulls in all of them."""
+    chance = np.random.default_rng(5)
+    whole = chance.integers(-(2**63), 2**63 - 1, count)
+    texts = ["ä€z"[: number % 4] * (number % 23) for number in range(count)]
+    columns = {
+        "long": pa.array(whole), "int": pa.array(whole.astype(np.int32)), "short": pa.array(whole.astype(np.int16)),
+        "byte": pa.array(whole.astype(np.int8)), "flag": pa.array(whole > 0), "text": pa.array(texts),
+        "bytes": pa.array([text.encode() for text in texts], pa.binary()),
+        "day": pa.array(whole.astype(np.int32) // 10_000).cast(pa.date32()),
+        "at": pa.array(whole // 1_000).cast(pa.timestamp("us", "UTC")),
+    }  # fmt: skip
+    known = pa.array(chance.random(count) > 0.1)
+    return pa.table({name: pa.array(column.to_pylist(), column.type, mask=np.asarray(~np.asarray(known)))
+                     if name != "day" else column for name, column in columns.items()})  # fmt: skip
+
+
+def test_a_row_has_the_group_and_the_bucket_that_spark_gives_it(spark: SparkSession) -> None:
+    rows = values(500)
+    assert all(hashable(kind) for kind in rows.schema.types)
+    assert not hashable(pa.float64())
+    frame = spark.createDataFrame(rows)
+    for keys in (*([name] for name in rows.schema.names), rows.schema.names):
+        theirs = frame.select(*native_hashes(rows.schema, keys)).toArrow()
+        group, check = hashed_keys([rows.column(name).combine_chunks() for name in keys], rows.num_rows)
+        assert theirs.column("group").to_pylist() == group.tolist(), keys
+        assert theirs.column("check").to_pylist() == check.tolist(), keys
+    placed = frame.select(F.xxhash64("long", "text").alias("group")).repartition(7, "group")
+    found = placed.select("group", F.spark_partition_id().alias("bucket")).toArrow()
+    assert buckets_of(np.asarray(found.column("group")), 7).tolist() == found.column("bucket").to_pylist()
+
+
+def made(stem: Stem) -> None:
+    orders, payments = "id INT, at TIMESTAMP, kind STRING, cents BIGINT", "order INT, paid_at TIMESTAMP, ok BOOLEAN"
+    stem.create_topic("orders", schema=orders, event_time="at", key="cents", partitions=2)
+    stem.create_topic("payments", schema=payments, event_time="paid_at", key="order", partitions=2)
+
+
+def test_which_streams_are_read_plainly(stem: Mainstem) -> None:
+    made(stem)
+    orders = stem.topic("orders").stream(watermark="1 minute")
+    plain = orders.where("kind = 'web' AND cents > 10").withColumnRenamed("id", "order").drop("kind")
+    found = plain_read(plain.withColumn("appended", F.col("record.appended_at")))
+    assert found is not None
+    columns = dict(found.columns)
+    assert (columns["order"], columns["appended"]) == (["column", "id"], ["column", "record", "appended_at"])
+    assert (found.request.topic, found.condition is None) == ("orders", False)
+    assert plain_read(orders) is not None
+    others = {
+        "an expression": orders.withColumn("cents", F.col("cents") + 1),
+        "a condition that Arrow does not have": orders.where("kind LIKE 'w%'"),
+        "a part of one": orders.where("cents > 10 AND kind LIKE 'w%'"),
+        "twice as many rows": orders.union(orders),
+        "a function": orders.withColumn("part", F.explode(F.split("kind", ","))),
+        "an aggregate": orders.groupBy("kind").count(),
+    }
+    assert [name for name, rows in others.items() if plain_read(rows) is not None] == []
+
+
+def test_windows_are_computed_as_spark_does(stem: Mainstem) -> None:
+    made(stem)
+    window, shifted = F.window("at", "7 seconds"), F.window("at", "1 hour", "1 hour", "11 minutes")
+    chosen = {"start": window["start"], "end": window["end"], "whole": window, "shifted": shifted["start"]}
+    columns = [column.alias(name) for name, column in chosen.items()]
+    orders = stem.topic("orders").stream(watermark="1 minute")
+    # Spark has one window for a row.
+    found = [plain_read(orders.select("id", "record", *some)) for some in (columns[:3], columns[3:])]
+    # Also before 1970, on the bound of a window, and just beside it.
+    times = [NOON + timedelta(microseconds=beside) for beside in (-1, 0, 1)]
+    times += [datetime(1969, 12, 31, tzinfo=UTC) + timedelta(seconds=7 * number) / 3 for number in range(40)]
+    batch = pa.RecordBatch.from_arrays([pa.array(times, pa.timestamp("us", "UTC"))], ["at"])
+    ours = {
+        name: value_of(value, batch).to_pylist()
+        for read in found
+        if read is not None
+        for name, value in read.columns
+        if name in chosen
+    }
+    rows = stem.spark.createDataFrame([(at,) for at in times], "at TIMESTAMP")
+    theirs = {name: rows.select(column.alias(name)).toArrow().column(0).to_pylist() for name, column in chosen.items()}
+    assert ours == theirs
+
+
+def test_a_window_s_bound_is_not_taken_for_another_expression(stem: Mainstem) -> None:
+    made(stem)
+    orders = stem.topic("orders").stream(watermark="1 minute")
+    others = {
+        "more than one window": orders.select("record", F.window("at", "2 minutes", "1 minute")["start"].alias("start")),
+        "of another expression": orders.select("record", F.window(F.date_trunc("day", "at"), "1 minute")["start"].alias("start")),
+        "a filter on it": orders.select("record", F.window("at", "1 minute")["start"].alias("start")).where(
+            "start > TIMESTAMP '2026-01-01'"
+        ),
+    }  # fmt: skip
+    assert [name for name, rows in others.items() if plain_read(rows) is not None] == []
+
+
+def paid(stem: Mainstem) -> Any:
+    orders = stem.topic("orders").stream(watermark="1 minute").where("kind = 'web'").drop("kind")
+    payments = stem.topic("payments").stream(watermark="1 minute").where("ok")
+    return join(orders, payments, on={"id": "order"}, within="10 minutes", how="left", lateness="5 minutes")
+
+
+def append(stem: Mainstem, part: int) -> None:
+    """Some of both; every seventh order has no id, every eleventh payment comes much too late."""
+    numbers = range(part * 40, part * 40 + 40)
+    at = {number: NOON + timedelta(seconds=15 * number) for number in numbers}
+    orders = [
+        {
+            "id": number if number % 7 else None,
+            "at": at[number],
+            "kind": "web" if number % 3 else "shop",
+            "cents": number,
+        }
+        for number in numbers
+    ]
+    payments = [
+        {"order": number - number % 4, "paid_at": at[number] - timedelta(hours=not number % 11), "ok": number % 5 != 0}
+        for number in numbers
+    ]
+    # One by one: of rows that go to two partitions at once, either may be there first and know less of time.
+    for name, rows in (("orders", orders), ("payments", payments)):
+        for row in rows:
+            stem.topic(name).append([row])
+
+
+def results(stem: Mainstem, monkeypatch: pytest.MonkeyPatch, ways: str) -> dict[str, Any]:
+    """What comes of a part in each of these ways, one after the other on one checkpoint: packed (p), by Spark (s)."""
+    sink = MemorySink("paid")
+    used = []
+
+    def query(stages: Any, buckets: Any) -> Any:
+        rows = packed_query(stages, buckets) if ways[part] == "p" else None
+        used.append(rows is not None)
+        return rows
+
+    monkeypatch.setattr(program, "packed_query", query)
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        yield Flow(paid(stem), into=sink)
+
+    for part in range(len(ways)):
+        append(stem, part)
+        with stem.start(flows) as running:
+            running.wait_until_idle()
+    assert used == [way == "p" for way in ways]
+    changes = [(row["record"]["change"], {name: row[name] for name in row if name != "record"}) for row in sink.rows()]
+    late = [{name: row[name] for name in row if name != "record"}
+            for row in stem.topic(f"{sink.name}.late").to_arrow().to_pylist()]  # fmt: skip
+    # Packed rows are eight at most in a batch, and are told as what is in them.
+    told = stem.topic(PROGRESS_TOPIC).to_arrow().to_pylist()
+    assert max(row["rows_in"] for row in told) > 20
+    return {"changes": sorted(map(str, changes)), "late": sorted(map(str, late))}
+
+
+def test_a_checkpoint_goes_on_packed_and_not(
+    spark: SparkSession, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mainstem
+
+    found = {}
+    for ways in ("sss", "psp"):
+        with mainstem.open(tmp_path / ways, upkeep="manual", spark=spark) as stem:
+            made(stem)
+            found[ways] = results(stem, monkeypatch, ways)
+    assert all(found["sss"].values())
+    for what in ("changes", "late"):
+        assert found["psp"][what] == found["sss"][what]
