@@ -62,8 +62,8 @@ def latencies(folder: str, address: str, seconds: float) -> list[Figure]:
     return figures
 
 
-def _seconds_through(folder: str, address: str, pace: Pace, seconds: float) -> list[float]:
-    say(f"latency: {pace}, {address or 'embedded'}")
+def _seconds_through(folder: str, address: str, mode: Pace, seconds: float) -> list[float]:
+    say(f"latency: {mode}, {address or 'embedded'}")
     home = tempfile.mkdtemp(dir=folder, prefix="latency-")
     if address:
         # On one broker each way has topics of its own.
@@ -74,7 +74,7 @@ def _seconds_through(folder: str, address: str, pace: Pace, seconds: float) -> l
         program = [
             "-m",
             "benchmarks.kafka_latency_program",
-            pace,
+            mode,
             "--home",
             home,
             *(["--log", address] if address else []),

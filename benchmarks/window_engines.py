@@ -66,9 +66,9 @@ class Rows:
     def single(self, engine: Any) -> Iterator[Batch]:
         """Rows up to two seconds out of order, of which some come 20 seconds late."""
         chance = np.random.default_rng(1)
-        pace = 100 * SECOND // self.batch
+        mode = 100 * SECOND // self.batch
         for number in range(BATCHES):
-            reached = np.arange(number * self.batch, (number + 1) * self.batch) * pace
+            reached = np.arange(number * self.batch, (number + 1) * self.batch) * mode
             time_of = reached - chance.integers(0, 2 * SECOND, self.batch)
             time_of -= np.where(chance.random(self.batch) < self.late, 20 * SECOND, 0)
             columns = self._columns(chance, number) | {
@@ -76,7 +76,7 @@ class Rows:
                 "watermark": reached - 2 * SECOND,
                 "gap": np.full(self.batch, 30 * SECOND),
             }
-            yield self._table(engine, columns), _clock(number, int(reached[-1]) + pace - 2 * SECOND, self.batch * pace)
+            yield self._table(engine, columns), _clock(number, int(reached[-1]) + mode - 2 * SECOND, self.batch * mode)
 
     def _columns(self, chance: np.random.Generator, number: int) -> dict[str, Column]:
         key = chance.integers(0, self.keys, self.batch)

@@ -55,7 +55,7 @@ def main(home: str) -> None:
             clicks.append([click for click in clicked if click["clicked_at"] >= NOON + HOUR])
             teller = stem.producer("teller")
             for topic in (searches, clicks):
-                teller.state_watermark(topic, NOON + timedelta(hours=6))
+                teller.declare_watermark(topic, NOON + timedelta(hours=6))
             running.wait_until_idle()
         rates = stem.query(RATES).to_pylist()
 

@@ -29,7 +29,7 @@ from examples.shop_events import feed
 from mainstem.flows.runner import RunningFlows
 from mainstem.workbench.cli.error_text import show_error
 from mainstem.workbench.cli.run_command import RunSignals, heeded_signals
-from mainstem.workbench.cli.run_display import RunCounts, RunStandings, live_table
+from mainstem.workbench.cli.run_display import RunCounts, RunStatus, live_table
 
 # What each flow made, and the same asked of the log alone.
 MADE = {
@@ -75,15 +75,15 @@ def keep_shop_busy(home: str, stop, told) -> None:
 class Shown:
     """How the shop and its flows stand, and how that looks."""
 
-    def __init__(self, stem: mainstem.Mainstem, home: str, standings: RunStandings, seconds: float) -> None:
-        self.stem, self.home, self.standings, self.seconds = stem, home, standings, seconds
+    def __init__(self, stem: mainstem.Mainstem, home: str, statuses: RunStatus, seconds: float) -> None:
+        self.stem, self.home, self.statuses, self.seconds = stem, home, statuses, seconds
         self.started = time.monotonic()
         # The time is counted from when each flow has had its first batch: before that there is little to see.
         self.begun: float | None = None
-        self.flows = standings.now()
+        self.flows = statuses.now()
 
     def look(self) -> None:
-        self.flows = self.standings.now()
+        self.flows = self.statuses.now()
         if self.begun is None and all(it.progress.batch is not None for it in self.flows):
             self.begun = time.monotonic()
 
@@ -146,7 +146,7 @@ def run(home: str, seconds: float, console: Console) -> int:
         _ = stem.spark
         counts = RunCounts(stem)
         with heeded_signals() as signals, stem.start(flows) as running:
-            shown = Shown(stem, home, RunStandings(stem, running, counts), seconds)
+            shown = Shown(stem, home, RunStatus(stem, running, counts), seconds)
             show(shown, running, signals, console)
             if signals.wanted is not None:
                 print("stopping: the flows read what is in the log; once more Ctrl-C does not wait for it", flush=True)

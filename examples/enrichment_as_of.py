@@ -57,7 +57,7 @@ def main(home: str) -> None:
             views.append(seen)
             teller = stem.producer("teller")
             for topic in (moves, views):
-                teller.state_watermark(topic, START + timedelta(days=40))
+                teller.declare_watermark(topic, START + timedelta(days=40))
             running.wait_until_idle()
         found = stem.view("seen").to_arrow().to_pylist()
         with stem.rebuild("seen", flows) as replay:

@@ -54,7 +54,7 @@ def main(home: str) -> None:
         topic = stem.create_topic("sales", schema="store string, cents bigint, sold_at timestamp", event_time="sold_at")
         for first in range(0, len(came), 10):
             topic.append([sale for _, sale in came[first : first + 10]])
-        stem.producer("shop").state_watermark(topic, NOON + 4 * HOUR)
+        stem.producer("shop").declare_watermark(topic, NOON + 4 * HOUR)
         in_batch = plain(per_hour(topic.read()).toArrow().to_pylist())
         stem.run(flows, until="idle")
         in_stream = plain(stem.topic("hours").to_arrow().to_pylist())

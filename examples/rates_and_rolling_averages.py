@@ -53,7 +53,7 @@ def main(home: str) -> None:
     with mainstem.open(home) as stem:
         topic = stem.create_topic("requests", schema="ms int, asked_at timestamp", event_time="asked_at")
         topic.append(requests())
-        stem.producer("web").state_watermark(topic, LAST + HOUR)
+        stem.producer("web").declare_watermark(topic, LAST + HOUR)
         stem.run(flows, until="idle")
         means = {row["window"]["end"]: row["mean"] for row in stem.view("rolling").to_arrow().to_pylist()}
         found = [

@@ -59,7 +59,7 @@ def main(home: str) -> None:
                 topic.append(piece)
                 running.wait_until_idle()
             # The day is over: what is open is complete.
-            stem.producer("shop").state_watermark(topic, rows[-1]["at"] + GAP)
+            stem.producer("shop").declare_watermark(topic, rows[-1]["at"] + GAP)
             running.wait_until_idle()
         visits = stem.topic("visits").to_arrow().to_pylist()
 

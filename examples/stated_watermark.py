@@ -2,7 +2,7 @@
 
 A delay is a guess: too short and rows come late, too long and everybody waits. A producer that knows better can say it:
 from now on there will be no event before this time. Each speaks for itself, so the earliest of them counts, and the windows
-up to there are complete. In Mainstem that is `producer.state_watermark(topic, at)`.
+up to there are complete. In Mainstem that is `producer.declare_watermark(topic, at)`.
 """
 
 import sys
@@ -38,8 +38,8 @@ def main(home: str) -> None:
             "readings", schema="sensor string, value int, read_at timestamp", event_time="read_at"
         )
         north, south = stem.producer("north"), stem.producer("south")
-        north.state_watermark(topic, NOON)
-        south.state_watermark(topic, NOON)
+        north.declare_watermark(topic, NOON)
+        south.declare_watermark(topic, NOON)
         with stem.start(flows) as running:
 
             def shown(what: str) -> None:
@@ -49,9 +49,9 @@ def main(home: str) -> None:
             north.append(topic, readings("n"))
             south.append(topic, readings("s"))
             shown("six minutes of two sensors:")
-            north.state_watermark(topic, NOON + timedelta(minutes=6))
+            north.declare_watermark(topic, NOON + timedelta(minutes=6))
             shown("north is done with 12:05:")
-            south.state_watermark(topic, NOON + timedelta(minutes=5))
+            south.declare_watermark(topic, NOON + timedelta(minutes=5))
             shown("south is done with 12:04:")
         found = [
             {"minute": row["window"]["start"].minute} | {name: row[name] for name in ("sensor", "readings", "total")}

@@ -52,7 +52,7 @@ def main(home: str) -> None:
             rates.append([{"kind": kind, "since": day(since), "percent": percent} for kind, since, percent in RATES])
             sales.append([{"sale": sale, "kind": kind, "sold_at": day(at)} for sale, (kind, at) in SALES.items()])
             for topic in (rates, sales):
-                teller.state_watermark(topic, day(25))
+                teller.declare_watermark(topic, day(25))
             running.wait_until_idle()
             rates.append([{"kind": "books", "since": day(8), "percent": 8}])
             running.wait_until_idle()

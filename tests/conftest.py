@@ -109,12 +109,12 @@ def postgres() -> Iterator["PostgresServer"]:
 @pytest.fixture
 def views_address(postgres: "PostgresServer") -> Iterator[str]:
     """Where a test's own views are: a schema of its own in that database, its password in the address."""
-    from mainstem.views.postgres.postgres_store import PostgresPlace
+    from mainstem.views.postgres.postgres_backend import PostgresBackend
 
     address = postgres.new_address()
     yield address
     # Views share their connections, so those are not closed with a view that a test drops without a word.
-    PostgresPlace(address).close()
+    PostgresBackend(address).close()
 
 
 @pytest.fixture(scope="session")

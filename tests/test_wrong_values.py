@@ -135,7 +135,7 @@ class Calls:
             "append": {"topic": "orders", "rows": rows, "sequence": None},
             "last_sequence": {"topic": "orders"},
             "kept_sequence": {"topic": "orders"},
-            "state_watermark": {"topic": "orders", "at": NOW},
+            "declare_watermark": {"topic": "orders", "at": NOW},
             "transaction": {"timeout": "1 minute"},
         }.items():
             yield f"producer.{name}", lambda name=name: getattr(self._producer(), name), arguments

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         ViewNotFound,
     )
     from mainstem.flows.flow import Flow
-    from mainstem.log.append_result import Placed
+    from mainstem.log.append_result import AppendResult
     from mainstem.log.backoff import Backoff
     from mainstem.log.groups.group_member import Member
     from mainstem.log.keep_rule import Keep
@@ -66,6 +66,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AlreadyExists",
     "AppendConflict",
+    "AppendResult",
     "Backoff",
     "BeyondEnd",
     "BrokerUnavailable",
@@ -99,7 +100,6 @@ __all__ = [
     "NewerFormat",
     "NotFound",
     "NotYet",
-    "Placed",
     "Producer",
     "Queue",
     "QueueNotFound",
@@ -123,7 +123,7 @@ _DEFINED_IN = {
     "Mainstem": "mainstem.stem",
     "Member": "mainstem.log.groups.group_member",
     "Message": "mainstem.log.queues.message",
-    "Placed": "mainstem.log.append_result",
+    "AppendResult": "mainstem.log.append_result",
     "Producer": "mainstem.log.producer",
     "Queue": "mainstem.log.queues.queue",
     "Topic": "mainstem.log.topic",

@@ -25,15 +25,15 @@ from mainstem.log.upkeep_report import TakeOverReport
 from mainstem.names import check_name
 from mainstem.sinks.file_sink import FileSink
 from mainstem.spark.build import current_build
-from mainstem.spark.checkpoint.checkpoint_place import checkpoints_of_home
+from mainstem.spark.checkpoint.checkpoint_location import checkpoints_of_home
 from mainstem.spark.sources.spark_topic import SparkTopic
 from mainstem.spark.sources.topic_glob import TopicGlob
 from mainstem.spark.sources.topic_writer import NewTopic
 from mainstem.spark.spark_session import prepared, spark_session
-from mainstem.views.home_views import place_of_home
+from mainstem.views.home_views import backend_of_home
 from mainstem.views.spark_view import SparkView
 from mainstem.views.view import View
-from mainstem.views.view_store import ViewPlace
+from mainstem.views.view_store import ViewBackend
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,7 +133,7 @@ class Mainstem:
         self.log = log
         self.home = home
         try:
-            self.view_place: ViewPlace = place_of_home(home, views)
+            self.view_backend: ViewBackend = backend_of_home(home, views)
             self.checkpoints = checkpoints_of_home(home, checkpoints)
         except BaseException:
             log.close()
@@ -155,7 +155,7 @@ class Mainstem:
     def close(self) -> None:
         """Let go of all files and connections."""
         self.log.close()
-        self.view_place.close()
+        self.view_backend.close()
 
     def copy_to(self, path: str | os.PathLike[str], *, step: Callable[[str], None] | None = None) -> HomeCopy:
         """Copy the home to a new directory, consistent while it is in use (in the field: a backup).
@@ -250,7 +250,7 @@ class Mainstem:
 
     def views(self) -> list[str]:
         """The names of all views, sorted."""
-        return self.view_place.names()
+        return self.view_backend.names()
 
     def view(self, name: str | View, *, key: str | Sequence[str] | None = None, **settings: Any) -> SparkView:
         """A view, there or to be made by a flow; its `key` may be left out where it is there.
@@ -262,7 +262,7 @@ class Mainstem:
             return name
         known = named(name, "view", View)
         return SparkView(
-            self.home, known, self._session, key=key, clock=self.log.clock, place=self.view_place, **settings
+            self.home, known, self._session, key=key, clock=self.log.clock, backend=self.view_backend, **settings
         )
 
     # Files

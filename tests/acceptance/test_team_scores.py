@@ -12,7 +12,7 @@ import pytest
 from mainstem.operators.windows.triggers import Trigger, each_row, every
 from mainstem.operators.windows.window_kinds import WindowKind, everything, sessions, tumbling, validity
 from tests.acceptance.case_files import case
-from tests.acceptance.window_script import Shown, WindowScript, standing
+from tests.acceptance.window_script import Shown, WindowScript, status
 
 CASE = case("A01")
 EXAMPLES = CASE["examples (panes compared in any order)"]
@@ -152,7 +152,7 @@ def test_totals_of_an_example_in_a_batch_and_in_other_orders(name: str) -> None:
     discards = wanted["results"] == "discard"
     expected = last_totals(example["expected"], discards=discards)
     for shown in [script.at_once(window, **wanted), *(script.shuffled(seed, window, **wanted) for seed in SEEDS)]:
-        rows = [at.row for at in shown] if discards else standing(shown)
+        rows = [at.row for at in shown] if discards else status(shown)
         totals: dict[str, int] = {}
         for at in rows:
             text = str(window_text((at["window"]["start"], at["window"]["end"])))
@@ -261,5 +261,5 @@ def test_sessions_in_the_end() -> None:
     script = session_script()
     shuffled = [script.shuffled(seed, TOUCHING, **wanted) for seed in SEEDS]
     for shown in [script.at_once(TOUCHING, **wanted), *shuffled]:
-        held = [[at["total"], window_text((at["window"]["start"], at["window"]["end"]))] for at in standing(shown)]
+        held = [[at["total"], window_text((at["window"]["start"], at["window"]["end"]))] for at in status(shown)]
         assert sorted(held, key=str) == sorted(SESSIONS["final_table"], key=str)

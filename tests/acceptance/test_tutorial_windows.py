@@ -13,7 +13,7 @@ import pytest
 from mainstem.operators.windows.triggers import each_row
 from mainstem.operators.windows.window_kinds import WindowKind, hopping, sessions, tumbling
 from tests.acceptance.case_files import case
-from tests.acceptance.window_script import Shown, WindowScript, standing
+from tests.acceptance.window_script import Shown, WindowScript, status
 
 CASE = case("A15")
 COUNTS = CASE["tumbling_6h_count"]
@@ -35,7 +35,7 @@ def milliseconds(at: datetime | None) -> int:
 def in_the_end(script: WindowScript, window: WindowKind, **asked: Any) -> list[list[dict[str, Any]]]:
     """What stands when everything has come: all rows at once, and in other orders."""
     ways = [script.at_once(window, **asked), *(script.shuffled(seed, window, **asked) for seed in SEEDS)]
-    return [standing(shown) for shown in ways]
+    return [status(shown) for shown in ways]
 
 
 # Tumbling

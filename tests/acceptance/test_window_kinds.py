@@ -14,7 +14,7 @@ import pytest
 
 from mainstem.operators.windows.window_kinds import WindowKind, cumulating, hopping, sessions, tumbling
 from tests.acceptance.case_files import case
-from tests.acceptance.window_script import WindowScript, standing
+from tests.acceptance.window_script import WindowScript, status
 
 CASE = case("A05")
 SCHEMA = "item STRING, price DOUBLE, at TIMESTAMP"
@@ -44,7 +44,7 @@ def answers(bids: list[list[Any]], window: WindowKind, **asked: Any) -> list[lis
     script = script_of(bids)
     ways = [script.scripted, script.killed, script.at_once]
     shown = [way(window, **asked) for way in ways] + [script.shuffled(seed, window, **asked) for seed in range(5)]
-    return [standing(rows) for rows in shown]
+    return [status(rows) for rows in shown]
 
 
 def span(row: dict[str, Any]) -> list[str]:

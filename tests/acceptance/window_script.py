@@ -123,7 +123,7 @@ def _moment(at: int) -> datetime | None:
     return None if at in (NO_TIME, END_OF_TIME) else datetime.fromtimestamp(at / 1_000_000, UTC)
 
 
-def standing(shown: Sequence[Shown]) -> list[dict[str, Any]]:
+def status(shown: Sequence[Shown]) -> list[dict[str, Any]]:
     """What a view would hold in the end: of each key and window the last row that was not taken back."""
     held: dict[str, dict[str, Any]] = {}
     for at in shown:

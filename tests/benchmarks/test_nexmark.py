@@ -1,4 +1,4 @@
-"""The Nexmark events: the same for a seed however they are cut, in the stated mix, and at most a second out of order."""
+"""The Nexmark events: the same for a seed however they are cut, in the declared mix, and at most a second out of order."""
 
 import numpy as np
 import pyarrow as pa
@@ -40,10 +40,10 @@ def test_another_seed_gives_other_rows(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_columns_are_as_stated(kind):
-    stated = schema_from_ddl(SCHEMAS[kind])
-    assert [(field.name, field.type) for field in events(kind).schema] == [(it.name, it.type) for it in stated]
-    assert KEYS[kind] in stated.names
-    assert "at" in stated.names
+    declared = schema_from_ddl(SCHEMAS[kind])
+    assert [(field.name, field.type) for field in events(kind).schema] == [(it.name, it.type) for it in declared]
+    assert KEYS[kind] in declared.names
+    assert "at" in declared.names
 
 
 def test_of_fifty_events_one_is_a_person_three_are_auctions_the_rest_bids():

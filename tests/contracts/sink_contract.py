@@ -71,7 +71,7 @@ class TriedSink(ABC):
     def go_on(self, last: int) -> None:
         """What a run does: everything up to a batch that is not held yet."""
         begun = self.begin()
-        for number in range(begun[1].held + 1, last + 1):
+        for number in range(begun[1].committed_batch + 1, last + 1):
             self.put(begun, number)
         begun[1].close()
 
@@ -90,7 +90,7 @@ class SinkContract:
         assert named.version == 1
         named.accept(sink.schema)
         assert sink.ids() == []
-        assert sink.begin()[1].held == -1
+        assert sink.begin()[1].committed_batch == -1
 
     def test_what_it_cannot_take_is_refused_before_anything_is_made(self, sink: TriedSink) -> None:
         with pytest.raises(Invalid) as refused:
@@ -103,14 +103,14 @@ class SinkContract:
         begun = sink.begin()
         for number in range(3):
             sink.put(begun, number)
-            assert begun[1].held == number
+            assert begun[1].committed_batch == number
             assert sink.ids() == up_to(number)
         # Also for the next run, and a number may be left out: a batch had no rows.
         later = sink.begin()
-        assert later[1].held == 2
+        assert later[1].committed_batch == 2
         sink.put(later, 4)
-        assert later[1].held == 4
-        assert sink.begin()[1].held == 4
+        assert later[1].committed_batch == 4
+        assert sink.begin()[1].committed_batch == 4
 
     def test_an_older_run_writes_nothing_any_more(self, sink: TriedSink) -> None:
         older = sink.begin()
@@ -124,7 +124,7 @@ class SinkContract:
         with pytest.raises(Fenced):
             sink.put(older, 2)
         assert sink.ids() == up_to(1)
-        assert sink.begin()[1].held == 1
+        assert sink.begin()[1].committed_batch == 1
 
     def test_a_run_that_fails_in_the_middle_leaves_nothing_and_is_repeated(
         self, sink: TriedSink, monkeypatch: pytest.MonkeyPatch
@@ -138,17 +138,17 @@ class SinkContract:
                     sink.put(begun, number)
             seen = number if point in sink.committed else number - 1
             assert sink.ids() == up_to(seen), point
-            assert sink.begin()[1].held == seen, point
+            assert sink.begin()[1].committed_batch == seen, point
             sink.go_on(number)
             assert sink.ids() == up_to(number), point
 
     def test_killed_at_any_point_it_holds_whole_batches_each_once(self, sink: TriedSink) -> None:
         for number, point in enumerate(sink.points):
-            before = sink.begin()[1].held
+            before = sink.begin()[1].committed_batch
             assert before == number * 2 - 1
             assert killed_at(f"{point}:2", partial(sink.go_on, before + 2)), f"{point} was not reached"
             seen = before + 2 if point in sink.committed else before + 1
-            assert sink.begin()[1].held == seen, point
+            assert sink.begin()[1].committed_batch == seen, point
             assert sink.ids() == up_to(seen), point
             sink.go_on(before + 2)
             assert sink.ids() == up_to(before + 2), point

@@ -61,11 +61,11 @@ class ViewWritingContract:
     def test_a_batch_that_it_holds_changes_nothing(self, open_view: OpenView) -> None:
         view = open_view("revenue", key="store")
         writer = view.writer(RUN, SCHEMA)
-        assert writer.held == -1
+        assert writer.committed_batch == -1
         writer.apply(rows(Berlin=1), Batch(0, RUN))
         writer.apply(rows(Berlin=2), Batch(1, RUN))
         again = view.writer(FlowRun("revenue", epoch=2), SCHEMA)
-        assert (again.held, again.holds(1), again.holds(2)) == (1, True, False)
+        assert (again.committed_batch, again.holds(1), again.holds(2)) == (1, True, False)
         for number in (0, 1):
             assert again.apply(rows(Berlin=9, Quito=9), Batch(number, again.run)).rows == 0
         assert shown(view) == {"Berlin": 2}

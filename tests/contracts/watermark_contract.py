@@ -90,11 +90,11 @@ class WatermarkContract:
     ) -> None:
         producer = stem.producer("checkout")
         _append(timed, 0, noon)
-        producer.state_watermark(timed, noon + 20 * MINUTE)
+        producer.declare_watermark(timed, noon + 20 * MINUTE)
         _append(timed, 1, noon + MINUTE)
-        producer.state_watermark("timed", noon + 10 * MINUTE)
+        producer.declare_watermark("timed", noon + 10 * MINUTE)
         _append(timed, 2, noon + 25 * MINUTE)
-        # What is stated needs no delay, and never goes back.
+        # What is declared needs no delay, and never goes back.
         assert _watermarks(timed, "10 minutes", noon) == [None, 20, 20]
 
     @promise(Promise.WATERMARKS)
@@ -102,10 +102,10 @@ class WatermarkContract:
         self, stem: Mainstem, timed: Topic, noon: datetime
     ) -> None:
         one, two = stem.producer("one"), stem.producer("two")
-        one.state_watermark(timed, noon + 10 * MINUTE)
-        two.state_watermark(timed, noon + 5 * MINUTE)
+        one.declare_watermark(timed, noon + 10 * MINUTE)
+        two.declare_watermark(timed, noon + 5 * MINUTE)
         _append(timed, 0, noon)
-        two.state_watermark(timed, noon + 20 * MINUTE)
+        two.declare_watermark(timed, noon + 20 * MINUTE)
         _append(timed, 1, noon)
         found = _watermarks(timed, "1 hour", noon)
         assert found[1] == 10
@@ -116,10 +116,10 @@ class WatermarkContract:
     def test_a_statement_needs_a_zone_and_the_newest_run(self, stem: Mainstem, other: Mainstem, timed: Topic) -> None:
         producer = stem.producer("checkout")
         with pytest.raises(Invalid, match="zone"):
-            producer.state_watermark(timed, datetime(2026, 1, 1, 13))  # noqa: DTZ001 - refused for that
+            producer.declare_watermark(timed, datetime(2026, 1, 1, 13))  # noqa: DTZ001 - refused for that
         other.producer("checkout")
         with pytest.raises(Fenced, match="newer run"):
-            producer.state_watermark(timed, as_datetime(0))
+            producer.declare_watermark(timed, as_datetime(0))
 
     @promise(Promise.WATERMARKS)
     def test_it_is_the_same_for_every_reader_and_after_sealing(

@@ -124,7 +124,7 @@ class FaultyRun:
         else:
             self._sink.rereading = fault == "twice"
             if fault == "sink":
-                self._sink.failing.add(self._sink.held + 1)
+                self._sink.failing.add(self._sink.committed_batch + 1)
             yield
             self._sink.rereading = False
 

@@ -105,7 +105,7 @@ def source_killed_at(point: str, group: int) -> type:
 
 def append_twice() -> None:
     """A broken build: a batch into a topic has neither number nor transaction."""
-    TopicWriter.held = property(lambda self: -1)
+    TopicWriter.committed_batch = property(lambda self: -1)
     TopicWriter._append = lambda self, fitting, *_: self._topic.append(fitting)
 
 

@@ -23,7 +23,7 @@ class MemorySink:
     failing: set[int] = field(default_factory=set)
     kind: str = "memory"
     version: int = 1
-    held: int = -1
+    committed_batch: int = -1
     attempts: dict[int, list[list[dict[str, Any]]]] = field(default_factory=dict)
 
     def accept(self, schema: pa.Schema) -> None:
@@ -38,7 +38,7 @@ class MemorySink:
         if batch.number in self.failing:
             self.failing.remove(batch.number)
             raise Invalid(f"batch {batch.number} was to fail", detail="It did.", hint="Run it again.")
-        self.held = batch.number
+        self.committed_batch = batch.number
         return Written(len(found))
 
     def close(self) -> None:

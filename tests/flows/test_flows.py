@@ -104,7 +104,7 @@ def test_a_flow_reads_only_the_columns_it_needs(shop):
     assert [leaf.columns for leaf in big.leaves.values()] == [("order_id", "store", "amount", "placed_at", "record")]
     assert [leaf.columns for leaf in revenue.leaves.values()] == [("store", "amount", "placed_at")]
     assert [leaf.columns for leaf in per_store.leaves.values()] == [("store",)]
-    assert (big.mode, revenue.mode, revenue.sources) == ("update", "update", ["orders"])
+    assert (big.output_mode, revenue.output_mode, revenue.sources) == ("update", "update", ["orders"])
     assert [(operator.name, operator.bounded_by) for operator in revenue.operators] == [
         ("aggregate", "the watermark of placed_at")
     ]

@@ -47,7 +47,7 @@ def ran(stem: Mainstem, folder: Path, faults: list[str], steps: int = 8) -> tupl
             part = parts[place * len(parts) // len(faults) : (place + 1) * len(parts) // len(faults)]
             run.step(lambda part=part: append(stem, part), fault)  # type: ignore[misc]
         for side in ("left", "right"):
-            run.step(lambda side=side: stem.producer(f"end_{side}").state_watermark(side, END))  # type: ignore[misc]
+            run.step(lambda side=side: stem.producer(f"end_{side}").declare_watermark(side, END))  # type: ignore[misc]
     finally:
         run.stop()
     return flow, run.struck
@@ -115,7 +115,7 @@ def test_stages_that_forget_what_they_kept_when_they_are_started_again_are_found
     assert differences(flow).keys() == PROGRAMS
 
 
-def held(stem: Mainstem) -> dict[str, Counter[Shown]]:
+def rows_held(stem: Mainstem) -> dict[str, Counter[Shown]]:
     """What a view shows of each program."""
     found: dict[str, Counter[Shown]] = {}
     for row in stem.view("joined").to_arrow().to_pylist():
@@ -130,20 +130,20 @@ def test_damaged_state_is_refused_and_rebuilt_from_the_log(stem: Mainstem) -> No
     flow = JoinedFlow(stem, stem.view("joined", key=["program", "mine", "theirs"]))
     append(stem, parts[:12])
     stem.run(flow.flows, until="idle")
-    before = held(stem)
+    before = rows_held(stem)
     runs = damaged_runs(flow.manifests)
     append(stem, parts[12:])
     for side in ("left", "right"):
-        stem.producer(f"end_{side}").state_watermark(side, END)
+        stem.producer(f"end_{side}").declare_watermark(side, END)
 
     refused_as_damaged(stem, flow.flows, runs)
-    assert held(stem) == before
+    assert rows_held(stem) == before
     assert {folder.rpartition("/")[2] for folder, _ in runs} == set(STAGES)
 
     with stem.rebuild("joined", flow.flows) as rebuild:
         rebuild.wait()
         rebuild.apply()
-    found = held(stem)
+    found = rows_held(stem)
     # What was known when a row came depends on when it came.
     assert found.pop("known").total() == sum(row.side == "left" for row in flow.logged())
     assert found == final(flow.logged(), as_us(END))

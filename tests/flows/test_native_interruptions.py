@@ -15,7 +15,7 @@ from mainstem.flows.flow_handle import FlowHandle
 from mainstem.flows.runner import RunningFlows
 from mainstem.log.keep_rule import Keep
 from mainstem.spark.checkpoint.batch_gate import BatchGate
-from mainstem.spark.checkpoint.checkpoint_offsets import HistoryStanding, history_standing
+from mainstem.spark.checkpoint.checkpoint_offsets import HistoryStatus, history_status
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from tests.flows.native_runs import checkpoint_of, history_of, run, run_plain, run_until_dead
 from tests.flows.native_shop import SINKS, Shop, differences, flows
@@ -53,8 +53,8 @@ def held_among_files(
             running.wait_until_idle()
 
 
-def standing(stem: Mainstem, version: int = 1) -> HistoryStanding:
-    found = history_standing(checkpoint_of(stem, "counted_native", version))
+def status(stem: Mainstem, version: int = 1) -> HistoryStatus:
+    found = history_status(checkpoint_of(stem, "counted_native", version))
     assert found is not None
     return found
 
@@ -67,33 +67,33 @@ def test_a_flow_stopped_among_the_files_goes_on_there_and_with_the_version_that_
         running.stop()
         assert handle.state == "stopped"
     portions = history_of(stem, "counted_native").portions
-    first = standing(stem)
+    first = status(stem)
     assert first.rows_in in [sum(portion.rows for portion in portions[:count]) for count in (1, 2)]
     with held_among_files(stem, monkeypatch, portion=3) as (_, handle):
         FlowStore(stem.home, "counted_native").ask_to_stop(1)
         assert handle.stopping.wait(SECONDS_MAX)
     assert (handle.state, handle.error) == ("stopped", None)
-    assert first.rows_in < standing(stem).rows_in < standing(stem).rows
+    assert first.rows_in < status(stem).rows_in < status(stem).rows
 
     # Another version is put to use in the middle of the first one's files: the flow goes on with that one's checkpoint.
     with stem.rebuild("counted_native", counted) as rebuild:
         rebuild.wait()
         rebuild.keep_both()
-    assert standing(stem, 2).over
+    assert status(stem, 2).over
     with held_among_files(stem, monkeypatch, portion=4):
         shop.append(20)
         stem.view("counted_native").use(2)
     run_plain(stem, "", monkeypatch, ["counted"])
     compared, found = differences(stem, "", ["counted"])
     assert (compared, found) == (3, [])
-    assert not standing(stem).over
+    assert not status(stem).over
 
     # And back: the first one has its last files still to read.
     stem.view("counted_native").use(1)
     assert differences(stem, "", ["counted"])[1] != []
     run(stem, "native", "", ["counted"])
     assert differences(stem, "", ["counted"])[1] == []
-    assert standing(stem).over
+    assert status(stem).over
 
 
 def test_a_compacted_topic_gives_the_same_by_both_ways(stem, tmp_path, monkeypatch, die_at):
@@ -158,7 +158,7 @@ def test_a_copy_made_in_the_middle_of_the_files_goes_on_by_itself(stem, spark, t
     with mainstem.open(tmp_path / "copy", upkeep="manual", spark=spark) as copy:
         checkpoint = checkpoint_of(copy, "counted_native")
         assert sorted(name for name in os.listdir(f"{checkpoint}/offsets") if name.isdigit()) == ["0", "1"]
-        before = history_standing(checkpoint)
+        before = history_status(checkpoint)
         assert before is not None
         assert 0 < before.rows_in < before.rows
         run(copy, "native", "", ["counted"])

@@ -68,7 +68,7 @@ def orders(first: int, end: int) -> list[dict[str, Any]]:
 
 def big_orders(stem: Mainstem) -> Iterator[Flow]:
     rows = stem.topic("orders").stream().where("amount >= 10")
-    yield Flow(rows.withColumn("amount", F.col("amount") * 2), into=stem.topic("big_orders"), pace="real-time")
+    yield Flow(rows.withColumn("amount", F.col("amount") * 2), into=stem.topic("big_orders"), mode="real-time")
 
 
 def origins(rows: list[dict[str, Any]]) -> list[str]:
@@ -153,13 +153,13 @@ def test_rows_pass_as_they_come_and_again_after_a_crash_with_the_same_origin(
     shown += [path.read_text(errors="replace") for path in Path(on_kafka.home).rglob("*") if path.is_file()]
     assert not [text[:300] for text in shown if kafka_broker.password in text]
 
-    # From one pace to the other there is no way on the same checkpoint; it is said where to begin.
+    # From one mode to the other there is no way on the same checkpoint; it is said where to begin.
     def in_batches(stem: Mainstem) -> Iterator[Flow]:
         yield Flow(stem.topic("orders").stream(), into=stem.topic("big_orders"))
 
     with pytest.raises(FlowFailed) as refused:
         on_kafka.run(in_batches, until="idle")
-    assert 'has run at pace "real-time" so far' in refused.value.detail
+    assert 'has run in mode "real-time" so far' in refused.value.detail
     assert f"orders: start={{0: {topic.backend.latest(0)}}}" in refused.value.hint
 
 
@@ -177,7 +177,7 @@ def test_what_stands_in_the_way_of_real_time_is_said_when_a_program_is_built(
     def why(rows: Callable[[Mainstem], Any], into: Any = None, opened: Mainstem = on_kafka) -> str:
         def flows(stem: Mainstem) -> Iterator[Flow]:
             sink = stem.topic("new") if into is None else into(stem)
-            yield Flow(rows(stem), into=sink, name="alerts", pace="real-time")
+            yield Flow(rows(stem), into=sink, name="alerts", mode="real-time")
 
         with pytest.raises(Invalid) as refused:
             Program(opened, flows).only(None)
@@ -221,14 +221,14 @@ def test_what_stands_in_the_way_of_real_time_is_said_when_a_program_is_built(
     for part, said in cases.items():
         assert said == f'flow "alerts" cannot run in real time: {part}'
     assert why(streamed("wide")) == "the flows in real time need 3 cores for themselves"
-    with pytest.raises(Invalid, match="has no pace 'fast'"):
-        Flow(on_kafka.topic("orders").stream(), into=on_kafka.topic("other"), pace="fast")  # type: ignore[arg-type]
+    with pytest.raises(Invalid, match="has no mode 'fast'"):
+        Flow(on_kafka.topic("orders").stream(), into=on_kafka.topic("other"), mode="fast")  # type: ignore[arg-type]
     # What is one row at a time, in Java, may be.
     small = on_kafka.spark.createDataFrame([("store 1", "Berlin")], "store STRING, city STRING")
 
     def allowed(stem: Mainstem) -> Iterator[Flow]:
         both = stem.topic("orders").stream().unionByName(stem.topic("other").stream())
         joined = both.join(F.broadcast(small), "store", "left").where("amount > 1").select("store", "city", "amount")
-        yield Flow(joined, into=stem.topic("joined"), pace="real-time")
+        yield Flow(joined, into=stem.topic("joined"), mode="real-time")
 
-    assert [flow.flow.pace for flow in Program(on_kafka, allowed).only(None)] == ["real-time"]
+    assert [flow.flow.mode for flow in Program(on_kafka, allowed).only(None)] == ["real-time"]

@@ -49,7 +49,7 @@ def test_a_sink_restored_from_an_older_copy_stops_its_flow(spark: SparkSession, 
             stem.run(flows, until="idle")
         for place in SINKS:
             shutil.copytree(home / place, copies / str(batch) / place)
-    last = own.held
+    last = own.committed_batch
     assert sorted(path.name for path in (home / "flows/copied/v1/sink_rows").iterdir()) == ["1"]
 
     def restore(batch: int, *places: str) -> None:
@@ -59,7 +59,7 @@ def test_a_sink_restored_from_an_older_copy_stops_its_flow(spark: SparkSession, 
 
     for batch in range(BATCHES - 1):
         restore(batch, *SINKS)
-        own.held = batch
+        own.committed_batch = batch
         shutil.move(home / f"flows/staged/v1/stages/{last}.json", tmp_path / "manifest")
         with mainstem.open(home, upkeep="manual", spark=spark) as stem:
             stem.topic("orders").append(rows_of(BATCHES + batch))
@@ -80,7 +80,7 @@ def test_a_sink_restored_from_an_older_copy_stops_its_flow(spark: SparkSession, 
 
     # The topic went on.
     restore(BATCHES - 1, "views/seen", "out/files")
-    own.held = last
+    own.committed_batch = last
     with mainstem.open(home, upkeep="manual", spark=spark) as stem:
         stem.run(flows, until="idle")
         ids = list(range(10 * (2 * BATCHES - 1)))

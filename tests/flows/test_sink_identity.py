@@ -13,7 +13,7 @@ from mainstem.batch import FlowRun
 from mainstem.errors import Conflict
 from mainstem.flows.checkpoint_fit import SinkIdentity, check_sink
 from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.views.postgres.postgres_store import PostgresPlace
+from mainstem.views.postgres.postgres_backend import PostgresBackend
 from mainstem.views.view import View
 from tests.postgres_server import PostgresServer
 from tests.spark.checkpoint.checkpoint_model import write_checkpoint
@@ -72,7 +72,7 @@ def test_a_view_in_another_database_is_another_one(
 ) -> None:
     other = postgres.new_address()
     here, there = (
-        made(View(str(tmp_path), "copies", key="id", place=PostgresPlace(address)))
+        made(View(str(tmp_path), "copies", key="id", backend=PostgresBackend(address)))
         for address in (views_address, other)
     )
     before = known(here, log)
@@ -81,7 +81,7 @@ def test_a_view_in_another_database_is_another_one(
         check_sink(planned(there), before, checkpoint, log)
     assert f"That one was in {here.location}, and this one is in {there.location}" in refused.value.detail
     assert f"Open the home with its views in {here.location}" in refused.value.hint
-    PostgresPlace(other).close()
+    PostgresBackend(other).close()
 
 
 @dataclass

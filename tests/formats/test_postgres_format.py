@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 
 from mainstem.clock import ManualClock
-from mainstem.views.postgres.postgres_store import PostgresPlace
+from mainstem.views.postgres.postgres_backend import PostgresBackend
 from mainstem.views.view import View
 from tests.formats.test_view_format import VALUES, facts, fill, write_on
 from tests.postgres_server import PASSWORD, PostgresServer
@@ -35,7 +35,7 @@ def database(server: PostgresServer) -> Iterator[str]:
     try:
         yield address
     finally:
-        PostgresPlace(address).close()
+        PostgresBackend(address).close()
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def restored(server: PostgresServer) -> Iterator[View]:
     with database(server) as address:
         with psycopg.connect(address, autocommit=True) as connection:
             restore(connection, (FOLDER / "tables.sql").read_text().splitlines(keepends=True))
-        yield View("", "prices", place=PostgresPlace(address))
+        yield View("", "prices", backend=PostgresBackend(address))
 
 
 def restore(connection: psycopg.Connection, lines: list[str]) -> None:
@@ -65,7 +65,7 @@ def restore(connection: psycopg.Connection, lines: list[str]) -> None:
 
 def write() -> None:
     with PostgresServer() as server, database(server) as address:
-        place = PostgresPlace(address)
+        place = PostgresBackend(address)
         fill(View("", "prices", key=["store", "number"], clock=ManualClock(), place=place), TEXT)
         FOLDER.mkdir()
         (FOLDER / "expected.json").write_text(json.dumps(facts(View("", "prices", place=place)), indent=1) + "\n")

@@ -130,7 +130,7 @@ def write_on(view: View, text: str = VALUES["text"][1]) -> None:
     before = view.last_position()
     run = FlowRun("prices", 5, 2)
     with_writer = view.writer(run, SCHEMA)
-    assert with_writer.held == 1
+    assert with_writer.committed_batch == 1
     with_writer.apply(rows(("C", 1, 1), text=text), Batch(2, run, {"orders": {0: 7, 1: 2}}))
     with_writer.close()
     changes = view.changes_between(before, view.last_position(), 10)

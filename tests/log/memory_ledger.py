@@ -185,7 +185,7 @@ class MemoryBeats:
         self.clock = clock
         self.last: dict[str, int] = {}
 
-    def beat(self, member: str) -> None:
+    def heartbeat(self, member: str) -> None:
         self.last[member] = self.clock.boot()
 
     def age(self, member: str) -> int | None:

@@ -15,7 +15,7 @@ from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.operators.stage.state_runs import StageManifests
 from mainstem.sinks.file_commits import FileCommits, FolderFacts
-from mainstem.spark.checkpoint.checkpoint_place import FORMAT, POINTER, pointed_to
+from mainstem.spark.checkpoint.checkpoint_location import FORMAT, POINTER, pointed_to
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.plan.observed_times import ObservedTimes
 from mainstem.spark.real_time.real_time_note import note_real_time, noted_topics

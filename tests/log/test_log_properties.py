@@ -95,7 +95,7 @@ class LogMachine(WritingRules, ReadingRules):
         # The rest of its process is gone with it: its members, transactions and runs of producers.
         for name, member in list(self.members.items()):
             if member._reads._backend._log is handle.log:
-                member._beat.stop() if killed else member.leave()
+                member._heartbeat.stop() if killed else member.leave()
                 del self.members[name]
         mine = [it for it in self.open if it[0] is handle]
         if killed:

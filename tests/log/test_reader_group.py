@@ -13,7 +13,7 @@ import pytest
 from mainstem.clock import ManualClock, as_datetime
 from mainstem.errors import BeyondEnd, Conflict, FellOff, Fenced, GroupNotFound, Invalid
 from mainstem.log.groups import group_state as decisions
-from mainstem.log.groups.group_member import BeatThread, Member, MemberPositions
+from mainstem.log.groups.group_member import HeartbeatThread, Member, MemberPositions
 from mainstem.log.groups.group_state import GroupState
 from mainstem.log.groups.reader_group import ReaderGroup
 from mainstem.log.lag import Lag
@@ -25,7 +25,7 @@ SCHEMA = pa.schema([("n", pa.int64())])
 class NoBeat:
     """Beats when the test says so, not by itself."""
 
-    def __init__(self, beat: Callable[[], None], seconds: float) -> None:
+    def __init__(self, heartbeat: Callable[[], None], seconds: float) -> None:
         self.seconds = seconds
 
     def stop(self) -> None:
@@ -40,7 +40,7 @@ class Shop:
         self.topic = MemoryTopic(SCHEMA, self.clock, partitions=partitions, name="orders")
         self.ledger = MemoryLedger(GroupState, self.clock)
         self.processes = MemoryProcesses()
-        self.beats = MemoryBeats(self.clock)
+        self.heartbeats = MemoryBeats(self.clock)
         self.waiter = ManualWaiter(self.clock)
         self.outcomes: dict[str, str] = {}
 
@@ -56,7 +56,7 @@ class Shop:
             self.ledger,
             self.topic,
             self.waiter,
-            self.beats,
+            self.heartbeats,
             processes=self.processes,
             clock=self.clock,
             outcomes=self,
@@ -65,7 +65,7 @@ class Shop:
         )
 
     def group(self) -> ReaderGroup:
-        return ReaderGroup("billing", self.ledger, self.topic, self.beats, processes=self.processes)
+        return ReaderGroup("billing", self.ledger, self.topic, self.heartbeats, processes=self.processes)
 
     def fill(self, rows: int) -> None:
         for partition in range(self.topic.partitions()):
@@ -129,7 +129,7 @@ def test_a_second_member_gets_its_share_as_soon_as_all_is_committed(shop: Shop) 
     first, second = shop.member(1), shop.member(2)
     assert (first.assignment, second.assignment) == ((0, 1), ())
 
-    first.beat()
+    first.heartbeat()
 
     assert polled(second) == [100, 101]
     assert polled(first) == [0, 1]
@@ -142,7 +142,7 @@ def test_what_is_not_committed_is_not_handed_over_behind_the_back(shop: Shop) ->
     assert [polled(first), polled(first)] == [[0, 1], [100, 101]]
     second = shop.member(2)
 
-    first.beat()
+    first.heartbeat()
     assert polled(second) == []
     first.commit()
     assert second.poll() is None
@@ -175,7 +175,7 @@ def test_leaving_gives_partitions_over_at_once(shop: Shop) -> None:
 def test_a_dead_process_is_noticed_by_who_waits(shop: Shop) -> None:
     shop.fill(1)
     first, second = shop.member(1), shop.member(2)
-    first.beat()
+    first.heartbeat()
     shop.waiter.meanwhile = [lambda: shop.processes.gone.add(1)]
     assert polled(second) == [100]
 
@@ -190,11 +190,11 @@ def test_a_silent_member_is_out_after_its_session_and_joins_anew_on_poll(shop: S
     first, second = shop.member(1, session="9 seconds"), shop.member(2)
     polled(first)
     shop.clock.advance("9 seconds")
-    second.beat()
+    second.heartbeat()
     assert len(shop.ledger.current().members) == 2
 
     shop.clock.advance(timedelta(microseconds=1))
-    second.beat()
+    second.heartbeat()
     assert [polled(second), polled(second)] == [[0], [100]]
     second.commit()
     old_name = first.id
@@ -211,19 +211,19 @@ def test_a_silent_member_is_out_after_its_session_and_joins_anew_on_poll(shop: S
 def test_an_evicted_member_does_not_come_back_by_beating(shop: Shop) -> None:
     first, second = shop.member(1), shop.member(2)
     shop.clock.advance("11 seconds")
-    second.beat()
-    first.beat()
+    second.heartbeat()
+    first.heartbeat()
     assert list(shop.ledger.current().members) == [second.id]
 
 
-def test_a_beat_that_fails_does_not_kill_the_thread(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_that_fails_does_not_kill_the_thread(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     member = shop.member()
 
     def fail(_: str) -> None:
         raise OSError("disk on fire")
 
-    monkeypatch.setattr(shop.beats, "beat", fail)
-    member.beat()
+    monkeypatch.setattr(shop.heartbeats, "heartbeat", fail)
+    member.heartbeat()
     assert list(shop.ledger.current().members) == [member.id]
 
 
@@ -340,11 +340,11 @@ def test_a_partition_with_an_open_transaction_is_not_released_by_a_beat(shop: Sh
     polled(first)
     first.commit_in("t1")
     second = shop.member(2)
-    first.beat()
+    first.heartbeat()
     assert second.poll() is None
     assert second.assignment == ()
     shop.ledger.decide(lambda state, now: (decisions.settle(state, "t1", "committed"), None))
-    first.beat()
+    first.heartbeat()
     second.poll()
     assert second.position == {1: 1}
 
@@ -407,7 +407,7 @@ class Beater:
         self.left = beats_wanted
         self.done = threading.Event()
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         self.left -= 1
         if self.left == 0:
             self.done.set()
@@ -415,7 +415,7 @@ class Beater:
 
 def test_the_beat_thread_beats_until_stopped() -> None:
     beater = Beater(3)
-    thread = BeatThread(beater.beat, 0.0001)
+    thread = HeartbeatThread(beater.heartbeat, 0.0001)
     assert beater.done.wait(30)
     thread.stop()
     thread.stop()
@@ -426,7 +426,7 @@ def test_the_beat_thread_beats_until_stopped() -> None:
 
 def test_the_beat_thread_ends_with_its_member() -> None:
     beater = Beater(1)
-    thread = BeatThread(beater.beat, 0.0001)
+    thread = HeartbeatThread(beater.heartbeat, 0.0001)
     assert beater.done.wait(30)
     del beater
     thread._thread.join(30)

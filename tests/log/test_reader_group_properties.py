@@ -20,7 +20,7 @@ PARTITIONS = 3
 
 
 class NoBeat:
-    def __init__(self, beat: Any, seconds: float) -> None:
+    def __init__(self, heartbeat: Any, seconds: float) -> None:
         pass
 
     def stop(self) -> None:
@@ -34,7 +34,7 @@ class GroupOfMembers(RuleBasedStateMachine):
         self.topic = MemoryTopic(SCHEMA, self.clock, partitions=PARTITIONS)
         self.ledger = MemoryLedger(GroupState, self.clock)
         self.processes = MemoryProcesses()
-        self.beats = MemoryBeats(self.clock)
+        self.heartbeats = MemoryBeats(self.clock)
         self.members: dict[int, Member] = {}
         self.next_pid = 1
         # The naive view of a partition: how far its present worker has come, and how far the group has.
@@ -57,7 +57,7 @@ class GroupOfMembers(RuleBasedStateMachine):
             self.ledger,
             self.topic,
             ManualWaiter(self.clock),
-            self.beats,
+            self.heartbeats,
             processes=self.processes,
             clock=self.clock,
             beating=NoBeat,
@@ -100,9 +100,9 @@ class GroupOfMembers(RuleBasedStateMachine):
 
     @precondition(lambda self: self.members)
     @rule(data=st.data())
-    def beat(self, data: st.DataObject) -> None:
+    def heartbeat(self, data: st.DataObject) -> None:
         member = self.some(data)
-        member.beat()
+        member.heartbeat()
         kept = self.ledger.current().owned_by(member.id)
         self.worked = {key: at for key, at in self.worked.items() if key[0] != member.id or key[1] in kept}
 
@@ -134,7 +134,7 @@ class GroupOfMembers(RuleBasedStateMachine):
         for _ in range(8):
             for pid, member in self.members.items():
                 self.processes.pid = pid
-                member.beat()
+                member.heartbeat()
                 while member.poll() is not None:
                     pass
                 member.commit()

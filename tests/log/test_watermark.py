@@ -111,11 +111,11 @@ def test_a_statement_moves_the_watermark_without_a_delay(tmp_path: Path) -> None
     with Mainstem(EmbeddedLog(tmp_path / "home", clock=ManualClock(START))) as stem:
         topic = stem.create_topic("scores", schema="at TIMESTAMP", event_time="at", partitions=2)
         slow, fast = stem.producer("slow"), stem.producer("fast")
-        fast.state_watermark(topic, START + timedelta(minutes=9))
-        slow.state_watermark(topic, START + timedelta(minutes=4))
+        fast.declare_watermark(topic, START + timedelta(minutes=9))
+        slow.declare_watermark(topic, START + timedelta(minutes=4))
         topic.append([{"at": START}], partition=1)
 
-        # The first statement stood alone for a moment, and what was stated is never taken back.
+        # The first statement stood alone for a moment, and what was declared is never taken back.
         assert list(shown(stem).values()) == [START + timedelta(minutes=9)]
 
 
@@ -123,8 +123,8 @@ def test_the_lowest_statement_of_living_producers_counts(tmp_path: Path) -> None
     with Mainstem(EmbeddedLog(tmp_path / "home", clock=ManualClock(START))) as stem:
         topic = stem.create_topic("scores", schema="at TIMESTAMP", event_time="at", partitions=2)
         slow, fast = stem.producer("slow"), stem.producer("fast")
-        slow.state_watermark(topic, START + timedelta(minutes=4))
-        fast.state_watermark("scores", START + timedelta(minutes=9))
+        slow.declare_watermark(topic, START + timedelta(minutes=4))
+        fast.declare_watermark("scores", START + timedelta(minutes=9))
         topic.append([{"at": START}], partition=0)
 
         assert list(shown(stem).values()) == [START + timedelta(minutes=4)]

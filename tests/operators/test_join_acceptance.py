@@ -79,7 +79,7 @@ def test_case_a07_in_a_stream_with_a_failure_and_at_once(stem: Mainstem) -> None
     assert not sink.failing
     for kind in joins.KINDS:
         assert answered(sink.rows(), f"{kind} pairs") == joins.expected_rows(kind), kind
-    stem.producer("end").state_watermark("records", END)
+    stem.producer("end").declare_watermark("records", END)
     running.wait_until_idle()
     running.stop()
     check_look_ups(sink.rows())

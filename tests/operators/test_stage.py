@@ -58,7 +58,7 @@ def test_state_goes_on_through_restarts_and_wakes_by_the_watermark(stem: Mainste
     assert counts(stem) == {"s0": 16, "s1": 12, "s2": 12}
     with stem.start(flows) as running:
         # No more rows: the watermark alone lets the state go.
-        stem.producer("till").state_watermark(orders, at(60))
+        stem.producer("till").declare_watermark(orders, at(60))
         running.wait_until_idle()
         assert counts(stem) == {"s0": None, "s1": None, "s2": None}
         assert running["counts"].progress.state_rows == 0

@@ -61,9 +61,9 @@ class ProgramFlow:
             self.stem.run(self.flows, until="idle")
         except FlowFailed:
             self.stem.run(self.flows, until="idle")
-        for number in range(self._seen, self.sink.held + 1):
+        for number in range(self._seen, self.sink.committed_batch + 1):
             self.there = applied(self.there, self.sink.attempts[number][-1])
-        self._seen = self.sink.held + 1
+        self._seen = self.sink.committed_batch + 1
 
     def expected(self) -> Rows:
         """All programs over what the topics have now, by DuckDB."""

@@ -86,7 +86,7 @@ def test_panes_are_those_of_the_naive_engine(name: str) -> None:
 # The law
 
 
-def standing(shown: list[Pane], before: Answer) -> Answer:
+def status(shown: list[Pane], before: Answer) -> Answer:
     """What stands after a batch."""
     held = dict(before)
     for pane in shown:
@@ -100,7 +100,7 @@ def standing(shown: list[Pane], before: Answer) -> Answer:
 def in_the_end(done: Run) -> Answer:
     held: Answer = {}
     for shown in done.panes:
-        held = standing(shown, held)
+        held = status(shown, held)
     return held
 
 
@@ -222,7 +222,7 @@ def check_signed(name: str, asked: Asked, seed: int) -> None:
     naive, signed, held = kind.naive(asked), SignedSum(), Answer()
     for (rows, clock), shown in zip(script, kind.ran(asked, script).panes, strict=True):
         signed.add(shown)
-        held = standing(kind.expected(naive, rows, clock), held)
+        held = status(kind.expected(naive, rows, clock), held)
         assert signed == held
 
 

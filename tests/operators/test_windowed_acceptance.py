@@ -31,7 +31,7 @@ from mainstem.spark.sources.batch_clock import set_now
 from tests.acceptance import test_team_scores as scores
 from tests.acceptance import test_tutorial_windows as tutorials
 from tests.acceptance import test_window_kinds as kinds
-from tests.acceptance.window_script import END_OF_TIME, Shown, WindowScript, standing
+from tests.acceptance.window_script import END_OF_TIME, Shown, WindowScript, status
 from tests.flows.memory_sink import MemorySink
 
 LONG = "36500 days"
@@ -126,7 +126,7 @@ def until_idle(stem: Mainstem, flows: Any, running: Any) -> Any:
 
 
 def check_what_stands(given: list[dict[str, Any]]) -> None:
-    held = {program: standing(shown(given, program)) for program in PROGRAMS}
+    held = {program: status(shown(given, program)) for program in PROGRAMS}
     span = kinds.span
     for name in ("tumble_10m", "hop_size10m_slide5m", "cumulate_step2m_max10m"):
         assert sorted([*span(row), row["total"]] for row in held[name]) == kinds.CASE[name]["sum"], name
@@ -163,12 +163,12 @@ def check_updates(given: list[dict[str, Any]]) -> None:
 
 def check_offsets(given: list[dict[str, Any]]) -> None:
     for offset in OFFSETS:
-        [row], expected = standing(shown(given, offset)), OFFSET["expected"][offset]
+        [row], expected = status(shown(given, offset)), OFFSET["expected"][offset]
         # The bids are of another day than the record of the case.
         wanted = [at.partition(" ")[2] for at in expected]
         assert [row["window"][name].strftime("%H:%M:%S") for name in ("start", "end")] == wanted
     for name, places in HELD_IN.items():
-        found = {(row["item"], row["window"]["start"]): row for row in standing(shown(given, name)) if row["bids"] == 2}
+        found = {(row["item"], row["window"]["start"]): row for row in status(shown(given, name)) if row["bids"] == 2}
         for place in places:
             first, last = map(kinds.moment, HELD[place])
             assert found[str(place), first]["window"]["end"] == last + timedelta(seconds=1)
@@ -207,7 +207,7 @@ def test_cases_of_rows_alone_in_a_stream_and_at_once(stem: Mainstem) -> None:
         running = until_idle(stem, flows, running)
     assert not sink.failing
     check_updates(committed(sink))
-    stem.producer("end").state_watermark("rows", END)
+    stem.producer("end").declare_watermark("rows", END)
     until_idle(stem, flows, running).stop()
     check_what_stands(committed(sink))
     at_once = together(topic.read(), PROGRAMS | at_once_alone()).toArrow().to_pylist()
@@ -234,7 +234,7 @@ def check_totals(at_once: list[dict[str, Any]], script: str) -> None:
         discards = asked["results"] == "discard"
         panes = shown(at_once, name)
         totals: dict[str, int] = {}
-        for row in [at.row for at in panes] if discards else standing(panes):
+        for row in [at.row for at in panes] if discards else status(panes):
             text = str(_window_of(row))
             totals[text] = totals.get(text, 0) + row["total"]
         assert totals == scores.last_totals(scores.EXAMPLES[name]["expected"], discards=discards), name
@@ -285,9 +285,9 @@ class Lockstep:
             self.topics[script].append([{**step.row, "case": script}])
         self._set_now(script, step.now)
         if step.watermark == END_OF_TIME:
-            self.producer.state_watermark(self.topics[script].name, END)
+            self.producer.declare_watermark(self.topics[script].name, END)
         elif step.watermark != NO_TIME:
-            self.producer.state_watermark(self.topics[script].name, as_datetime(step.watermark))
+            self.producer.declare_watermark(self.topics[script].name, as_datetime(step.watermark))
 
     def _set_now(self, script: str, now: int) -> None:
         set_now(StageManifests(FlowStore(self.stem.home, self.sinks[script].name).checkpoint(1)).folder, now)

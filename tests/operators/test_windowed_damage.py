@@ -48,7 +48,7 @@ def test_damaged_state_is_refused_and_rebuilt_from_the_log(stem: Mainstem) -> No
     before = held(view.to_arrow().to_pylist())
     runs = damaged_runs(flow.manifests)
     append(stem, log[ROWS // 2 :], random)
-    stem.producer("end").state_watermark(TOPIC, as_datetime(ORIGIN + LATENESS // 2))
+    stem.producer("end").declare_watermark(TOPIC, as_datetime(ORIGIN + LATENESS // 2))
 
     refused_as_damaged(stem, flow.flows, runs)
     assert held(view.to_arrow().to_pylist()) == before

@@ -62,7 +62,7 @@ def ran(
             run.step(lambda part=part: append(stem, part, random), fault)  # type: ignore[misc]
         # What waits for the clock is due, and nothing earlier will come.
         flow.set_now(now + 1_000)
-        run.step(lambda: stem.producer("end").state_watermark(TOPIC, as_datetime(ORIGIN + DAYS)))
+        run.step(lambda: stem.producer("end").declare_watermark(TOPIC, as_datetime(ORIGIN + DAYS)))
     finally:
         run.stop()
     return flow, run.struck

@@ -44,9 +44,9 @@ def written(random: Random, *, keys: int, rows: int, late: int = 15) -> list[Row
     ends = [0, 0, 0]
     reached, known = ORIGIN, NO_TIME
     # How fast time passes: from many rows in a window to many windows without a row.
-    pace = random.choice([1.0, 0.3, 0.1])
+    mode = random.choice([1.0, 0.3, 0.1])
     for _ in range(rows):
-        reached += random.choice([0, 0, 0, 1, 2, 6]) if random.random() < pace else 0
+        reached += random.choice([0, 0, 0, 1, 2, 6]) if random.random() < mode else 0
         if random.random() < 0.7 and log:
             known = max(known, reached - random.randint(0, 8))
         # Another process may have looked a moment before.

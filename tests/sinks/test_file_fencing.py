@@ -52,14 +52,14 @@ def test_a_run_that_goes_on_after_a_later_one_began_is_fenced(tmp_path: Path) ->
     run, writer = begin(tmp_path)
     write(run, writer, 0)
     pid = stopped_run(tmp_path)
-    with pytest.raises(LockHeld, match="held by a stopped process") as held:
+    with pytest.raises(LockHeld, match="held by a stopped process") as error:
         begin(tmp_path)
-    assert held.value.pid == pid
+    assert error.value.pid == pid
     assert committed_ids(tmp_path) == list(range(10))
 
     assert continued(pid) == FENCED
     run, writer = begin(tmp_path)
-    assert (writer.held, globbed_ids(tmp_path)) == (0, list(range(10)))
+    assert (writer.committed_batch, globbed_ids(tmp_path)) == (0, list(range(10)))
     write(run, writer, 1)
     assert committed_ids(tmp_path) == globbed_ids(tmp_path) == list(range(20))
 
@@ -80,7 +80,7 @@ def test_a_run_that_is_killed_while_it_is_stopped_leaves_nothing(tmp_path: Path)
     os.waitpid(pid, 0)
     assert globbed_ids(tmp_path) == list(range(20))
 
-    assert (begin(tmp_path)[1].held, globbed_ids(tmp_path)) == (0, list(range(10)))
+    assert (begin(tmp_path)[1].committed_batch, globbed_ids(tmp_path)) == (0, list(range(10)))
 
 
 @pytest.mark.parametrize("step", ["_stage", "_staged_files", "_rejected"])

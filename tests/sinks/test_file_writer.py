@@ -38,7 +38,7 @@ def test_a_batch_without_rows_is_held_too(tmp_path: Path) -> None:
     run, writer = begin(tmp_path)
     writer.write(SCHEMA.empty_table(), Batch(0, run))
 
-    assert (writer.held, begin(tmp_path)[1].held, committed_ids(tmp_path)) == (0, 0, [])
+    assert (writer.committed_batch, begin(tmp_path)[1].committed_batch, committed_ids(tmp_path)) == (0, 0, [])
 
 
 def test_what_was_moved_and_not_committed_is_removed_by_the_next_run(tmp_path: Path, monkeypatch) -> None:
@@ -51,7 +51,7 @@ def test_what_was_moved_and_not_committed_is_removed_by_the_next_run(tmp_path: P
 
     run, writer = begin(tmp_path)
 
-    assert (writer.held, globbed_ids(tmp_path)) == (0, list(range(10)))
+    assert (writer.committed_batch, globbed_ids(tmp_path)) == (0, list(range(10)))
     write(run, writer, 1)
     assert committed_ids(tmp_path) == globbed_ids(tmp_path) == list(range(20))
 
@@ -108,7 +108,7 @@ def test_the_commits_of_many_batches_lie_in_few_files(tmp_path: Path) -> None:
 
     assert len(os.listdir(tmp_path / "out/orders/_mainstem/v1")) == 5
     assert len(sink_at(tmp_path, ()).to_arrow()) == 2 * MERGED + 3
-    assert begin(tmp_path, partition_by=())[1].held == 2 * MERGED + 2
+    assert begin(tmp_path, partition_by=())[1].committed_batch == 2 * MERGED + 2
 
 
 def test_a_row_whose_folder_would_be_that_of_a_null_is_rejected(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_row_whose_folder_would_be_that_of_a_null_is_rejected(tmp_path: Path) 
         with pytest.raises(InvalidRows, match="refuses 1 of 1 rows"):
             writer.write(rows.slice(1, 1), Batch(1, run, rejected=rejected))
 
-    assert (written.rows, written.rejected, writer.held) == (2, 1, 0)
+    assert (written.rows, written.rejected, writer.committed_batch) == (2, 1, 0)
     assert [(row["id"], row["store"], row["row"]) for row in found] == [
         (2, "", '{"id": 2, "store": "", "amount": 2.0}')
     ]

@@ -33,7 +33,7 @@ POINTS = ["sink_rows_computed", "sink_rows_written", "before_sink_commit", "sink
 def write_files(folder: Path, kind: type[FileWriter] = ArrowFileWriter) -> None:
     """As the runner does it: from the batch after the last one held, `BATCHES` of them."""
     run, writer = begin(folder, writer=kind)
-    for batch in range(writer.held + 1, writer.held + 1 + BATCHES):
+    for batch in range(writer.committed_batch + 1, writer.committed_batch + 1 + BATCHES):
         write(run, writer, batch)
 
 
@@ -45,8 +45,12 @@ def kill_files(folder: Path, kills: int, kind: type[FileWriter] = ArrowFileWrite
             break  # A broken build: one is enough.
         point = f"{chance.choice(POINTS)}:{chance.randint(1, BATCHES)}"
         assert killed_at(point, lambda: write_files(folder, kind)), f"{point} was not reached"
-        held = -1 if not (folder / "out/orders/_mainstem/sink.json").exists() else begin(folder, writer=kind)[1].held
-        expected = list(range((held + 1) * 10))
+        committed_batch = (
+            -1
+            if not (folder / "out/orders/_mainstem/sink.json").exists()
+            else begin(folder, writer=kind)[1].committed_batch
+        )
+        expected = list(range((committed_batch + 1) * 10))
         for reader, found in (("ours", committed_ids(folder)), ("glob", globbed_ids(folder))):
             compared += len(expected)
             if found != expected:
@@ -88,7 +92,7 @@ def write_topic(folder: Path, kind: type[TopicWriter] = TopicWriter) -> None:
         run = FlowRun("copies", 1)
         writer = kind(stem.log, stem.topic("copies"), run)
         rejected = RejectedRows(stem.log, str(folder), sink="topic copies")
-        first = writer.held + 1
+        first = writer.committed_batch + 1
         for batch in range(first, first + BATCHES):
             table = rows_of(batch).append_column("small", [[300 * (number % 2) for number in range(10)]])
             writer.append(table, Batch(batch, run, rejected=rejected))
@@ -106,13 +110,13 @@ def kill_topic(folder: Path, kills: int, kind: type[TopicWriter] = TopicWriter) 
         point = f"{chance.choice(POINTS[1:])}:{chance.randint(1, BATCHES)}"
         assert killed_at(point, lambda: write_topic(folder, kind)), f"{point} was not reached"
         with mainstem.open(folder / "home", upkeep="manual") as stem:
-            held = kind(stem.log, stem.topic("copies"), FlowRun("copies", 1)).held
+            committed_batch = kind(stem.log, stem.topic("copies"), FlowRun("copies", 1)).committed_batch
             found = Counter(stem.topic("copies").to_arrow(columns=["id"]).column("id").to_pylist())
             if "copies.rejected" in stem.topics():
                 found += Counter(stem.topic("copies.rejected").to_arrow(columns=["id"]).column("id").to_pylist())
-        compared += (held + 1) * 10
-        if found != Counter(range((held + 1) * 10)):
-            violations.append(f"kill {kill} at {point}: {found.total()} rows, not {(held + 1) * 10}")
+        compared += (committed_batch + 1) * 10
+        if found != Counter(range((committed_batch + 1) * 10)):
+            violations.append(f"kill {kill} at {point}: {found.total()} rows, not {(committed_batch + 1) * 10}")
     return kills, compared, violations
 
 

@@ -13,7 +13,7 @@ from mainstem.log.rows.schema_ddl import schema_to_ddl
 from mainstem.sinks.file_commits import FolderFacts
 from mainstem.sinks.file_sink import FileSink
 from mainstem.spark.build import Build
-from mainstem.views.postgres.postgres_store import PostgresPlace
+from mainstem.views.postgres.postgres_backend import PostgresBackend
 from mainstem.views.view import View
 from tests.contracts.sink_contract import FLOW, SinkContract, TriedSink
 from tests.sinks.arrow_file_writer import ArrowFileWriter
@@ -79,7 +79,7 @@ class TriedPostgresView(TriedView):
         self.address = address
 
     def sink(self) -> Any:
-        return ViewWithVersion(self.home, "copies", key="id", place=PostgresPlace(self.address))
+        return ViewWithVersion(self.home, "copies", key="id", backend=PostgresBackend(self.address))
 
     def ids(self) -> list[int]:
         view = self.sink()
@@ -148,7 +148,7 @@ class Unfenced(TriedView):
 
     def write(self, writer: Any, rows: pa.Table, batch: Batch) -> None:
         writer._check_fence = lambda: None
-        writer._check_epoch = lambda: (writer.held, 1)
+        writer._check_epoch = lambda: (writer.committed_batch, 1)
         writer.apply(rows, batch)
 
 

@@ -50,7 +50,7 @@ class TriedOwnSink(TriedSink):
         return self._kept.writer(run, self.schema)
 
     def write(self, writer: Any, rows: pa.Table, batch: Batch) -> None:
-        writer.held = batch.number
+        writer.committed_batch = batch.number
 
     def ids(self) -> list[int]:
         return []
@@ -74,22 +74,22 @@ def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TriedSink]:
 
 def test_a_sink_set_back_is_refused(sink: TriedSink, tmp_path: Path) -> None:
     """It gets one batch more after each look, up to all of them."""
-    for held in range(-1, COMMITTED + 1):
-        if held >= 0:
-            sink.go_on(held)
+    for committed_batch in range(-1, COMMITTED + 1):
+        if committed_batch >= 0:
+            sink.go_on(committed_batch)
         _, writer = sink.begin()
-        assert writer.held == held
+        assert writer.committed_batch == committed_batch
         for planned in (COMMITTED, COMMITTED + 1):
-            checkpoint = tmp_path / f"checkpoint-{held}-{planned}"
+            checkpoint = tmp_path / f"checkpoint-{committed_batch}-{planned}"
             write_checkpoint(checkpoint, planned, COMMITTED)
             for batch in range(COMMITTED + 1):
                 note_rows(str(checkpoint), batch)
             accounts: Any = "rows" if sink.sink().kind == "topic" else "every batch"
-            if held == COMMITTED:
-                check_checkpoint(str(checkpoint), writer.held, accounts=accounts)
+            if committed_batch == COMMITTED:
+                check_checkpoint(str(checkpoint), writer.committed_batch, accounts=accounts)
                 continue
             with pytest.raises(CorruptHome, match="the sink is older than the checkpoint"):
-                check_checkpoint(str(checkpoint), writer.held, accounts=accounts)
+                check_checkpoint(str(checkpoint), writer.committed_batch, accounts=accounts)
         writer.close()
 
 

@@ -45,9 +45,9 @@ def test_a_batch_whose_transaction_was_aborted_is_not_held(stem: Mainstem) -> No
     # The next run aborts what this one left open.
     later = writer_of(stem)
 
-    assert (later.held, writer._producer.last_sequence("copies")) == (0, 0)
+    assert (later.committed_batch, writer._producer.last_sequence("copies")) == (0, 0)
     later.append(rows(3, 4), Batch(1, RUN))
-    assert (later.held, ids(stem, "copies")) == (1, [1, 2, 3, 4])
+    assert (later.committed_batch, ids(stem, "copies")) == (1, [1, 2, 3, 4])
     with pytest.raises(Fenced):
         transaction.commit()
 
@@ -64,7 +64,7 @@ def test_an_interrupted_batch_is_done_again_over_more_partitions_and_older_ones_
     for number in (3, 3, 1, 0):
         # A batch with rows of another one is not appended: it is there.
         later.append(rows(3, 4), Batch(number, RUN))
-    assert (later.held, ids(stem, "copies")) == (3, [0, 1, 2, 3, 4])
+    assert (later.committed_batch, ids(stem, "copies")) == (3, [0, 1, 2, 3, 4])
 
 
 def test_what_does_not_fit_is_rejected_once_however_often_the_batch_is_done(stem: Mainstem, tmp_path: Path) -> None:
@@ -74,7 +74,10 @@ def test_what_does_not_fit_is_rejected_once_however_often_the_batch_is_done(stem
         assert (written.rows, written.rejected) == (2, 2)
 
     assert (ids(stem, "copies"), ids(stem, "copies.rejected")) == ([1, 2], [200, 300])
-    assert (writer_of(stem).held, writer_of(stem).append(rows(400), Batch(5, RUN, rejected=rejected)).rejected) == (
+    assert (
+        writer_of(stem).committed_batch,
+        writer_of(stem).append(rows(400), Batch(5, RUN, rejected=rejected)).rejected,
+    ) == (
         4,
         1,
     )
@@ -109,7 +112,7 @@ def test_columns_that_do_not_fit_beside_older_ones_are_in_the_text(stem: Mainste
 def test_without_a_place_for_them_rows_that_do_not_fit_are_an_error(stem: Mainstem) -> None:
     with pytest.raises(InvalidRows, match="cannot take 1 rows"):
         writer_of(stem).append(rows(1, 200), Batch(0, RUN))
-    assert (ids(stem, "copies"), writer_of(stem).held) == ([], -1)
+    assert (ids(stem, "copies"), writer_of(stem).committed_batch) == ([], -1)
 
 
 def test_every_row_that_does_not_fit_is_found(stem: Mainstem) -> None:

@@ -47,7 +47,7 @@ def test_rows_and_batches_have_the_watermarks_of_the_log(seed: int) -> None:
             if isinstance(step, Append):
                 topic.append(step.rows, partition=step.partition)
             else:
-                producer.state_watermark("s", as_datetime(step.at))
+                producer.declare_watermark("s", as_datetime(step.at))
             ends = {number: topic.backend.latest(number) for number in range(partitions)}
             reached = max(reached, topic.backend.watermark_from(ends, DELAY))
             assert batch.clock.watermark == reached

@@ -46,7 +46,7 @@ def write_from(view: View, epoch: int) -> None:
     """Every batch that is not in yet, as a flow that was started again does: the last one it held once more."""
     run = FlowRun("revenue", epoch)
     writer = view.writer(run, SCHEMA)
-    for number in range(max(0, writer.held), len(BATCHES)):
+    for number in range(max(0, writer.committed_batch), len(BATCHES)):
         writer.apply(BATCHES[number], batch_of(number, run))
     writer.close()
 

@@ -12,7 +12,7 @@ from mainstem import crash_points
 from mainstem.batch import Batch, FlowRun
 from mainstem.errors import Fenced, LockHeld
 from mainstem.views.postgres import postgres_writer
-from mainstem.views.postgres.postgres_store import PostgresPlace
+from mainstem.views.postgres.postgres_backend import PostgresBackend
 from mainstem.views.postgres.postgres_writer import PostgresWriter
 from mainstem.views.view import View
 from tests.contracts.other_process import Line, OtherProcess
@@ -30,7 +30,7 @@ def open_revenue(views_address: str, monkeypatch: pytest.MonkeyPatch) -> OpenRev
     """The view of all these tests, in PostgreSQL; also for those who killed_writer forks."""
 
     def opened(home: Path) -> View:
-        return View(home, "revenue", key="store", history="1 day", place=PostgresPlace(views_address))
+        return View(home, "revenue", key="store", history="1 day", backend=PostgresBackend(views_address))
 
     monkeypatch.setattr(killed_writer, "open_revenue", opened)
     return opened
@@ -127,7 +127,7 @@ def test_readers_see_before_or_after_never_between(
     tmp_path: Path, views_address: str, monkeypatch: pytest.MonkeyPatch, seen: Callable[[Path], None]
 ) -> None:
     def opened(home: Path) -> View:
-        return View(home, "counted", key="number", place=PostgresPlace(views_address))
+        return View(home, "counted", key="number", backend=PostgresBackend(views_address))
 
     monkeypatch.setattr(test_view_readers, "open_counted", opened)
     monkeypatch.setattr(test_view_readers, "LOOKS", 20)

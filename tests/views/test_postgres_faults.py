@@ -19,7 +19,7 @@ import pytest
 from mainstem.batch import Batch, FlowRun
 from mainstem.errors import DatabaseUnavailable, Unavailable
 from mainstem.views.postgres import postgres_writer
-from mainstem.views.postgres.postgres_store import PostgresPlace
+from mainstem.views.postgres.postgres_backend import PostgresBackend
 from mainstem.views.postgres.postgres_writer import PostgresWriter
 from mainstem.views.view import View
 from tests.contracts.view_rows import SCHEMA, recorded, replayed, shown
@@ -36,7 +36,7 @@ class Model:
 
     def __init__(self, folder: Path, address: str, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.view = View(folder, "revenue", key="store", place=PostgresPlace(address))
+        self.view = View(folder, "revenue", key="store", backend=PostgresBackend(address))
         self.writer = self.view.writer(RUN, SCHEMA)
         self.rows: dict[str, int] = {}
         self.changing: list[int] = []
@@ -55,7 +55,7 @@ class Model:
                 self.rows[store] = amount
         if before != self.rows:
             self.changing.append(self.number)
-        rows = recorded(*((s, a, 0, place, "delete" if d else "insert") for place, (s, a, d) in enumerate(given)))
+        rows = recorded(*((s, a, 0, backend, "delete" if d else "insert") for backend, (s, a, d) in enumerate(given)))
         return rows, Batch(self.number, RUN, {"orders": {0: 10 * (self.number + 1)}})
 
     def wrong(self) -> list[str]:

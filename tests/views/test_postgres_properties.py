@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mainstem.batch import Batch, FlowRun
 from mainstem.errors import Invalid
-from mainstem.views.postgres.postgres_store import PostgresPlace
+from mainstem.views.postgres.postgres_backend import PostgresBackend
 from mainstem.views.view import View
 from tests.contracts.view_rows import OpenView
 from tests.log.schema_strategies import SCHEMAS, rows_of
@@ -29,7 +29,7 @@ FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 @pytest.fixture
 def open_view(tmp_path: Path, views_address: str) -> OpenView:
-    return lambda name, **settings: View(tmp_path, name, place=PostgresPlace(views_address), **settings)
+    return lambda name, **settings: View(tmp_path, name, backend=PostgresBackend(views_address), **settings)
 
 
 @FEW

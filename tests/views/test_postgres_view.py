@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mainstem.views.postgres.postgres_store import PostgresPlace
+from mainstem.views.postgres.postgres_backend import PostgresBackend
 from mainstem.views.view import View
 from tests.contracts.shifted_clock import ShiftedClock
 from tests.contracts.view_contract import ViewContract
@@ -19,4 +19,4 @@ class TestPostgresView(ViewContract):
 
     @pytest.fixture
     def open_view(self, tmp_path: Path, clock: ShiftedClock, views_address: str) -> OpenView:
-        return partial(View, tmp_path / "home", clock=clock, place=PostgresPlace(views_address))
+        return partial(View, tmp_path / "home", clock=clock, backend=PostgresBackend(views_address))

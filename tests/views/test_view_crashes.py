@@ -103,7 +103,7 @@ def test_a_batch_for_which_there_is_no_space_is_not_there_and_can_be_written_lat
     many = rows(**{f"store-{number}": number for number in range(5_000)})
     with pytest.raises(DiskFull, match='no space left for view "revenue"'):
         writer.apply(many, Batch(1, run))
-    assert (shown(view), view.last_position(), writer.held) == ({"Berlin": 1}, 1, 0)
+    assert (shown(view), view.last_position(), writer.committed_batch) == ({"Berlin": 1}, 1, 0)
     writer._connection.execute("PRAGMA max_page_count = 1000000")
     assert writer.apply(many, Batch(1, run)).changes == 5_000
     assert replayed({}, view.changes().rows) == shown(view)

@@ -28,10 +28,10 @@ def test_a_run_stopped_in_its_transaction_is_fenced_when_it_goes_on(tmp_path: Pa
     older = stopped_at(tmp_path, point)
     try:
         # The newer run raises the fence, and is then told who holds the file.
-        with pytest.raises(LockHeld, match="in the middle of a transaction") as held:
+        with pytest.raises(LockHeld, match="in the middle of a transaction") as error:
             short_of_patience(tmp_path, epoch=2)
-        assert held.value.pid == older.pid
-        assert "which is stopped" in held.value.detail
+        assert error.value.pid == older.pid
+        assert "which is stopped" in error.value.detail
         assert check_whole(view) == 0
         os.kill(older.pid, signal.SIGCONT)
         assert older.hear() == "Fenced"
@@ -66,7 +66,7 @@ def test_a_run_stopped_after_its_last_look_commits_before_the_newer_one_begins(t
     begun: list[int] = []
     try:
         newer = threading.Thread(
-            target=lambda: begun.append(open_revenue(tmp_path).writer(FlowRun("revenue", 2), SCHEMA).held)
+            target=lambda: begun.append(open_revenue(tmp_path).writer(FlowRun("revenue", 2), SCHEMA).committed_batch)
         )
         newer.start()
         while ViewFolder(str(tmp_path), "revenue").fence(1)[0] < 2:

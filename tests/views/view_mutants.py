@@ -17,12 +17,12 @@ import pyarrow as pa
 from mainstem.batch import Batch
 from mainstem.views import view
 from mainstem.views.merge_batch import MergedBatch
+from mainstem.views.sqlite import sqlite_backend as view_versions
 from mainstem.views.sqlite import sqlite_snapshot as view_snapshot
-from mainstem.views.sqlite import sqlite_store as view_versions
 from mainstem.views.sqlite import sqlite_writer as view_writer
+from mainstem.views.sqlite.sqlite_backend import ViewVersions
 from mainstem.views.sqlite.sqlite_history import SqliteHistory
 from mainstem.views.sqlite.sqlite_snapshot import ViewSnapshot
-from mainstem.views.sqlite.sqlite_store import ViewVersions
 from mainstem.views.sqlite.sqlite_writer import ViewWriter
 from mainstem.views.sqlite.view_file import Connections, ViewFile
 from mainstem.views.sqlite.view_folder import ViewFolder

@@ -31,7 +31,7 @@ def test_a_join_that_fails_leaves_no_group_behind(cli, stem, orders, place, join
 
 def test_a_group_whose_first_member_died_before_it_joined_is_none(cli, stem, orders):
     orders.backend.group_ledger("ghost")
-    orders.backend.beats("ghost")
+    orders.backend.heartbeats("ghost")
 
     assert orders.groups() == []
     assert cli("group", "list") == (0, "no groups yet\n", "")

@@ -11,7 +11,7 @@ from mainstem.errors import MainstemError, Unavailable
 from mainstem.flows.flow_handle import FlowProgress
 from mainstem.log.lag import Lag
 from mainstem.workbench.cli.metrics_server import FIGURES, FlowFigures, MetricsServer, metrics_text, parse_address
-from mainstem.workbench.cli.run_display import FlowCounts, RunCounts, Standing
+from mainstem.workbench.cli.run_display import FlowCounts, FlowStatus, RunCounts
 from tests.workbench.ran_flows import progress_topic
 
 ANYWHERE = ("127.0.0.1", 0)
@@ -29,9 +29,9 @@ def asked(url: str) -> tuple[int, str, str]:
 def test_every_figure_has_its_help_and_kind_and_a_line_for_each_flow():
     progress = FlowProgress(batch=7, watermark="2026-01-01T00:00:00.000Z", state_rows=3, state_bytes=4096, batch_ms=250)
     counts = FlowCounts(rows_in=10, rows_out=8, rejected=1, late=1, too_late=3, batches=2, batch_ms=500)
-    standing = Standing("revenue", "running", progress, counts, 5.0, Lag(records=4, seconds=1.5), 2)
+    status = FlowStatus("revenue", "running", progress, counts, 5.0, Lag(records=4, seconds=1.5), 2)
 
-    page = metrics_text([standing.figures()])
+    page = metrics_text([status.figures()])
 
     values = dict(line.rsplit(" ", 1) for line in page.splitlines() if line[0] != "#")
     assert values == {
@@ -49,7 +49,7 @@ def test_every_figure_has_its_help_and_kind_and_a_line_for_each_flow():
 
 
 def test_what_is_not_known_yet_is_left_out():
-    new = Standing("revenue", "starting", FlowProgress(), FlowCounts(), 0.0, Lag(), 0)
+    new = FlowStatus("revenue", "starting", FlowProgress(), FlowCounts(), 0.0, Lag(), 0)
 
     page = metrics_text([new.figures()])
 

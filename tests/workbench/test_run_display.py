@@ -18,21 +18,21 @@ from mainstem.workbench.cli.flow_facts import HolderFacts
 from mainstem.workbench.cli.run_display import (
     BatchLines,
     FlowCounts,
+    FlowStatus,
     JsonLines,
     LiveTable,
-    Standing,
     batch_line,
     live_table,
     run_display,
-    show_standings,
+    show_status,
 )
 
 WATERMARK = "2026-01-01T08:50:00.000Z"
 
 
-def standing(state: str = "running", batch: int | None = 3, **progress: object) -> Standing:
+def status(state: str = "running", batch: int | None = 3, **progress: object) -> FlowStatus:
     known = {"rows_in": 2000, "rows_out": 1999, "batch_ms": 310, "watermark": WATERMARK, **progress}
-    return Standing(
+    return FlowStatus(
         "revenue",
         state,
         FlowProgress() if batch is None else FlowProgress(batch=batch, **known),
@@ -47,12 +47,12 @@ def standing(state: str = "running", batch: int | None = 3, **progress: object) 
 def test_each_batch_is_a_line_once(capsys):
     display = BatchLines(ManualClock())
     for it in (
-        standing("starting", None),
-        standing("running", None),
-        standing(),
-        standing(),
-        standing(batch=4, rows_in=0, rows_out=0, rejected=2, late=1, too_late=3, state_rows=7, watermark=None),
-        standing("failed", 4),
+        status("starting", None),
+        status("running", None),
+        status(),
+        status(),
+        status(batch=4, rows_in=0, rows_out=0, rejected=2, late=1, too_late=3, state_rows=7, watermark=None),
+        status("failed", 4),
     ):
         display.show([it])
     display.close()
@@ -73,10 +73,10 @@ def test_each_batch_is_a_line_once(capsys):
 
 def test_each_batch_is_an_object_once(capsys):
     display = JsonLines()
-    display.show([standing()])
-    display.show([standing()])
+    display.show([status()])
+    display.show([status()])
     display.apart(lambda: print("aside"))
-    display.show([standing("stopped")])
+    display.show([status("stopped")])
     display.close()
 
     first, aside, last = capsys.readouterr().out.splitlines()
@@ -91,7 +91,7 @@ def test_each_batch_is_an_object_once(capsys):
 
 def test_the_table_on_a_terminal_shows_all_of_it():
     console = Console(width=160, record=True, file=io.StringIO())
-    console.print(live_table([standing(state_rows=7, state_bytes=2048), standing("starting", None)], console))
+    console.print(live_table([status(state_rows=7, state_bytes=2048), status("starting", None)], console))
 
     heading, first, second = console.export_text().splitlines()
     assert heading.split() == [
@@ -106,7 +106,7 @@ def test_the_table_on_a_terminal_shows_all_of_it():
 
 def test_a_narrow_terminal_is_shown_fewer_columns_but_whole_ones():
     console = Console(width=60, record=True, file=io.StringIO())
-    console.print(live_table([standing(state_rows=7)], console))
+    console.print(live_table([status(state_rows=7)], console))
 
     heading, line = console.export_text().splitlines()
     assert heading.split() == ["flow", "state", "rows/s", "behind", "batch", "took"]
@@ -124,7 +124,7 @@ def test_where_nobody_watches_it_is_lines(monkeypatch):
 
 
 def test_at_the_end_it_says_where_each_flow_stands(capsys):
-    show_standings([standing("stopped"), standing("failed", None)])
+    show_status([status("stopped"), status("failed", None)])
 
     heading, _, first, second = capsys.readouterr().out.splitlines()
     assert heading.split() == [
@@ -136,9 +136,9 @@ def test_at_the_end_it_says_where_each_flow_stands(capsys):
 
 def test_a_flow_that_gives_nothing_says_what_it_waits_for(capsys):
     holder = HolderFacts("users", 0, datetime(2025, 12, 31, 23, 59, tzinfo=UTC))
-    waiting = replace(standing(rows_out=0), waits_for=holder)
+    waiting = replace(status(rows_out=0), waits_for=holder)
     assert "0 out: waits for users, partition 0, at 2025-12-31 23:59:00Z, 310 ms" in batch_line(waiting)
-    show_standings([waiting, standing()])
+    show_status([waiting, status()])
     assert capsys.readouterr().out.splitlines()[-1] == "revenue waits for users, partition 0, at 2025-12-31 23:59:00Z"
     waiting = replace(waiting, waits_for=Holder(12, "users", 0, 4711))
     assert "0 out: waits for transaction 12 of process 4711, open in users, partition 0, 310 ms" in batch_line(waiting)
@@ -150,10 +150,10 @@ def test_at_the_end_every_flow_with_stages_says_what_it_waits_for(stem, monkeypa
     """Also one whose last batch gave rows, and one that had no batch in this run."""
     holder = HolderFacts("users", 0, None)
     monkeypatch.setattr(run_standing, "waits_for", lambda stem, checkpoint: holder)
-    standings = run_standing.RunStandings(stem, [], None)
+    statuses = run_standing.RunStatus(stem, [], None)
     run, planned = FlowRun("priced", 1), SimpleNamespace(stages=("enrich-0",))
     for progress, running in ((FlowProgress(batch=3, rows_out=5, state_rows=2), None), (FlowProgress(), None),
                               (FlowProgress(batch=3, rows_out=0, state_rows=2), holder)):  # fmt: skip
         for state, expected in (("running", running), ("stopped", holder)):
             handle = SimpleNamespace(name="priced", run=run, planned=planned, progress=progress, state=state)
-            assert standings._waits_for(handle) == expected
+            assert statuses._waits_for(handle) == expected

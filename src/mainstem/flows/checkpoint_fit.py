@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mainstem.durations import show_span
 from mainstem.errors import Conflict, Invalid
-from mainstem.flows.real_time import check_pace
+from mainstem.flows.real_time import check_mode
 from mainstem.spark.checkpoint.checkpoint_check import check_topics
 from mainstem.spark.checkpoint.checkpoint_offsets import last_batch, source_offsets
 from mainstem.spark.checkpoint.flow_store import FlowStore
@@ -217,13 +217,13 @@ def check_held(planned: PlannedFlow, writer: BatchWriter, checkpoint: str) -> No
     The numbers of batches would be given out again, and the sink would take the new ones for those it has.
     """
     last = last_batch(checkpoint, "offsets")
-    held = writer.held
-    if held <= (-1 if last is None else last):
+    committed_batch = writer.committed_batch
+    if committed_batch <= (-1 if last is None else last):
         return
     sink = planned.flow.into
     raise Conflict(
         f'the checkpoint of flow "{planned.name}" is not the one that its sink was written from',
-        detail=f'The {sink.kind} "{sink.name}" holds batches up to {held}; the checkpoint in "{checkpoint}" '
+        detail=f'The {sink.kind} "{sink.name}" holds batches up to {committed_batch}; the checkpoint in "{checkpoint}" '
         + ("has none." if last is None else f"ends with batch {last}."),
         hint=f"Restore the checkpoint, or begin anew. {way_out(planned)}",
     )
@@ -359,7 +359,7 @@ class FlowProspect:
         changes: list[PlanChange] = []
         try:
             changes = plan_changes(known["plan"], planned) if "plan" in known else []
-            check_pace(planned, known, checkpoint)
+            check_mode(planned, known, checkpoint)
             check_code(planned, known, checkpoint, log)
             check_sources(planned, checkpoint, log)
             check_sink(planned, known, checkpoint, log)

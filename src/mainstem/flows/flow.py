@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Flow"]
 
-PACES = ("batches", "real-time")
+MODES = ("batches", "real-time")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Flow:
 
     `rejected_max` is the share of a batch's rows that the sink may refuse before the flow stops instead of going on.
 
-    `pace="real-time"` passes each row on as it comes instead of in batches, at least once: from topics on Kafka into a
+    `mode="real-time"` passes each row on as it comes instead of in batches, at least once: from topics on Kafka into a
     topic there, by what Spark does with one row at a time. Whatever stands in the way is said when the program is built.
 
     >>> def flows(stem):
@@ -36,7 +36,7 @@ class Flow:
     into: Sink
     name: str = ""
     rejected_max: float = 1.0
-    pace: Literal["batches", "real-time"] = "batches"
+    mode: Literal["batches", "real-time"] = "batches"
 
     def __post_init__(self) -> None:
         if not hasattr(self.rows, "isStreaming"):
@@ -55,11 +55,11 @@ class Flow:
         if not self.name:
             object.__setattr__(self, "name", self.into.name)
         check_name(self.name, "flow")
-        if self.pace not in PACES:
+        if self.mode not in MODES:
             raise Invalid(
-                f'flow "{self.name}" has no pace {self.pace!r}',
-                detail=f"A flow goes by one of these: {', '.join(PACES)}.",
-                hint=did_you_mean(str(self.pace), PACES) or 'Leave it out: "batches" is what most flows want.',
+                f'flow "{self.name}" has no mode {self.mode!r}',
+                detail=f"A flow goes by one of these: {', '.join(MODES)}.",
+                hint=did_you_mean(str(self.mode), MODES) or 'Leave it out: "batches" is what most flows want.',
             )
         if not 0 <= self.rejected_max <= 1:
             raise Invalid(

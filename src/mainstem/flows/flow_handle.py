@@ -10,7 +10,7 @@ from mainstem.batch import FlowRun
 from mainstem.clock import Clock
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import FlowFailed, Unavailable
-from mainstem.spark.checkpoint.checkpoint_place import CheckpointPlace
+from mainstem.spark.checkpoint.checkpoint_location import CheckpointLocation
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -50,7 +50,7 @@ class FlowHandle:
         self.planned = planned
         self.run: FlowRun | None = None
         # Where Spark keeps the checkpoint of this run.
-        self.place: CheckpointPlace | None = None
+        self.location: CheckpointLocation | None = None
         self.query: StreamingQuery | None = None
         self.state: State = "starting"
         self.error: FlowFailed | None = None
@@ -112,7 +112,7 @@ class FlowHandle:
                     detail=f"It is at batch {self.progress.batch}, {self.progress.lag_records:,} records behind.",
                     hint="Wait longer, or look at its progress.",
                 )
-            if self.planned.flow.pace == "real-time" and self.state == "running":
+            if self.planned.flow.mode == "real-time" and self.state == "running":
                 # Its query is never idle: whoever waits looks again when the batch is over.
                 self._next_batch()
                 if self.state == "running":

@@ -120,8 +120,8 @@ class ProgressReports:
         if handle is None:
             return
         try:
-            if handle.place is not None:
-                handle.place.pull()
+            if handle.location is not None:
+                handle.location.pull()
             self._see_to_real_time(handle, said)
             progress = self._progress(handle, said)
             handle.progress = progress
@@ -132,13 +132,13 @@ class ProgressReports:
             # Reports are about the work; they never stop it. A disk that is full stops the sinks, and says so.
             return
         finally:
-            if handle.planned.flow.pace == "real-time":
+            if handle.planned.flow.mode == "real-time":
                 # Nobody else hears of it; who waits for it finds everything noted.
                 handle.batch_over(said.get("numInputRows") or 0)
 
     def _see_to_real_time(self, handle: FlowHandle, said: dict[str, Any]) -> None:
         """What a batch of a flow in real time gave, and what of it could not be read: only Spark knows."""
-        if handle.planned.flow.pace == "batches" or handle.run is None:
+        if handle.planned.flow.mode == "batches" or handle.run is None:
             return
         if said.get("numInputRows"):
             handle.written[said["batchId"]] = Written(max(0, (said.get("sink") or {}).get("numOutputRows") or 0))
@@ -186,7 +186,7 @@ class ProgressReports:
             end = json.loads(end) if isinstance(end, str) else end
             if not isinstance(end, dict):
                 continue
-            if handle.run is not None and ("logOffset" in end or handle.planned.flow.pace == "real-time"):
+            if handle.run is not None and ("logOffset" in end or handle.planned.flow.mode == "real-time"):
                 # A batch of sealed files, or of Spark's own source: the checkpoint knows what it is in the log.
                 checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version)
                 end = next(source_offsets(checkpoint, said["batchId"]), {})

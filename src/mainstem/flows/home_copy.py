@@ -132,8 +132,8 @@ def _places(stem: Mainstem) -> list[str]:
     found = []
     if not isinstance(stem.log, EmbeddedLog):
         found.append(f"topics, groups and queues: {stem.log.address}")
-    if stem.view_place.address is not None:
-        found.append(f"views: {stem.view_place.address}")
+    if stem.view_backend.address is not None:
+        found.append(f"views: {stem.view_backend.address}")
     for name in stem.log.topic_names() if isinstance(stem.log, EmbeddedLog) else ():
         archive = None
         with suppress(Corrupt):

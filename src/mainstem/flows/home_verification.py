@@ -24,7 +24,7 @@ from mainstem.operators.stage.state_run_file import RunEntry, check_run
 from mainstem.operators.stage.state_runs import StageManifests
 from mainstem.sinks.file_commits import FileCommits
 from mainstem.spark.checkpoint.checkpoint_check import damaged_files
-from mainstem.spark.checkpoint.checkpoint_place import pointed_to
+from mainstem.spark.checkpoint.checkpoint_location import pointed_to
 from mainstem.spark.checkpoint.flow_store import FlowStore, flow_names
 from mainstem.spark.checkpoint.native_history import noted_history
 from mainstem.spark.real_time.real_time_note import noted_topics

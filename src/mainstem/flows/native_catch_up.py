@@ -26,8 +26,8 @@ from mainstem.crash_points import reach
 from mainstem.errors import Conflict, CorruptHome
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.log import Log
-from mainstem.spark.checkpoint.checkpoint_offsets import HistoryStanding, file_offset, history_standing, last_batch
-from mainstem.spark.checkpoint.checkpoint_place import is_elsewhere
+from mainstem.spark.checkpoint.checkpoint_location import is_elsewhere
+from mainstem.spark.checkpoint.checkpoint_offsets import HistoryStatus, file_offset, history_status, last_batch
 from mainstem.spark.checkpoint.native_history import (
     HistoryLimits,
     NativeHistory,
@@ -146,16 +146,16 @@ def _found(history: NativeHistory, checkpoint: str) -> NativeHistory:
     return replace(history, folder=here)
 
 
-def foreseen_history(planned: PlannedFlow, checkpoint: str, log: Log) -> HistoryStanding | None:
+def foreseen_history(planned: PlannedFlow, checkpoint: str, log: Log) -> HistoryStatus | None:
     """What a run that began now would read of sealed files before it went live; None if nothing."""
-    standing = history_standing(checkpoint)
-    if standing is not None:
-        return None if standing.over else standing
+    status = history_status(checkpoint)
+    if status is not None:
+        return None if status.over else status
     if last_batch(checkpoint, "offsets") is not None or not could_catch_up(planned):
         return None
     topic = _topic_with_files(planned, checkpoint, log)
     sealed = None if topic is None else sealed_history(topic, _limits(planned))
-    return None if sealed is None else HistoryStanding(sealed.rows, 0)
+    return None if sealed is None else HistoryStatus(sealed.rows, 0)
 
 
 def _topic_with_files(planned: PlannedFlow, checkpoint: str, log: Log) -> EmbeddedTopic | None:

@@ -206,7 +206,7 @@ class PlannedFlow:
     """A flow that could be started: what it reads, keeps and gives."""
 
     flow: Flow
-    mode: str
+    output_mode: str
     schema: pa.Schema
     leaves: dict[int, Leaf]
     operators: Sequence[Operator]
@@ -338,7 +338,7 @@ class Program:
             columns = tuple(wanted) or (leaf.schema.names[-1],)
             leaves[number] = replace(leaf, columns=columns, condition=conditions.get(number))
         leaves = with_idle_inputs(leaves, self._build.tables, self._stem.log, flow.name)
-        if flow.pace == "real-time":
+        if flow.mode == "real-time":
             check_real_time(flow, leaves, stages, self._stem.log)
         names = {number: leaf.source for number, leaf in leaves.items()}
         plan = fingerprint(rows, names)
@@ -402,7 +402,7 @@ class Program:
             build = Build(
                 run=run, leaves=leaves, frames=self._build.frames, wait_ms=100 if len(leaves) == 1 else 10,
                 rows_max=planned.rows_max, schemas=self._build.schemas, files=files, after=after,
-                memory=self._build.memory, clock=clock, pace=planned.flow.pace, cuts=self._cuts,
+                memory=self._build.memory, clock=clock, mode=planned.flow.mode, cuts=self._cuts,
                 together=together,
             )  # fmt: skip
             try:
@@ -422,7 +422,7 @@ class Program:
 
     def _agreement(self, planned: PlannedFlow, run: FlowRun) -> str:
         """Where the sources of a query agree on the ends of its batches; empty where they do not."""
-        if self._cuts or planned.flow.pace == "real-time":
+        if self._cuts or planned.flow.mode == "real-time":
             return ""
         return new_agreement(FlowStore(self._stem.home, run.flow).checkpoint(run.version))
 

@@ -1,6 +1,6 @@
 """Flows in real time: which can be, how one is started, and what is seen to while it runs.
 
-    Flow(rows, into=stem.topic("alerts"), pace="real-time")
+    Flow(rows, into=stem.topic("alerts"), mode="real-time")
 
 Spark's real-time mode does not gather rows into batches: a task reads on for as long as a batch lasts, and passes each row to
 the sink when it comes. Spark's own Kafka source and sink run there, and operators that look at one row at a time; nothing of
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mainstem.batch import FlowRun
 from mainstem.errors import Conflict, Invalid, MainstemError
+from mainstem.spark.checkpoint.checkpoint_location import CheckpointLocation
 from mainstem.spark.checkpoint.checkpoint_offsets import batch_offsets, last_batch
-from mainstem.spark.checkpoint.checkpoint_place import CheckpointPlace
 from mainstem.spark.plan.flow_plan import has_watermark, operators_in
 from mainstem.spark.real_time.kafka_connector import have_connector, java_options
 from mainstem.spark.real_time.real_time_note import UNREADABLE, note_real_time
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_cores",
-    "check_pace",
+    "check_mode",
     "check_real_time",
     "look_through_last_batch",
     "note_unreadable",
@@ -98,7 +98,7 @@ def _refuse(flow: str, part: str, detail: str, hint: str = "") -> NoReturn:
     raise Invalid(
         f'flow "{flow}" cannot run in real time: {part}',
         detail=detail,
-        hint=hint or "Take it out of the flow, or leave pace out: in batches it runs as it is.",
+        hint=hint or "Take it out of the flow, or leave mode out: in batches it runs as it is.",
     )
 
 
@@ -108,7 +108,7 @@ def check_real_time(flow: Flow, leaves: dict[int, Leaf], stages: Sequence[Any], 
     if not log.address:
         _refuse(
             name, "its log is in the home", "Spark has a source for real time of Kafka alone.",
-            'Open the home with log="kafka://...", or leave pace out: a batch takes a few tenths of a second.',
+            'Open the home with log="kafka://...", or leave mode out: a batch takes a few tenths of a second.',
         )  # fmt: skip
     if stages:
         _refuse(name, f'it has the operator "{stages[0].name}"', "What it keeps is kept in Python, batch by batch.")
@@ -146,7 +146,7 @@ def _check_source(flow: str, leaf: Leaf, log: Log) -> None:
         _refuse(
             flow, f'the codec of topic "{leaf.source}" is "arrow"',
             "Python takes its messages apart; Spark alone cannot.",
-            'Copy it into a topic of codec "json", or leave pace out.',
+            'Copy it into a topic of codec "json", or leave mode out.',
         )  # fmt: skip
     wanted = set(leaf.columns or ()) - {"record"}
     for field in settings.stored_schema if settings.codec != "raw" else ():
@@ -186,7 +186,7 @@ def check_cores(flows: Sequence[PlannedFlow], log: Log) -> None:
 
     A task of real time reads one partition, and goes on for as long as its batch: it never makes room for another.
     """
-    timed = [flow for flow in flows if flow.flow.pace == "real-time"]
+    timed = [flow for flow in flows if flow.flow.mode == "real-time"]
     if not timed:
         return
     context = timed[0].flow.rows.sparkSession.sparkContext
@@ -207,17 +207,17 @@ def check_cores(flows: Sequence[PlannedFlow], log: Log) -> None:
     )
 
 
-def check_pace(planned: PlannedFlow, known: dict[str, Any], checkpoint: str) -> None:
-    """Raise `Conflict` if a checkpoint was made at another pace: its offsets are those of another source."""
+def check_mode(planned: PlannedFlow, known: dict[str, Any], checkpoint: str) -> None:
+    """Raise `Conflict` if a checkpoint was made in another mode: its offsets are those of another source."""
     last = last_batch(checkpoint, "offsets")
     before = known.get("pace", "batches")
-    if last is None or before == planned.flow.pace:
+    if last is None or before == planned.flow.mode:
         return
     done = last_batch(checkpoint)
     ends = {} if done is None else batch_offsets(checkpoint, done)
     starts = [f"{topic}: start={dict(reached)}" for topic, reached in ends.items()] or ["at the beginning"]
     raise Conflict(
-        f'flow "{planned.name}" has run at pace "{before}" so far, and now is to run at pace "{planned.flow.pace}"',
+        f'flow "{planned.name}" has run in mode "{before}" so far, and now is to run in mode "{planned.flow.mode}"',
         detail="Each has a source of its own, which cannot go on from the other's checkpoint.",
         hint=f'Give the flow another name, Flow(..., name="{planned.name}_2"), and have its streams begin where it stands: '
         f"{'; '.join(starts)}.",
@@ -225,7 +225,7 @@ def check_pace(planned: PlannedFlow, known: dict[str, Any], checkpoint: str) -> 
 
 
 def start_real_time(
-    flow: Flow, planned: PlannedFlow, run: FlowRun, place: CheckpointPlace, log: Log, query_name: str
+    flow: Flow, planned: PlannedFlow, run: FlowRun, location: CheckpointLocation, log: Log, query_name: str
 ) -> StreamingQuery:
     """Start the query of a flow that was built with the connector's sources."""
     from mainstem.log.kafka.kafka_log import KafkaLog
@@ -237,12 +237,12 @@ def start_real_time(
     # Made now if it is not there; and an older run that still wrote in batches is fenced.
     sink.writer(run, planned.schema).close()
     target = log.open_topic(sink.name)
-    os.makedirs(place.folder, exist_ok=True)
-    note_real_time(place.folder, [log.open_topic(topic) for topic in planned.topics])
+    os.makedirs(location.folder, exist_ok=True)
+    note_real_time(location.folder, [log.open_topic(topic) for topic in planned.topics])
     rows = messages_of(flow.rows, target.settings, source=planned.topics[0] if len(planned.leaves) == 1 else "")
     # PySpark takes this trigger, and its types do not say so.
     writer: Any = rows.writeStream.format("kafka").queryName(query_name).outputMode("update")
     options = {**java_options(log.kafka_settings), "kafka.acks": "all", "topic": target.kafka_name}
-    writer = writer.options(**options).option("includeHeaders", "true").option("checkpointLocation", place.location)
+    writer = writer.options(**options).option("includeHeaders", "true").option("checkpointLocation", location.address)
     query: StreamingQuery = writer.trigger(realTime=BATCH).start()
     return query

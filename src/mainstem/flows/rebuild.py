@@ -20,7 +20,7 @@ from mainstem.errors import FlowNotFound, Invalid, Unavailable, did_you_mean
 from mainstem.flows.checkpoint_fit import replayed_topics
 from mainstem.flows.program import Flows, PlannedFlow, Program
 from mainstem.flows.runner import RunningFlows
-from mainstem.spark.checkpoint.checkpoint_place import remove_checkpoint
+from mainstem.spark.checkpoint.checkpoint_location import remove_checkpoint
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.views.spark_view import SparkView
 from mainstem.views.version_pair import Difference
@@ -46,7 +46,7 @@ class Rebuild:
         self.version = self.view.new_version(planned.schema)
         self._kept = False
         sink = SparkView(
-            stem.home, name, lambda: stem.spark, version=self.version, clock=stem.log.clock, place=stem.view_place
+            stem.home, name, lambda: stem.spark, version=self.version, clock=stem.log.clock, backend=stem.view_backend
         )
         self._planned = replace(planned, flow=replace(planned.flow, into=sink))
         self._running = RunningFlows(stem, program, [self._planned])

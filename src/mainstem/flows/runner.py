@@ -32,15 +32,15 @@ from mainstem.flows.flow_handle import FlowHandle
 from mainstem.flows.flow_progress import ProgressReports, query_name
 from mainstem.flows.native_catch_up import NativeCatchUp
 from mainstem.flows.program import Flows, PlannedFlow, Program
-from mainstem.flows.real_time import check_pace, look_through_last_batch, start_real_time
+from mainstem.flows.real_time import check_mode, look_through_last_batch, start_real_time
 from mainstem.flows.staged_batches import StagedBatches, are_counted_together, shared_stages
 from mainstem.log.backoff import Backoff
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.operators.stage.state_runs import StageManifests
 from mainstem.spark.checkpoint.batch_gate import BatchGate
 from mainstem.spark.checkpoint.checkpoint_check import check_checkpoint, note_rows
+from mainstem.spark.checkpoint.checkpoint_location import CheckpointLocation
 from mainstem.spark.checkpoint.checkpoint_offsets import applied_offsets, batch_offsets, last_batch, source_offsets
-from mainstem.spark.checkpoint.checkpoint_place import CheckpointPlace
 from mainstem.spark.checkpoint.flow_store import FlowStore, check_epoch
 from mainstem.spark.checkpoint.rejected_rows import RejectedRows
 from mainstem.spark.sources.batch_clock import clocks_of, is_due, now_of, watermark_of
@@ -101,7 +101,7 @@ def _has(stem: Mainstem, offset: Mapping[str, Any]) -> bool:
     view = stem.view(offset["view"])
     if not view.exists:
         return True
-    position, applied = view.standing()
+    position, applied = view.status()
     return position <= offset["position"] and not missing_of(applied, _numbered(offset.get("applied", {})))
 
 
@@ -317,10 +317,10 @@ class RunningFlows:
 
     def _caught_up(self, handle: FlowHandle) -> bool:
         """A flow that was stopped will not get any further."""
-        if handle.run is None or handle.place is None or handle.state == "stopped":
+        if handle.run is None or handle.location is None or handle.state == "stopped":
             return handle.state == "stopped"
         try:
-            handle.place.pull()
+            handle.location.pull()
         except Unavailable:
             return False
         return caught_up(self._stem, FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version))
@@ -386,10 +386,10 @@ class RunningFlows:
         version = planned.flow.into.version
         checkpoint = store.checkpoint(version)
         # To ask for the session is to make it this thread's: the program is built again here.
-        place = handle.place = CheckpointPlace.of(self._stem.spark, checkpoint, self._stem.checkpoints)
-        place.pull(begin=True)
+        location = handle.location = CheckpointLocation.of(self._stem.spark, checkpoint, self._stem.checkpoints)
+        location.pull(begin=True)
         known = store.of_version(version)
-        check_pace(planned, known, checkpoint)
+        check_mode(planned, known, checkpoint)
         check_code(planned, known, checkpoint, self._stem.log)
         check_sources(planned, checkpoint, self._stem.log)
         identity = check_sink(planned, known, checkpoint, self._stem.log)
@@ -397,9 +397,9 @@ class RunningFlows:
         # Noted at once: what begins anew after this attempt may fail at the next line.
         run = handle.run = store.begin(
             version, after=handle.run, plan=planned.plan, sink=f"{sink.kind} {sink.name}", **identity.facts(),
-            sources=planned.sources, pace=planned.flow.pace, folder=getattr(sink, "path", None),
+            sources=planned.sources, pace=planned.flow.mode, folder=getattr(sink, "path", None),
         )  # fmt: skip
-        if planned.flow.pace == "real-time":
+        if planned.flow.mode == "real-time":
             self._run_in_real_time(handle, run, checkpoint)
             return
         writer = sink.writer(run, planned.schema)
@@ -410,13 +410,13 @@ class RunningFlows:
                 store.note(run, **made.facts())
             check_held(planned, writer, checkpoint)
             check_checkpoint(
-                checkpoint, writer.held, accounts="rows" if sink.kind == "topic" else "every batch",
+                checkpoint, writer.committed_batch, accounts="rows" if sink.kind == "topic" else "every batch",
                 otherwise=f"Or begin anew. {way_out(planned)}",
             )  # fmt: skip
-            place.push_removals()
+            location.push_removals()
             if sink.kind == "topic":
                 with store.guarded(run):
-                    note_rows(checkpoint, writer.held)
+                    note_rows(checkpoint, writer.committed_batch)
             catch_up = NativeCatchUp.begin(planned, checkpoint, self._stem.log)
             if catch_up is not None and not catch_up.over:
                 catch_up.prepare()
@@ -447,12 +447,12 @@ class RunningFlows:
     def _run_in_real_time(self, handle: FlowHandle, run: FlowRun, checkpoint: str) -> None:
         """The query is Spark's own from end to end."""
         planned, log = handle.planned, self._stem.log
-        assert handle.place is not None
-        check_checkpoint(checkpoint, held=-1)
-        handle.place.push_removals()
+        assert handle.location is not None
+        check_checkpoint(checkpoint, in_sink=-1)
+        handle.location.push_removals()
         look_through_last_batch(log, checkpoint)
         flow = self._program.built_for(planned, run)
-        query = start_real_time(flow, planned, run, handle.place, log, query_name(run))
+        query = start_real_time(flow, planned, run, handle.location, log, query_name(run))
         FlowStore(self._stem.home, run.flow).note(run, sink_id=log.open_topic(planned.flow.into.name).id)
         self._follow(handle, query, run)
 
@@ -474,7 +474,7 @@ class RunningFlows:
 
     def _replaced(self, handle: FlowHandle, run: FlowRun) -> bool:
         """Whether a later run has begun. In batches that is found out by every step of a batch."""
-        if handle.planned.flow.pace == "batches":
+        if handle.planned.flow.mode == "batches":
             return False
         try:
             check_epoch(self._stem.home, run)
@@ -488,9 +488,9 @@ class RunningFlows:
     ) -> StreamingQuery:  # fmt: skip
         context = rows.sparkSession.sparkContext
         context.setLocalProperty("spark.scheduler.pool", handle.name)
-        home, place = self._stem.home, handle.place
+        home, location = self._stem.home, handle.location
         store = FlowStore(home, run.flow)
-        assert place is not None
+        assert location is not None
         planned, sink = handle.planned, handle.planned.flow.into
         rejected = RejectedRows(
             self._stem.log, checkpoint, sink=f"{sink.kind} {sink.name}", topics=planned.topics,
@@ -513,13 +513,13 @@ class RunningFlows:
             check_epoch(home, run)
             if sink.version != run.version:
                 raise _VersionChanged
-            place.pull()
+            location.pull()
             batch = Batch(number, run, applied_offsets(checkpoint, number), rejected)
             way = None if staged is None else staged.begin(number, rows)
             if way is not None:
                 bound = way.bound()
                 rows = self._program.batch_rows(planned, run, way) if bound is None else bound
-            if number <= writer.held:
+            if number <= writer.committed_batch:
                 # Spark must see it consumed whole, or its state store refuses the commit.
                 rows.write.format("noop").mode("append").save()
                 written = Written(0)
@@ -539,8 +539,8 @@ class RunningFlows:
 
         return (
             rows.writeStream.queryName(query_name(run))
-            .outputMode(handle.planned.mode)
-            .option("checkpointLocation", place.location)
+            .outputMode(handle.planned.output_mode)
+            .option("checkpointLocation", location.address)
             .foreachBatch(each_batch)
             .start()
         )

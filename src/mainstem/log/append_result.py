@@ -10,20 +10,20 @@ from datetime import datetime
 from mainstem.arguments import INTEGER_MAX, show_value
 from mainstem.errors import Invalid
 
-__all__ = ["Placed", "parse_token", "token_of"]
+__all__ = ["AppendResult", "parse_token", "token_of"]
 
 TOKEN = re.compile(r"([A-Za-z0-9_.-]+)@(\d+:\d+(?:,\d+:\d+)*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class AppendResult:
     """What an append returns: the offsets it took in each partition (first, and the one after the last).
 
     `token` stands for everything in the topic up to here: `topic.batches(stop=placed.token)` ends there, and
     `start=placed.token` goes on after it. `appended` is False if nothing was appended: the same sequence had been before, or there
     were no rows.
 
-    >>> placed = Placed({0: (40, 42)}, datetime(2026, 1, 1), "orders@0:42,1:17")
+    >>> placed = AppendResult({0: (40, 42)}, datetime(2026, 1, 1), "orders@0:42,1:17")
     >>> placed.count
     2
     """

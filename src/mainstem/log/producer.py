@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from mainstem.arguments import INTEGER_MAX
 from mainstem.clock import as_us
 from mainstem.errors import Invalid
-from mainstem.log.append_result import Placed
+from mainstem.log.append_result import AppendResult
 from mainstem.log.log import Log
 from mainstem.log.own_process import OwnProcess
 from mainstem.log.rows.rows import check_rows
@@ -47,7 +47,7 @@ class ProducerRun:
     shared: bool = False
 
 
-# ProducerState: the producers of a home, which run of each is the current one, and what they stated of time.
+# ProducerState: the producers of a home, which run of each is the current one, and the watermarks they declared.
 #
 # A machine without files, on a ledger that all processes share:
 #
@@ -62,7 +62,7 @@ class ProducerEntry:
     id: int
     epoch: int
     process: Identity
-    stated: dict[str, int] = field(default_factory=dict)
+    declared: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -82,11 +82,11 @@ class ProducersState:
                     known.epoch += 1
                     known.process = entry["process"]
             case "stated":
-                stated = self.producers[name].stated
-                stated[entry["topic"]] = max(entry["at"], stated.get(entry["topic"], entry["at"]))
+                declared = self.producers[name].declared
+                declared[entry["topic"]] = max(entry["at"], declared.get(entry["topic"], entry["at"]))
 
     def snapshot(self) -> dict[str, Any]:
-        return {name: [p.id, p.epoch, p.process, p.stated] for name, p in self.producers.items()}
+        return {name: [p.id, p.epoch, p.process, p.declared] for name, p in self.producers.items()}
 
     @classmethod
     def restore(cls, snapshot: dict[str, Any]) -> Self:
@@ -126,7 +126,7 @@ class Producer:
         """The how-manieth run this is."""
         return self.run.epoch
 
-    def append(self, topic: Topic | str, rows: Any, *, sequence: int | None = None) -> Placed:
+    def append(self, topic: Topic | str, rows: Any, *, sequence: int | None = None) -> AppendResult:
         """Append rows under a sequence; without one, under the next after the last that this topic has of us.
 
         Raises `AppendConflict` for a sequence below the last one that was not appended before, and for one above an append
@@ -135,7 +135,7 @@ class Producer:
         self._check_free()
         return self.append_in(topic, rows, sequence, 0)
 
-    def append_in(self, topic: Topic | str, rows: Any, sequence: int | None, transaction: int) -> Placed:
+    def append_in(self, topic: Topic | str, rows: Any, sequence: int | None, transaction: int) -> AppendResult:
         """As `append`, within a transaction if it is not 0."""
         self._check_process()
         topic = self._topic(topic)
@@ -172,7 +172,7 @@ class Producer:
         self._check_process()
         return self.run.kept_sequence(self._topic(topic).name)
 
-    def state_watermark(self, topic: Topic | str, at: datetime) -> None:
+    def declare_watermark(self, topic: Topic | str, at: datetime) -> None:
         """State that nothing with an event time earlier than `at` will come from this producer any more."""
         self._check_process()
         self.run.state(self._topic(topic).name, as_us(at))

@@ -12,7 +12,7 @@ import pyarrow as pa
 from mainstem.arguments import chosen, column_names, named, whole_number
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Corrupt, FellOff, GroupNotFound, Invalid, QueueNotFound, Unavailable, did_you_mean
-from mainstem.log.append_result import Placed
+from mainstem.log.append_result import AppendResult
 from mainstem.log.backoff import Backoff
 from mainstem.log.groups.group_member import Member, check_session
 from mainstem.log.groups.reader_group import ReaderGroup
@@ -201,7 +201,7 @@ class Topic:
 
     # Appending
 
-    def append(self, rows: Any, *, partition: int | None = None) -> Placed:
+    def append(self, rows: Any, *, partition: int | None = None) -> AppendResult:
         """Append rows; on disk when this returns.
 
         `rows`: a pyarrow Table or RecordBatch, anything with `__arrow_c_stream__` (polars, pandas, duckdb), or dicts.
@@ -211,7 +211,7 @@ class Topic:
             whole_number(partition, "partition", hint="Leave partition out: the key decides.")
         return self.backend.append(check_rows(rows, self.settings), partition=partition)
 
-    def delete(self, keys: Any) -> Placed:
+    def delete(self, keys: Any) -> AppendResult:
         """Append a tombstone for each key: `record.change` is "delete", all other columns are null."""
         return self.backend.append(tombstones(keys, self.settings))
 
@@ -374,7 +374,7 @@ class Topic:
             ledger,
             LiveReads(self.backend),
             TopicWaiter(self.backend, ledger),
-            self.backend.beats(name),
+            self.backend.heartbeats(name),
             processes=self.backend.processes,
             clock=self.backend.clock,
             outcomes=self._log,
@@ -388,7 +388,7 @@ class Topic:
         self._known("group", name, self.backend.groups())
         ledger = self.backend.group_ledger(name)
         return ReaderGroup(
-            name, ledger, LiveReads(self.backend), self.backend.beats(name), processes=self.backend.processes
+            name, ledger, LiveReads(self.backend), self.backend.heartbeats(name), processes=self.backend.processes
         )
 
     def groups(self) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from mainstem.arguments import show_value
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Fenced, Invalid
-from mainstem.log.append_result import Placed, parse_token, token_of
+from mainstem.log.append_result import AppendResult, parse_token, token_of
 from mainstem.log.groups.group_member import Member
 from mainstem.log.log import Log
 from mainstem.log.own_process import OwnProcess
@@ -138,7 +138,7 @@ class Transaction:
         """Whether it is under way, or how it ended."""
         return self._state
 
-    def append(self, topic: Topic | str, rows: Any, *, sequence: int | None = None) -> Placed:
+    def append(self, topic: Topic | str, rows: Any, *, sequence: int | None = None) -> AppendResult:
         """Append rows; seen by others once the transaction is committed."""
         self._check_open()
         topic = self._topic(topic)
@@ -148,7 +148,7 @@ class Transaction:
             placed = topic.backend.append(check_rows(rows, topic.settings), transaction=self.id)
         return self._noted(topic, placed)
 
-    def delete(self, topic: Topic | str, keys: Any) -> Placed:
+    def delete(self, topic: Topic | str, keys: Any) -> AppendResult:
         """Append a tombstone for each key."""
         self._check_open()
         topic = self._topic(topic)
@@ -210,7 +210,7 @@ class Transaction:
         elif self._state == "open":
             self.commit()
 
-    def _noted(self, topic: Topic, placed: Placed) -> Placed:
+    def _noted(self, topic: Topic, placed: AppendResult) -> AppendResult:
         self._topics[topic.name] = topic
         self._ends.update(parse_token(placed.token))
         return placed

@@ -1,7 +1,7 @@
 """The watermark at a record: what was known of time when it was appended.
 
 With each block the log writes down `observed_up_to`, the lowest over the topic's partitions (idle ones left out) of
-the highest event time so far, and the lowest watermark that living producers have stated. A record's watermark is the
+the highest event time so far, and the lowest watermark that living producers have declared. A record's watermark is the
 first, less the delay that the reader asks for, or the second if that is later: a statement needs no delay. So it is a
 fact of the log, the same for every reader, every run and every way of cutting it into batches. A record is late if its
 event time is below it.
@@ -25,14 +25,14 @@ TIME = pa.timestamp("us", "UTC")
 WATERMARKED_RECORD = pa.struct([*RECORD, ("watermark", TIME)])
 
 
-def watermarks(observed: npt.NDArray[np.int64], stated: npt.NDArray[np.int64], delay: int) -> pa.Array:
+def watermarks(observed: npt.NDArray[np.int64], declared: npt.NDArray[np.int64], delay: int) -> pa.Array:
     """The watermarks of some records, null where nothing was known; all in microseconds.
 
     >>> watermarks(np.array([60_000_000, NO_TIME]), np.array([NO_TIME, NO_TIME]), 10_000_000).cast(pa.int64()).to_pylist()
     [50000000, None]
     """
     less = np.where(observed == NO_TIME, NO_TIME, observed - np.int64(delay))
-    values = np.maximum(less, stated)
+    values = np.maximum(less, declared)
     return pa.array(values, mask=values == NO_TIME).view(TIME)
 
 

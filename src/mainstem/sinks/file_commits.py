@@ -167,7 +167,7 @@ class FileCommits:
 
     # Batches
 
-    def held(self, version: int) -> int:
+    def committed_batch(self, version: int) -> int:
         """The last batch that counts; -1 if there is none."""
         return max((last for _, last, _ in self._names(version)), default=-1)
 

@@ -46,7 +46,7 @@ __all__ = ["FileSink", "FileWriter"]
 #
 # The epoch is looked at twice inside the lock, before anything is moved and before the commit. A run that was stopped in
 # between finds that a later one has begun; should it be stopped after the second look, its commit counts: the later run
-# waits for the lock, begins after it and finds the batch held.
+# waits for the lock, begins after it and finds the batch committed.
 
 
 # A folder that is there while rows are staged: which columns of a row cannot be told from null as the name of a folder.
@@ -72,9 +72,9 @@ class FileWriter:
         self._begin(wanted)
 
     @property
-    def held(self) -> int:
+    def committed_batch(self) -> int:
         """The last batch that is in; -1 if there is none."""
-        return self._held
+        return self._committed_batch
 
     def close(self) -> None:
         """Nothing is open between batches."""
@@ -99,7 +99,7 @@ class FileWriter:
             self._check_epoch(known)
             folder_id = known.id if known is not None and known.id else uuid.uuid4().hex
             self._commits.put_facts(replace(wanted, version=self._run.version, epoch=self._run.epoch, id=folder_id))
-            self._held = self._commits.held(self._run.version)
+            self._committed_batch = self._commits.committed_batch(self._run.version)
             self._remove_leftovers()
             shutil.rmtree(self._staging, ignore_errors=True)
 
@@ -109,7 +109,7 @@ class FileWriter:
             folders[:] = [name for name in folders if name != "_mainstem"]
             for name in names:
                 match = self._name.fullmatch(name)
-                if match and int(match[2]) > self._held:
+                if match and int(match[2]) > self._committed_batch:
                     os.remove(f"{folder}/{name}")
 
     # One batch
@@ -144,7 +144,7 @@ class FileWriter:
             ends = {topic: {str(number): end for number, end in by.items()} for topic, by in batch.offsets.items()}
             committed = CommittedBatch(batch.number, self._run.epoch, rows, rejected, ends, tuple(files))
             self._commits.commit(self._run.version, committed)
-        self._held = batch.number
+        self._committed_batch = batch.number
         reach("sink_committed")
         return rows
 

@@ -23,7 +23,7 @@ class BatchWriter(Protocol):
     """Writes the batches of one run of a flow."""
 
     @property
-    def held(self) -> int:
+    def committed_batch(self) -> int:
         """The number of the last batch that is committed; -1 if there is none."""
 
     def write(self, rows: DataFrame, batch: Batch) -> Written:

@@ -61,7 +61,7 @@ class Build:
     # The flow's sources are asked in turn: where there are several, none may hold up the others.
     wait_ms: int = 100
     # Whether topics are read by our source, or by Spark's own of Kafka.
-    pace: Literal["batches", "real-time"] = "batches"
+    mode: Literal["batches", "real-time"] = "batches"
     # How many rows a batch may have while a flow catches up.
     rows_max: int = ROWS_MAX
     # What the sinks that were yielded so far will hold: a later flow may read them before they exist.

@@ -68,7 +68,7 @@ class Append:
 
 @dataclass(frozen=True)
 class Moment:
-    """A time that comes, in microseconds: the watermark of a stream is stated, or the clock moves."""
+    """A time that comes, in microseconds: the watermark of a stream is declared, or the clock moves."""
 
     kind: Literal["watermark", "now"]
     at: int
@@ -102,7 +102,7 @@ class _Log:
         self.topic = topic
         self._delay = None if topic.delay is None else duration_us(topic.delay, setting="delay")
         self._after = None if topic.idle_after is None else duration_us(topic.idle_after, setting="idle_after")
-        self._stated = NO_TIME
+        self._declared = NO_TIME
         # Of each partition the highest event time, and the highest that was observed with its records.
         self._highest = [NO_TIME] * partitions
         self._observed = [NO_TIME] * partitions
@@ -145,7 +145,7 @@ class _Log:
         shown, event_time = self.topic.shown, self.topic.event_time
         if isinstance(step, Moment):
             if step.kind == "watermark":
-                self._stated = max(self._stated, step.at)
+                self._declared = max(self._declared, step.at)
                 self._observed = [self._seen(number) for number in range(len(self._highest))]
             return shown.empty_table()
         count, number = step.rows.num_rows, step.partition
@@ -179,8 +179,8 @@ class _Log:
 
     def _less(self, observed: int) -> int:
         if self._delay is None or observed == NO_TIME:
-            return self._stated
-        return max(observed - self._delay, self._stated)
+            return self._declared
+        return max(observed - self._delay, self._declared)
 
 
 def _lowest(beside: Sequence[_Log], now: int) -> int:
@@ -245,7 +245,7 @@ class CollectingSink:
     name: str
     kind: str = "memory"
     version: int = 1
-    held: int = -1
+    committed_batch: int = -1
     # The next batch is lost when its rows were read and before they are committed: as if the process had died there.
     killing: bool = False
     batches: dict[int, pa.Table] = field(default_factory=dict)
@@ -272,7 +272,7 @@ class CollectingSink:
         self.batches[batch.number] = found
         if batch.number in self.lost:
             _check_same(batch.number, _changes(self.lost[batch.number]), _changes(found))
-        self.held = batch.number
+        self.committed_batch = batch.number
         return Written(found.num_rows)
 
     def close(self) -> None:
@@ -300,7 +300,7 @@ def _changes(rows: pa.Table) -> list[tuple[str, dict[str, Any]]]:
 
 
 FLOW = "results"
-# Without a delay only what is stated moves the watermark: what is observed is so far behind that it never does.
+# Without a delay only what is declared moves the watermark: what is observed is so far behind that it never does.
 NEVER_BY_ITSELF = "36500 days"
 # Columns of <flow>.late that say where a row was found, not what it was.
 OF_THE_FLOW = ("record", "stage", "version", "batch")
@@ -380,7 +380,7 @@ class _ScriptedHome:
             if rows.num_rows:
                 self._stem.topic(step.stream).append(rows, partition=step.partition)
         elif step.kind == "watermark":
-            self._producer.state_watermark(step.stream, as_datetime(step.at))
+            self._producer.declare_watermark(step.stream, as_datetime(step.at))
         else:
             self._clock.set(as_datetime(step.at))
             set_now(self._manifests.folder, step.at)

@@ -12,10 +12,10 @@ A home remembers the first address that a program gave, without the password, so
 from __future__ import annotations
 
 from mainstem.settings import environment_with, remember, remembered
-from mainstem.views.sqlite.sqlite_store import SqlitePlace
-from mainstem.views.view_store import ViewPlace
+from mainstem.views.sqlite.sqlite_backend import SqliteBackend
+from mainstem.views.view_store import ViewBackend
 
-__all__ = ["ADDRESS", "place_at", "place_of_home"]
+__all__ = ["ADDRESS", "backend_at", "backend_of_home"]
 
 FILE = "views.toml"
 # The option by which a source of Spark is told. Spark shows no values of options whose names hold "url".
@@ -25,25 +25,25 @@ _ABOUT = """# Where the views of this home are. Passwords are found in ~/.pgpass
 """
 
 
-def place_of_home(home: str, address: str | None = None) -> ViewPlace:
+def backend_of_home(home: str, address: str | None = None) -> ViewBackend:
     """Where the views of a home are; the first address that a program gives is remembered."""
     if not home:
         # A log alone: nothing says where it would be looked up.
-        return SqlitePlace(home)
+        return SqliteBackend(home)
     if address is None:
-        return place_at(home, environment_with("MAINSTEM_").get("views") or _remembered(home))
-    place = place_at(home, address)
+        return backend_at(home, environment_with("MAINSTEM_").get("views") or _remembered(home))
+    backend = backend_at(home, address)
     _remember(home, address)
-    return place
+    return backend
 
 
-def place_at(home: str, address: str | None) -> ViewPlace:
+def backend_at(home: str, address: str | None) -> ViewBackend:
     """The place with this address; without one, in the home itself."""
     if address is None:
-        return SqlitePlace(home)
-    from mainstem.views.postgres.postgres_store import PostgresPlace
+        return SqliteBackend(home)
+    from mainstem.views.postgres.postgres_backend import PostgresBackend
 
-    return PostgresPlace(address)
+    return PostgresBackend(address)
 
 
 def _remembered(home: str) -> str | None:

@@ -37,9 +37,9 @@ class SparkViewWriter:
         self.writer = writer
 
     @property
-    def held(self) -> int:
+    def committed_batch(self) -> int:
         """The last batch that is in; -1 if there is none."""
-        return self.writer.held
+        return self.writer.committed_batch
 
     def write(self, rows: DataFrame, batch: Batch) -> Written:
         table = rows.toArrow()
@@ -105,8 +105,8 @@ class SparkView(View):
         }
         schema = spark_schema(pa.schema([leaf.schema.field(name) for name in columns]))
         reader = self._session().readStream.format(SOURCE).schema(schema).option(OPTION, json.dumps(request))
-        if self._place.address is not None:
-            reader = reader.option(ADDRESS, self._place.address)
+        if self._backend.address is not None:
+            reader = reader.option(ADDRESS, self._backend.address)
         rows = reader.load()
         if build is not None and build.run is None:
             build.frames[number] = rows

@@ -23,7 +23,7 @@ from mainstem.log.rows.normal_schema import normal_schema, nullable_schema
 from mainstem.log.rows.schema_ddl import schema_to_ddl
 from mainstem.names import check_name
 from mainstem.views.merge_batch import check_columns, check_panes
-from mainstem.views.sqlite.sqlite_store import SqlitePlace
+from mainstem.views.sqlite.sqlite_backend import SqliteBackend
 from mainstem.views.version_pair import Difference
 from mainstem.views.view_facts import Facts, Segment, VersionFacts
 from mainstem.views.view_history import (
@@ -36,7 +36,7 @@ from mainstem.views.view_history import (
     wait_for_commit,
 )
 from mainstem.views.view_offsets import missing_of, not_yet
-from mainstem.views.view_store import CommitWatch, VersionSnapshot, VersionWriter, ViewPlace, ViewStore
+from mainstem.views.view_store import CommitWatch, VersionSnapshot, VersionWriter, ViewBackend, ViewStore
 
 __all__ = ["View", "ViewDescription", "ViewVersion", "describe", "list_versions", "query_table"]
 
@@ -48,7 +48,7 @@ __all__ = ["View", "ViewDescription", "ViewVersion", "describe", "list_versions"
 class ViewVersion:
     """One version: who writes it and how far it is. `batch` is the last one that is in, -1 if none.
 
-    `place` is where its rows are: a file, or a schema of the database.
+    `location` is where its rows are: a file, or a schema of the database.
     """
 
     number: int
@@ -62,7 +62,7 @@ class ViewVersion:
     batch: int
     applied_at: datetime | None
     offsets: Mapping[str, Mapping[int, int]]
-    place: str
+    location: str
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _version(snapshot: VersionSnapshot) -> ViewVersion:
         batch=batch,
         applied_at=None if applied_at is None else as_datetime(applied_at),
         offsets=snapshot.offsets(),
-        place=snapshot.place,
+        location=snapshot.location,
     )
 
 
@@ -197,12 +197,12 @@ class View:
         changes_age: Duration | None = None,
         history: Duration | None = None,
         clock: Clock | None = None,
-        place: ViewPlace | None = None,
+        backend: ViewBackend | None = None,
     ) -> None:
         self.name = check_name(name, "view")
         self.home = os.fspath(home)
-        self._place = place or SqlitePlace(self.home)
-        self._store = self._place.store(name)
+        self._backend = backend or SqliteBackend(self.home)
+        self._store = self._backend.store(name)
         self._clock = clock or SystemClock()
         self._changes_max = None if changes_max is None else whole_number(changes_max, "changes_max", least=1)
         self._changes_age_us = None if changes_age is None else duration_us(changes_age, setting="changes_age")
@@ -365,7 +365,7 @@ class View:
         """The position of the last change; 0 if there is none, also where the view is not made yet."""
         return ViewHistory(self._store).last() if self.exists else 0
 
-    def standing(self) -> tuple[int, dict[str, dict[int, int]]]:
+    def status(self) -> tuple[int, dict[str, dict[int, int]]]:
         """The position of the last change, and how far each source was applied by then: of one moment."""
         with self._store.live() as snapshot:
             return snapshot.positions()[1], snapshot.offsets()

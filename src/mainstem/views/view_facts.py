@@ -96,11 +96,11 @@ class Facts:
         return [version.number for version in self.versions]
 
 
-def no_such_view(view: str, names: Sequence[str], place: str) -> ViewNotFound:
+def no_such_view(view: str, names: Sequence[str], location: str) -> ViewNotFound:
     """There is none of that name in this place; which ones there are."""
     return ViewNotFound(
         f'view "{view}" does not exist',
-        detail=f"{place} has {len(names)} views: {', '.join(names)}." if names else f"{place} has no views yet.",
+        detail=f"{location} has {len(names)} views: {', '.join(names)}." if names else f"{location} has no views yet.",
         hint=did_you_mean(view, names)
         or "A view is made by the flow that writes into it: run the program with that flow first.",
         view=view,

@@ -33,7 +33,7 @@ from mainstem.log.record import record_array
 from mainstem.spark.checkpoint.flow_store import check_epoch
 from mainstem.spark.sources.topic_request import OPTION
 from mainstem.spark.sources.worker_memory import spare_collections
-from mainstem.views.home_views import ADDRESS, place_at
+from mainstem.views.home_views import ADDRESS, backend_at
 from mainstem.views.view import View
 from mainstem.views.view_store import CommitWatch
 
@@ -59,14 +59,14 @@ class ViewSource(DataSource):
 
 @lru_cache(maxsize=16)
 def open_view(home: str, name: str, address: str | None) -> View:
-    return View(home, name, place=place_at(home, address))
+    return View(home, name, backend=backend_at(home, address))
 
 
 def _standing(view: View) -> tuple[int, Applied]:
     """The position of a view's last change, and what it has applied; of one that is not made yet nothing."""
     if not view.exists:
         return 0, {}
-    position, applied = view.standing()
+    position, applied = view.status()
     written = {topic: {str(number): end for number, end in sorted(ends.items())} for topic, ends in applied.items()}
     return position, dict(sorted(written.items()))
 

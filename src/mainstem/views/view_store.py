@@ -1,6 +1,6 @@
 """What keeps a view: the protocol behind `View`, and its parts.
 
-    ViewPlace        where the views of a home are kept: SQLite files in it, or a PostgreSQL database
+    ViewBackend        where the views of a home are kept: SQLite files in it, or a PostgreSQL database
     └── ViewStore    one view there: its facts, its versions, its commits
         ├── VersionSnapshot  one version as it is at one moment
         ├── VersionWriter    applies the batches of one run to one version, each of them once
@@ -33,7 +33,7 @@ __all__ = [
     "VersionControl",
     "VersionSnapshot",
     "VersionWriter",
-    "ViewPlace",
+    "ViewBackend",
     "ViewStore",
     "WrittenRows",
 ]
@@ -62,7 +62,7 @@ class VersionSnapshot(Protocol):
     @property
     def schema(self) -> pa.Schema: ...
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where this version is kept, as a person finds it."""
 
     def get(self, key: Any, position: int | None = None) -> dict[str, Any] | None:
@@ -125,7 +125,7 @@ class VersionWriter(Protocol):
     run: FlowRun
 
     @property
-    def held(self) -> int:
+    def committed_batch(self) -> int:
         """The number of the last batch that is in; -1 if there is none."""
 
     def holds(self, number: int) -> bool:
@@ -203,7 +203,7 @@ class ViewStore(Protocol):
         """Let go of what is open."""
 
 
-class ViewPlace(Protocol):
+class ViewBackend(Protocol):
     """Where the views of a home are kept. Thread-safe."""
 
     @property

@@ -129,7 +129,7 @@ def test_a_batch_that_is_run_again_has_the_same_rows_after_upkeep(stem: Mainstem
     first, again = sink.attempts[1]
     assert first
     assert sorted(first, key=str) == sorted(again, key=str)
-    assert sink.held >= 1
+    assert sink.committed_batch >= 1
     if keep.compacted:
         latest = {row["k"]: row["n"] for row in sink.rows()}
         assert latest == {row["k"]: row["n"] for row in topic.to_arrow().to_pylist()}
@@ -139,8 +139,8 @@ def test_a_batch_that_is_run_again_has_the_same_rows_after_upkeep(stem: Mainstem
 @pytest.mark.usefixtures("small_batches")
 def test_a_windowed_count_over_unequal_partitions_counts_every_row(stem: Mainstem):
     topic = stem.create_topic("clicks", schema="n BIGINT, at TIMESTAMP", event_time="at", partitions=3)
-    for partition, (count, pace) in enumerate([(120, 1), (12, 10), (30, 4)]):
-        rows = [{"n": n, "at": NOON + timedelta(seconds=n * pace)} for n in range(count)]
+    for partition, (count, mode) in enumerate([(120, 1), (12, 10), (30, 4)]):
+        rows = [{"n": n, "at": NOON + timedelta(seconds=n * mode)} for n in range(count)]
         for first in range(0, count, 6):
             topic.append(rows[first : first + 6], partition=partition)
     sink = MemorySink("counts")

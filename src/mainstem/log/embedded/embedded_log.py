@@ -39,7 +39,7 @@ from mainstem.processes import alive, this_process
 __all__ = []
 
 
-# The producers of a home: who is the current run of each, and what they stated of time.
+# The producers of a home: who is the current run of each, and the watermarks they declared.
 
 
 class Producers:
@@ -87,20 +87,20 @@ class Producers:
                 current_epoch=current,
             )
 
-    def state_watermark(self, name: str, epoch: int, topic: str, at: int) -> int:
-        """Note what a producer stated, and give the lowest of all living ones that stated anything for this topic."""
+    def declare_watermark(self, name: str, epoch: int, topic: str, at: int) -> int:
+        """Note what a producer declared, and give the lowest of all living ones that declared anything for this topic."""
 
         def decision(state: ProducersState, now: int) -> tuple[list[Entry], None]:
             return [{"kind": "stated", "name": name, "topic": topic, "at": at}], None
 
         self.check(name, epoch)
         self._ledger.decide(decision)
-        stated = [
-            producer.stated[topic]
+        declared = [
+            producer.declared[topic]
             for producer in self._ledger.current().producers.values()
-            if topic in producer.stated and alive(producer.process)
+            if topic in producer.declared and alive(producer.process)
         ]
-        return min(stated, default=NO_TIME)
+        return min(declared, default=NO_TIME)
 
 
 S = TypeVar("S", bound=MachineState)
@@ -309,8 +309,8 @@ class EmbeddedLog:
             return self.open_topic(topic).numbered.known(number, epoch)
 
         def state(topic: str, at: int) -> None:
-            lowest = self.producers.state_watermark(name, epoch, topic, at)
-            self.open_topic(topic).state_watermark(lowest)
+            lowest = self.producers.declare_watermark(name, epoch, topic, at)
+            self.open_topic(topic).declare_watermark(lowest)
 
         return ProducerRun(
             name,

@@ -16,7 +16,7 @@ from mainstem.clock import Clock, as_datetime
 from mainstem.durable_files import Files, read_file, remove_if_there, unavailable
 from mainstem.errors import Corrupt, Invalid, LockHeld
 from mainstem.file_watch import Watch
-from mainstem.log.append_result import Placed, token_of
+from mainstem.log.append_result import AppendResult, token_of
 from mainstem.log.embedded.ledger import Ledger
 from mainstem.log.embedded.numbered_appends import NumberedAppends
 from mainstem.log.embedded.read.archive import Archive, check_archive
@@ -97,7 +97,7 @@ class EmbeddedMoment:
 BEAT = struct.Struct("<q36s")
 
 
-class BeatFiles:
+class HeartbeatFiles:
     """The beats of one group. Thread-safe."""
 
     def __init__(self, files: Files, folder: str, clock: Clock) -> None:
@@ -106,7 +106,7 @@ class BeatFiles:
         self._clock = clock
         files.make_directory(folder)
 
-    def beat(self, member: str) -> None:
+    def heartbeat(self, member: str) -> None:
         path = f"{self._folder}/{member}"
         handle = self._files.open(path) if self._files.exists(path) else self._files.create(path)
         try:
@@ -229,7 +229,7 @@ class EmbeddedTopic:
         producer: ProducerRun | None = None,
         sequence: int | None = None,
         transaction: int = 0,
-    ) -> Placed:
+    ) -> AppendResult:
         partitions = rows.settings.partitions
         if partition is not None and not 0 <= partition < partitions:
             raise Invalid(
@@ -238,7 +238,7 @@ class EmbeddedTopic:
                 hint="Leave partition out: the key decides.",
             )
         if not rows.batch.num_rows:
-            return Placed({}, as_datetime(self.clock.now()), self.token(), appended=False)
+            return AppendResult({}, as_datetime(self.clock.now()), self.token(), appended=False)
         if producer is not None and not producer.shared:
             return self._append_once(rows, partition, producer, sequence, transaction)
         # Rows without a key are placed by sequence, so that a retry lands alike.
@@ -252,7 +252,7 @@ class EmbeddedTopic:
 
     def _append_once(
         self, rows: CheckedRows, partition: int | None, producer: ProducerRun, sequence: int | None, transaction: int
-    ) -> Placed:
+    ) -> AppendResult:
         check = self._check(producer, transaction)
         with self.numbered.turn(producer, transaction) as known:
             if sequence is None:
@@ -260,7 +260,7 @@ class EmbeddedTopic:
             elif known.is_repeat(sequence):
                 check()
                 offsets = dict(known.offsets) if sequence == known.sequence else {}
-                return Placed(offsets, as_datetime(known.appended_at), self.token(), appended=False)
+                return AppendResult(offsets, as_datetime(known.appended_at), self.token(), appended=False)
             elif (refusal := known.refusal(self.name, producer.name, sequence)) is not None:
                 check()
                 raise refusal
@@ -273,7 +273,7 @@ class EmbeddedTopic:
 
     def _written(
         self, rows: CheckedRows, blocks: Mapping[int, Pending], check: Callable[[], None], transaction: int
-    ) -> Placed:
+    ) -> AppendResult:
         for pending in blocks.values():
             pending.transaction, pending.check = transaction, check
         if transaction:
@@ -282,7 +282,7 @@ class EmbeddedTopic:
         self._log.upkeep.appended(sum(len(it.payload) for it in blocks.values()), rows.settings.segment_bytes_max)
         return self._placed(blocks)
 
-    def _placed(self, blocks: Mapping[int, Pending]) -> Placed:
+    def _placed(self, blocks: Mapping[int, Pending]) -> AppendResult:
         offsets: dict[int, tuple[int, int]] = {}
         appended, appended_at = False, 0
         for number, it in blocks.items():
@@ -293,7 +293,7 @@ class EmbeddedTopic:
         # Where there is one partition, its end after this append is known: no need to look.
         alone = appended and len(self.store.partitions) == 1
         token = token_of({self.name: {0: offsets[0][1]}}) if alone else self.token()
-        return Placed(offsets, as_datetime(appended_at), token, appended)
+        return AppendResult(offsets, as_datetime(appended_at), token, appended)
 
     def _check(self, producer: ProducerRun | None, transaction: int) -> Callable[[], None]:
         def check() -> None:
@@ -304,10 +304,10 @@ class EmbeddedTopic:
 
         return check
 
-    def state_watermark(self, stated: int) -> None:
+    def declare_watermark(self, declared: int) -> None:
         """Say in every partition that nothing earlier will come."""
         self.store.append(
-            {number: Pending(b"", 0, stated_watermark=stated) for number in range(len(self.store.partitions))}
+            {number: Pending(b"", 0, stated_watermark=declared) for number in range(len(self.store.partitions))}
         )
 
     def token(self) -> str:
@@ -548,8 +548,8 @@ class EmbeddedTopic:
             f"{self.store.folder}/queues/{name}", QueueState, QueueState.restore, f'queue "{name}" of "{self.name}"'
         )
 
-    def beats(self, group: str) -> BeatFiles:
-        return BeatFiles(self.store.files, f"{self.store.folder}/groups/{group}/beats", self.clock)
+    def heartbeats(self, group: str) -> HeartbeatFiles:
+        return HeartbeatFiles(self.store.files, f"{self.store.folder}/groups/{group}/beats", self.clock)
 
     def delete_group(self, name: str) -> None:
         self._log.drop_ledger(f"{self.store.folder}/groups/{name}")

@@ -39,16 +39,25 @@ from mainstem.log.record import next_offset
 from mainstem.log.state_ledger import StateLedger
 from mainstem.processes import Identity
 
-__all__ = ["Beat", "BeatThread", "Beats", "Member", "MemberPositions", "Outcomes", "check_session", "dead_members"]
+__all__ = [
+    "Heartbeat",
+    "HeartbeatThread",
+    "Heartbeats",
+    "Member",
+    "MemberPositions",
+    "Outcomes",
+    "check_session",
+    "dead_members",
+]
 
 
-# BeatThread: calls a member's `beat` every so often, for as long as the member is there.
+# HeartbeatThread: calls a member's `heartbeat` every so often, for as long as the member is there.
 
 
-class Beats(Protocol):
+class Heartbeats(Protocol):
     """When each member last gave a sign of life. Kept beside the ledger: a beat is too frequent to be an entry."""
 
-    def beat(self, member: str) -> None:
+    def heartbeat(self, member: str) -> None:
         """This member lives."""
 
     def age(self, member: str) -> int | None:
@@ -61,35 +70,35 @@ class Beats(Protocol):
         """This member is gone; nobody will ask for it again."""
 
 
-class Beat(Protocol):
+class Heartbeat(Protocol):
     """Something that beats until it is stopped."""
 
     def stop(self) -> None:
         """Beat no more. May be called twice."""
 
 
-class BeatThread:
-    """A daemon thread that calls `beat` at once and then every `seconds`.
+class HeartbeatThread:
+    """A daemon thread that calls `heartbeat` at once and then every `seconds`.
 
-    It holds `beat`'s object weakly: a member that was dropped without leaving stops beating, and the others take its
+    It holds `heartbeat`'s object weakly: a member that was dropped without leaving stops beating, and the others take its
     partitions after its session.
     """
 
-    def __init__(self, beat: Callable[[], None], seconds: float) -> None:
-        self._beat = weakref.WeakMethod(beat)
+    def __init__(self, heartbeat: Callable[[], None], seconds: float) -> None:
+        self._heartbeat = weakref.WeakMethod(heartbeat)
         self._seconds = seconds
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="mainstem-beat", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="mainstem-heartbeat", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            beat = self._beat()
-            if beat is None:
+            heartbeat = self._heartbeat()
+            if heartbeat is None:
                 return
-            beat()
+            heartbeat()
             # Not held while waiting, else the member could never be dropped.
-            del beat
+            del heartbeat
             self._stopped.wait(self._seconds)
 
     def stop(self) -> None:
@@ -246,20 +255,20 @@ class Member:
         ledger: StateLedger[GroupState],
         reads: PartitionReads,
         waiter: Waiter,
-        beats: Beats,
+        heartbeats: Heartbeats,
         *,
         processes: Processes,
         clock: Clock,
         outcomes: Outcomes | None = None,
         session: Duration = "10 seconds",
         start: Position = "earliest",
-        beating: Callable[[Callable[[], None], float], Beat] = BeatThread,
+        beating: Callable[[Callable[[], None], float], Heartbeat] = HeartbeatThread,
     ) -> None:
         self.group = group
         self._ledger = ledger
         self._reads = reads
         self._waiter = waiter
-        self._beats = beats
+        self._heartbeats = heartbeats
         self._processes = processes
         self._clock = clock
         self._outcomes = outcomes
@@ -273,7 +282,7 @@ class Member:
         self._id = ""
         self._join()
         # Three beats a session: one may be late, one may be lost.
-        self._beat = beating(self.beat, self._session / 3 / 1_000_000)
+        self._heartbeat = beating(self.heartbeat, self._session / 3 / 1_000_000)
 
     @property
     def topic(self) -> str:
@@ -372,11 +381,11 @@ class Member:
         if self._left or self._process.forked:
             return
         self._left = True
-        self._beat.stop()
+        self._heartbeat.stop()
         with self._lock:
             self._ledger.decide(lambda state, now: (decisions.leave(state, self._id), None))
             self._positions.keep([])
-            self._beats.forget(self._id)
+            self._heartbeats.forget(self._id)
 
     def __enter__(self) -> Self:
         return self
@@ -412,12 +421,12 @@ class Member:
 
     # What happens beside
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Give a sign of life, take out the dead, and let go of what is to move. Called by the beat thread."""
         # A failure here is not lost: if it lasts, the member is taken for dead, and its next commit says so; its next
         # poll meets the same failure.
         try:
-            self._beats.beat(self._id)
+            self._heartbeats.heartbeat(self._id)
             with self._lock:
                 if not self._left and self._id in self._ledger.current().members:
                     self._evict_dead()
@@ -430,12 +439,12 @@ class Member:
         member = uuid.uuid4().hex[:16]
         process = self._processes.this_process()
         # Before the entry, so that nobody ever sees a member that has not beaten.
-        self._beats.beat(member)
+        self._heartbeats.heartbeat(member)
         self._id = member
 
         def decision(state: GroupState, now: int) -> tuple[list[dict[str, object]], None]:
             offsets = self._start_offsets(state)
-            dead = dead_members(state, now, self._beats, self._processes)
+            dead = dead_members(state, now, self._heartbeats, self._processes)
             return decisions.join(
                 state, member, process=process, session=self._session, offsets=offsets, dead=dead
             ), None
@@ -504,12 +513,12 @@ class Member:
         """Take out the members that are gone; whether there were any."""
 
         def decision(state: GroupState, now: int) -> tuple[list[dict[str, object]], set[str]]:
-            dead = dead_members(state, now, self._beats, self._processes) - {self._id}
+            dead = dead_members(state, now, self._heartbeats, self._processes) - {self._id}
             return decisions.evict(state, dead), dead
 
         evicted = self._ledger.decide(decision)
         for member in evicted:
-            self._beats.forget(member)
+            self._heartbeats.forget(member)
         return bool(evicted)
 
     def _other_processes(self) -> list[Identity]:
@@ -529,11 +538,11 @@ class Member:
             )
 
 
-def dead_members(state: GroupState, now: int, beats: Beats, processes: Processes) -> set[str]:
+def dead_members(state: GroupState, now: int, heartbeats: Heartbeats, processes: Processes) -> set[str]:
     """The members whose process has ended, or that have been silent for longer than their session."""
     dead = set()
     for member in state.members.values():
-        age = beats.age(member.id)
+        age = heartbeats.age(member.id)
         silent_for = now - member.joined_at if age is None else age
         ended = member.process is not None and not processes.alive(member.process)
         if ended or silent_for > member.session:

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from mainstem.errors import GroupNotFound
 from mainstem.log.groups import group_state as decisions
-from mainstem.log.groups.group_member import Beats, dead_members
+from mainstem.log.groups.group_member import Heartbeats, dead_members
 from mainstem.log.groups.group_state import GroupState
 from mainstem.log.lag import Lag
 from mainstem.log.partition_reads import PartitionReads, Position, Processes, offsets_at
@@ -59,14 +59,14 @@ class ReaderGroup:
         name: str,
         ledger: StateLedger[GroupState],
         reads: PartitionReads,
-        beats: Beats,
+        heartbeats: Heartbeats,
         *,
         processes: Processes,
     ) -> None:
         self.name = name
         self._ledger = ledger
         self._reads = reads
-        self._beats = beats
+        self._heartbeats = heartbeats
         self._processes = processes
 
     def describe(self) -> GroupDescription:
@@ -89,7 +89,7 @@ class ReaderGroup:
                 pid=None if member.process is None else member.process["pid"],
                 partitions=tuple(state.owned_by(member.id)),
                 session=timedelta(microseconds=member.session),
-                silent_for=None if (age := self._beats.age(member.id)) is None else timedelta(microseconds=age),
+                silent_for=None if (age := self._heartbeats.age(member.id)) is None else timedelta(microseconds=age),
             )
             for member in state.members.values()
         )
@@ -108,7 +108,7 @@ class ReaderGroup:
 
         def decision(state: GroupState, now: int) -> tuple[list[dict[str, object]], dict[int, int]]:
             offsets = offsets_at(to, self._reads, sorted(state.committed))
-            dead = dead_members(state, now, self._beats, self._processes)
+            dead = dead_members(state, now, self._heartbeats, self._processes)
             return decisions.reset(state, offsets, dead), offsets
 
         return self._ledger.decide(decision)

@@ -21,10 +21,10 @@ from mainstem.log.kafka.kafka_writer import KafkaWriter
 from mainstem.log.kafka.state_topic import BEATS, KafkaLedger, StateTopic
 from mainstem.log.state_ledger import Entry
 
-__all__ = ["BeatsTopic", "GroupLedger", "GroupOffsets", "KafkaBeats"]
+__all__ = ["HeartbeatsTopic", "GroupLedger", "GroupOffsets", "KafkaHeartbeats"]
 
 
-# KafkaBeats: signs of life of a group's members, beside the ledgers in the state topic.
+# KafkaHeartbeats: signs of life of a group's members, beside the ledgers in the state topic.
 #
 # How long a member has been silent is measured by the clock of who looks, from when it saw the last sign: machines need not
 # agree on the time. So a new onlooker waits for one session before it takes anybody for dead.
@@ -33,7 +33,7 @@ __all__ = ["BeatsTopic", "GroupLedger", "GroupOffsets", "KafkaBeats"]
 ROWS = 10_000
 
 
-class BeatsTopic:
+class HeartbeatsTopic:
     """When each member was last heard of, by this process's own clock. Thread-safe."""
 
     def __init__(self, clients: KafkaClients, topic: str, clock: Clock, writer: KafkaWriter) -> None:
@@ -46,7 +46,7 @@ class BeatsTopic:
         self._position = -1
         self._heard: dict[str, int] = {}
 
-    def beat(self, key: str) -> None:
+    def heartbeat(self, key: str) -> None:
         self._writer.send_one(self._topic, BEATS, key, b"1", self._clock.now() // 1000)
 
     def forget(self, key: str) -> None:
@@ -75,15 +75,15 @@ class BeatsTopic:
         self._fetch.close()
 
 
-class KafkaBeats:
+class KafkaHeartbeats:
     """The members of one group."""
 
-    def __init__(self, topic: BeatsTopic, group: str) -> None:
+    def __init__(self, topic: HeartbeatsTopic, group: str) -> None:
         self._topic = topic
         self._group = group
 
-    def beat(self, member: str) -> None:
-        self._topic.beat(f"{self._group}|{member}")
+    def heartbeat(self, member: str) -> None:
+        self._topic.heartbeat(f"{self._group}|{member}")
 
     def age(self, member: str) -> int | None:
         return self._topic.age(f"{self._group}|{member}")

@@ -23,7 +23,7 @@ from mainstem.log.kafka.kafka_admin import KafkaAdmin, TopicEntry, TopicsState, 
 from mainstem.log.kafka.kafka_clients import KafkaClients, known_dead, this_process
 from mainstem.log.kafka.kafka_codec import check_arrow, check_raw, codec_of
 from mainstem.log.kafka.kafka_errors import not_on_kafka
-from mainstem.log.kafka.kafka_groups import BeatsTopic, GroupLedger, GroupOffsets
+from mainstem.log.kafka.kafka_groups import GroupLedger, GroupOffsets, HeartbeatsTopic
 from mainstem.log.kafka.kafka_messages import Outgoing, time_of
 from mainstem.log.kafka.kafka_reads import PartitionFetch, PartitionFetches
 from mainstem.log.kafka.kafka_settings import KafkaSettings
@@ -202,7 +202,7 @@ class KafkaProducers:
         )  # fmt: skip
 
     def _state_watermark(self, name: str, epoch: int, topic: str, at: int) -> None:
-        """Note what a producer stated, and what follows for the topic: the lowest of all that are not known to be dead."""
+        """Note what a producer declared, and what follows for the topic: the lowest of all that are not known to be dead."""
         backend = self._log.open_topic(topic)
 
         def decision(state: ProducersState, now: int) -> tuple[list[Entry], None]:
@@ -210,12 +210,12 @@ class KafkaProducers:
 
         self.check(name, epoch)
         self._ledger().decide(decision)
-        stated = [
-            producer.stated[backend.id]
+        declared = [
+            producer.declared[backend.id]
             for producer in self._ledger().current().producers.values()
-            if backend.id in producer.stated and not known_dead(producer.process)
+            if backend.id in producer.declared and not known_dead(producer.process)
         ]
-        backend.state_watermark(min(stated))
+        backend.declare_watermark(min(declared))
 
     def _writer(self, name: str, run: ProducerRun, *, shared: bool) -> NamedWriter:
         transactional_id = f"{self._log.kafka_settings.prefix}mainstem.producer.{name}"
@@ -285,7 +285,7 @@ class KafkaLog:
         self.writer = KafkaWriter(self.clients)
         self.fetches = PartitionFetches(self.clients, self.clock)
         self.state = StateTopic(self.clients, state, self.clock, self._send_one, self._delete_keys)
-        self.beats = BeatsTopic(self.clients, state, self.clock, self.writer)
+        self.heartbeats = HeartbeatsTopic(self.clients, state, self.clock, self.writer)
         self.commits = CommitsTopic(self.clients, commits, self.clock, self._settle)
         self.transactions = KafkaTransactions(
             self.clients, settings.prefix, self.clock,
@@ -322,7 +322,7 @@ class KafkaLog:
             self._closed = True
         self.transactions.close()
         self.producers.close()
-        for part in (self.writer, self.fetches, self.beats, self.commits, self.state, self.clients):
+        for part in (self.writer, self.fetches, self.heartbeats, self.commits, self.state, self.clients):
             part.close()
 
     def _check_open(self) -> None:

@@ -12,12 +12,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from mainstem.clock import Clock, as_datetime
 from mainstem.errors import Invalid
-from mainstem.log.append_result import Placed, token_of
+from mainstem.log.append_result import AppendResult, token_of
 from mainstem.log.groups.group_state import GroupState
 from mainstem.log.kafka.kafka_admin import topic_configs
 from mainstem.log.kafka.kafka_clients import KafkaClients, MachineProcesses, known_dead
 from mainstem.log.kafka.kafka_errors import kafka_errors, not_on_kafka
-from mainstem.log.kafka.kafka_groups import GroupOffsets, KafkaBeats
+from mainstem.log.kafka.kafka_groups import GroupOffsets, KafkaHeartbeats
 from mainstem.log.kafka.kafka_messages import TRANSACTION_HEADER
 from mainstem.log.kafka.kafka_reads import KafkaMoment, KafkaReads
 from mainstem.log.kafka.named_writer import Known, Messages, unnumbered
@@ -38,7 +38,7 @@ from mainstem.processes import Identity
 if TYPE_CHECKING:
     from mainstem.log.kafka.kafka_log import KafkaLog
 
-__all__ = ["KafkaTopic", "KafkaWaking", "StatedWatermarks"]
+__all__ = ["KafkaTopic", "KafkaWaking", "DeclaredWatermarks"]
 
 
 # KafkaWaking: sleeps until something is appended to one of some partitions, by any process on any machine.
@@ -121,7 +121,7 @@ class KafkaWaking:
             consumer.close()
 
 
-# StatedWatermarks: up to when producers have stated that nothing earlier comes into a topic, and behind which offsets.
+# DeclaredWatermarks: up to when producers have declared that nothing earlier comes into a topic, and behind which offsets.
 #
 # Kafka keeps nothing of time with its records but their append. So a statement lies in a ledger, `stated/<topic id>`:
 #
@@ -136,25 +136,25 @@ STATEMENTS_MAX = 200
 
 
 @dataclass(slots=True)
-class StatedWatermarks:
+class DeclaredWatermarks:
     """The statements of one topic, each later than the one before.
 
-    >>> stated = StatedWatermarks()
-    >>> stated.apply({"at": 100, "ends": {"0": 5, "1": 0}}, 0)
-    >>> stated.reached({0: 5, 1: 2}), stated.reached({0: 4, 1: 2}) == NO_TIME
+    >>> declared = DeclaredWatermarks()
+    >>> declared.apply({"at": 100, "ends": {"0": 5, "1": 0}}, 0)
+    >>> declared.reached({0: 5, 1: 2}), declared.reached({0: 4, 1: 2}) == NO_TIME
     (100, True)
     """
 
     statements: list[tuple[int, dict[int, int]]] = field(default_factory=list)
 
     def apply(self, entry: Entry, at: int) -> None:
-        # What was stated never goes back.
+        # What was declared never goes back.
         if not self.statements or entry["at"] > self.statements[-1][0]:
             self.statements.append((entry["at"], {int(number): end for number, end in entry["ends"].items()}))
             del self.statements[:-STATEMENTS_MAX]
 
     def reached(self, positions: Mapping[int, int]) -> int:
-        """The latest time before which nothing comes behind these offsets; NO_TIME if nothing was stated."""
+        """The latest time before which nothing comes behind these offsets; NO_TIME if nothing was declared."""
         held = (
             at for at, ends in self.statements if all(positions.get(number, 0) >= end for number, end in ends.items())
         )
@@ -219,7 +219,7 @@ class KafkaTopic:
         producer: ProducerRun | None = None,
         sequence: int | None = None,
         transaction: int = 0,
-    ) -> Placed:
+    ) -> AppendResult:
         partitions = rows.settings.partitions
         if partition is not None and not 0 <= partition < partitions:
             raise Invalid(
@@ -230,7 +230,7 @@ class KafkaTopic:
         # Raises if the topic was deleted, or deleted and made anew: who checked the rows has just looked.
         self._log.topic_entry(self.name, self.id, "last")
         if not rows.batch.num_rows:
-            return Placed({}, as_datetime(self.clock.now()), self.token(), appended=False)
+            return AppendResult({}, as_datetime(self.clock.now()), self.token(), appended=False)
         parts: dict[int, CheckedRows] = {}
         codec = self._reads.codec
 
@@ -249,7 +249,7 @@ class KafkaTopic:
         # Where there is one partition, its end after this append is known: no need to ask.
         alone = appended and not transaction and producer is None and partitions == 1
         token = token_of({self.name: {0: offsets[0][1]}}) if alone else self.token()
-        return Placed(offsets, as_datetime(known["at"]), token, appended)
+        return AppendResult(offsets, as_datetime(known["at"]), token, appended)
 
     def _send(
         self,
@@ -365,23 +365,23 @@ class KafkaTopic:
     def watermark_holders(self, positions: Mapping[int, int], delay: int) -> dict[int, int]:
         raise not_on_kafka("tell a record's watermark", "Kafka does not know the event times of its records.")
 
-    def state_watermark(self, at: int) -> None:
+    def declare_watermark(self, at: int) -> None:
         """Note that nothing earlier comes behind what is written now."""
         ends = {
             str(number): end for number, end in self._reads.written_ends(range(self.settings_seen.partitions)).items()
         }
-        self._stated().decide(lambda state, now: ([{"kind": "stated", "at": at, "ends": ends}], None))
+        self._declared().decide(lambda state, now: ([{"kind": "stated", "at": at, "ends": ends}], None))
 
     def stated_watermark(self, positions: Mapping[int, int]) -> int:
-        """Before which time nothing comes behind these offsets, as producers have stated; NO_TIME if none has."""
-        return self._stated().current().reached(positions)
+        """Before which time nothing comes behind these offsets, as producers have declared; NO_TIME if none has."""
+        return self._declared().current().reached(positions)
 
     def forget_statements(self) -> None:
-        """What was stated goes with the topic."""
-        self._stated().drop()
+        """What was declared goes with the topic."""
+        self._declared().drop()
 
-    def _stated(self) -> KafkaLedger[StatedWatermarks]:
-        return self._log.ledger(f"stated/{self.id}", StatedWatermarks, StatedWatermarks.restore)
+    def _declared(self) -> KafkaLedger[DeclaredWatermarks]:
+        return self._log.ledger(f"stated/{self.id}", DeclaredWatermarks, DeclaredWatermarks.restore)
 
     def archived(self, archive: str, partition: int) -> Any:
         raise not_on_kafka("copy what it drops to an archive", "Kafka drops records by itself.")
@@ -453,8 +453,8 @@ class KafkaTopic:
     def queue_ledger(self, name: str) -> KafkaLedger[QueueState]:
         return self._log.ledger(f"queue/{self.id}/{name}", QueueState, QueueState.restore)
 
-    def beats(self, group: str) -> KafkaBeats:
-        return KafkaBeats(self._log.beats, f"{self.id}/{group}")
+    def heartbeats(self, group: str) -> KafkaHeartbeats:
+        return KafkaHeartbeats(self._log.heartbeats, f"{self.id}/{group}")
 
     def delete_group(self, name: str) -> None:
         self.group_ledger(name).drop()

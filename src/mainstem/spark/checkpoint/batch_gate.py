@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 
 from mainstem.durable_files import REAL_FILES
 from mainstem.file_locks import WRITE, release_lock, share_lock
-from mainstem.spark.checkpoint.checkpoint_place import is_elsewhere
+from mainstem.spark.checkpoint.checkpoint_location import is_elsewhere
 
 __all__ = ["BEGUN", "GATE", "BatchGate"]
 

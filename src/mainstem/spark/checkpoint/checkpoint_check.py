@@ -32,7 +32,7 @@ from typing import Any, Literal
 from mainstem.durable_files import REAL_FILES
 from mainstem.errors import BeyondEnd, Conflict, CorruptHome
 from mainstem.log.log import Log, TopicBackend
-from mainstem.spark.checkpoint.checkpoint_place import is_elsewhere
+from mainstem.spark.checkpoint.checkpoint_location import is_elsewhere
 
 __all__ = [
     "check_checkpoint",
@@ -174,29 +174,29 @@ def checkpoint_id(checkpoint: str) -> str:
 
 
 def check_checkpoint(
-    checkpoint: str, held: int, *, accounts: Literal["every batch", "rows"] = "rows", otherwise: str = ""
+    checkpoint: str, in_sink: int, *, accounts: Literal["every batch", "rows"] = "rows", otherwise: str = ""
 ) -> None:
     """Raise `CorruptHome` if Spark must not go on from here.
 
-    `held` is the last batch that the sink has, -1 for none; `accounts` says whether it keeps account of every batch, or
+    `in_sink` is the last batch that the sink has, -1 for none; `accounts` says whether it keeps account of every batch, or
     only of those that had rows for it. `otherwise` says what can be done if the sink is older and no copy is there.
     """
     planned, committed = _numbers(checkpoint, "offsets"), _numbers(checkpoint, "commits")
-    _mend(checkpoint, planned, committed, held)
+    _mend(checkpoint, planned, committed, in_sink)
     last, done = max(planned, default=-1), max(committed, default=-1)
     if last < done:
         raise _refused(f"{checkpoint}/offsets", f"Batch {done} is committed, but planned are only those up to {last}.")
-    if last < held:
+    if last < in_sink:
         raise _refused(
-            f"{checkpoint}/offsets", f"The sink holds batch {held}, but planned are only those up to {last}."
+            f"{checkpoint}/offsets", f"The sink holds batch {in_sink}, but planned are only those up to {last}."
         )
     # A batch is planned when the one before it is committed, also if that commit was found damaged.
     finished = max(done, last - 1)
     expected = finished if accounts == "every batch" else last_with_rows(checkpoint, finished)
-    if held < expected:
+    if in_sink < expected:
         raise CorruptHome(
             f'the sink is older than the checkpoint "{checkpoint}"',
-            detail=f"Batch {expected} is committed, but the sink holds only those up to {held}: it was restored from an "
+            detail=f"Batch {expected} is committed, but the sink holds only those up to {in_sink}: it was restored from an "
             "older copy, or is another one. The rows of the missing batches would never be written again.",
             hint=f"Restore a copy of the sink that holds batch {expected}, or a copy of the checkpoint from the same moment "
             f"as the sink. {otherwise or _ANEW}",
@@ -238,10 +238,10 @@ def _damaged_chunk(path: str, sums_path: str) -> str:
     return "" if place == len(sums) else "it has fewer bytes than it has checksums for"
 
 
-def _mend(checkpoint: str, planned: set[int], committed: set[int], held: int) -> None:
+def _mend(checkpoint: str, planned: set[int], committed: set[int], in_sink: int) -> None:
     """Remove what stands in the way and can be made again."""
     last = max(planned, default=-1)
-    if last > max(committed, default=-1) and last > held and _damage(checkpoint, "offsets", last):
+    if last > max(committed, default=-1) and last > in_sink and _damage(checkpoint, "offsets", last):
         _forget(f"{checkpoint}/offsets", last)
         planned.remove(last)
     done = max(committed, default=-1)

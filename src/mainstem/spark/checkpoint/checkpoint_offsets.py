@@ -17,12 +17,12 @@ from mainstem.spark.checkpoint.native_history import noted_history
 from mainstem.spark.real_time.real_time_note import noted_topics, own_offset
 
 __all__ = [
-    "HistoryStanding",
+    "HistoryStatus",
     "applied_offsets",
     "batch_offsets",
     "file_offset",
     "furthest",
-    "history_standing",
+    "history_status",
     "last_batch",
     "source_offsets",
 ]
@@ -102,11 +102,11 @@ def last_batch(checkpoint: str, log: str = "commits") -> int | None:
     return max((int(name) for name in names if name.isdigit()), default=None)
 
 
-# HistoryStanding: how far a flow is with the sealed files that it reads before it goes live.
+# HistoryStatus: how far a flow is with the sealed files that it reads before it goes live.
 
 
 @dataclass(frozen=True)
-class HistoryStanding:
+class HistoryStatus:
     """Rows in sealed files that a flow reads first, and how many of them are in its sink."""
 
     rows: int
@@ -117,15 +117,15 @@ class HistoryStanding:
         return self.rows_in == self.rows
 
 
-def history_standing(checkpoint: str) -> HistoryStanding | None:
+def history_status(checkpoint: str) -> HistoryStatus | None:
     """By what is noted beside a checkpoint, and its last complete batch; None if the flow read no files."""
     history = noted_history(checkpoint)
     if history is None:
         return None
     done = last_batch(checkpoint)
     if done is None:
-        return HistoryStanding(history.rows, 0)
+        return HistoryStatus(history.rows, 0)
     at = file_offset(checkpoint, done)
     # A batch that is not one of files comes behind all of them.
     portions = history.portions if at is None else history.portions[: at + 1]
-    return HistoryStanding(history.rows, sum(portion.rows for portion in portions))
+    return HistoryStatus(history.rows, sum(portion.rows for portion in portions))

@@ -17,8 +17,8 @@ from urllib.parse import quote, unquote
 from mainstem.durable_files import REAL_FILES, copy_file, replace_file
 from mainstem.errors import Corrupt, Unavailable
 from mainstem.spark.checkpoint.batch_gate import BEGUN, GATE, BatchGate
+from mainstem.spark.checkpoint.checkpoint_location import is_elsewhere, pointed_to
 from mainstem.spark.checkpoint.checkpoint_offsets import file_offset
-from mainstem.spark.checkpoint.checkpoint_place import is_elsewhere, pointed_to
 from mainstem.spark.checkpoint.flow_store import FlowStore, running_in
 from mainstem.spark.checkpoint.native_history import noted_history
 

@@ -31,7 +31,7 @@ from mainstem.errors import CorruptHome, Fenced, NewerFormat
 from mainstem.log.embedded.read.holds import Holds
 from mainstem.names import check_own_name
 from mainstem.processes import Identity, alive, this_process
-from mainstem.spark.checkpoint.checkpoint_place import remove_checkpoint
+from mainstem.spark.checkpoint.checkpoint_location import remove_checkpoint
 
 __all__ = ["FlowStore", "check_epoch", "flow_names", "running_in"]
 

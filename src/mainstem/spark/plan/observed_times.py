@@ -7,7 +7,7 @@ flow's checkpoint, and the next batch's offset carries what all batches before i
 
     offset      {..., "leaf": 0, "times": {"0": [event, appended], ...}, "known": watermark or null}
 
-What producers have stated of time (`producer.state_watermark`) counts from the batch on that begins behind the statement.
+What producers have declared of time (`producer.declare_watermark`) counts from the batch on that begins behind the statement.
 A record's watermark is what was known when its batch was planned, so it stands in the batch's offset: a batch that is done
 again finds the same records late. Another cut into batches may not; that is what such a log can promise.
 """
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.durable_files import decode_checked, encode_checked
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import NO_TIME
-from mainstem.spark.checkpoint.checkpoint_place import damaged_note
+from mainstem.spark.checkpoint.checkpoint_location import damaged_note
 
 if TYPE_CHECKING:
     from mainstem.log.kafka.kafka_topic import KafkaTopic
@@ -159,15 +159,15 @@ def observed_over_topics(topics: Mapping[str, KafkaTopic], offset: Mapping[str, 
     """The same for an offset of several topics, those of them that are still there."""
     folder = observed_folder(checkpoint, offset["leaf"])
     times: LaneTimes = {}
-    stated = []
+    declared = []
     for name, topic in topics.items():
         positions = {int(number): end for number, end in offset["topics"].get(name, {}).items()}
         seen = ObservedTimes(f"{folder}/{name}").until(positions, times_in(offset, name))
         times |= {(name, number): pair for number, pair in seen.items()}
-        stated.append(topic.stated_watermark(positions))
+        declared.append(topic.stated_watermark(positions))
     known = lanes_watermark(times, {name: topic.settings for name, topic in topics.items()}, offset["delay"])
     before = NO_TIME if offset["known"] is None else offset["known"]
-    return max(known, before, min(stated, default=NO_TIME))
+    return max(known, before, min(declared, default=NO_TIME))
 
 
 def times_in(offset: Mapping[str, Any], topic: str = "") -> Times:

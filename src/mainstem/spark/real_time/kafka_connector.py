@@ -154,5 +154,5 @@ def _untranslatable(name: str) -> Invalid:
         f'"{name}" of the Kafka client has no counterpart in Spark\'s connector',
         detail="A flow in real time reaches the brokers through that one. It knows PLAIN and SCRAM logins, and certificates "
         "in PEM files.",
-        hint="Use one of these, or leave pace out: batches go through the client that has the setting.",
+        hint="Use one of these, or leave mode out: batches go through the client that has the setting.",
     )

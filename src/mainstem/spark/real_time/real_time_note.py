@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from mainstem.durable_files import REAL_FILES, decode_checked, encode_checked, replace_file
-from mainstem.spark.checkpoint.checkpoint_place import damaged_note
+from mainstem.spark.checkpoint.checkpoint_location import damaged_note
 
 __all__ = ["UNREADABLE", "NotedTopic", "note_real_time", "noted_topics", "own_offset", "starting_offsets"]
 

@@ -106,12 +106,12 @@ class KafkaTopicsReader(TopicsStreamReader):
         if delay is not None and self._request.run is not None:
             times = self._seen(topics, at, start)
             settings = {name: topic.settings_seen for name, topic in topics.items()}
-            stated = [
+            declared = [
                 topic.stated_watermark({number: here for (of, number), here in at.items() if of == name})
                 for name, topic in topics.items()
             ]
             before = start.get("known")
-            known = max(lanes_watermark(times, settings, delay), min(stated, default=NO_TIME))
+            known = max(lanes_watermark(times, settings, delay), min(declared, default=NO_TIME))
             reached = max(known, NO_TIME if before is None else before)
             if self._request.idle is not None and folder:
                 more["idle"] = self._request.idle

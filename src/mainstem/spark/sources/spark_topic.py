@@ -147,7 +147,7 @@ class SparkTopic(Topic):
         spark = self._session()
         if build is not None and build.files is not None:
             return history_rows(spark, build.files, leaf.schema, delay)
-        if build is not None and build.pace == "real-time":
+        if build is not None and build.mode == "real-time":
             from mainstem.spark.real_time.real_time_rows import real_time_rows
 
             return real_time_rows(spark, self._log, self.name, leaf, start)

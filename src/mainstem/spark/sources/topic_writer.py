@@ -99,7 +99,7 @@ class TopicWriter:
         self._producer = flow_producer(log, run)
 
     @property
-    def held(self) -> int:
+    def committed_batch(self) -> int:
         """The last batch that is in; -1 if there is none."""
         return self._producer.kept_sequence(self._topic) // APPENDS_MAX
 

@@ -24,7 +24,7 @@ from mainstem.views.view_key import change_rows, key_columns
 from mainstem.views.view_store import KeptSince, Progress
 
 if TYPE_CHECKING:
-    from mainstem.views.postgres.postgres_store import PostgresStore
+    from mainstem.views.postgres.postgres_backend import PostgresStore
 
 __all__ = ["READ", "PostgresSnapshot", "pinned_live", "pinned_version"]
 
@@ -53,7 +53,7 @@ class PostgresSnapshot:
         return self._tables.schema
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self._title}, schema {self._tables.name}"
 
     def _one(self, sql: str, parameters: list[Any] | None = None) -> Any:

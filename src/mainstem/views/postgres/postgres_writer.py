@@ -41,7 +41,7 @@ from mainstem.views.view_facts import Facts, no_such_version
 from mainstem.views.view_store import KeptSince, WrittenRows
 
 if TYPE_CHECKING:
-    from mainstem.views.postgres.postgres_store import PostgresStore
+    from mainstem.views.postgres.postgres_backend import PostgresStore
 
 __all__ = ["PostgresWriter"]
 
@@ -69,7 +69,7 @@ class PostgresWriter:
             raise no_such_version(store.view, facts, run.version)
         self._tables = store.tables(facts, run.version)
         self._name = f"mainstem writer {facts.id[:8]} v{run.version} "
-        self._held = -1
+        self._committed_batch = -1
         self._connection: Session | None = None
         self._sent_changes: int | None = None
         self._without_history = False
@@ -98,7 +98,7 @@ class PostgresWriter:
                 connection.execute(statement)
             self._end_older_sessions(connection)
             with self._transaction(connection):
-                self._held = self._claim(connection)
+                self._committed_batch = self._claim(connection)
         except BaseException:
             connection.close()
             raise
@@ -117,7 +117,7 @@ class PostgresWriter:
                 connection.execute("SELECT pg_terminate_backend($1)", (pid,))
 
     def _claim(self, connection: Session) -> int:
-        flow, epoch, held, recording = self._locked_progress(connection)
+        flow, epoch, committed_batch, recording = self._locked_progress(connection)
         if flow is not None and flow != self.run.flow:
             raise Conflict(
                 f'view "{self._store.view}" is written by flow "{flow}"',
@@ -129,8 +129,10 @@ class PostgresWriter:
         update = f"UPDATE {self._tables.table('progress')} SET flow = $1, epoch = $2"
         connection.execute(update, (self.run.flow, self.run.epoch))
         if recording:
-            self._keep_history(connection, self._store.facts_in(connection), held, self._last_position(connection))
-        return held
+            self._keep_history(
+                connection, self._store.facts_in(connection), committed_batch, self._last_position(connection)
+            )
+        return committed_batch
 
     def _locked_progress(self, connection: Session) -> tuple[str | None, int, int, int]:
         select = f"SELECT flow, epoch, batch, recording FROM {self._tables.table('progress')} FOR UPDATE"
@@ -151,13 +153,13 @@ class PostgresWriter:
     # Batches
 
     @property
-    def held(self) -> int:
+    def committed_batch(self) -> int:
         """The number of the last batch that is in; -1 if there is none."""
-        return self._held
+        return self._committed_batch
 
     def holds(self, number: int) -> bool:
         """Whether this batch is committed already."""
-        return number <= self._held
+        return number <= self._committed_batch
 
     def prepare(self, rows: pa.Table) -> MergedColumns:
         """The rows as they will be written; its `rejections` are known before anything is."""
@@ -180,7 +182,7 @@ class PostgresWriter:
                 try:
                     if self._connection is None:
                         self._begin_run()
-                    if not self._held >= batch.number:
+                    if not self._committed_batch >= batch.number:
                         self._write(payloads, batch)
                     break
                 except psycopg.Error as error:
@@ -201,9 +203,9 @@ class PostgresWriter:
         connection = self._connection
         assert connection is not None
         with self._transaction(connection):
-            _, epoch, self._held, recording = self._locked_progress(connection)
+            _, epoch, self._committed_batch, recording = self._locked_progress(connection)
             self._check_epoch(epoch)
-            if self._held >= batch.number:
+            if self._committed_batch >= batch.number:
                 return
             last = self._last_position(connection)
             changes = self._write_rows(connection, payloads, last if recording else None)
@@ -211,7 +213,7 @@ class PostgresWriter:
             self._write_progress(connection, batch, last, recording)
             reach("view_batch_written")
             self._sent_changes = changes
-        self._held = batch.number
+        self._committed_batch = batch.number
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -243,7 +245,7 @@ class PostgresWriter:
         now, table = self._clock.now(), self._tables.table
         after = self._last_position(connection)
         facts = self._store.facts_in(connection)
-        if recording and self._keep_history(connection, facts, self._held, before):
+        if recording and self._keep_history(connection, facts, self._committed_batch, before):
             PostgresHistory(connection, self._tables).reach(batch.offsets, after)
         if after > before:
             insert = f"INSERT INTO {table('commits')} VALUES ($1, $2, $3, $4)"
@@ -287,7 +289,7 @@ class PostgresWriter:
                 connection.execute(delete, (trimmed, gone))
             connection.execute(f"UPDATE {table('progress')} SET trimmed = $1", (gone,))
 
-    def _keep_history(self, connection: Session, facts: Facts, held: int, position: int) -> bool:
+    def _keep_history(self, connection: Session, facts: Facts, committed_batch: int, position: int) -> bool:
         """Begin the history, or end it, as the view's settings say; whether there is one, at `position` at least."""
         history = PostgresHistory(connection, self._tables)
         if not facts.history_age_us:
@@ -297,7 +299,7 @@ class PostgresWriter:
             self._without_history = True
             return False
         self._without_history = False
-        untouched = held < 0 and position == 0
+        untouched = committed_batch < 0 and position == 0
         history.keep(KeptSince(-1 if untouched else position, self._clock.now()))
         return True
 

@@ -49,7 +49,7 @@ class ViewSnapshot:
         return self.file.schema
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return self.file.path
 
     def get(self, key: Any, position: int | None = None) -> dict[str, Any] | None:

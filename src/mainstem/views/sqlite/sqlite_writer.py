@@ -11,7 +11,7 @@ Rows, their changes, the batch's number and how far each source is in are commit
 
 A later run first raises the fence, then waits for the lock, then puts its epoch into the file. So a run that was stopped
 inside its transaction finds the fence raised when it goes on. Should it be stopped after its last look at it, its commit
-counts: the later run, which still waits, begins after it and finds the batch held.
+counts: the later run, which still waits, begins after it and finds the batch committed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ViewWriter:
         self._folder = folder
         self._clock = clock
         self._path = folder.version_path(run.version)
-        self._held = -1
+        self._committed_batch = -1
         # Whether this connection writes changes down; a version that is not live keeps none.
         self._recording = 0
         with folder.locked():
@@ -66,7 +66,7 @@ class ViewWriter:
 
     def _begin_run(self) -> None:
         with self._transaction():
-            flow, epoch, held, recording = self._connection.execute(
+            flow, epoch, committed_batch, recording = self._connection.execute(
                 "SELECT flow, epoch, batch, recording FROM progress"
             ).fetchone()
             if flow is not None and flow != self.run.flow:
@@ -79,18 +79,18 @@ class ViewWriter:
             if epoch > self.run.epoch:
                 raise self._fenced(epoch)
             self._connection.execute("UPDATE progress SET flow = ?, epoch = ?", (self.run.flow, self.run.epoch))
-            self._held = int(held)
+            self._committed_batch = int(committed_batch)
             if recording:
                 self._keep_history(self._last_position())
 
     @property
-    def held(self) -> int:
+    def committed_batch(self) -> int:
         """The number of the last batch that is in; -1 if there is none."""
-        return self._held
+        return self._committed_batch
 
     def holds(self, number: int) -> bool:
         """Whether this batch is committed already."""
-        return number <= self._held
+        return number <= self._committed_batch
 
     def prepare(self, rows: pa.Table) -> MergedBatch:
         """The rows as they will be written; its `rejections` are known before anything is."""
@@ -106,9 +106,9 @@ class ViewWriter:
         with self._translated():
             self._check_still_there()
             with self._transaction():
-                held, recording = self._check_epoch()
-                if batch.number <= held:
-                    self._held = held
+                committed_batch, recording = self._check_epoch()
+                if batch.number <= committed_batch:
+                    self._committed_batch = committed_batch
                     return WrittenRows(0, rejected, 0, merged.rejections)
                 self._record_changes(recording)
                 before = self._last_position()
@@ -118,7 +118,7 @@ class ViewWriter:
                 reach("view_batch_written")
                 self._check_fence()
                 reach("view_checked")
-            self._held = batch.number
+            self._committed_batch = batch.number
         reach("view_committed")
         self._folder.wake()
         return WrittenRows(merged.rows, rejected, changes, merged.rejections)
@@ -175,7 +175,7 @@ class ViewWriter:
         if not self._folder.facts().history_age_us:
             self._history.end()
             return False
-        untouched = self._held < 0 and position == 0
+        untouched = self._committed_batch < 0 and position == 0
         self._history.keep(KeptSince(-1 if untouched else position, self._clock.now()))
         return True
 
@@ -191,11 +191,13 @@ class ViewWriter:
         self._recording = recording
 
     def _check_epoch(self) -> tuple[int, int]:
-        epoch, held, recording = self._connection.execute("SELECT epoch, batch, recording FROM progress").fetchone()
+        epoch, committed_batch, recording = self._connection.execute(
+            "SELECT epoch, batch, recording FROM progress"
+        ).fetchone()
         if epoch > self.run.epoch:
             raise self._fenced(epoch)
         self._check_fence()
-        return held, recording
+        return committed_batch, recording
 
     def _check_fence(self) -> None:
         epoch, _ = self._folder.fence(self.version)

@@ -27,7 +27,7 @@ from mainstem.workbench.cli.row_output import InputFormat, JsonOption, print_jso
 from mainstem.workbench.cli.terminal_table import counted, show_note, show_progress
 
 if TYPE_CHECKING:
-    from mainstem.log.append_result import Placed
+    from mainstem.log.append_result import AppendResult
     from mainstem.log.producer import Producer
     from mainstem.log.topic import Topic
 
@@ -173,7 +173,7 @@ class RowAppend:
             else:
                 self.repeated += len(rows)
 
-    def _place(self, rows: Rows, batch: RowBatch) -> Placed | None:
+    def _place(self, rows: Rows, batch: RowBatch) -> AppendResult | None:
         if not len(rows):
             return None
         if self.producer is not None:

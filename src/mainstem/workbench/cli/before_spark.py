@@ -80,7 +80,7 @@ def _check_views(stem: Mainstem, view: str) -> None:
 
         return isinstance(error, DatabaseUnavailable) and may_pass(error)
 
-    patiently(stem.view_place.names, worth_it=may_pass, clock=stem.log.clock)
+    patiently(stem.view_backend.names, worth_it=may_pass, clock=stem.log.clock)
     if view:
         # Raises, with the views that there are, if there is none of that name.
         stem.view(view).describe()

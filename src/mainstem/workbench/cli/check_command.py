@@ -15,7 +15,7 @@ from mainstem.workbench.cli.terminal_table import counted, show_facts, show_note
 if TYPE_CHECKING:
     from mainstem.flows.checkpoint_fit import FlowProspect
     from mainstem.flows.program import PlannedFlow
-    from mainstem.spark.checkpoint.checkpoint_offsets import HistoryStanding
+    from mainstem.spark.checkpoint.checkpoint_offsets import HistoryStatus
     from mainstem.stem import Mainstem
     from mainstem.workbench.cli.program_file import ProgramFile
 
@@ -62,7 +62,7 @@ def check(
             show_note(f"Warning: {warning}")
 
 
-def _files(stem: Mainstem, flow: PlannedFlow) -> HistoryStanding | None:
+def _files(stem: Mainstem, flow: PlannedFlow) -> HistoryStatus | None:
     """What a run that began now would read of sealed files first."""
     from mainstem.flows.native_catch_up import foreseen_history
     from mainstem.spark.checkpoint.flow_store import FlowStore
@@ -73,8 +73,8 @@ def _files(stem: Mainstem, flow: PlannedFlow) -> HistoryStanding | None:
 
 def _missed_deletions(stem: Mainstem, flow: PlannedFlow) -> list[str]:
     """Deletions in compacted topics that the flow has missed, or may have."""
+    from mainstem.spark.checkpoint.checkpoint_location import is_elsewhere
     from mainstem.spark.checkpoint.checkpoint_offsets import last_batch, source_offsets
-    from mainstem.spark.checkpoint.checkpoint_place import is_elsewhere
     from mainstem.spark.checkpoint.flow_store import FlowStore
     from mainstem.spark.checkpoint.read_since import deletions_at_risk
 
@@ -94,7 +94,7 @@ def _prospect(stem: Mainstem, flow: PlannedFlow, file: ProgramFile) -> FlowProsp
     return replace(found, hint=file.named_in(found.hint))
 
 
-def _facts(flow: PlannedFlow, files: HistoryStanding | None, prospect: FlowProspect) -> list[tuple[str, str]]:
+def _facts(flow: PlannedFlow, files: HistoryStatus | None, prospect: FlowProspect) -> list[tuple[str, str]]:
     facts = [("  reads", _reading(source)) for source in _sources(flow)]
     if files is not None:
         done = f", {counted(files.rows_in)} of them done" if files.rows_in else ""
@@ -104,10 +104,10 @@ def _facts(flow: PlannedFlow, files: HistoryStanding | None, prospect: FlowProsp
         facts.append(("  keeps", f"{operator.name}: {bound}"))
     if not flow.operators:
         facts.append(("  keeps", "nothing from one batch to the next"))
-    if flow.flow.pace == "real-time":
-        facts.append(("  pace", "real-time: each row as it comes, at least once"))
-    mode = "rows as they change" if flow.mode == "update" and flow.operators else "each row once"
-    facts.append(("  into", f"{flow.flow.into.kind} {flow.flow.into.name}, {mode} (output mode {flow.mode})"))
+    if flow.flow.mode == "real-time":
+        facts.append(("  mode", "real-time: each row as it comes, at least once"))
+    mode = "rows as they change" if flow.output_mode == "update" and flow.operators else "each row once"
+    facts.append(("  into", f"{flow.flow.into.kind} {flow.flow.into.name}, {mode} (output mode {flow.output_mode})"))
     rows = f", {counted(prospect.rows, 'row')} to read" if prospect.outcome in ("new", "must be rebuilt") else ""
     changes = f": {'; '.join(prospect.changes)}" if prospect.changes else ""
     facts.append(("  run", f"{prospect.outcome}{rows}{changes}"))
@@ -131,7 +131,7 @@ def _sources(flow: PlannedFlow) -> list[dict[str, Any]]:
     return found
 
 
-def _to_json(flow: PlannedFlow, files: HistoryStanding | None, prospect: FlowProspect) -> dict[str, Any]:
+def _to_json(flow: PlannedFlow, files: HistoryStatus | None, prospect: FlowProspect) -> dict[str, Any]:
     from mainstem.log.rows.schema_ddl import schema_to_ddl
 
     sink = flow.flow.into
@@ -141,8 +141,8 @@ def _to_json(flow: PlannedFlow, files: HistoryStanding | None, prospect: FlowPro
         "sealed_files_first": None if files is None else {"rows": files.rows, "rows_in": files.rows_in},
         "operators": [{"operator": it.name, "bounded_by": it.bounded_by or None} for it in flow.operators],
         "sink": {"kind": sink.kind, "name": sink.name},
-        "pace": flow.flow.pace,
-        "output_mode": flow.mode,
+        "mode": flow.flow.mode,
+        "output_mode": flow.output_mode,
         "schema": schema_to_ddl(flow.schema),
         "run": {
             "outcome": prospect.outcome,

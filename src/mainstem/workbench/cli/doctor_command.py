@@ -183,17 +183,17 @@ class Examination:
         return Finding("connector", "well", f"{found[0]}, for flows in real time")
 
     def _views(self) -> Finding:
-        from mainstem.views.home_views import place_of_home
+        from mainstem.views.home_views import backend_of_home
         from mainstem.views.postgres.postgres_address import PostgresAddress
 
         assert self._home is not None
-        place = place_of_home(self._home)
+        backend = backend_of_home(self._home)
         try:
-            views = len(place.names())
-            where = "in the home" if place.address is None else PostgresAddress.parse(place.address).shown
+            views = len(backend.names())
+            where = "in the home" if backend.address is None else PostgresAddress.parse(backend.address).shown
             return Finding("views", "well", f"{where}, {views} {'view' if views == 1 else 'views'}")
         finally:
-            place.close()
+            backend.close()
 
 
 def _version(package: str) -> str:

@@ -26,7 +26,7 @@ from mainstem.workbench.cli.terminal_table import (
 )
 
 if TYPE_CHECKING:
-    from mainstem.spark.checkpoint.checkpoint_offsets import HistoryStanding
+    from mainstem.spark.checkpoint.checkpoint_offsets import HistoryStatus
     from mainstem.stem import Mainstem
     from mainstem.workbench.cli.flow_facts import FlowFacts
 
@@ -177,7 +177,7 @@ def _show(it: FlowFacts) -> None:
     )  # fmt: skip
 
 
-def _files(history: HistoryStanding) -> str:
+def _files(history: HistoryStatus) -> str:
     if history.over:
         return f"{counted(history.rows, 'row')} were read from them, natively; since then it reads the topic"
     return f"{counted(history.rows_in)} of {counted(history.rows, 'row')} read from them, natively; then it reads the topic"

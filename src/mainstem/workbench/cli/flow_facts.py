@@ -19,9 +19,9 @@ from mainstem.log.topic import Topic
 from mainstem.log.watermark import NO_TIME
 from mainstem.operators.stage.state_runs import StageManifests
 from mainstem.spark.checkpoint.checkpoint_offsets import (
-    HistoryStanding,
+    HistoryStatus,
     batch_offsets,
-    history_standing,
+    history_status,
     last_batch,
     source_offsets,
 )
@@ -192,7 +192,7 @@ class FlowFacts:
     # The one of them that must go on before the flow has more to give; None if nothing that it keeps waits for time.
     waits_for: HolderFacts | None = None
     # The sealed files that it read before it went live; None if it read none.
-    history: HistoryStanding | None = None
+    history: HistoryStatus | None = None
     # Why its run builds the program for every batch; empty if it does not.
     built: str = ""
     # Which transactions its run waits for, and which ones it had to cut.
@@ -255,7 +255,7 @@ def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any
         stages=tuple(stage_facts(checkpoint)),
         holders=tuple(watermark_holders(stem, checkpoint)),
         waits_for=waits_for(stem, checkpoint),
-        history=history_standing(checkpoint),
+        history=history_status(checkpoint),
         built=run.get("built", ""),
         transactions=cut_note(checkpoint),
     )

@@ -20,7 +20,7 @@ from mainstem.workbench.cli.terminal_table import show_note, show_progress
 if TYPE_CHECKING:
     from mainstem.flows.runner import RunningFlows
     from mainstem.stem import Mainstem
-    from mainstem.workbench.cli.run_display import RunDisplay, RunStandings, Standing
+    from mainstem.workbench.cli.run_display import FlowStatus, RunDisplay, RunStatus
 
 __all__ = ["RunSignals", "heeded_signals", "run_program"]
 
@@ -140,28 +140,28 @@ class _Run:
     def __init__(self, stem: Mainstem, *, as_json: bool) -> None:
         self._stem = stem
         self._as_json = as_json
-        self._standings: RunStandings | None = None
+        self._status: RunStatus | None = None
         self._told: set[str] = set()
         self._idle = threading.Event()
 
     def start(self, file: ProgramFile, only: list[str] | None) -> None:
         """Build the program and start its flows."""
-        from mainstem.workbench.cli.run_display import RunCounts, RunStandings, run_display
+        from mainstem.workbench.cli.run_display import RunCounts, RunStatus, run_display
 
         counts = RunCounts(self._stem)
         self._file = file
         with file.building():
             self._running: RunningFlows = self._stem.start(file.flows, only=only)
-        self._standings = RunStandings(self._stem, self._running, counts)
+        self._status = RunStatus(self._stem, self._running, counts)
         self._display: RunDisplay = run_display(self._stem.log.clock, as_json=self._as_json)
 
     def metrics(self) -> str:
         """The page of metrics; without a line until the flows are started."""
-        return "" if self._standings is None else self._standings.page()
+        return "" if self._status is None else self._status.page()
 
-    def _now(self) -> list[Standing]:
-        assert self._standings is not None
-        return self._standings.now()
+    def _now(self) -> list[FlowStatus]:
+        assert self._status is not None
+        return self._status.now()
 
     def to_the_end(self, *, until_idle: bool) -> int:
         """Show the run until it is over, stop what still runs; the exit status."""
@@ -178,9 +178,9 @@ class _Run:
             self._look()
             self._display.close()
         if not self._as_json:
-            from mainstem.workbench.cli.run_display import show_standings
+            from mainstem.workbench.cli.run_display import show_status
 
-            show_standings(self._now())
+            show_status(self._now())
         return FAILED if self._told else self.signals.status
 
     def _look(self) -> bool:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from mainstem.log.topic import Topic
     from mainstem.stem import Mainstem
 
-__all__ = ["FlowCounts", "RunCounts", "RunDisplay", "RunStandings", "Standing", "run_display", "show_standings"]
+__all__ = ["FlowCounts", "RunCounts", "RunDisplay", "RunStatus", "FlowStatus", "run_display", "show_status"]
 
 
 # What the flows of a run did so far, batch by batch: totals for the metrics, and rates for the display.
@@ -141,7 +141,7 @@ LAG_US = 1_000_000
 
 
 @dataclass(frozen=True)
-class Standing:
+class FlowStatus:
     """One flow now. `progress` is the last batch of this run, `counts` what all of them came to; `batch` is the last one
     that is complete, of this run or of one before."""
 
@@ -195,7 +195,7 @@ class Standing:
         }  # fmt: skip
 
 
-class RunStandings:
+class RunStatus:
     """Looks at the flows that run here. Thread-safe: the display and the metrics ask for themselves."""
 
     def __init__(self, stem: Mainstem, running: RunningFlows, counts: RunCounts) -> None:
@@ -205,7 +205,7 @@ class RunStandings:
         self._guard = threading.Lock()
         self._lags: dict[str, tuple[int, tuple[str, int | None], Lag]] = {}
 
-    def now(self) -> list[Standing]:
+    def now(self) -> list[FlowStatus]:
         """Each flow, in the order of the program."""
         # Not at once from two threads: each would count the same batches.
         with self._guard:
@@ -214,12 +214,12 @@ class RunStandings:
 
     def page(self) -> str:
         """The page of metrics."""
-        return metrics_text([standing.figures() for standing in self.now()])
+        return metrics_text([status.figures() for status in self.now()])
 
-    def _of(self, handle: FlowHandle) -> Standing:
+    def _of(self, handle: FlowHandle) -> FlowStatus:
         run = handle.run
         batch = None if run is None else last_batch(FlowStore(self._stem.home, run.flow).checkpoint(run.version))
-        return Standing(
+        return FlowStatus(
             handle.name,
             handle.state,
             handle.progress,
@@ -278,7 +278,7 @@ SPARED = ("keeps", "oldest", "rows in", "watermark", "rows out", "took")
 class RunDisplay(Protocol):
     """Shows the flows of a run."""
 
-    def show(self, standings: Sequence[Standing]) -> None:
+    def show(self, statuses: Sequence[FlowStatus]) -> None:
         """How they stand now."""
 
     def apart(self, say: Callable[[], None]) -> None:
@@ -303,8 +303,8 @@ class LiveTable:
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
 
-    def show(self, standings: Sequence[Standing]) -> None:
-        self._live.update(live_table(standings, self._console), refresh=True)
+    def show(self, statuses: Sequence[FlowStatus]) -> None:
+        self._live.update(live_table(statuses, self._console), refresh=True)
 
     def apart(self, say: Callable[[], None]) -> None:
         self._live.stop()
@@ -315,34 +315,33 @@ class LiveTable:
         self._live.stop()
 
 
-def live_table(standings: Sequence[Standing], console: Console) -> Table:
+def live_table(statuses: Sequence[FlowStatus], console: Console) -> Table:
     """The flows as a table, with as many columns as fit."""
     tables = (
-        _table(standings, [title for title in TITLES if title not in SPARED[:count]])
-        for count in range(len(SPARED) + 1)
+        _table(statuses, [title for title in TITLES if title not in SPARED[:count]]) for count in range(len(SPARED) + 1)
     )
     unbound = console.options.update(width=PIPE_WIDTH)
     fitting = (table for table in tables if console.measure(table, options=unbound).maximum <= console.width)
-    return next(fitting, None) or _table(standings, [title for title in TITLES if title not in SPARED])
+    return next(fitting, None) or _table(statuses, [title for title in TITLES if title not in SPARED])
 
 
-def _table(standings: Sequence[Standing], titles: Sequence[str]) -> Table:
+def _table(statuses: Sequence[FlowStatus], titles: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in titles:
         table.add_column(title, justify="left" if title in LEFT else "right", no_wrap=True)
-    for it in standings:
+    for it in statuses:
         cells = dict(zip(TITLES, _cells(it), strict=True))
         table.add_row(*(Text(cells[title], style=_style(title, it)) for title in titles))
     return table
 
 
-def _style(title: str, standing: Standing) -> str:
+def _style(title: str, status: FlowStatus) -> str:
     if title == "state":
-        return STATE_STYLES.get(standing.state, "dim")
+        return STATE_STYLES.get(status.state, "dim")
     return "bold" if title == "flow" else ""
 
 
-def _cells(it: Standing) -> list[str]:
+def _cells(it: FlowStatus) -> list[str]:
     last, counts = it.progress, it.counts
     bad = f", {counted(counts.rejected)} rejected" if counts.rejected else ""
     bad += f", {counted(counts.late)} late" if counts.late else ""
@@ -374,8 +373,8 @@ class BatchLines:
         self._clock = clock
         self._told: dict[str, tuple[str, int | None]] = {}
 
-    def show(self, standings: Sequence[Standing]) -> None:
-        for it in standings:
+    def show(self, statuses: Sequence[FlowStatus]) -> None:
+        for it in statuses:
             if changed(self._told, it):
                 typer.echo(f"{moment(as_datetime(self._clock.now()))}  {batch_line(it)}")
 
@@ -386,7 +385,7 @@ class BatchLines:
         """Each line was the last."""
 
 
-def batch_line(it: Standing) -> str:
+def batch_line(it: FlowStatus) -> str:
     """One batch of a flow, or what became of the flow, in a line."""
     last = it.progress
     if it.state not in ("running", "catching up") or last.batch is None:
@@ -408,8 +407,8 @@ class JsonLines:
     def __init__(self) -> None:
         self._told: dict[str, tuple[str, int | None]] = {}
 
-    def show(self, standings: Sequence[Standing]) -> None:
-        for it in standings:
+    def show(self, statuses: Sequence[FlowStatus]) -> None:
+        for it in statuses:
             if changed(self._told, it):
                 sys.stdout.write(json.dumps(it.to_json(), ensure_ascii=False) + "\n")
                 sys.stdout.flush()
@@ -421,7 +420,7 @@ class JsonLines:
         """Each line was the last."""
 
 
-def changed(told: dict[str, tuple[str, int | None]], it: Standing) -> bool:
+def changed(told: dict[str, tuple[str, int | None]], it: FlowStatus) -> bool:
     """Whether there is anything new to say of a flow; notes that it was said."""
     now = (it.state, it.progress.batch)
     if now == told.get(it.flow, ("starting", None)):
@@ -430,7 +429,7 @@ def changed(told: dict[str, tuple[str, int | None]], it: Standing) -> bool:
     return True
 
 
-def show_standings(standings: Sequence[Standing]) -> None:
+def show_status(statuses: Sequence[FlowStatus]) -> None:
     """Where each flow stands at the end of a run, and so where the next one goes on."""
     show_table(
         [
@@ -444,10 +443,10 @@ def show_standings(standings: Sequence[Standing]) -> None:
                 counted(it.counts.rows_in), counted(it.counts.rows_out), counted(it.counts.rejected),
                 counted(it.counts.late), counted(it.counts.too_late), counted(it.lag.records),
             ]
-            for it in standings
+            for it in statuses
         ),
         empty="the program has no flows",
     )  # fmt: skip
-    for it in standings:
+    for it in statuses:
         if it.waits_for is not None:
             typer.echo(f"{it.flow} waits for {it.waits_for}")

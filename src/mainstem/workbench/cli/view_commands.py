@@ -148,7 +148,7 @@ def describe(view: ViewArgument, *, as_json: JsonOption = False, home: HomeOptio
                 ("last batch", "none" if live.batch < 0 else f"{live.batch}, {moment(live.applied_at)}"),
                 ("changes kept", f"{counted(facts.last_position - facts.first_position)}"),
                 ("history", _history(facts)),
-                ("kept in", live.place),
+                ("kept in", live.location),
             ]
         )
         typer.echo()

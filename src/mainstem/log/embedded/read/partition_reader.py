@@ -141,8 +141,8 @@ class GatheredRows:
             )
         if self._delay is not None:
             counts = [last - first for first, last, _ in self._spans]
-            observed, stated = np.repeat(np.array(self._times, np.int64), counts, axis=0).T
-            record = with_watermark(record, watermarks(observed, stated, self._delay))
+            observed, declared = np.repeat(np.array(self._times, np.int64), counts, axis=0).T
+            record = with_watermark(record, watermarks(observed, declared, self._delay))
         # A batch without columns does not know how many rows it has.
         if not rows.num_columns:
             return pa.RecordBatch.from_arrays([record], schema=self._shown)

@@ -218,6 +218,6 @@ def _between(table: pa.Table, start: int, stop: int | None) -> pa.Table:
 
 def watermarked(record: pa.StructArray, delay: int) -> pa.StructArray:
     """The `record` of a sealed file as readers are given it who asked for the watermark."""
-    *shown, observed, stated = record.flatten()
+    *shown, observed, declared = record.flatten()
     plain = pa.StructArray.from_arrays(shown, fields=list(RECORD))
-    return with_watermark(plain, watermarks(times_of(observed), times_of(stated), delay))
+    return with_watermark(plain, watermarks(times_of(observed), times_of(declared), delay))

@@ -55,7 +55,7 @@ class SealedRows:
         self._batches: list[pa.RecordBatch] = []
         self._changes: list[pa.Array | None] = []
         self._headers: list[pa.Array | None] = []
-        # Of each block: first offset, count, appended at, observed up to, stated watermark.
+        # Of each block: first offset, count, appended at, observed up to, declared watermark.
         self._blocks: list[tuple[int, int, int, int, int]] = []
         self._rows = self._bytes = 0
 
@@ -90,7 +90,7 @@ class SealedRows:
         first, counts, *times = np.array(self._blocks, np.int64).T
         # The offset of a row: its block's first, and how far it is behind the first row of that block.
         within = np.arange(self._rows, dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
-        appended_at, observed, stated = (np.repeat(at, counts) for at in times)
+        appended_at, observed, declared = (np.repeat(at, counts) for at in times)
         record = record_array(
             self._partition,
             np.repeat(first, counts) + within,
@@ -101,7 +101,7 @@ class SealedRows:
         )
         self._clear()
         sealed = pa.StructArray.from_arrays(
-            [*record.flatten(), _times(observed), _times(stated)], fields=list(SEALED_RECORD)
+            [*record.flatten(), _times(observed), _times(declared)], fields=list(SEALED_RECORD)
         )
         return pa.RecordBatch.from_arrays([*rows.columns, sealed], schema=self._schema)
 

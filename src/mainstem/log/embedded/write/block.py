@@ -5,7 +5,7 @@
     length u32 | payload crc32c u32 | previous u32 | count u32          or JSON (state, entries), or nothing (markers)
     schema version u32 | producer epoch u32
     base offset u64 | producer id u64 | sequence i64 | transaction u64
-    appended at i64 | event time max i64 | observed up to i64 | stated watermark i64
+    appended at i64 | event time max i64 | observed up to i64 | declared watermark i64
     synced u64 | partition epoch u32 | segment u32
     parts u16 | partitions u16 | dense u32 | zero (4 bytes) | crc32c of the 124 bytes before u32
 

@@ -1,7 +1,7 @@
 """How far each partition of a topic may be read: one small file, a slot per partition.
 
     slot (128 bytes): magic "HEAD" | flags u32 | epoch u32 | zero u32 | offset u64 | segment u64 | position u64
-                      appended at i64 | event time max i64 | observed up to i64 | stated watermark i64
+                      appended at i64 | event time max i64 | observed up to i64 | declared watermark i64
                       transactions end u64 | last crc u32 | indexes u32 | indexed u64 | zero (28 bytes)
                       crc32c of the 124 bytes before u32
 

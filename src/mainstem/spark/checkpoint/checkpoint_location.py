@@ -34,7 +34,14 @@ from mainstem.settings import environment_with, remember, remembered
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CheckpointPlace", "checkpoints_of_home", "damaged_note", "is_elsewhere", "pointed_to", "remove_checkpoint"]
+__all__ = [
+    "CheckpointLocation",
+    "checkpoints_of_home",
+    "damaged_note",
+    "is_elsewhere",
+    "pointed_to",
+    "remove_checkpoint",
+]
 
 FILE = "checkpoints.toml"
 POINTER = "elsewhere"
@@ -71,7 +78,7 @@ def _checked(address: str) -> str:
         )
     if not address.strip("/"):
         raise Invalid(
-            "checkpoints are given no place",
+            "checkpoints are given no address",
             detail=f'The address is "{address}".',
             hint='For example: checkpoints="hdfs://namenode:8020/shop".',
         )
@@ -83,19 +90,19 @@ def is_elsewhere(checkpoint: str) -> bool:
     return os.path.exists(f"{checkpoint}/{POINTER}")
 
 
-class CheckpointPlace:
+class CheckpointLocation:
     """The place of one checkpoint, by its folder in the home. Thread-safe."""
 
     def __init__(self, spark: SparkSession, checkpoint: str, url: str | None) -> None:
         self.folder = checkpoint
         # What Spark is told.
-        self.location = checkpoint if url is None else url
+        self.address = checkpoint if url is None else url
         self._there = None if url is None else _HadoopFolder(spark, url)
         # What was there when the run began.
         self._found: dict[str, set[str]] = {}
 
     @classmethod
-    def of(cls, spark: SparkSession, checkpoint: str, root: str | None) -> CheckpointPlace:
+    def of(cls, spark: SparkSession, checkpoint: str, root: str | None) -> CheckpointLocation:
         """Where a checkpoint is, or will be: below `root`, if that is given and it was not begun in the home."""
         url = pointed_to(checkpoint)
         if url is None and root is not None and not os.path.exists(f"{checkpoint}/metadata"):
@@ -110,7 +117,7 @@ class CheckpointPlace:
         """Have what is there here too. When a run begins, entries that it looks at are read again: they may be damaged by now."""
         if self._there is None:
             return
-        with _explained(self.location):
+        with _explained(self.address):
             if not os.path.exists(f"{self.folder}/metadata") and "metadata" in self._there.names(""):
                 self._copy("metadata")
             for log in LOGS:
@@ -122,7 +129,7 @@ class CheckpointPlace:
         """Remove there what was found wrong and removed here, and nothing that came since: it may be a later run's."""
         if self._there is None:
             return
-        with _explained(self.location):
+        with _explained(self.address):
             for log, found in self._found.items():
                 for name in found - _numbers(f"{self.folder}/{log}"):
                     self._there.remove(f"{log}/{name}")

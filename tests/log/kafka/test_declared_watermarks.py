@@ -9,7 +9,7 @@ import pytest
 
 from mainstem.clock import as_us
 from mainstem.errors import Fenced, Invalid
-from mainstem.log.kafka.kafka_topic import STATEMENTS_MAX, KafkaTopic, StatedWatermarks
+from mainstem.log.kafka.kafka_topic import STATEMENTS_MAX, DeclaredWatermarks, KafkaTopic
 from mainstem.log.kafka.state_topic import ENTRIES_MAX
 from mainstem.log.topic import Topic
 from mainstem.log.watermark import NO_TIME
@@ -28,12 +28,12 @@ from mainstem.log.kafka.kafka_log import KafkaLog
 from mainstem.log.kafka.kafka_settings import KafkaSettings
 from mainstem.stem import Mainstem
 with Mainstem(KafkaLog(KafkaSettings((sys.argv[1],), prefix=sys.argv[2]))) as stem:
-    stem.producer("gone").state_watermark("timed", datetime.fromisoformat(sys.argv[3]))
+    stem.producer("gone").declare_watermark("timed", datetime.fromisoformat(sys.argv[3]))
 """
 
 
 def reached(topic: Topic, *positions: int) -> int | None:
-    """How many minutes after noon are stated for who has read up to these offsets."""
+    """How many minutes after noon are declared for who has read up to these offsets."""
     backend = topic.backend
     assert isinstance(backend, KafkaTopic)
     at = backend.stated_watermark(dict(enumerate(positions)))
@@ -51,27 +51,27 @@ def test_a_statement_counts_behind_what_was_written_before_it(kafka_broker: Kafk
         one, two = stem.producer("one"), stem.producer("two")
         assert reached(topic, 100, 100) is None
         topic.append([{"n": 1, "at": NOON}] * 3, partition=0)
-        one.state_watermark(topic, NOON + 10 * MINUTE)
+        one.declare_watermark(topic, NOON + 10 * MINUTE)
         assert [reached(topic, 2, 0), reached(topic, 3, 0)] == [None, 10]
         # Of several the one that is least far counts, and nothing ever goes back.
-        two.state_watermark("timed", NOON + 5 * MINUTE)
-        one.state_watermark(topic, NOON + 30 * MINUTE)
+        two.declare_watermark("timed", NOON + 5 * MINUTE)
+        one.declare_watermark(topic, NOON + 30 * MINUTE)
         assert reached(topic, 3, 0) == 10
         topic.append([{"n": 2, "at": NOON}], partition=1)
-        two.state_watermark(topic, NOON + 20 * MINUTE)
+        two.declare_watermark(topic, NOON + 20 * MINUTE)
         assert [reached(topic, 3, 0), reached(topic, 3, 1), reached(other.topic("timed"), 3, 1)] == [10, 20, 20]
         # What is written and not decided is before the statement, too.
         with stem.transaction() as transaction:
             transaction.append(topic, [{"n": 3, "at": NOON}])
-            two.state_watermark(topic, NOON + 25 * MINUTE)
+            two.declare_watermark(topic, NOON + 25 * MINUTE)
             assert reached(topic, 3, 1) == 20
         ends = [topic.backend.latest(number) for number in range(2)]
         assert reached(topic, *ends) == 25
         with pytest.raises(Invalid, match="zone"):
-            one.state_watermark(topic, datetime(2026, 1, 1, 13))  # noqa: DTZ001 - refused for that
+            one.declare_watermark(topic, datetime(2026, 1, 1, 13))  # noqa: DTZ001 - refused for that
         other.producer("one")
         with pytest.raises(Fenced, match="newer run"):
-            one.state_watermark(topic, NOON + 99 * MINUTE)
+            one.declare_watermark(topic, NOON + 99 * MINUTE)
         stem.delete_topic("timed")
         assert reached(timed(stem), 100, 100) is None
 
@@ -83,18 +83,18 @@ def test_a_producer_whose_process_is_gone_holds_nobody_back(kafka_broker: KafkaB
         command = [sys.executable, "-c", STATING, settings.servers, settings.prefix, NOON.isoformat()]
         subprocess.run(command, check=True, timeout=120, cwd=ROOT)
         assert reached(topic, 0, 0) == 0
-        stem.producer("here").state_watermark(topic, NOON + 7 * MINUTE)
+        stem.producer("here").declare_watermark(topic, NOON + 7 * MINUTE)
         assert reached(topic, 0, 0) == 7
 
 
 def test_what_was_stated_is_kept_in_short_and_comes_back_as_it_was() -> None:
-    stated = StatedWatermarks()
+    declared = DeclaredWatermarks()
     for number in range(ENTRIES_MAX):
-        stated.apply({"at": number, "ends": {"0": number}}, 0)
-        stated.apply({"at": number - 1, "ends": {"0": 0}}, 0)
-    again = StatedWatermarks.restore(stated.snapshot())
+        declared.apply({"at": number, "ends": {"0": number}}, 0)
+        declared.apply({"at": number - 1, "ends": {"0": 0}}, 0)
+    again = DeclaredWatermarks.restore(declared.snapshot())
 
-    assert len(stated.statements) == STATEMENTS_MAX
-    assert again == stated
+    assert len(declared.statements) == STATEMENTS_MAX
+    assert again == declared
     first = ENTRIES_MAX - STATEMENTS_MAX
-    assert [stated.reached({0: at}) for at in (first - 1, first, first + 7)] == [NO_TIME, first, first + 7]
+    assert [declared.reached({0: at}) for at in (first - 1, first, first + 7)] == [NO_TIME, first, first + 7]

@@ -14,12 +14,11 @@ import pytest
 import mainstem
 from mainstem.batch import Batch, FlowRun
 from mainstem.errors import Conflict, DatabaseUnavailable, Invalid, LockHeld, MainstemError
-from mainstem.views.home_views import place_of_home
-from mainstem.views.postgres import postgres_store as postgres_place
-from mainstem.views.postgres import postgres_writer
+from mainstem.views.home_views import backend_of_home
+from mainstem.views.postgres import postgres_backend, postgres_writer
 from mainstem.views.postgres.postgres_address import PostgresAddress
-from mainstem.views.postgres.postgres_store import PostgresPlace
-from mainstem.views.sqlite.sqlite_store import SqlitePlace
+from mainstem.views.postgres.postgres_backend import PostgresBackend
+from mainstem.views.sqlite.sqlite_backend import SqliteBackend
 from mainstem.views.view import View
 from tests.contracts.view_rows import RUN, SCHEMA, rows, shown
 from tests.postgres_server import PASSWORD, QUOTED_PASSWORD, PostgresServer
@@ -29,7 +28,7 @@ SECOND = FlowRun("revenue", epoch=1, version=2)
 
 @pytest.fixture
 def revenue(tmp_path: Path, views_address: str) -> View:
-    view = View(tmp_path, "revenue", key="store", place=PostgresPlace(views_address))
+    view = View(tmp_path, "revenue", key="store", backend=PostgresBackend(views_address))
     view.writer(RUN, SCHEMA).apply(rows(Berlin=1, Lisbon=2), Batch(0, RUN))
     return view
 
@@ -75,7 +74,7 @@ def test_somebody_s_own_table_of_the_name_and_views_on_ours_are_named(
     with psycopg.connect(views_address, autocommit=True) as anyone:
         anyone.execute("CREATE TABLE orders (n integer)")
         anyone.execute("CREATE VIEW best AS SELECT max(amount) FROM revenue")
-    taken = View(tmp_path, "orders", key="store", place=PostgresPlace(views_address))
+    taken = View(tmp_path, "orders", key="store", backend=PostgresBackend(views_address))
     with pytest.raises(Conflict, match='something else of the name "orders"') as refused:
         taken.writer(RUN, SCHEMA)
     assert "search_path" in refused.value.hint
@@ -89,15 +88,15 @@ def test_somebody_s_own_table_of_the_name_and_views_on_ours_are_named(
 def test_a_session_that_holds_the_view_is_not_waited_for_without_end(
     revenue: View, views_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (postgres_place, postgres_writer):
+    for module in (postgres_backend, postgres_writer):
         monkeypatch.setattr(module, "LOCK_MS_MAX", 50)
     with psycopg.connect(views_address) as anyone:
         with revenue.snapshot() as snapshot:
             anyone.execute(f"SELECT 1 FROM {snapshot._tables.table('progress')} FOR UPDATE")
         for ask in (lambda: revenue.writer(FlowRun("revenue", 2), SCHEMA), revenue.drop):
-            with pytest.raises(LockHeld, match="is held by another session") as held:
+            with pytest.raises(LockHeld, match="is held by another session") as error:
                 ask()
-            assert "pg_stat_activity" in held.value.hint
+            assert "pg_stat_activity" in error.value.hint
     assert shown(revenue) == {"Berlin": 1, "Lisbon": 2}
 
 
@@ -107,22 +106,22 @@ def test_a_session_that_holds_the_view_is_not_waited_for_without_end(
 def test_a_home_remembers_where_its_views_are_without_the_password(tmp_path: Path, views_address: str) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    assert isinstance(place_of_home(str(home)), SqlitePlace)
-    assert place_of_home(str(home), views_address).address == views_address
+    assert isinstance(backend_of_home(str(home)), SqliteBackend)
+    assert backend_of_home(str(home), views_address).address == views_address
     file = home / "views.toml"
     assert QUOTED_PASSWORD not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    again = place_of_home(str(home))
+    again = backend_of_home(str(home))
     assert again.address == views_address.replace(f":{QUOTED_PASSWORD}", "")
     # A password that somebody wrote there is used, and stays.
     file.write_text(f'url = "{views_address}"\n')
-    assert place_of_home(str(home)).names() == []
-    place_of_home(str(home), "postgresql://elsewhere/shop")
-    assert place_of_home(str(home)).address == views_address
+    assert backend_of_home(str(home)).names() == []
+    backend_of_home(str(home), "postgresql://elsewhere/shop")
+    assert backend_of_home(str(home)).address == views_address
     for broken in ("url = ", "address = 1", f'"{PASSWORD}'):
         file.write_text(broken)
         with pytest.raises(Invalid, match=r"views\.toml.* cannot be read") as refused:
-            place_of_home(str(home))
+            backend_of_home(str(home))
         assert PASSWORD not in told(refused.value)
 
 
@@ -157,14 +156,14 @@ def test_an_address_that_cannot_be_read_is_not_repeated(tmp_path: Path, address:
 def test_the_password_is_in_nothing_that_is_shown(
     tmp_path: Path, revenue: View, views_address: str, postgres: PostgresServer
 ) -> None:
-    wrong = PostgresPlace(postgres.address().replace(QUOTED_PASSWORD, "wrong%2Fcanary"))
-    nowhere = PostgresPlace(postgres.address(port=1))
+    wrong = PostgresBackend(postgres.address().replace(QUOTED_PASSWORD, "wrong%2Fcanary"))
+    nowhere = PostgresBackend(postgres.address(port=1))
     asked: list[Callable[[], object]] = [
         wrong.names,
         nowhere.names,
-        View(tmp_path, "other", place=wrong).to_arrow,
-        View(tmp_path, "other", place=nowhere).to_arrow,
-        lambda: View(tmp_path, "other", place=PostgresPlace(views_address)).to_arrow(),
+        View(tmp_path, "other", backend=wrong).to_arrow,
+        View(tmp_path, "other", backend=nowhere).to_arrow,
+        lambda: View(tmp_path, "other", backend=PostgresBackend(views_address)).to_arrow(),
         lambda: revenue.use(9),
     ]
     seen = [
@@ -179,7 +178,7 @@ def test_the_password_is_in_nothing_that_is_shown(
             ask()
         seen.append(told(refused.value))
     with mainstem.open(tmp_path / "home", views=views_address, upkeep="manual") as stem:
-        seen += [repr(stem), repr(stem.view_place), repr(stem.view("revenue").describe())]
+        seen += [repr(stem), repr(stem.view_backend), repr(stem.view("revenue").describe())]
     with psycopg.connect(views_address) as anyone:
         seen.append(repr(anyone.execute("SELECT * FROM pg_stat_activity").fetchall()))
     for pid in filter(str.isdigit, os.listdir("/proc")):

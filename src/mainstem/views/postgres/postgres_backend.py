@@ -40,7 +40,7 @@ from mainstem.views.version_pair import Difference, Kind, VersionPair, differenc
 from mainstem.views.view_facts import Facts, Segment, VersionFacts, no_such_version, no_such_view
 from mainstem.views.view_store import KeptSince
 
-__all__ = ["PostgresPlace", "PostgresStore", "PostgresVersions"]
+__all__ = ["PostgresBackend", "PostgresStore", "PostgresVersions"]
 
 
 # Making, comparing, using and dropping versions of a view in PostgreSQL, while others read and write it.
@@ -221,7 +221,7 @@ REGISTRY_LOCK = 0x6D61696E
 OWN_COLUMNS = frozenset(["tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"])
 
 
-class PostgresPlace:
+class PostgresBackend:
     """A database that views are kept in."""
 
     def __init__(self, address: str) -> None:
@@ -229,7 +229,7 @@ class PostgresPlace:
         self._pool = pool_of(self._parsed)
 
     def __repr__(self) -> str:
-        return f"<PostgresPlace {self._parsed.shown}>"
+        return f"<PostgresBackend {self._parsed.shown}>"
 
     @property
     def address(self) -> str:

@@ -19,7 +19,7 @@ from mainstem import Flow, Mainstem
 from mainstem.errors import FlowFailed, Invalid, Unavailable
 from mainstem.flows import runner
 from mainstem.operators import tumbling, windowed
-from mainstem.spark.checkpoint import checkpoint_place
+from mainstem.spark.checkpoint import checkpoint_location
 from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from tests.flows.memory_sink import MemorySink
@@ -166,7 +166,7 @@ def test_what_a_later_run_has_written_is_not_removed_there(shop: Mainstem, far: 
     append(shop, 0, 20)
     shop.run(flows, until="idle")
     folder = FlowStore(shop.home, "rests").checkpoint(1)
-    older = checkpoint_place.CheckpointPlace.of(spark, folder, ROOT)
+    older = checkpoint_location.CheckpointLocation.of(spark, folder, ROOT)
     older.pull(begin=True)
     append(shop, 20, 40)
     shop.run(flows, until="idle")
@@ -228,16 +228,16 @@ def test_one_that_is_away_for_a_moment_is_waited_for(
     shop: Mainstem, far: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "RETRY", runner.Backoff("10 milliseconds"))
-    right: Callable[..., set[str]] = checkpoint_place._HadoopFolder.numbers
+    right: Callable[..., set[str]] = checkpoint_location._HadoopFolder.numbers
     calls = []
 
-    def away(self: checkpoint_place._HadoopFolder, folder: str) -> set[str]:
+    def away(self: checkpoint_location._HadoopFolder, folder: str) -> set[str]:
         calls.append(folder)
         if len(calls) in (3, 9):
             raise Unavailable("it is away", detail="It is.", hint="Wait.")
         return right(self, folder)
 
-    monkeypatch.setattr(checkpoint_place._HadoopFolder, "numbers", away)
+    monkeypatch.setattr(checkpoint_location._HadoopFolder, "numbers", away)
     append(shop, 0, 50)
     shop.run(flows, until="idle")
     check(shop, 50)

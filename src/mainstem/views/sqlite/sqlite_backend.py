@@ -24,7 +24,7 @@ from mainstem.views.version_pair import Difference, Kind, VersionPair, differenc
 from mainstem.views.view_facts import Facts, Segment, no_such_version
 from mainstem.views.view_store import KeptSince
 
-__all__ = ["SqlitePlace", "SqliteStore", "ViewVersions"]
+__all__ = ["SqliteBackend", "SqliteStore", "ViewVersions"]
 
 
 # Making, comparing, using and dropping versions of a view in SQLite, while others read and write it.
@@ -179,7 +179,7 @@ def _changes(pair: VersionPair) -> list[str]:
     return statements
 
 
-class SqlitePlace:
+class SqliteBackend:
     """The directory `views` of a home."""
 
     address = None
