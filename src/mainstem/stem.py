@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mainstem.arguments import named, path_text, text, values
+from mainstem.clock import Clock
 from mainstem.durable_files import unavailable
 from mainstem.durations import Duration
 from mainstem.errors import Invalid, NotFound
@@ -97,10 +98,12 @@ def open(
     return Mainstem(opened, home=path, spark=spark, views=views, checkpoints=checkpoints)
 
 
-def open_log(home: str | os.PathLike[str], log: str | None = None, upkeep: UpkeepMode = "manual") -> Log:
+def open_log(
+    home: str | os.PathLike[str], log: str | None = None, upkeep: UpkeepMode = "manual", clock: Clock | None = None
+) -> Log:
     """The log of a home: in it, or on the Kafka that is named here or in the home."""
     if log is None and not names_brokers(home):
-        return EmbeddedLog(home, upkeep=upkeep)
+        return EmbeddedLog(home, upkeep=upkeep, clock=clock)
     try:
         from mainstem.log.kafka.kafka_log import KafkaLog
     except ModuleNotFoundError as error:

@@ -17,7 +17,7 @@ from mainstem.errors import Corrupt, Invalid, Unavailable
 from mainstem.file_locks import UPKEEP, WRITE
 from mainstem.flows.home_copy import copy_home
 from mainstem.log.embedded import log_copy
-from mainstem.log.embedded.log_copy import LogCopy
+from mainstem.log.embedded.log_copy import EmbeddedLogCopy
 from mainstem.spark.checkpoint.batch_gate import BatchGate
 from mainstem.spark.checkpoint.flow_copy import FlowCopy
 from mainstem.spark.checkpoint.flow_store import FlowStore
@@ -111,7 +111,7 @@ def test_no_batch_is_done_nothing_is_sealed_and_nothing_decided_while_it_is_copi
         monkeypatch.setattr(place, name, looked)
 
     look(FlowCopy, "copy", "flows/totals/v1/gate.1", WRITE)
-    look(LogCopy, "_copy_captured", "topics/left/1/tail", UPKEEP)
+    look(EmbeddedLogCopy, "_copy_captured", "topics/left/1/tail", UPKEEP)
     look(log_copy, "_end_of", "ledgers/transactions/0/tail", WRITE)
     shop.copy_to(tmp_path / "copy")
     assert seen == {"copy": True, "_end_of": True, "_copy_captured": True}
@@ -184,7 +184,7 @@ def test_a_copy_wants_a_directory_of_its_own(shop, tmp_path, target):
 
 
 def test_a_copy_that_was_cut_short_is_no_home(shop, tmp_path, monkeypatch):
-    monkeypatch.setattr("mainstem.log.embedded.log_copy.LogCopy.copy", lambda _: os._exit(1))
+    monkeypatch.setattr("mainstem.log.embedded.log_copy.EmbeddedLogCopy.copy", lambda _: os._exit(1))
     if not (child := os.fork()):
         copy_home(shop, tmp_path / "copy")
     os.waitpid(child, 0)

@@ -23,9 +23,7 @@ from mainstem.arguments import path_text
 from mainstem.durable_files import REAL_FILES, unavailable
 from mainstem.errors import Corrupt, Invalid
 from mainstem.flows.home_verification import HomeProblem, verify_home
-from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.embedded.log_copy import LogCopy
-from mainstem.log.log import Log
+from mainstem.log.log import LogCopy
 from mainstem.spark.checkpoint.flow_copy import FlowCopy, copy_tree
 from mainstem.spark.checkpoint.flow_store import flow_names
 from mainstem.views.sqlite.view_folder import ViewFolder, view_names
@@ -59,7 +57,7 @@ def copy_home(stem: Mainstem, target: str | os.PathLike[str], step: Callable[[st
     """Copy a home to a new directory, as it is at one moment; `step` is told what is being copied."""
     home, path = os.path.realpath(stem.home), os.path.abspath(path_text(target, "path"))
     _check_target(home, path)
-    log = LogCopy(stem.log, path) if isinstance(stem.log, EmbeddedLog) else None
+    log = stem.log.copy_to(path)
     flows = [FlowCopy(stem.home, name, path) for name in flow_names(stem.home) if not name.endswith(CHECK)]
     views = view_names(stem.home)
     with unavailable(path), ExitStack() as held:
@@ -97,12 +95,12 @@ def copy_home(stem: Mainstem, target: str | os.PathLike[str], step: Callable[[st
             log.finish()
     topics = tuple(stem.log.topic_names()) if log is not None else ()
     elsewhere = (*_places(stem), *(each for flow in flows for each in flow.elsewhere()))
-    problems = _problems(path, stem.log, step)
+    problems = _problems(path, log, step)
     return HomeCopy(path, topics, tuple(flow.name for flow in flows), tuple(views), size, elsewhere, problems)
 
 
-def _problems(path: str, log: Log, step: Callable[[str], None]) -> tuple[HomeProblem, ...]:
-    copied = EmbeddedLog(path, files=log.files, clock=log.clock) if isinstance(log, EmbeddedLog) else None
+def _problems(path: str, log: LogCopy | None, step: Callable[[str], None]) -> tuple[HomeProblem, ...]:
+    copied = None if log is None else log.opened()
     try:
         found = verify_home(copied, path, lambda what: step(f"verifying {what}"), folders="inside")
     finally:
@@ -130,11 +128,11 @@ def _check_target(home: str, path: str) -> None:
 def _places(stem: Mainstem) -> list[str]:
     """What of the home as a whole, and of its topics, lies elsewhere."""
     found = []
-    if not isinstance(stem.log, EmbeddedLog):
+    if stem.log.address:
         found.append(f"topics, groups and queues: {stem.log.address}")
     if stem.view_backend.address is not None:
         found.append(f"views: {stem.view_backend.address}")
-    for name in stem.log.topic_names() if isinstance(stem.log, EmbeddedLog) else ():
+    for name in () if stem.log.address else stem.log.topic_names():
         archive = None
         with suppress(Corrupt):
             archive = stem.log.open_topic(name).settings.archive

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mainstem.errors import Corrupt, MainstemError, NewerFormat, NotFound, summary_of
-from mainstem.log.embedded.embedded_log import EmbeddedLog
-from mainstem.log.embedded.upkeep.soundness import verify_ledger
 from mainstem.log.log import Log
 from mainstem.log.upkeep_report import Verification
 from mainstem.operators.stage.state_run_file import RunEntry, check_run
@@ -77,8 +75,8 @@ def verify_home(
     `folders`: which of those that flows write, since they may lie outside of the home.
     """
     found = HomeVerification()
-    if isinstance(log, EmbeddedLog):
-        _verify_log(log, found, step)
+    if log is not None and not log.address:
+        _verify_log(log, home, found, step)
     for name in view_names(home):
         step(f"view {name}")
         found.views.append(name)
@@ -104,7 +102,7 @@ def _looked_at(look: Callable[[], Iterator[HomeProblem]]) -> list[HomeProblem]:
 # The log
 
 
-def _verify_log(log: EmbeddedLog, found: HomeVerification, step: Callable[[str], None]) -> None:
+def _verify_log(log: Log, home: str, found: HomeVerification, step: Callable[[str], None]) -> None:
     for name in log.topic_names():
         title = f"topic {name}"
         step(title)
@@ -113,28 +111,11 @@ def _verify_log(log: EmbeddedLog, found: HomeVerification, step: Callable[[str],
         except NotFound:
             continue  # deleted meanwhile
         except (Corrupt, NewerFormat) as error:
-            found.problems.append(_problem(title, error, f"{log.home.path}/topics/{name}"))
+            found.problems.append(_problem(title, error, f"{home}/topics/{name}"))
         found.topics.append(name)
-    for title, folder in _ledgers(log):
-        step(title)
-        report = verify_ledger(log.files, folder, log.clock, title)
-        if log.files.exists(folder):  # else deleted meanwhile
-            _take(found, title, report)
-            found.ledgers.append(title)
-
-
-def _ledgers(log: EmbeddedLog) -> Iterator[tuple[str, str]]:
-    home = log.home.path
-    for name in _names(log, f"{home}/ledgers"):
-        yield f"ledger {name}", f"{home}/ledgers/{name}"
-    for topic in log.topic_names():
-        for kind, noun in (("groups", "group"), ("queues", "queue")):
-            for name in _names(log, f"{home}/topics/{topic}/{kind}"):
-                yield f"{noun} {name} of {topic}", f"{home}/topics/{topic}/{kind}/{name}"
-
-
-def _names(log: EmbeddedLog, folder: str) -> list[str]:
-    return [name for name in log.files.list(folder) if not name.startswith(".")] if log.files.exists(folder) else []
+    for report in log.verify_ledgers(step):
+        _take(found, report.topic, report)
+        found.ledgers.append(report.topic)
 
 
 def _take(found: HomeVerification, title: str, report: Verification) -> None:

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.crash_points import reach
 from mainstem.errors import Conflict, CorruptHome
-from mainstem.log.embedded.embedded_topic import EmbeddedTopic
-from mainstem.log.log import Log
+from mainstem.log.log import Log, TopicBackend
 from mainstem.spark.checkpoint.checkpoint_location import is_elsewhere
 from mainstem.spark.checkpoint.checkpoint_offsets import HistoryStatus, file_offset, history_status, last_batch
 from mainstem.spark.checkpoint.native_history import (
@@ -153,17 +152,16 @@ def foreseen_history(planned: PlannedFlow, checkpoint: str, log: Log) -> History
         return None if status.over else status
     if last_batch(checkpoint, "offsets") is not None or not could_catch_up(planned):
         return None
-    topic = _topic_with_files(planned, checkpoint, log)
+    topic = _topic_of(planned, checkpoint, log)
     sealed = None if topic is None else sealed_history(topic, _limits(planned))
     return None if sealed is None else HistoryStatus(sealed.rows, 0)
 
 
-def _topic_with_files(planned: PlannedFlow, checkpoint: str, log: Log) -> EmbeddedTopic | None:
+def _topic_of(planned: PlannedFlow, checkpoint: str, log: Log) -> TopicBackend | None:
     [name] = planned.topics
     if name not in log.topic_names():
         return None  # an earlier flow of the program is about to make it
-    topic = log.open_topic(name)
-    return topic if isinstance(topic, EmbeddedTopic) and not PATTERN & set(checkpoint) else None
+    return None if PATTERN & set(checkpoint) else log.open_topic(name)
 
 
 def _limits(planned: PlannedFlow) -> HistoryLimits:
@@ -174,7 +172,7 @@ def _limits(planned: PlannedFlow) -> HistoryLimits:
 
 
 def _linked(planned: PlannedFlow, checkpoint: str, log: Log) -> NativeHistory | None:
-    topic = _topic_with_files(planned, checkpoint, log)
+    topic = _topic_of(planned, checkpoint, log)
     history = None if topic is None else link_history(topic, checkpoint, _limits(planned))
     if history is None:
         return None

@@ -64,13 +64,13 @@ def unreadable_in(said: dict[str, Any]) -> int:
 
 def note_unreadable(log: Log, checkpoint: str, batch: int) -> None:
     """Have all that cannot be read before the end of a batch lie in the topics of the unreadable."""
-    from mainstem.log.kafka.kafka_log import KafkaLog
+    from mainstem.spark.real_time.real_time_rows import brokers_of
 
-    assert isinstance(log, KafkaLog)
+    brokers = brokers_of(log)
     for name, ends in batch_offsets(checkpoint, batch).items():
-        topic = log.open_topic(name)
+        topic = brokers.open_topic(name)
         for partition, end in ends.items():
-            log.unreadable(topic, partition, end)
+            brokers.unreadable(topic, partition, end)
 
 
 def look_through_last_batch(log: Log, checkpoint: str) -> None:
@@ -228,21 +228,20 @@ def start_real_time(
     flow: Flow, planned: PlannedFlow, run: FlowRun, location: CheckpointLocation, log: Log, query_name: str
 ) -> StreamingQuery:
     """Start the query of a flow that was built with the connector's sources."""
-    from mainstem.log.kafka.kafka_log import KafkaLog
-    from mainstem.spark.real_time.real_time_rows import messages_of
+    from mainstem.spark.real_time.real_time_rows import brokers_of, messages_of
 
     sink = flow.into
-    assert isinstance(log, KafkaLog)
+    brokers = brokers_of(log)
     assert isinstance(sink, SparkTopic)
     # Made now if it is not there; and an older run that still wrote in batches is fenced.
     sink.writer(run, planned.schema).close()
-    target = log.open_topic(sink.name)
+    target = brokers.open_topic(sink.name)
     os.makedirs(location.folder, exist_ok=True)
-    note_real_time(location.folder, [log.open_topic(topic) for topic in planned.topics])
+    note_real_time(location.folder, [brokers.open_topic(topic) for topic in planned.topics])
     rows = messages_of(flow.rows, target.settings, source=planned.topics[0] if len(planned.leaves) == 1 else "")
     # PySpark takes this trigger, and its types do not say so.
     writer: Any = rows.writeStream.format("kafka").queryName(query_name).outputMode("update")
-    options = {**java_options(log.kafka_settings), "kafka.acks": "all", "topic": target.kafka_name}
+    options = {**java_options(brokers.kafka_settings), "kafka.acks": "all", "topic": target.kafka_name}
     writer = writer.options(**options).option("includeHeaders", "true").option("checkpointLocation", location.address)
     query: StreamingQuery = writer.trigger(realTime=BATCH).start()
     return query

@@ -35,7 +35,6 @@ from mainstem.flows.program import Flows, PlannedFlow, Program
 from mainstem.flows.real_time import check_mode, look_through_last_batch, start_real_time
 from mainstem.flows.staged_batches import StagedBatches, are_counted_together, shared_stages
 from mainstem.log.backoff import Backoff
-from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.operators.stage.state_runs import StageManifests
 from mainstem.spark.checkpoint.batch_gate import BatchGate
 from mainstem.spark.checkpoint.checkpoint_check import check_checkpoint, note_rows
@@ -84,8 +83,6 @@ def caught_up(stem: Mainstem, checkpoint: str) -> bool:
 def _has_tokens(stem: Mainstem, offset: Mapping[str, Any]) -> bool:
     """Whether everything is in that the flows into a topic have read of their own topics."""
     backend = stem.log.open_topic(offset["topic"])
-    if not isinstance(backend, EmbeddedTopic):
-        return True
     passed = PassedTokens(stem.home, offset["topic"]).passed(backend)
     ends = {number: backend.latest(number) for number in passed.ends}
     # Behind an undecided transaction nothing can be had yet.

@@ -8,6 +8,7 @@ contract suite names the promise that each of its tests checks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from mainstem.log.queues.queue_state import QueueState
     from mainstem.log.rows.rows import CheckedRows
 
-__all__ = ["ArchivedPartition", "Log", "Promise", "ReadMoment", "TopicBackend", "Waking", "no_such_topic"]
+__all__ = ["ArchivedPartition", "Log", "LogCopy", "Promise", "ReadMoment", "TopicBackend", "Waking", "no_such_topic"]
 
 
 # What is said when a log has no topic of a name, in one form for every log.
@@ -176,6 +177,18 @@ class TopicBackend(Protocol):
     def delete_group(self, name: str) -> None: ...
 
 
+class LogCopy(Protocol):
+    """The copy of a log that is in its home, in the making: history first, then the rest as of one moment."""
+
+    bytes: int
+
+    def copy_history(self) -> None: ...
+    def still(self) -> AbstractContextManager[None]: ...
+    def copy(self) -> None: ...
+    def finish(self) -> None: ...
+    def opened(self) -> Log: ...
+
+
 class Log(Protocol):
     """A log: topics, producers and transactions."""
 
@@ -206,6 +219,12 @@ class Log(Protocol):
     def end_transaction(self, transaction: int, outcome: str) -> None: ...
     def outcome(self, transaction: str) -> Literal["open", "committed", "aborted"]: ...
     def take_over(self) -> TakeOverReport: ...
+    def copy_to(self, home: str) -> LogCopy | None:
+        """A copy of it in another home; None where it is not in its home."""
+
+    def verify_ledgers(self, step: Callable[[str], None]) -> Iterator[Verification]:
+        """Check the ledgers of groups, queues and producers that are in its home; `step` is called with the name of each."""
+
     def query(
         self,
         sql: str,

@@ -20,14 +20,13 @@ from mainstem.durations import Duration, duration_us
 from mainstem.errors import FlowFailed, Invalid, TopicNotFound
 from mainstem.flows.flow import Flow
 from mainstem.flows.late_topic import late_topic_of
-from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.record import RECORD, record_array, record_schema
 from mainstem.log.watermark import NO_TIME, WATERMARKED_RECORD, times_of, with_watermark
 from mainstem.operators.stage.engine import BatchClock
 from mainstem.operators.stage.state_runs import StageManifests
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.sources.batch_clock import set_now
-from mainstem.stem import Mainstem
+from mainstem.stem import Mainstem, open_log
 from mainstem.testing.scripted_rows import ScriptedBatch, TestResults, told
 
 if TYPE_CHECKING:
@@ -315,7 +314,7 @@ def run_in_home(
     """Run a script from its first step to its last; the operator takes the streams by their names."""
     clock = ManualClock()
     with tempfile.TemporaryDirectory(prefix="mainstem-test-") as home:
-        stem = Mainstem(EmbeddedLog(home, upkeep="manual", clock=clock), home=home, spark=spark)
+        stem = Mainstem(open_log(home, clock=clock), home=home, spark=spark)
         with stem:
             return _ScriptedHome(stem, clock, topics, steps, operator).run()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Literal, TypeVar
 
@@ -17,10 +17,12 @@ from mainstem.errors import Conflict, Fenced, Invalid, TopicNotFound
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.embedded.home import Home
 from mainstem.log.embedded.ledger import Ledger, create_ledger
+from mainstem.log.embedded.log_copy import EmbeddedLogCopy
 from mainstem.log.embedded.numbered_appends import KnownAppends
 from mainstem.log.embedded.take_over import take_over_ledger_if_stuck, take_over_lock_if_stuck
 from mainstem.log.embedded.topic_store import TopicStore, create_topic
 from mainstem.log.embedded.transaction_log import TransactionLog
+from mainstem.log.embedded.upkeep.soundness import verify_ledger
 from mainstem.log.embedded.upkeep.upkeep import Upkeep, UpkeepMode
 from mainstem.log.embedded.write.block import ABORT, COMMIT
 from mainstem.log.embedded.write.partition import Pending
@@ -31,7 +33,7 @@ from mainstem.log.query_limits import QueryLimits
 from mainstem.log.state_ledger import Entry, MachineState
 from mainstem.log.topic_settings import TopicSettings, difference
 from mainstem.log.transaction import COMMITTED, Participant, TransactionState
-from mainstem.log.upkeep_report import TakeOverReport
+from mainstem.log.upkeep_report import TakeOverReport, Verification
 from mainstem.log.watermark import NO_TIME
 from mainstem.names import check_own_name
 from mainstem.processes import alive, this_process
@@ -291,6 +293,32 @@ class EmbeddedLog:
             if self.files.exists(f"{self.home.path}/ledgers/{name}/heads"):
                 report += take_over_ledger_if_stuck(ledger())
         return report
+
+    def copy_to(self, home: str) -> EmbeddedLogCopy:
+        """A copy of it in another home."""
+        return EmbeddedLogCopy(self, home)
+
+    def verify_ledgers(self, step: Callable[[str], None]) -> Iterator[Verification]:
+        """Check all ledgers; `step` is called with the name of each."""
+        for title, folder in self._ledger_folders():
+            step(title)
+            report = verify_ledger(self.files, folder, self.clock, title)
+            if self.files.exists(folder):  # else deleted meanwhile
+                yield report
+
+    def _ledger_folders(self) -> Iterator[tuple[str, str]]:
+        home = self.home.path
+        for name in self._names(f"{home}/ledgers"):
+            yield f"ledger {name}", f"{home}/ledgers/{name}"
+        for topic in self.topic_names():
+            for kind, noun in (("groups", "group"), ("queues", "queue")):
+                for name in self._names(f"{home}/topics/{topic}/{kind}"):
+                    yield f"{noun} {name} of {topic}", f"{home}/topics/{topic}/{kind}/{name}"
+
+    def _names(self, folder: str) -> list[str]:
+        return (
+            [name for name in self.files.list(folder) if not name.startswith(".")] if self.files.exists(folder) else []
+        )
 
     # Producers and transactions
 

@@ -19,12 +19,11 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mainstem.durable_files import copy_file, read_file, replace_file
 from mainstem.errors import Corrupt, TopicNotFound
 from mainstem.file_locks import UPKEEP
-from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.home import describe_home
 from mainstem.log.embedded.ledger import open_heads
 from mainstem.log.embedded.topic_store import SETTINGS, TopicStore, encode_settings
@@ -33,7 +32,10 @@ from mainstem.log.embedded.write.active_segment import SegmentName, published_se
 from mainstem.log.embedded.write.heads import SLOT_BYTES, End, Slots, encode_end, encode_tail
 from mainstem.log.embedded.write.partition import Partition
 
-__all__ = ["LogCopy"]
+if TYPE_CHECKING:
+    from mainstem.log.embedded.embedded_log import EmbeddedLog
+
+__all__ = ["EmbeddedLogCopy"]
 
 # What a partition's directory and a topic's directory are made of, besides segments and ledgers.
 MANIFEST, TAIL, HEADS = "manifest", "tail", "heads"
@@ -47,7 +49,7 @@ class _Captured(NamedTuple):
     ends: list[End | None]
 
 
-class LogCopy:
+class EmbeddedLogCopy:
     """Copies one embedded log. For one thread."""
 
     def __init__(self, log: EmbeddedLog, target: str) -> None:
@@ -100,7 +102,7 @@ class LogCopy:
             self._files.make_directory(f"{self._target}/{folder}")
         self._files.close(self._files.create(f"{self._target}/lock"))
         replace_file(self._files, f"{self._target}/mainstem.json", describe_home(uuid.uuid4().hex))
-        copied = EmbeddedLog(self._target, files=self._files, clock=self._log.clock)
+        copied = self.opened()
         try:
             for name in copied.topic_names():
                 # Indexes are made again when a partition is opened.
@@ -110,6 +112,10 @@ class LogCopy:
                 copied.transactions.abort_undecided()
         finally:
             copied.close()
+
+    def opened(self) -> EmbeddedLog:
+        """The copy as a log of its own."""
+        return type(self._log)(self._target, files=self._files, clock=self._log.clock)
 
     # What there is at one moment
 

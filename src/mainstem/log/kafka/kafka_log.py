@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
@@ -40,7 +40,7 @@ from mainstem.log.query_limits import QueryLimits
 from mainstem.log.rows.rows import check_rows
 from mainstem.log.state_ledger import Entry, MachineState
 from mainstem.log.topic_settings import TopicSettings, difference
-from mainstem.log.upkeep_report import TakeOverReport
+from mainstem.log.upkeep_report import TakeOverReport, Verification
 from mainstem.names import check_own_name
 
 __all__ = ["KafkaLog", "KafkaProducers", "UnreadableTopic", "unreadable_topic"]
@@ -540,6 +540,13 @@ class KafkaLog:
         """Nothing to do: there are no locks. What dead processes left open is aborted."""
         self._settle()
         return TakeOverReport()
+
+    def copy_to(self, home: str) -> None:
+        """None: it is on the brokers, not in the home."""
+
+    def verify_ledgers(self, step: Callable[[str], None]) -> Iterator[Verification]:
+        """None: its ledgers are on the brokers."""
+        return iter(())
 
     def unreadable(self, topic: KafkaTopic, partition: int, end: int) -> None:
         """See to it that what cannot be read of a partition up to an offset lies in the topic of the unreadable."""

@@ -30,6 +30,7 @@ from mainstem.durable_files import REAL_FILES, replace_file, sync_file
 from mainstem.errors import CorruptHome, NewerFormat
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.embedded.upkeep.manifest import SealedEntry
+from mainstem.log.log import TopicBackend
 from mainstem.log.transaction_cut import TransactionCut
 
 __all__ = [
@@ -220,8 +221,10 @@ class HistoryLimits:
     ordered: bool
 
 
-def link_history(topic: EmbeddedTopic, checkpoint: str, limits: HistoryLimits) -> NativeHistory | None:
-    """Link what is sealed now. None if that is not worth it, or cannot be."""
+def link_history(topic: TopicBackend, checkpoint: str, limits: HistoryLimits) -> NativeHistory | None:
+    """Link what is sealed now. None if that is not worth it, or cannot be: on Kafka nothing is sealed."""
+    if not isinstance(topic, EmbeddedTopic):
+        return None
     for left in reversed(range(TRIES)):
         folder = f"{checkpoint}/history/{uuid.uuid4().hex[:12]}"
         try:
@@ -251,8 +254,10 @@ class Sealed:
         return sum(portion.rows for portion in self.portions)
 
 
-def sealed_history(topic: EmbeddedTopic, limits: HistoryLimits) -> Sealed | None:
+def sealed_history(topic: TopicBackend, limits: HistoryLimits) -> Sealed | None:
     """What `link_history` would link now; None if that is not worth it, or cannot be."""
+    if not isinstance(topic, EmbeddedTopic):
+        return None
     manifests = [partition.manifest_file.read() for partition in topic.store.partitions]
     found = Sealed(
         {number: manifest.segments for number, manifest in enumerate(manifests)},

@@ -28,7 +28,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-__all__ = ["ORIGIN_HEADER", "decoded", "messages_of", "read_natively", "real_time_rows", "unfit_operator", "unfit_sink"]
+__all__ = [
+    "ORIGIN_HEADER",
+    "brokers_of",
+    "decoded",
+    "messages_of",
+    "read_natively",
+    "real_time_rows",
+    "unfit_operator",
+    "unfit_sink",
+]
 
 
 # What of a plan Spark cannot run in real time: found before anything is started.
@@ -92,16 +101,22 @@ def read_natively(kind: pa.DataType) -> bool:
     )  # fmt: skip
 
 
+def brokers_of(log: Log) -> KafkaLog:
+    """The log on Kafka: a flow in real time over another one is refused when its program is built."""
+    assert isinstance(log, KafkaLog)
+    return log
+
+
 def real_time_rows(spark: SparkSession, log: Log, name: str, leaf: Leaf, start: Position) -> DataFrame:
     """The records of a topic as they come, with the columns that a flow needs of it."""
-    assert isinstance(log, KafkaLog), "nothing else is let through when a program is built"
-    topic = log.open_topic(name)
+    brokers = brokers_of(log)
+    topic = brokers.open_topic(name)
     have_connector(spark)
     numbers = list(range(topic.settings.partitions))
     reads = LiveReads(topic)
     offsets = offsets_at("earliest", reads, numbers) | offsets_at(start, reads, numbers)
     options = {
-        **java_options(log.kafka_settings),
+        **java_options(brokers.kafka_settings),
         "kafka.isolation.level": "read_committed",
         "subscribe": topic.kafka_name,
         "startingOffsets": starting_offsets(topic.kafka_name, offsets),

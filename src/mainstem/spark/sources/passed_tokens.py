@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from mainstem.batch import Offsets
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
+from mainstem.log.log import TopicBackend
 from mainstem.spark.checkpoint.checkpoint_offsets import applied_offsets, furthest, last_batch
 from mainstem.spark.checkpoint.flow_store import FlowStore, flow_names
 
@@ -43,8 +44,10 @@ class PassedTokens:
         self._topic = topic
         self._known: tuple[int, list[FlowStore]] = (-1, [])
 
-    def passed(self, backend: EmbeddedTopic) -> Passed:
-        """As of now; nothing if no flow goes into the topic."""
+    def passed(self, backend: TopicBackend) -> Passed:
+        """As of now; nothing if no flow goes into the topic, or it is on Kafka."""
+        if not isinstance(backend, EmbeddedTopic):
+            return Passed({}, {})
         found = []
         for store in self._flows(backend.id):
             # What was appended to a topic stays: a flow into one has one version.
