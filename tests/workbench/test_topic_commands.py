@@ -1,8 +1,20 @@
-"""mainstem topic create, list, describe, alter, delete."""
+"""mainstem topic: create, list, describe, alter, delete, adopt, seal, compact, verify."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import fields
 
 import pytest
 
+from mainstem.log.topic_settings import Keep, TopicSettings
 from mainstem.workbench.cli import command_arguments as topic_argument
+from mainstem.workbench.cli.topic_commands import SETTINGS
+from tests.kafka_broker import KafkaBroker
+from tests.log.kafka.kafka_stems import made_elsewhere, own_settings
+from tests.workbench.conftest import rows
 
 CREATE = ["topic", "create", "orders", "--schema", "order_id STRING, amount DOUBLE, placed_at TIMESTAMP"]
 
@@ -33,6 +45,33 @@ def test_every_setting_of_a_topic_can_be_given(cli):
     assert facts["archive"].endswith("/old")
     assert (facts["idle_after"], facts["ahead_max"], facts["segment_age_max"]) == ("5 seconds", "2 hours", "10 minutes")
     assert (facts["record_bytes_max"], facts["segment_bytes_max"]) == (1 << 20, 8 << 20)
+
+
+def test_the_options_are_the_settings_that_there_are():
+    given_otherwise = {"name", "schema", "codec", "past_schemas"}
+    settings = {field.name for field in fields(TopicSettings)} - given_otherwise
+
+    assert set(SETTINGS) == settings | {"tombstones", "lag_min", "lag_max"}
+    assert set(SETTINGS) - settings < {field.name for field in fields(Keep)}
+
+
+def test_the_help_of_a_setting_says_its_default(cli):
+    said = " ".join(cli("topic", "create", "--help").out.split())
+
+    for words in (
+        "--partitions <int> Number of partitions; 1.",
+        "How large a segment grows; 64 MiB.",
+        "grows; 1 hour.",
+    ):
+        assert words in said
+
+
+@pytest.mark.parametrize("setting", ["key", "event-time"])
+def test_alter_has_no_option_for_what_cannot_be_changed(cli, orders, setting):
+    said = cli("topic", "alter", "orders", f"--{setting}", "store")
+
+    assert said.status == 2
+    assert f"No such option: --{setting}" in said.err
 
 
 def test_create_again_with_the_same_settings_leaves_it_as_it_is(cli):
@@ -186,3 +225,188 @@ def test_delete_asks(cli, stem, orders, monkeypatch, answer, status, left):
     assert said.status == status
     assert said.err.startswith('Delete topic "orders" with 1 record, 0 groups and 0 queues? [y/N]: ')
     assert stem.topics() == left
+
+
+# A topic of other programs, on a real Kafka
+
+
+CLICKS = [json.dumps({"page": f"/{n}", "clicked_at": "2026-01-01T12:00:00Z", "more": n}).encode() for n in range(4)]
+
+
+def test_a_topic_of_other_programs_is_adopted_read_and_left_as_it_is(cli, place, kafka_broker: KafkaBroker):
+    settings = own_settings(kafka_broker)
+    made_elsewhere(settings, "clicks", [*CLICKS, b"no click", b"neither"], partitions=2)
+    (place / "shop").mkdir()
+    (place / "shop" / "kafka.toml").write_text(
+        f'brokers = ["{kafka_broker.address}"]\nprefix = "{settings.prefix}"\npatience = "5 seconds"\n'
+    )
+    schema = ["--schema", "page STRING, clicked_at TIMESTAMP"]
+
+    adopted = ["topic", "adopt", "clicks", *schema, "--key", "page", "--event-time", "clicked_at"]
+    assert cli(*adopted) == (0, "adopted topic clicks, 2 partitions\n", "")
+    # Once more is no harm.
+    assert cli(*adopted).status == 0
+    facts = cli("topic", "describe", "clicks", "--json").json
+    assert (facts["key"], facts["event_time"]) == (["page"], "clicked_at")
+    read = cli("topic", "read", "clicks", "--format", "json").lines
+    assert sorted(row["page"] for row in read) == ["/0", "/1", "/2", "/3"]
+    assert len(cli("topic", "read", "clicks.unreadable", "--format", "json").lines) == 2
+
+    assert cli("topic", "adopt", "clisk", *schema).error[0] == (
+        'mainstem.TopicNotFound: topic "clisk" does not exist on Kafka'
+    )
+    assert cli("topic", "adopt", "clicks", "--schema", "page BINARY").error[0] == (
+        'mainstem.Conflict: topic "clicks" is known with other settings'
+    )
+    assert cli("topic", "adopt", "clicks", *schema, "--codec", "xml").error[0] == (
+        "mainstem.Invalid: codec of topic \"clicks\" is 'xml'"
+    )
+
+
+def test_a_log_in_the_home_has_nothing_to_adopt(cli, orders):
+    assert "cannot be adopted" in cli("topic", "adopt", "orders", "--schema", "n INT").error[0]
+
+
+# The files of a topic
+
+
+HOLDER = """
+import os, signal
+import mainstem
+from mainstem.file_locks import UPKEEP
+topic = mainstem.open("shop").topic("customers")
+with topic.backend.store.partitions[0].lock.held(UPKEEP):
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@pytest.fixture
+def customers(stem):
+    """A topic that keeps the latest record per key, with a key that changed and one that was deleted."""
+    topic = stem.create_topic("customers", schema="id STRING, zip STRING", key="id", keep="latest per key")
+    topic.append([{"id": "a", "zip": "1"}, {"id": "b", "zip": "2"}])
+    topic.append([{"id": "a", "zip": "3"}])
+    return topic
+
+
+def test_seal_makes_parquet_files(cli, orders, place):
+    orders.append([{"order_id": f"o-{n}"} for n in range(10)])
+
+    assert cli("topic", "seal", "orders") == (0, "sealed 2 segments of orders\n", "")
+    assert cli("topic", "seal", "orders") == (0, "nothing to seal in orders\n", "")
+    assert len(list(place.glob("shop/topics/orders/*/*.parquet"))) == 2
+    assert len(rows(orders)) == 10
+
+
+def test_compact_keeps_the_latest_of_each_key(cli, customers):
+    customers.seal()
+
+    said = cli("topic", "compact", "customers")
+
+    assert said.status == 0
+    assert said.out.startswith("customers: of 3 records 2 are left, 1 had a later one and 0 told of a deletion")
+    assert rows(customers) == [{"id": "a", "zip": "3"}, {"id": "b", "zip": "2"}]
+
+
+def test_compact_tells_a_program(cli, customers):
+    customers.seal()
+
+    facts = cli("topic", "compact", "customers", "--json").json
+
+    assert (facts["topic"], facts["records_before"], facts["records_after"], facts["removed"]) == ("customers", 3, 2, 1)
+
+
+def test_compact_drops_what_is_too_much(cli, stem, place):
+    topic = stem.create_topic("short", schema="n INT, pad STRING", archive="old", keep="10 KiB")
+    for n in range(4):
+        topic.append([{"n": n, "pad": "x" * 5000}])
+        topic.seal()
+    kept = topic.backend.earliest(0)
+
+    said = cli("topic", "compact", "short")
+    again = cli("topic", "compact", "short", "--json").json
+
+    assert said.status == 0
+    assert said.out.startswith("short: dropped ")
+    assert said.out.endswith(" of them archived\n")
+    assert topic.backend.earliest(0) > kept
+    assert again == {"topic": "short", "segments": 0, "records": 0, "bytes": 0, "archived": 0, "clock_jump": None}
+    assert cli("topic", "compact", "short").out == "short: nothing is too old or too much\n"
+
+
+def test_compact_has_nothing_to_do_where_every_record_is_kept(cli, orders):
+    assert cli("topic", "compact", "orders").error == [
+        'mainstem.Invalid: topic "orders" keeps every record',
+        "Detail: There is nothing to take out.",
+        'Hint: Alter it first, for instance: mainstem topic alter orders --keep "7 days"',
+    ]
+
+
+@pytest.mark.parametrize(("verb", "said"), [("seal", "sealed 1 segment of customers"), ("compact", "customers: of ")])
+def test_upkeep_takes_over_from_a_stopped_process(cli, customers, verb, said):
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER])
+    try:
+        os.waitpid(holder.pid, os.WUNTRACED)
+        refused = cli("topic", verb, "customers")
+        taken = cli("topic", verb, "customers", "--take-over")
+        ended = holder.wait(timeout=60)
+    finally:
+        holder.kill()
+        holder.wait()
+
+    assert refused.error[1].startswith(f"Detail: Process {holder.pid} (")
+    assert taken.status == 0
+    assert taken.err.startswith(f'took over "customers" partition 0; ended the stopped process {holder.pid} (')
+    assert taken.out.startswith(said)
+    assert ended == -signal.SIGKILL
+
+
+# Verify
+
+
+def test_verify_says_what_is_sound(cli, orders, customers):
+    orders.append([{"order_id": f"o-{n}"} for n in range(10)])
+    orders.seal()
+
+    said = cli("topic", "verify")
+    facts = cli("topic", "verify", "orders", "--json").json
+
+    assert said.status == 0
+    heading, _, first, second = said.out.splitlines()
+    assert heading.split() == ["topic", "sound", "records", "size", "sealed", "not", "sealed"]
+    assert first.split()[:3] == ["customers", "yes", "3"]
+    assert second.split()[:3] == ["orders", "yes", "10"]
+    assert [(it["topic"], it["sound"], it["records"], it["problems"]) for it in facts] == [("orders", True, 10, [])]
+
+
+def test_verify_of_a_home_without_topics(cli, stem):
+    assert cli("topic", "verify") == (0, "no topics yet\n", "")
+
+
+def flip_a_bit(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(("form", "lost"), [("parquet", "0 to 102"), ("blocks", "3 to 102")])
+def test_verify_ends_with_1_and_names_the_range_that_is_not(cli, stem, orders, customers, place, form, lost):
+    customers.append([{"id": str(n), "zip": "x"} for n in range(100)])
+    if form == "parquet":
+        customers.seal()
+    damaged = next(place.glob(f"shop/topics/customers/0/*.{form}"))
+    stem.close()
+    flip_a_bit(damaged)
+
+    said = cli("topic", "verify")
+    facts = cli("topic", "verify", "--json")
+
+    assert (said.status, facts.status) == (1, 1)
+    [problem] = facts.json[0]["problems"]
+    assert [(it["topic"], it["sound"]) for it in facts.json] == [("customers", False), ("orders", True)]
+    assert (problem["partition"], problem["file"]) == (0, str(damaged))
+    lines = said.out.splitlines()
+    assert lines[2].split()[:2] == ["customers", "NO"]
+    assert lines[-2].startswith(f"customers, partition 0, offsets {lost}: ")
+    assert " is damaged" in lines[-2]
+    assert lines[-1] == f"    {damaged}"

@@ -12,12 +12,28 @@ from __future__ import annotations
 import os
 import re
 import sys
+from typing import TYPE_CHECKING
 
 import typer
 
 from mainstem.errors import MainstemError, Unavailable
 
-__all__ = ["BROKEN_PIPE", "FAILED", "INTERRUPTED", "error_lines", "of_system", "show_error", "visible", "with_facts"]
+if TYPE_CHECKING:
+    from mainstem.flows.home_verification import HomeProblem
+    from mainstem.log.upkeep_report import Problem
+
+__all__ = [
+    "BROKEN_PIPE",
+    "FAILED",
+    "INTERRUPTED",
+    "error_lines",
+    "leave_output",
+    "of_system",
+    "show_damage",
+    "show_error",
+    "visible",
+    "with_facts",
+]
 
 FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
 
@@ -54,6 +70,18 @@ def show_error(error: MainstemError) -> None:
     for line in others:
         word, _, text = line.partition(": ")
         typer.echo(f"{typer.style(word, bold=True)}: {text}", err=True)
+
+
+def show_damage(of: str, problem: Problem | HomeProblem) -> None:
+    """Two lines: of what and why, then the file, whole, so that it can be copied."""
+    partition = "" if problem.partition is None else f", partition {problem.partition}"
+    span = ""
+    if problem.first_offset is not None:
+        last = "the end" if problem.last_offset is None else str(problem.last_offset)
+        span = f", offsets {problem.first_offset} to {last}"
+    what = problem.what.replace(f' "{problem.file}"', "")
+    typer.echo(f"\n{visible(of)}{partition}{span}: {visible(what)}")
+    typer.echo(f"    {visible(problem.file)}")
 
 
 def with_facts(error: MainstemError, *, detail: str | None = None, hint: str | None = None) -> MainstemError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home
-from mainstem.workbench.cli.error_text import FAILED, visible
+from mainstem.workbench.cli.error_text import FAILED, show_damage
 from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import about_size, counted, show_progress
 
@@ -49,7 +49,8 @@ def copy_home(
         typer.echo(f"not copied: {place}")
     if copied.elsewhere:
         typer.echo("Flows that run in the copy would write there too: change its settings before you run any.")
-    _show_problems(copied.problems)
+    for problem in copied.problems:
+        show_damage(problem.of, problem)
     _fail_if(copied.problems)
 
 
@@ -70,21 +71,9 @@ def verify_home(*, home: HomeOption = None, as_json: JsonOption = False) -> None
         parts = [(found.topics, "topic"), (found.ledgers, "ledger"), (found.views, "view"), (found.flows, "flow")]
         amounts = ", ".join(counted(len(names), noun) for names, noun in parts)
         typer.echo(f"{'sound' if found.sound else 'NOT sound'}: {amounts}, {counted(found.records, 'record')}")
-        _show_problems(found.problems)
+        for problem in found.problems:
+            show_damage(problem.of, problem)
     _fail_if(found.problems)
-
-
-def _show_problems(problems: Sequence[HomeProblem]) -> None:
-    """Each in two lines: of what and why, then the file, whole, so that it can be copied."""
-    for problem in problems:
-        partition = "" if problem.partition is None else f", partition {problem.partition}"
-        span = ""
-        if problem.first_offset is not None:
-            last = "the end" if problem.last_offset is None else str(problem.last_offset)
-            span = f", offsets {problem.first_offset} to {last}"
-        what = problem.what.replace(f' "{problem.file}"', "")
-        typer.echo(f"\n{visible(problem.of)}{partition}{span}: {visible(what)}")
-        typer.echo(f"    {visible(problem.file)}")
 
 
 def _fail_if(problems: Sequence[HomeProblem]) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from mainstem.log.query_limits import ROWS_MAX
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home
-from mainstem.workbench.cli.row_output import RowFormat
+from mainstem.workbench.cli.row_output import RowFormat, write_rows
 
 __all__ = ["query"]
 
@@ -33,12 +33,7 @@ def query(
 
     Example: mainstem query "SELECT store, sum(amount) FROM orders WHERE store = ? GROUP BY store" --parameter Berlin
     """
-    from mainstem.workbench.cli.row_output import row_writer
-
     question = sys.stdin.read() if sql == "-" else sql
     with open_home(home) as stem:
         answer = stem.query(question, parameter or [], rows_max=rows_max, timeout=timeout)
-        writer = row_writer(form, answer.schema)
-        for batch in answer.to_batches():
-            writer.write(batch)
-        writer.close()
+        write_rows(form, answer.to_batches(), answer.schema)

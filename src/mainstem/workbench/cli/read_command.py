@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
+import pyarrow as pa
 import typer
 
 from mainstem.errors import FellOff
@@ -18,11 +18,9 @@ from mainstem.workbench.cli.command_arguments import (
     split_words,
 )
 from mainstem.workbench.cli.error_text import with_facts
-from mainstem.workbench.cli.row_output import RowFormat
+from mainstem.workbench.cli.row_output import RowFormat, write_rows
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from mainstem.log.topic import Topic
 
 __all__ = ["read"]
@@ -64,8 +62,6 @@ def read(
     """
     if follow and (stop is not None or archive is not None):
         raise typer.BadParameter("goes on for ever, so it has no --stop and no --archive", param_hint="--follow")
-    from mainstem.workbench.cli.row_output import row_writer
-
     with open_home(home) as stem:
         found = stem.topic(topic)
         begin = parse_position(start or ("latest" if follow else "earliest"), "--start")
@@ -77,19 +73,13 @@ def read(
             batches = found.batches(start=begin, stop=end, columns=only, archive=archive)
         hidden = record is RecordColumn.HIDE
         shown = (batch.drop_columns(["record"]) for batch in batches) if hidden else batches
-        writer = row_writer(form, _schema(found, only, hidden=hidden))
         try:
-            for batch in _limited(shown, limit):
-                writer.write(batch)
+            write_rows(form, shown, _schema(found, only, hidden=hidden), limit=limit)
         except FellOff as error:
             raise _fell_off(error, found) from error
-        # Not after an error: what a program reads must not look whole then.
-        writer.close()
 
 
 def _schema(topic: Topic, columns: list[str] | None, *, hidden: bool) -> pa.Schema:
-    import pyarrow as pa
-
     wanted = [
         field
         for field in topic.settings.record_schema
@@ -97,19 +87,6 @@ def _schema(topic: Topic, columns: list[str] | None, *, hidden: bool) -> pa.Sche
         or (field.name != "record" and (columns is None or field.name in columns))
     ]
     return pa.schema(wanted)
-
-
-def _limited(batches: Iterator[Any], limit: int | None) -> Iterator[Any]:
-    """Batches with at most `limit` rows in all; ends with the last of them, not when the next one comes."""
-    if limit is None:
-        yield from batches
-        return
-    left = limit
-    for batch in batches:
-        yield batch.slice(0, left)
-        left -= batch.num_rows
-        if left <= 0:
-            return
 
 
 def _fell_off(error: FellOff, topic: Topic) -> FellOff:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -21,7 +21,7 @@ from mainstem.workbench.cli.terminal_table import Column, GrowingTable, show_not
 if TYPE_CHECKING:
     from mainstem.log.lag import Lag
 
-__all__ = ["InputFormat", "JsonOption", "RowFormat", "RowWriter", "lag_json", "print_json", "row_writer"]
+__all__ = ["InputFormat", "JsonOption", "RowFormat", "RowWriter", "lag_json", "print_json", "row_writer", "write_rows"]
 
 
 # What `--json` prints: the same facts for a program, indented so that a person can read them too.
@@ -51,7 +51,7 @@ def lag_json(lag: Lag) -> dict[str, Any]:
     return {"records": lag.records, "bytes": lag.bytes, "seconds": lag.seconds, "until_dropped_seconds": until}
 
 
-# The forms in which rows come and go. Apart from what reads and writes them, so that help needs no Arrow.
+# The forms in which rows come and go.
 
 
 class InputFormat(StrEnum):
@@ -85,6 +85,28 @@ def row_writer(form: str, schema: pa.Schema) -> RowWriter:
         "table": TableRows, "json": JsonRows, "csv": CsvRows, "arrow": ArrowRows
     }  # fmt: skip
     return makers[form](schema)
+
+
+def write_rows(form: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, limit: int | None = None) -> None:
+    """Write batches of a schema, at most `limit` rows in all."""
+    writer = row_writer(form, schema)
+    for batch in _limited(batches, limit):
+        writer.write(batch)
+    # Not after an error: what a program reads must not look whole then.
+    writer.close()
+
+
+def _limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """Batches with at most `limit` rows in all; ends with the last of them, not when the next one comes."""
+    if limit is None:
+        yield from batches
+        return
+    left = limit
+    for batch in batches:
+        yield batch.slice(0, left)
+        left -= batch.num_rows
+        if left <= 0:
+            return
 
 
 class JsonRows:

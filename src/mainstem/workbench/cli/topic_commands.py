@@ -1,24 +1,37 @@
-"""`mainstem topic`: create, list, describe, alter, delete. The other verbs are in files of their own."""
+"""`mainstem topic`: create, list, describe, alter, delete, adopt, copy, seal, compact, verify; append and read beside it."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import warnings
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
+from mainstem.clock import as_datetime
+from mainstem.durations import show_duration, show_size
 from mainstem.errors import Corrupt, Invalid
-from mainstem.workbench.cli import adopt_command, append_command, copy_command, read_command, upkeep_commands
+from mainstem.log.topic_settings import Keep, TopicSettings
+from mainstem.workbench.cli.append_command import append
 from mainstem.workbench.cli.command_arguments import (
     HomeOption,
+    TakeOverOption,
     TopicArgument,
     YesOption,
     confirm,
     open_home,
     split_words,
+    take_over_if,
 )
+from mainstem.workbench.cli.error_text import FAILED, show_damage
 from mainstem.workbench.cli.list_entry import Unreadable, json_entry, looked_at, table_row
-from mainstem.workbench.cli.row_output import JsonOption, print_json
+from mainstem.workbench.cli.read_command import read
+from mainstem.workbench.cli.row_output import JsonOption, lag_json, print_json
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
     Column,
@@ -28,92 +41,249 @@ from mainstem.workbench.cli.terminal_table import (
     moment,
     show_facts,
     show_note,
+    show_progress,
     show_table,
 )
 
 if TYPE_CHECKING:
-    from mainstem.log.keep_rule import Keep
+    from mainstem.log.embedded.embedded_topic import EmbeddedTopic
     from mainstem.log.lag import Lag
+    from mainstem.log.topic import Topic
+    from mainstem.log.upkeep_report import CompactionReport, RetentionReport
     from mainstem.stem import Mainstem
-    from mainstem.workbench.cli.topic_facts import TopicFacts
 
-__all__ = ["app"]
+__all__ = ["SETTINGS", "app", "with_settings"]
 
 app = typer.Typer(no_args_is_help=True)
 
-Text = Annotated[str | None, typer.Option(show_default=False)]
-KeepOption = Annotated[
-    str | None,
-    typer.Option(
-        help='"7 days", "10 GiB", both with a comma, "forever", or "latest per key" (a compacted topic).',
-        show_default=False,
-    ),
-]
-TombstonesOption = Annotated[
-    str | None,
-    typer.Option(help="Latest per key: how long a deleted key is still told of; 1 day.", show_default=False),
-]
-LagMinOption = Annotated[
-    str | None, typer.Option(help="Latest per key: younger records are left alone.", show_default=False)
-]
-LagMaxOption = Annotated[
-    str | None, typer.Option(help="Latest per key: no record waits longer for compaction.", show_default=False)
-]
-ArchiveOption = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="Copy sealed segments here before they are dropped.", show_default=False),
-]
-IdleOption = Annotated[
-    str | None,
-    typer.Option(help="A partition silent for so long does not hold the watermark back; 1 minute.", show_default=False),
-]
-AheadOption = Annotated[
-    str | None,
-    typer.Option(help="Event times further ahead do not move the watermark; 1 hour.", show_default=False),
-]
-RecordBytesOption = Annotated[
-    str | None, typer.Option(help="The largest record that is taken; 16 MiB.", show_default=False)
-]
-SegmentBytesOption = Annotated[str | None, typer.Option(help="How large a segment grows; 64 MiB.", show_default=False)]
-SegmentAgeOption = Annotated[str | None, typer.Option(help="How old a segment grows; 1 hour.", show_default=False)]
+
+# What there is to say of a topic: its settings, its partitions, and who reads it.
+
+
+@dataclass(frozen=True)
+class PartitionFacts:
+    """One partition. `records` counts those that a reader would be given now. `segments` and `appended_at` are None where
+    the log does not tell."""
+
+    partition: int
+    start: int
+    end: int
+    records: int
+    bytes: int
+    segments: int | None = None
+    sealed: int | None = None
+    appended_at: datetime | None = None
+    # What is wrong with it, if anything was found: then the numbers are those that could be told.
+    damage: str | None = None
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """A topic as it is now."""
+
+    topic: Topic
+    partitions: tuple[PartitionFacts, ...]
+
+    @property
+    def records(self) -> int:
+        return sum(partition.records for partition in self.partitions)
+
+    @property
+    def bytes(self) -> int:
+        return sum(partition.bytes for partition in self.partitions)
+
+    @property
+    def appended_at(self) -> datetime | None:
+        """When the last record came."""
+        return max((it.appended_at for it in self.partitions if it.appended_at is not None), default=None)
+
+    @property
+    def damage(self) -> list[str]:
+        """What is wrong with its partitions, as far as it was looked at."""
+        return [f"partition {it.partition}: {it.damage}" for it in self.partitions if it.damage is not None]
+
+    def lags(self) -> dict[str, dict[str, Lag | Unreadable]]:
+        """How far each "group" and each "queue" is behind, by its name."""
+        group, queue = self.topic.group, self.topic.open_queue
+        return {
+            "group": {name: looked_at({}, lambda it: group(it).lag(), name) for name in self.topic.groups()},
+            "queue": {name: looked_at({}, lambda it: queue(it).lag(), name) for name in self.topic.queues()},
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for a program."""
+        settings = self.topic.settings
+        written = settings.to_json()
+        return {
+            "topic": self.topic.name,
+            "schema": self.topic.ddl,
+            **{name: written[name] for name in SETTINGS if name in written},
+            "keep": str(settings.keep),
+            "records": self.records,
+            "bytes": self.bytes,
+            "appended_at": self.appended_at,
+            "partitions": list(self.partitions),
+            "damage": self.damage,
+            **{
+                f"{noun}s": [
+                    {noun: name, **json_entry(entry, lambda lag: {"lag": lag_json(lag)})}
+                    for name, entry in lags.items()
+                ]
+                for noun, lags in self.lags().items()
+            },
+        }
+
+
+def topic_facts(topic: Topic) -> TopicFacts:
+    """The facts of a topic."""
+    return TopicFacts(topic, tuple(_facts(topic, number) for number in range(topic.settings.partitions)))
+
+
+def _facts(topic: Topic, number: int) -> PartitionFacts:
+    try:
+        return _partition_facts(topic, number)
+    except Corrupt as error:
+        damage = error.summary
+    start = end = 0
+    with suppress(Corrupt):
+        end = topic.backend.latest(number)
+        start = topic.backend.earliest(number)
+    return PartitionFacts(number, start, end, max(0, end - start), 0, damage=damage)
+
+
+def _partition_facts(topic: Topic, number: int) -> PartitionFacts:
+    from mainstem.log.embedded.embedded_topic import EmbeddedTopic
+    from mainstem.log.embedded.write.active_segment import segments_in
+
+    backend = topic.backend
+    start, end = backend.earliest(number), backend.latest(number)
+    behind = backend.behind(number, start)
+    if not isinstance(backend, EmbeddedTopic):
+        return PartitionFacts(number, start, end, behind.records, behind.bytes)
+    partition = backend.store.partitions[number]
+    manifest = partition.manifest_file.read()
+    blocks = [name for name in segments_in(partition.files.list(partition.folder)) if name.base >= manifest.end]
+    appended_at = partition.published().appended_at
+    return PartitionFacts(
+        number,
+        start,
+        end,
+        records=sum(entry.rows for entry in manifest.segments) + _unsealed(backend, number, manifest.end),
+        bytes=behind.bytes,
+        segments=len(manifest.segments) + len(blocks),
+        sealed=len(manifest.segments),
+        # A partition has an append time from its first moment; without a record it means nothing.
+        appended_at=as_datetime(appended_at) if partition.published().offset else None,
+        damage=None if (found := partition.damage()) is None else found.summary,
+    )
+
+
+def _unsealed(backend: EmbeddedTopic, number: int, start: int) -> int:
+    """How many records there are from an offset on, by the headers of their blocks: markers and what was aborted, or is
+    not decided, are none."""
+    from mainstem.log.embedded.write.block import DATA
+
+    visible = backend.moment().visible(number)
+    count = 0
+    # Sealed since we looked: what is left of it then is counted by offsets.
+    with suppress(FileNotFoundError):
+        while start < visible.end:
+            found, reached = 0, start
+            for header in backend.store.readers[number].headers_from(start):
+                low, high = max(start, header.base_offset), min(visible.end, header.end_offset)
+                if header.kind == DATA and low < high:
+                    hidden = sum(max(0, min(high, until) - max(low, since)) for since, until in visible.hidden)
+                    found += high - low - hidden
+                reached = max(reached, header.end_offset)
+            if reached == start:
+                break
+            count, start = count + found, reached
+    return count + max(0, visible.end - start)
+
+
+# The settings of a topic as options: their names and defaults are those of `TopicSettings` and `Keep`.
+
+# What the help says of each; {} is its default.
+SETTINGS = {
+    "key": "What decides a row's partition.",
+    "event_time": "When a row happened; a TIMESTAMP.",
+    "partitions": "Number of partitions; {}.",
+    "keep": '"7 days", "10 GiB", both with a comma, "forever", or "latest per key" (a compacted topic).',
+    "tombstones": "Latest per key: how long a deleted key is still told of; {}.",
+    "lag_min": "Latest per key: younger records are left alone.",
+    "lag_max": "Latest per key: no record waits longer for compaction.",
+    "archive": "Copy sealed segments here before they are dropped.",
+    "idle_after": "A partition silent for so long does not hold the watermark back; {}.",
+    "ahead_max": "Event times further ahead do not move the watermark; {}.",
+    "record_bytes_max": "The largest record that is taken; {}.",
+    "segment_bytes_max": "How large a segment grows; {}.",
+    "segment_age_max": "How old a segment grows; {}.",
+}
+FIXED = ("key", "event_time")
+TIMES_PER_KEY = ("tombstones", "lag_min", "lag_max")
+METAVARS = {"key": "COLUMN,...", "event_time": "COLUMN", "archive": "DIR"}
+
+SchemaOption = Annotated[str, typer.Option(help='The columns as Spark writes them: "order_id STRING, amount DOUBLE".')]
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def with_settings(*names: str) -> Callable[[Command], Command]:
+    """Makes a command take these settings, an option each; they come as `**settings`, None where one was not given."""
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        *first, home, _ = signature.parameters.values()
+        command.__signature__ = signature.replace(parameters=[*first, *map(_option, names), home])  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def _option(setting: str) -> inspect.Parameter:
+    option = typer.Option(
+        None, metavar=METAVARS.get(setting), help=SETTINGS[setting].format(_default(setting)), show_default=False
+    )
+    kind = int | None if setting == "partitions" else str | None
+    return inspect.Parameter(setting, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
+
+
+def _default(setting: str) -> str:
+    value = getattr(Keep.latest_per_key() if setting in TIMES_PER_KEY else TopicSettings, setting)
+    if isinstance(value, timedelta):
+        return show_duration(value)
+    return show_size(value) if setting.endswith("_bytes_max") else str(value)
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that were given, as the log takes them."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    times = {name: given.pop(name) for name in TIMES_PER_KEY if name in given}
+    if "key" in given:
+        given["key"] = split_words(given["key"])
+    if "keep" in given:
+        given["keep"] = Keep.parse(given["keep"])
+    if times:
+        if "keep" not in given or not given["keep"].compacted:
+            raise Invalid(
+                f"--{next(iter(times)).replace('_', '-')} says nothing about this topic",
+                detail="It belongs to a topic that keeps the latest record per key.",
+                hint='Give --keep "latest per key" with it.',
+            )
+        given["keep"] = Keep.latest_per_key(**times)
+    return given
 
 
 @app.command()
-def create(
-    topic: TopicArgument,
-    *,
-    schema: Annotated[str, typer.Option(help='The columns as Spark writes them: "order_id STRING, amount DOUBLE".')],
-    key: Annotated[
-        str | None, typer.Option(metavar="COLUMN,...", help="What decides a row's partition.", show_default=False)
-    ] = None,
-    event_time: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="When a row happened; a TIMESTAMP.", show_default=False)
-    ] = None,
-    partitions: Annotated[int, typer.Option(help="Number of partitions.")] = 1,
-    keep: KeepOption = None,
-    tombstones: TombstonesOption = None,
-    lag_min: LagMinOption = None,
-    lag_max: LagMaxOption = None,
-    archive: ArchiveOption = None,
-    idle_after: IdleOption = None,
-    ahead_max: AheadOption = None,
-    record_bytes_max: RecordBytesOption = None,
-    segment_bytes_max: SegmentBytesOption = None,
-    segment_age_max: SegmentAgeOption = None,
-    home: HomeOption = None,
-) -> None:
+@with_settings(*SETTINGS)
+def create(topic: TopicArgument, *, schema: SchemaOption, home: HomeOption = None, **settings: Any) -> None:
     """Create a topic, and the home if there is none. One that is there with the same settings is left as it is.
 
     Example: mainstem topic create orders --schema "order_id STRING, amount DOUBLE" --key order_id --keep "7 days"
     """
-    settings = _given(
-        key=split_words(key), event_time=event_time, partitions=partitions,
-        keep=_keep(keep, tombstones, lag_min, lag_max), archive=archive, idle_after=idle_after, ahead_max=ahead_max,
-        record_bytes_max=record_bytes_max, segment_bytes_max=segment_bytes_max, segment_age_max=segment_age_max,
-    )  # fmt: skip
+    given = _given(settings)
     with open_home(home, missing="make") as stem:
         there = topic in stem.topics()
-        made = stem.create_topic(topic, schema=schema, **settings)
+        made = stem.create_topic(topic, schema=schema, **given)
         typer.echo(
             f"topic {made.name} was there already, with these settings" if there else f"created topic {made.name}"
         )
@@ -142,8 +312,6 @@ def list_topics(*, as_json: JsonOption = False, home: HomeOption = None) -> None
 
 
 def _listed(stem: Mainstem, name: str) -> dict[str, Any]:
-    from mainstem.workbench.cli.topic_facts import topic_facts
-
     it = topic_facts(stem.topic(name))
     return {
         "topic": name,
@@ -168,30 +336,12 @@ def _list_row(it: dict[str, Any] | Unreadable) -> list[str]:
     ]  # fmt: skip
 
 
-def _list_json(name: str, facts: TopicFacts | Corrupt) -> dict[str, object]:
-    if isinstance(facts, Corrupt):
-        return {"topic": name, "damage": [facts.summary]}
-    return {
-        "topic": name,
-        "partitions": len(facts.partitions),
-        "records": facts.records,
-        "bytes": facts.bytes,
-        "keep": str(facts.topic.settings.keep),
-        "appended_at": facts.appended_at,
-        "groups": len(facts.topic.groups()),
-        "queues": len(facts.topic.queues()),
-        "damage": facts.damage,
-    }
-
-
 @app.command()
 def describe(topic: TopicArgument, *, as_json: JsonOption = False, home: HomeOption = None) -> None:
     """Describe a topic: its settings, its partitions, and how far its groups and queues are behind.
 
     Example: mainstem topic describe orders
     """
-    from mainstem.workbench.cli.topic_facts import topic_facts
-
     with open_home(home) as stem:
         facts = topic_facts(stem.topic(topic))
         if as_json:
@@ -201,8 +351,6 @@ def describe(topic: TopicArgument, *, as_json: JsonOption = False, home: HomeOpt
 
 
 def _show(facts: TopicFacts) -> None:
-    from mainstem.durations import show_duration, show_size
-
     topic, settings = facts.topic, facts.topic.settings
     show_facts(
         [
@@ -239,17 +387,14 @@ def _show(facts: TopicFacts) -> None:
     )  # fmt: skip
     for damage in facts.damage:
         typer.echo(f"damaged: {damage}")
-    for noun, lags in (("group", facts.group_lags()), ("queue", facts.queue_lags())):
+    for noun, lags in facts.lags().items():
         typer.echo()
-        rows = [_lag_row(name, lag) for name, lag in lags.items()]
+        rows = ([name, *table_row(entry, lag_cells)] for name, entry in lags.items())
         show_table([Column(noun, style="bold"), *LAG_COLUMNS], rows, empty=f"no {noun}s")
 
 
-def _lag_row(name: str, entry: Lag | Unreadable) -> list[str]:
-    return table_row(entry, lambda lag: [name, *lag_cells(lag)])
-
-
 @app.command()
+@with_settings(*(name for name in SETTINGS if name not in (*FIXED, "partitions")))
 def alter(
     topic: TopicArgument,
     *,
@@ -261,17 +406,8 @@ def alter(
         str | None, typer.Option(help="All columns, some of them new or of a wider type.", show_default=False)
     ] = None,
     partitions: Annotated[int | None, typer.Option(help="More partitions than now.", show_default=False)] = None,
-    keep: KeepOption = None,
-    tombstones: TombstonesOption = None,
-    lag_min: LagMinOption = None,
-    lag_max: LagMaxOption = None,
-    archive: ArchiveOption = None,
-    idle_after: IdleOption = None,
-    ahead_max: AheadOption = None,
-    record_bytes_max: RecordBytesOption = None,
-    segment_bytes_max: SegmentBytesOption = None,
-    segment_age_max: SegmentAgeOption = None,
     home: HomeOption = None,
+    **settings: Any,
 ) -> None:
     """Change a topic's settings: how long it keeps, added columns, wider types, more partitions.
 
@@ -279,11 +415,7 @@ def alter(
     """
     if add_column and schema is not None:
         raise typer.BadParameter("give the whole schema, or columns to add", param_hint="--add-column")
-    changes = _given(
-        schema=schema, partitions=partitions, keep=_keep(keep, tombstones, lag_min, lag_max), archive=archive,
-        idle_after=idle_after, ahead_max=ahead_max, record_bytes_max=record_bytes_max,
-        segment_bytes_max=segment_bytes_max, segment_age_max=segment_age_max,
-    )  # fmt: skip
+    changes = _given({"schema": schema, "partitions": partitions, **settings})
     if not changes and not add_column:
         raise typer.BadParameter("say what is to change, for instance --keep", param_hint="alter")
     with open_home(home) as stem:
@@ -304,8 +436,6 @@ def delete(topic: TopicArgument, *, yes: YesOption = False, home: HomeOption = N
 
     Example: mainstem topic delete orders --yes
     """
-    from mainstem.workbench.cli.topic_facts import topic_facts
-
     with open_home(home) as stem:
         facts = topic_facts(stem.topic(topic))
         groups, queues = len(facts.topic.groups()), len(facts.topic.queues())
@@ -316,30 +446,197 @@ def delete(topic: TopicArgument, *, yes: YesOption = False, home: HomeOption = N
         typer.echo(f"deleted topic {topic}")
 
 
-def _given(**settings: Any) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not None}
+app.command("append")(append)
 
 
-def _keep(keep: str | None, tombstones: str | None, lag_min: str | None, lag_max: str | None) -> Keep | None:
-    from mainstem.log.keep_rule import Keep
+@app.command()
+@with_settings(*FIXED)
+def adopt(
+    topic: TopicArgument,
+    *,
+    schema: SchemaOption,
+    codec: Annotated[str, typer.Option(help='What the values are: "json" or "raw".')] = "json",
+    home: HomeOption = None,
+    **settings: Any,
+) -> None:
+    """Adopt a topic of other programs on Kafka; nothing of it is changed. The home's kafka.toml names the brokers.
 
-    times = _given(tombstones=tombstones, lag_min=lag_min, lag_max=lag_max)
-    rule = None if keep is None else Keep.parse(keep)
-    if not times:
-        return rule
-    if rule is None or not rule.compacted:
-        raise Invalid(
-            f"--{next(iter(times)).replace('_', '-')} says nothing about this topic",
-            detail="It belongs to a topic that keeps the latest record per key.",
-            hint='Give --keep "latest per key" with it.',
-        )
-    return Keep.latest_per_key(**times)
+    A value that does not fit the schema goes to the topic NAME.unreadable, with its bytes and the reason.
+
+    Example: mainstem topic adopt clicks --schema "page STRING, clicked_at TIMESTAMP" --home data/shop
+    """
+    with open_home(home) as stem:
+        adopted = stem.adopt_topic(topic, schema=schema, codec=codec, **_given(settings))
+        typer.echo(f"adopted topic {adopted.name}, {counted(adopted.settings.partitions, 'partition')}")
 
 
-app.command("append")(append_command.append)
-app.command("adopt")(adopt_command.adopt)
-app.command("copy")(copy_command.copy)
-app.command("read")(read_command.read)
-app.command("seal")(upkeep_commands.seal)
-app.command("compact")(upkeep_commands.compact)
-app.command("verify")(upkeep_commands.verify)
+@app.command()
+def copy(
+    topic: TopicArgument,
+    *,
+    source: Annotated[str, typer.Option("--from", metavar="HOME|kafka://...", help="The log that has the topic.")],
+    target: Annotated[str, typer.Option("--to", metavar="HOME|kafka://...", help="The log that gets it.")],
+    codec: Annotated[
+        str | None, typer.Option(help='On Kafka: "json" (else), "raw" or "arrow".', show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a topic to another log: its settings and its records as they are now. What was copied before is not again.
+
+    In the end both are read and compared: count and checksum of each partition.
+
+    Example: mainstem topic copy orders --from data/shop --to kafka://broker1:9092
+    """
+    from mainstem.log.topic_copy import copy_topic
+
+    with _opened(source, "refuse") as here, _opened(target, "make") as there:
+        original = here.topic(topic)
+        numbers = range(original.settings.partitions)
+        total = sum(original.backend.behind(number, original.backend.earliest(number)).records for number in numbers)
+        with show_progress(f"copying {topic}", total=total) as progress:
+            parts = copy_topic(
+                original, there.log, codec=codec, progress=lambda done: progress.reached(done, str(done))
+            )
+    if as_json:
+        print_json([{name: getattr(part, name) for name in part.__slots__} for part in parts])
+        return
+    columns = (Column("partition", "right"), Column("records", "right"), Column("checksum"), Column("offsets"))
+    show_table(
+        columns,
+        [
+            [str(part.partition), str(part.records), part.checksum, "the same" if part.same_offsets else "new ones"]
+            for part in parts
+        ],
+    )
+    records = counted(sum(part.records for part in parts), "record")
+    typer.echo(f"copied topic {topic}: {records}, equal in {counted(len(parts), 'partition')}")
+
+
+def _opened(place: str, missing: Literal["refuse", "make"]) -> AbstractContextManager[Mainstem]:
+    if place.startswith("kafka://"):
+        from mainstem.log.kafka.kafka_log import KafkaLog
+        from mainstem.stem import Mainstem
+
+        # Only topics are needed; what else a home holds is not.
+        return Mainstem(KafkaLog(place))
+    return open_home(place, missing=missing)
+
+
+app.command("read")(read)
+
+
+# The files of a topic.
+
+
+@app.command()
+def seal(topic: TopicArgument, *, take_over: TakeOverOption = False, home: HomeOption = None) -> None:
+    """Make Parquet files of everything appended so far; it happens by itself when a segment is large or old enough.
+
+    Example: mainstem topic seal orders
+    """
+    with open_home(home) as stem:
+        found = stem.topic(topic)
+        take_over_if(found, asked=take_over)
+        with show_progress(f"seal {topic}"):
+            made = found.seal()
+        typer.echo(f"sealed {counted(made, 'segment')} of {topic}" if made else f"nothing to seal in {topic}")
+
+
+@app.command()
+def compact(
+    topic: TopicArgument, *, take_over: TakeOverOption = False, as_json: JsonOption = False, home: HomeOption = None
+) -> None:
+    """Take out what a topic need not keep: of one that keeps the latest record per key, the others; else what is too old
+    or too much. It happens by itself where a program has the home open.
+
+    Of records per key, what is not sealed yet is left alone: seal first if all of it is to be looked at.
+
+    Example: mainstem topic compact customers
+    """
+    from mainstem.log.upkeep_report import CompactionReport
+
+    with open_home(home) as stem:
+        found = stem.topic(topic)
+        keep = found.settings.keep
+        if keep == Keep.forever():
+            raise Invalid(
+                f'topic "{topic}" keeps every record',
+                detail="There is nothing to take out.",
+                hint=f'Alter it first, for instance: mainstem topic alter {topic} --keep "7 days"',
+            )
+        take_over_if(found, asked=take_over)
+        with show_progress(f"compact {topic}"):
+            report = found.compact() if keep.compacted else found.drop_expired()
+        if as_json:
+            print_json({"topic": found.name, **dataclasses.asdict(report)})
+        else:
+            typer.echo(
+                f"{found.name}: {_compacted(report) if isinstance(report, CompactionReport) else _dropped(report)}"
+            )
+        if report.clock_jump is not None:
+            show_note(
+                f"Warning: the time of day moved by {report.clock_jump} otherwise than the machine's own clock; "
+                "nothing was dropped because of that."
+            )
+
+
+def _compacted(report: CompactionReport) -> str:
+    return (
+        f"of {counted(report.records_before, 'record')} {counted(report.records_after)} are left, "
+        f"{counted(report.removed)} had a later one and {counted(report.tombstones)} told of a deletion long enough; "
+        f"{about_size(report.bytes_before)} became {about_size(report.bytes_after)}"
+    )
+
+
+def _dropped(report: RetentionReport) -> str:
+    if not report.segments:
+        return "nothing is too old or too much"
+    archived = f", {counted(report.archived)} of them archived" if report.archived else ""
+    return (
+        f"dropped {counted(report.segments, 'segment')} with {counted(report.records, 'record')} and "
+        f"{about_size(report.bytes)}{archived}"
+    )
+
+
+@app.command()
+def verify(
+    topic: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC]", help="The topic; else all.", show_default=False)
+    ] = None,
+    *,
+    as_json: JsonOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Read every byte and say what is sound. The exit status is 1 if anything is not, and the range is named.
+
+    Example: mainstem topic verify orders
+    """
+    with open_home(home) as stem:
+        names = stem.topics() if topic is None else [topic]
+        reports = []
+        with show_progress("verify", total=len(names)) as progress:
+            for number, name in enumerate(names):
+                progress.reached(number, name)
+                reports.append(stem.topic(name).verify())
+        if as_json:
+            print_json([{**dataclasses.asdict(report), "sound": report.sound} for report in reports])
+        else:
+            show_table(
+                [
+                    Column("topic", style="bold"), Column("sound"), Column("records", "right"), Column("size", "right"),
+                    Column("sealed", "right"), Column("not sealed", "right"),
+                ],
+                (
+                    [
+                        report.topic, "yes" if report.sound else "NO", counted(report.records), about_size(report.bytes),
+                        str(report.sealed_segments), str(report.block_segments),
+                    ]
+                    for report in reports
+                ),
+                empty="no topics yet",
+            )  # fmt: skip
+            for report in reports:
+                for problem in report.problems:
+                    show_damage(report.topic, problem)
+        if not all(report.sound for report in reports):
+            raise typer.Exit(FAILED)
