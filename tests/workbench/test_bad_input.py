@@ -8,7 +8,6 @@ import pytest
 
 import mainstem
 from mainstem.workbench.cli import row_files
-from mainstem.workbench.cli import row_files as text_lines
 from tests.workbench.conftest import json_lines
 
 SCHEMA = """
@@ -210,7 +209,7 @@ def test_bytes_that_are_no_text(cli, things):
 
 
 def test_a_file_without_line_ends(cli, things, monkeypatch):
-    monkeypatch.setattr(text_lines, "LINE_BYTES_MAX", 1000)
+    monkeypatch.setattr(row_files, "LINE_BYTES_MAX", 1000)
     monkeypatch.setattr(row_files, "ROWS_MAX", 1)
 
     assert cli("topic", "append", "things", "-", stdin='{"id": "a"}\n' + "x" * 2000).error == [

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import pyarrow as pa
 import typer
@@ -22,7 +22,7 @@ from mainstem.log.rows.row_errors import NOTHING_WRITTEN
 from mainstem.log.rows.rows import check_rows
 from mainstem.workbench.cli.command_arguments import HomeOption, TakeOverOption, TopicArgument, open_home, take_over_if
 from mainstem.workbench.cli.error_text import with_facts
-from mainstem.workbench.cli.row_files import RowBatch, RowFile
+from mainstem.workbench.cli.row_files import RowBatch, RowFile, Rows
 from mainstem.workbench.cli.row_output import InputFormat, JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import counted, show_note, show_progress
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mainstem.log.producer import Producer
     from mainstem.log.topic import Topic
 
-__all__ = ["RejectedFile", "RowAppend", "append", "interrupt_afterwards", "reached_lines"]
+__all__ = ["RejectedFile", "RowAppend", "append", "interrupt_afterwards"]
 
 
 # Ctrl-C at a moment when it does no harm.
@@ -73,8 +73,6 @@ def interrupt_afterwards() -> Iterator[None]:
 # batch and appends each line once.
 
 
-Rows: TypeAlias = list[dict[str, Any]] | pa.RecordBatch
-
 _ROW = re.compile(r"^row \d+")
 # The topic speaks to a program; here is what that means in a file.
 _DECIMAL = re.compile(r"Decimal\('([^']*)'\)")
@@ -82,12 +80,6 @@ _IN_WORDS = (
     ("it, or None.", "it, or null."),
     (": see Topic.delete.", ': {"record": {"change": "delete"}}.'),
 )
-
-
-def reached_lines(producer: Producer, topic: Topic) -> tuple[int, set[int]]:
-    """The last line that a producer has brought in, and the lines that end a batch of the same rows as before."""
-    done, incomplete = producer.last_sequence(topic), producer.incomplete_sequence(topic)
-    return done, {line for line in (done, incomplete) if line is not None and line > 0}
 
 
 class RejectedFile(AbstractContextManager["RejectedFile"]):
@@ -131,8 +123,11 @@ class RowAppend:
     def steps(self) -> Iterator[RowBatch]:
         """Append batch after batch; gives each back when it is in, so that a caller can show how far it has come."""
         self.next = self.start
-        done, cuts = reached_lines(self.producer, self.topic) if self.producer is not None else (0, set())
-        for batch in self._batches(cuts):
+        # The last line that is in, and that of a batch that was interrupted.
+        done, incomplete = 0, None
+        if self.producer is not None:
+            done, incomplete = self.producer.last_sequence(self.topic), self.producer.incomplete_sequence(self.topic)
+        for batch in self._batches({done, incomplete or 0}):
             with interrupt_afterwards():
                 # The last one is tried again: of one that an older release wrote it is not known whether it is complete.
                 if batch.last < done:
@@ -156,8 +151,8 @@ class RowAppend:
     def _append(self, batch: RowBatch) -> None:
         if batch.bad:
             if self.rejected is None:
-                raise batch.bad[0].error
-            self._reject([_entry(bad.number, bad.data, bad.error) for bad in batch.bad])
+                raise batch.bad[0][2]
+            self._reject([_entry(*bad) for bad in batch.bad])
         rows = batch.rows
         try:
             placed = self._place(rows, batch)
@@ -231,17 +226,15 @@ class RowAppend:
         facts = error.detail.replace(NOTHING_WRITTEN, "").strip()
         if isinstance(error, IncompleteAppend) and batch is not None:
             facts += f" The append was of {self.source.unit}s {batch.first} to {batch.last}; all before it is in."
-            return with_facts(error, detail=facts, hint=self._how_to_complete())
+            way = "With --producer NAME the same command could be given again, and what is in would not be appended twice."
+            if self.producer is not None:
+                way = "When the cause is gone, give the same command again: what is in is not appended twice."
+            return with_facts(error, detail=facts, hint=way)
         ways = [error.hint]
         if getattr(error, "line", None) is not None and self.rejected is None:
             ways.append("With --rejected FILE such lines go there and the rest goes in.")
         ways.append(self.how_to_go_on())
         return with_facts(error, detail=f"{facts} {self.so_far()}".strip(), hint=" ".join(filter(None, ways)))
-
-    def _how_to_complete(self) -> str:
-        if self.producer is not None:
-            return "When the cause is gone, give the same command again: what is in is not appended twice."
-        return "With --producer NAME the same command could be given again, and what is in would not be appended twice."
 
     def so_far(self) -> str:
         """What is in the topic."""
@@ -314,8 +307,6 @@ def append(
 
     Example: mainstem topic append orders orders.csv --rejected bad_orders.jsonl
     """
-    from mainstem.workbench.cli.row_files import RowFile
-
     with open_home(home, upkeep="background") as stem:
         orders = stem.topic(topic)
         take_over_if(orders, asked=take_over)

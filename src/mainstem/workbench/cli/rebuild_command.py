@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mainstem.log.rows.plain_values import cell_text, python_value
-from mainstem.workbench.cli.command_arguments import HomeOption, SparkOption, asked, open_home, somebody_is_there
+from mainstem.workbench.cli.command_arguments import (
+    HomeOption,
+    SparkOption,
+    ViewArgument,
+    asked,
+    open_home,
+    opened_view,
+    somebody_is_there,
+)
 from mainstem.workbench.cli.program_file import load_program
 from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import Column, about_duration, counted, show_note, show_progress, show_table
@@ -81,7 +89,7 @@ def difference_json(found: Difference) -> dict[str, Any]:
 
 
 def rebuild(
-    view: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.", show_default=False)],
+    view: ViewArgument,
     *,
     program: Annotated[str, typer.Option(metavar="PROGRAM.py", help="The program that has the view's flow.")],
     apply: Annotated[bool, typer.Option("--apply", help="Put the new version to use without asking.")] = False,
@@ -142,8 +150,6 @@ def _replay(view: str, made: Rebuild, stem: Mainstem) -> None:
 
 
 def _show(stem: Mainstem, view: str, found: Difference) -> None:
-    from mainstem.workbench.cli.command_arguments import opened_view
-
     with opened_view(stem, view) as opened:
         show_difference(found, opened.key)
 

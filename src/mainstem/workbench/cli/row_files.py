@@ -2,6 +2,10 @@
 
 The form is told by the name's end, or by `--format`. A batch has at most `ROWS_MAX` rows and about `BYTES_MAX` bytes,
 whatever the file has, so memory is bounded; a batch also ends at every line of `cuts`.
+
+Lines are read here and not by Arrow or DuckDB: a line that does not fit is named by its number and kept as it stands in
+the file, the lines around it go in, a pipe that stands still holds nothing back, and a value is taken as the topic reads
+JSON everywhere (a time has a zone, a decimal all its digits).
 """
 
 from __future__ import annotations
@@ -15,10 +19,11 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Literal, Protocol, Self, cast
+from typing import Any, BinaryIO, Literal, Self, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,100 +34,203 @@ from mainstem.log.record import RECORD
 from mainstem.log.rows.row_errors import NOTHING_WRITTEN, shown, unknown_column
 from mainstem.log.rows.typed_values import NotAValue, Reader, has_decimals, json_reader, parse_json, text_reader
 from mainstem.log.topic_settings import TopicSettings
+from mainstem.workbench.cli.row_output import InputFormat
 from mainstem.workbench.cli.terminal_table import counted
 
-__all__ = [
-    "BYTES_MAX",
-    "BadLine",
-    "CsvLines",
-    "JsonLines",
-    "LINE_BYTES_MAX",
-    "Line",
-    "LineForm",
-    "ROWS_MAX",
-    "RowBatch",
-    "RowFile",
-    "TextLines",
-]
+__all__ = ["BYTES_MAX", "LINE_BYTES_MAX", "ROWS_MAX", "RowBatch", "RowFile", "Rows"]
 
-
-# Lines of a file or a pipe, numbered from 1, in bounded memory.
-#
-# A pipe may stand still: then `None` comes instead of a line, so that what was read so far can be appended meanwhile.
-
-
+ROWS_MAX = 10_000
+BYTES_MAX = 16 << 20
 # A record of the usual limit, every character of it escaped, is shorter than this.
 LINE_BYTES_MAX = 128 << 20
 CHUNK_BYTES = 1 << 20
 # Long enough for a program that writes line by line, short enough for a person who watches.
 PAUSE_SECONDS = 0.2
 
+SUFFIXES = {
+    ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet",
+    ".arrow": "arrow", ".arrows": "arrow", ".feather": "arrow", ".ipc": "arrow",
+}  # fmt: skip
+FORMATS = "|".join(InputFormat)
+ARROW_FILE = b"ARROW1"
+# Some programs begin a file of text with this mark.
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-class TextLines:
-    """The lines of one input; read once, from the start. `position`: how many bytes have been read."""
+Rows: TypeAlias = list[dict[str, Any]] | pa.RecordBatch
 
-    def __init__(self, source: BinaryIO) -> None:
-        self._source = source
+
+@dataclass
+class RowBatch:
+    """Some rows of a file. `numbers`: the line (in Parquet and Arrow: the row) of each, counted from 1."""
+
+    first: int
+    last: int = 0
+    rows: Rows = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    # The lines as they stand in the file; of Parquet and Arrow there are none.
+    texts: list[bytes] = field(default_factory=list)
+    # The lines that are no rows: number, bytes, and why.
+    bad: list[tuple[int, bytes, InvalidRows]] = field(default_factory=list)
+
+
+class RowFile:
+    """An input of rows, open; to be used with `with`. `position`: the bytes read so far."""
+
+    def __init__(self, path: str, given: str | None, settings: TopicSettings) -> None:
+        self.path = path
+        self.format = _format(path, given)
+        self.unit: Literal["line", "row"] = "line" if self.format in ("json", "csv") else "row"
         self.position = 0
-        # A file has all it will have; only of a pipe, a terminal or a socket more may come later.
-        self._descriptor = _live(source)
+        self._settings = settings
+        self._stack = ExitStack()
+        self._source: BinaryIO = sys.stdin.buffer
+        if path != "-":
+            self._source = self._stack.enter_context(open(path, "rb"))  # noqa: SIM115 - by __exit__
 
-    def __iter__(self) -> Iterator[tuple[int, bytes] | None]:
-        """Number and bytes of each line, without its end; None when nothing came for a moment."""
-        number, rest, idle = 0, b"", False
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def size(self) -> int | None:
+        """The bytes there are to read, if that is known."""
+        return None if self.path == "-" else os.fstat(self._source.fileno()).st_size
+
+    def batches(
+        self, *, start: int = 1, cuts: Collection[int] = (), pauses: Literal["cut", "ignore"] = "cut"
+    ) -> Iterator[RowBatch]:
+        """The rows from line `start` on. `pauses="cut"`: when a pipe stands still, what came so far is a batch."""
+        if self.unit == "row":
+            return self._arrow_batches(start, cuts)
+        return self._line_batches(start, cuts, pauses)
+
+    def _line_batches(self, start: int, cuts: Collection[int], pauses: Literal["cut", "ignore"]) -> Iterator[RowBatch]:
+        form: LineForm = JsonLines(self._settings) if self.format == "json" else CsvLines(self._settings)
+        batch, size = RowBatch(start), 0
+        for line in form.records(self._lines()):
+            if line is None:
+                full = pauses == "cut"
+            elif line[1] < start:
+                continue
+            else:
+                batch.last = line[1]
+                size += len(line[2])
+                _take(batch, form, line)
+                # By its number, so that the batches of a file do not depend on where one started to read it.
+                full = batch.last % ROWS_MAX == 0 or size >= BYTES_MAX or batch.last in cuts
+            if full and batch.last:
+                yield batch
+                batch, size = RowBatch(batch.last + 1), 0
+        if batch.last:
+            yield batch
+
+    def _lines(self) -> Iterator[tuple[int, bytes] | None]:
+        """Number and bytes of each line, without its end; None when a pipe stands still, so that what was read so far can be
+        appended meanwhile."""
+        pipe = _pipe(self._source)
+        number, rest = 0, b""
         while True:
-            if (
-                self._descriptor is not None
-                and not idle
-                and not select.select([self._descriptor], [], [], PAUSE_SECONDS)[0]
-            ):
-                idle = True
+            if pipe is not None and not select.select([pipe], [], [], PAUSE_SECONDS)[0]:
                 yield None
-            chunk = self._read()
-            idle = False
-            if not chunk:
-                break
+            chunk = self._source.read(CHUNK_BYTES) if pipe is None else os.read(pipe, CHUNK_BYTES)
             self.position += len(chunk)
-            *lines, rest = (rest + chunk).split(b"\n")
+            # At the end, what has no line end is a line as well.
+            *lines, rest = (rest + chunk).split(b"\n") if chunk else ([rest, b""] if rest else [b""])
             for line in lines:
                 number += 1
-                yield number, _stripped(line, number)
+                yield number, line.removeprefix(BYTE_ORDER_MARK if number == 1 else b"").removesuffix(b"\r")
+            if not chunk:
+                return
             if len(rest) > LINE_BYTES_MAX:
-                raise _too_long(number + 1, LINE_BYTES_MAX)
-        if rest:
-            yield number + 1, _stripped(rest, number + 1)
+                raise InvalidRows(
+                    f"line {number + 1} is longer than {show_size(LINE_BYTES_MAX)}",
+                    detail="No record of a topic can be that long; perhaps the file has no line ends, or is of another format.",
+                    hint=f"Give one row a line, or say what the file is: --format {FORMATS}.",
+                )
 
-    def _read(self) -> bytes:
-        if self._descriptor is not None:
-            return os.read(self._descriptor, CHUNK_BYTES)
-        return self._source.read(CHUNK_BYTES)
+    def _arrow_batches(self, start: int, cuts: Collection[int]) -> Iterator[RowBatch]:
+        try:
+            done = 0
+            for batch in self._record_batches():
+                yield from _slices(batch, done, start, cuts)
+                done += batch.num_rows
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise Invalid(
+                f'"{self.path}" cannot be read as {self.format}',
+                detail=str(error).splitlines()[0],
+                hint=f"Is it another format? --format {FORMATS}",
+            ) from error
+
+    def _record_batches(self) -> Iterator[pa.RecordBatch]:
+        if self.format == "parquet":
+            source = self._seekable()
+            batches = pq.ParquetFile(source, page_checksum_verification=True).iter_batches(ROWS_MAX)
+        else:
+            source = self._source
+            beginning = source.peek(len(ARROW_FILE)) if isinstance(source, io.BufferedReader) else ARROW_FILE
+            if beginning.startswith(ARROW_FILE):
+                source = self._seekable()
+                reader = pa.ipc.open_file(source)
+                batches = map(reader.get_batch, range(reader.num_record_batches))
+            else:
+                batches = pa.ipc.open_stream(source)
+        for batch in batches:
+            if source.seekable():
+                self.position = source.tell()
+            yield batch
+
+    def _seekable(self) -> BinaryIO:
+        """The input as a file: these formats are read from their end, so a pipe is first copied to the disk."""
+        source = self._source
+        if source.seekable():
+            return source
+        copy = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - by __exit__
+        shutil.copyfileobj(source, copy)
+        copy.seek(0)
+        return cast(BinaryIO, copy)
 
 
-def _live(source: BinaryIO) -> int | None:
-    try:
-        descriptor = source.fileno()
-        mode = os.fstat(descriptor).st_mode
-    except (OSError, ValueError):
-        return None
-    return None if stat.S_ISREG(mode) else descriptor
-
-
-def _stripped(line: bytes, number: int) -> bytes:
-    if number == 1:
-        # Some programs begin a file of text with this mark.
-        line = line.removeprefix(b"\xef\xbb\xbf")
-    return line.removesuffix(b"\r")
-
-
-def _too_long(number: int, limit: int) -> InvalidRows:
-    return InvalidRows(
-        f"line {number} is longer than {show_size(limit)}",
-        detail="No record of a topic can be that long; perhaps the file has no line ends, or is of another format.",
-        hint="Give one row a line, or say what the file is: --format json|csv|parquet|arrow.",
+def _format(path: str, given: str | None) -> str:
+    if given is not None:
+        return given
+    if path == "-":
+        return "json"
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in SUFFIXES:
+        return SUFFIXES[suffix]
+    raise Invalid(
+        f'the format of "{path}" is not known',
+        detail=f"Names end in: {', '.join(SUFFIXES)}.",
+        hint=did_you_mean(suffix, SUFFIXES) or f"Say it: --format {FORMATS}",
     )
 
 
-# JSON lines and CSV as rows: what one line says, and batches of many.
+def _pipe(source: BinaryIO) -> int | None:
+    """The descriptor, if more may come later: of a pipe, a terminal or a socket. A file has all it will have."""
+    try:
+        descriptor = source.fileno()
+        return None if stat.S_ISREG(os.fstat(descriptor).st_mode) else descriptor
+    except (OSError, ValueError):
+        return None
+
+
+def _slices(batch: pa.RecordBatch, before: int, start: int, cuts: Collection[int]) -> Iterator[RowBatch]:
+    """The batch in parts of a bounded size; its first row is number `before` + 1 of the file."""
+    end = before + batch.num_rows
+    rows_max = max(1, min(ROWS_MAX, batch.num_rows * BYTES_MAX // max(batch.nbytes, 1)))
+    first = max(before, start - 1)
+    while first < end:
+        last = min([end, (first // rows_max + 1) * rows_max, *(cut for cut in cuts if first < cut)])
+        numbers = list(range(first + 1, last + 1))
+        yield RowBatch(first + 1, last, batch.slice(first - before, last - first), numbers)
+        first = last
+
+
+# JSON lines and CSV as rows: what one line says.
 #
 # A JSON line is an object with the topic's columns. A CSV file begins with a line of column names; an empty cell is null,
 # `""` is an empty text, and a cell may hold line ends between quotes. Columns `record`, or in CSV `record.change` and
@@ -133,19 +241,22 @@ def _too_long(number: int, limit: int) -> InvalidRows:
 Line = tuple[int, int, bytes]
 
 _CELL = re.compile(r'(?:"((?:[^"]|"")*)"|([^",]*))(,|\Z)')
+_RECORD_COLUMNS = {f"record.{column.name}": column.type for column in RECORD}
 
 
-class LineForm(Protocol):
+class LineForm(ABC):
     """A form of rows as lines."""
 
+    @abstractmethod
     def records(self, lines: Iterable[tuple[int, bytes] | None]) -> Iterator[Line | None]:
         """The lines that belong together, one row each."""
 
-    def row(self, line: Line) -> dict[str, Any] | None:
-        """The row of a line, None if it has none. Raises `InvalidRows`."""
+    @abstractmethod
+    def row(self, number: int, text: str) -> dict[str, Any] | None:
+        """The row that a text says, None if it has none. Raises `InvalidRows` and `NotAValue`."""
 
 
-class JsonLines:
+class JsonLines(LineForm):
     """One JSON object a line; empty lines are passed over."""
 
     def __init__(self, settings: TopicSettings) -> None:
@@ -157,41 +268,30 @@ class JsonLines:
 
     def records(self, lines: Iterable[tuple[int, bytes] | None]) -> Iterator[Line | None]:
         for line in lines:
-            yield None if line is None else (line[0], line[0], line[1])
+            yield None if line is None else (line[0], *line)
 
-    def row(self, line: Line) -> dict[str, Any] | None:
-        number, _, data = line
-        if not data.strip():
+    def row(self, number: int, text: str) -> dict[str, Any] | None:
+        if not text.strip(" \t\r\v\f"):
             return None
-        text = _text(number, data)
         try:
             value = parse_json(text, exact=self._exact)
         except (ValueError, RecursionError) as error:
             raise _not_json(number, text, error) from None
         if not isinstance(value, dict):
-            raise InvalidRows(
-                f"line {number} is not a JSON object",
-                detail=f"The line is: {shown(text)}.",
-                hint="Write one object a line. A list becomes lines with jq -c '.[]'.",
-                line=number,
-            )
+            hint = "Write one object a line. A list becomes lines with jq -c '.[]'."
+            raise _wrong(number, " is not a JSON object", f"The line is: {shown(text)}.", hint)
         readers = self._readers
-        try:
-            return {name: readers[name](item) if name in readers else item for name, item in value.items()}
-        except NotAValue as error:
-            raise _not_a_value(number, error, text) from None
+        return {name: readers[name](item) if name in readers else item for name, item in value.items()}
 
 
-class CsvLines:
+class CsvLines(LineForm):
     """A CSV file, its columns named by the first line."""
 
     def __init__(self, settings: TopicSettings) -> None:
         self._topic = settings.name
         self._known = settings.stored_schema.names
-        self._readers: dict[str, Reader] = {
-            field.name: text_reader(field.type, field.name) for field in settings.stored_schema
-        }
-        self._readers |= {f"record.{field.name}": text_reader(field.type, f"record.{field.name}") for field in RECORD}
+        types = {field.name: field.type for field in settings.stored_schema} | _RECORD_COLUMNS
+        self._readers: dict[str, Reader] = {name: text_reader(kind, name) for name, kind in types.items()}
         self._columns: list[str] = []
 
     def records(self, lines: Iterable[tuple[int, bytes] | None]) -> Iterator[Line | None]:
@@ -199,37 +299,27 @@ class CsvLines:
             if line is None or self._columns:
                 yield line
             elif line[2]:
-                self._columns = self._header(line)
+                self._columns = self._header(line[0], _text(line))
 
-    def row(self, line: Line) -> dict[str, Any] | None:
-        first, _, data = line
-        if not data:
+    def row(self, number: int, text: str) -> dict[str, Any] | None:
+        if not text:
             return None
-        text = _text(first, data)
-        cells = _cells(first, text)
+        cells = _cells(number, text)
         if len(cells) != len(self._columns):
-            raise InvalidRows(
-                f"line {first} has {counted(len(cells), 'cell')}, not {len(self._columns)}",
-                detail=f"The columns are: {', '.join(self._columns)}.",
-                hint='A cell with a comma in it stands between quotes: "12,50".',
-                line=first,
+            raise _wrong(
+                number,
+                f" has {counted(len(cells), 'cell')}, not {len(self._columns)}",
+                f"The columns are: {', '.join(self._columns)}.",
+                'A cell with a comma in it stands between quotes: "12,50".',
             )
-        try:
-            return self._row(dict(zip(self._columns, cells, strict=True)))
-        except NotAValue as error:
-            raise _not_a_value(first, error, text) from None
-
-    def _row(self, cells: dict[str, str | None]) -> dict[str, Any]:
-        readers = self._readers
-        row = {name: readers[name](cell) if name in readers else cell for name, cell in cells.items()}
-        record = {name: row.pop(f"record.{name}") for name in ("change", "headers") if f"record.{name}" in row}
-        for column in RECORD:
-            row.pop(f"record.{column.name}", None)
+        row = {name: self._readers[name](cell) for name, cell in zip(self._columns, cells, strict=True)}
+        record = {name: row[f"record.{name}"] for name in ("change", "headers") if f"record.{name}" in row}
+        for name in _RECORD_COLUMNS:
+            row.pop(name, None)
         return {**row, "record": record} if record else row
 
-    def _header(self, line: Line) -> list[str]:
-        number, _, data = line
-        names = [cell or "" for cell in _cells(number, _text(number, data))]
+    def _header(self, number: int, text: str) -> list[str]:
+        names = [cell or "" for cell in _cells(number, text)]
         if len(set(names)) < len(names) or "" in names:
             raise InvalidRows(
                 f"line {number} names a column twice, or not at all",
@@ -240,6 +330,24 @@ class CsvLines:
             error = unknown_column(unknown[0], self._known, self._topic, None)
             raise SchemaMismatch(f"line {number}: {error.summary}", detail=error.detail, hint=error.hint)
         return names
+
+
+def _take(batch: RowBatch, form: LineForm, line: Line) -> None:
+    number, _, data = line
+    try:
+        text = _text(line)
+        try:
+            row = form.row(number, text)
+        except NotAValue as error:
+            raise _wrong(number, f": {error}", f"The line is: {shown(text)}.", error.hint, column=error.path) from None
+    except InvalidRows as error:
+        batch.bad.append((number, data, error))
+        return
+    if row is not None:
+        assert isinstance(batch.rows, list)
+        batch.rows.append(row)
+        batch.numbers.append(number)
+        batch.texts.append(data)
 
 
 def _joined(lines: Iterable[tuple[int, bytes] | None]) -> Iterator[Line | None]:
@@ -275,24 +383,22 @@ def _cells(number: int, text: str) -> list[str | None]:
         position = found.end()
         if not end:
             return cells
-    raise InvalidRows(
-        f"line {number} has a quote where none can be, or one that is not closed",
-        detail=f"After {len(cells)} cells there is {shown(text[position:])}.",
-        hint='Quotes stand around a whole cell, and double inside of it: "5"" pipe".',
-        line=number,
+    raise _wrong(
+        number,
+        " has a quote where none can be, or one that is not closed",
+        f"After {len(cells)} cells there is {shown(text[position:])}.",
+        'Quotes stand around a whole cell, and double inside of it: "5"" pipe".',
     )
 
 
-def _text(number: int, data: bytes) -> str:
+def _text(line: Line) -> str:
+    number, _, data = line
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise InvalidRows(
-            f"line {number} is not UTF-8",
-            detail=f"Byte {error.start + 1} of it is {data[error.start]:#04x}. The line is: {data[:60]!r}.",
-            hint="Convert the file first, for instance with iconv -f LATIN1 -t UTF-8.",
-            line=number,
-        ) from None
+        facts = f"Byte {error.start + 1} of it is {data[error.start]:#04x}. The line is: {data[:60]!r}."
+        hint = "Convert the file first, for instance with iconv -f LATIN1 -t UTF-8."
+        raise _wrong(number, " is not UTF-8", facts, hint) from None
 
 
 def _not_json(number: int, text: str, error: Exception) -> InvalidRows:
@@ -301,199 +407,9 @@ def _not_json(number: int, text: str, error: Exception) -> InvalidRows:
     else:
         reason = "It is nested too deeply" if isinstance(error, RecursionError) else str(error)
     whole = text.lstrip()[:1] in "[{" and text.rstrip()[-1:] not in "]}"
-    return InvalidRows(
-        f"line {number} is not JSON",
-        detail=f"{reason}. The line is: {shown(text)}.",
-        hint="Write each object on one line; jq -c . does that." if whole else "Correct the line.",
-        line=number,
-    )
+    hint = "Write each object on one line; jq -c . does that." if whole else "Correct the line."
+    return _wrong(number, " is not JSON", f"{reason}. The line is: {shown(text)}.", hint)
 
 
-def _not_a_value(number: int, error: NotAValue, text: str) -> InvalidRows:
-    facts = f"The line is: {shown(text)}."
-    return InvalidRows(f"line {number}: {error}", detail=facts, hint=error.hint, line=number, column=error.path)
-
-
-ROWS_MAX = 10_000
-BYTES_MAX = 16 << 20
-
-SUFFIXES = {
-    ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet",
-    ".arrow": "arrow", ".arrows": "arrow", ".feather": "arrow", ".ipc": "arrow",
-}  # fmt: skip
-FORMATS = ("json", "csv", "parquet", "arrow")
-ARROW_FILE = b"ARROW1"
-
-
-@dataclass(frozen=True)
-class BadLine:
-    """A line that is no row."""
-
-    number: int
-    data: bytes
-    error: InvalidRows
-
-
-@dataclass
-class RowBatch:
-    """Some rows of a file. `numbers`: the line (in Parquet and Arrow: the row) of each, counted from 1."""
-
-    first: int
-    last: int = 0
-    rows: list[dict[str, Any]] | pa.RecordBatch = field(default_factory=list)
-    numbers: Sequence[int] = field(default_factory=list)
-    # The lines as they stand in the file; of Parquet and Arrow there are none.
-    texts: list[bytes] = field(default_factory=list)
-    bad: list[BadLine] = field(default_factory=list)
-
-
-class RowFile:
-    """An input of rows, open; to be used with `with`."""
-
-    def __init__(self, path: str, given: str | None, settings: TopicSettings) -> None:
-        self.path = path
-        self.format = _format(path, given)
-        self.unit: Literal["line", "row"] = "line" if self.format in ("json", "csv") else "row"
-        self._settings = settings
-        self._stack = ExitStack()
-        self._source: BinaryIO = sys.stdin.buffer if path == "-" else open(path, "rb")  # noqa: SIM115 - by __exit__
-        if path != "-":
-            self._stack.callback(self._source.close)
-        self._position: Callable[[], int] = lambda: 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    @property
-    def size(self) -> int | None:
-        """The bytes there are to read, if that is known."""
-        return None if self.path == "-" else os.fstat(self._source.fileno()).st_size
-
-    @property
-    def position(self) -> int:
-        """The bytes read so far."""
-        return self._position()
-
-    def batches(
-        self, *, start: int = 1, cuts: Collection[int] = (), pauses: Literal["cut", "ignore"] = "cut"
-    ) -> Iterator[RowBatch]:
-        """The rows from line `start` on. `pauses="cut"`: when a pipe stands still, what came so far is a batch."""
-        if self.unit == "line":
-            lines = TextLines(self._source)
-            self._position = lambda: lines.position
-            form = JsonLines(self._settings) if self.format == "json" else CsvLines(self._settings)
-            return _line_batches(lines, form, start, frozenset(cuts), pauses)
-        return self._arrow_batches(start, frozenset(cuts))
-
-    # Lines: _line_batches below. Parquet and Arrow:
-
-    def _arrow_batches(self, start: int, cuts: frozenset[int]) -> Iterator[RowBatch]:
-        try:
-            done = 0
-            for batch in self._record_batches():
-                yield from _slices(batch, done, start, cuts)
-                done += batch.num_rows
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-            raise Invalid(
-                f'"{self.path}" cannot be read as {self.format}',
-                detail=f"{str(error).splitlines()[0]}",
-                hint=f"Is it another format? --format {'|'.join(FORMATS)}",
-            ) from error
-
-    def _record_batches(self) -> Iterator[pa.RecordBatch]:
-        if self.format == "parquet":
-            source = self._seekable()
-            self._position = source.tell
-            yield from pq.ParquetFile(source, page_checksum_verification=True).iter_batches(ROWS_MAX)
-            return
-        source = self._source
-        beginning = source.peek(len(ARROW_FILE)) if isinstance(source, io.BufferedReader) else ARROW_FILE
-        if not beginning.startswith(ARROW_FILE):
-            self._position = (lambda: 0) if self.path == "-" else source.tell
-            yield from pa.ipc.open_stream(source)
-            return
-        source = self._seekable()
-        self._position = source.tell
-        reader = pa.ipc.open_file(source)
-        for index in range(reader.num_record_batches):
-            yield reader.get_batch(index)
-
-    def _seekable(self) -> BinaryIO:
-        """The input as a file: these formats are read from their end, so a pipe is first copied to the disk."""
-        source = self._source
-        if source.seekable():
-            return source
-        copy = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
-        self._stack.callback(copy.close)
-        shutil.copyfileobj(source, copy)
-        copy.seek(0)
-        return cast(BinaryIO, copy)
-
-
-def _format(path: str, given: str | None) -> str:
-    if given is not None:
-        return given
-    if path == "-":
-        return "json"
-    suffix = os.path.splitext(path)[1].lower()
-    if suffix in SUFFIXES:
-        return SUFFIXES[suffix]
-    raise Invalid(
-        f'the format of "{path}" is not known',
-        detail=f"Names end in: {', '.join(SUFFIXES)}.",
-        hint=did_you_mean(suffix, SUFFIXES) or f"Say it: --format {'|'.join(FORMATS)}",
-    )
-
-
-def _line_batches(
-    lines: TextLines, form: LineForm, start: int, cuts: frozenset[int], pauses: Literal["cut", "ignore"]
-) -> Iterator[RowBatch]:
-    batch, size = RowBatch(start), 0
-    for line in form.records(lines):
-        if line is None:
-            if pauses == "cut" and batch.last:
-                yield batch
-                batch, size = RowBatch(batch.last + 1), 0
-            continue
-        _, last, data = line
-        if last < start:
-            continue
-        _take(batch, form, line)
-        batch.last = last
-        size += len(data)
-        # By its number, so that the batches of a file do not depend on where one started to read it.
-        if last % ROWS_MAX == 0 or size >= BYTES_MAX or last in cuts:
-            yield batch
-            batch, size = RowBatch(last + 1), 0
-    if batch.last:
-        yield batch
-
-
-def _take(batch: RowBatch, form: LineForm, line: Line) -> None:
-    try:
-        row = form.row(line)
-    except InvalidRows as error:
-        batch.bad.append(BadLine(line[0], line[2], error))
-        return
-    if row is not None:
-        assert isinstance(batch.rows, list)
-        assert isinstance(batch.numbers, list)
-        batch.rows.append(row)
-        batch.numbers.append(line[0])
-        batch.texts.append(line[2])
-
-
-def _slices(batch: pa.RecordBatch, before: int, start: int, cuts: frozenset[int]) -> Iterator[RowBatch]:
-    """The batch in parts of a bounded size; its first row is number `before` + 1 of the file."""
-    end = before + batch.num_rows
-    rows_max = max(1, min(ROWS_MAX, batch.num_rows * BYTES_MAX // max(batch.nbytes, 1)))
-    first = max(before, start - 1)
-    while first < end:
-        last = min([end, (first // rows_max + 1) * rows_max, *(cut for cut in cuts if first < cut)])
-        yield RowBatch(first + 1, last, batch.slice(first - before, last - first), range(first + 1, last + 1))
-        first = last
+def _wrong(number: int, what: str, detail: str, hint: str, column: str = "") -> InvalidRows:
+    return InvalidRows(f"line {number}{what}", detail=detail, hint=hint, line=number, column=column)

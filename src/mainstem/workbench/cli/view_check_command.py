@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainstem.workbench.cli.command_arguments import HomeOption, SparkOption, open_home
+from mainstem.log.rows.plain_values import cell_text, python_value
+from mainstem.workbench.cli.command_arguments import HomeOption, SparkOption, ViewArgument, open_home
 from mainstem.workbench.cli.program_file import load_program
 from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import Column, counted, show_note, show_progress, show_table
@@ -21,7 +22,7 @@ SHOWN_MAX = 10
 
 
 def check(
-    view: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.", show_default=False)],
+    view: ViewArgument,
     *,
     program: Annotated[str, typer.Option(metavar="PROGRAM.py", help="The program that has the view's flow.")],
     sample: Annotated[int, typer.Option(metavar="ROWS", min=1, help="About how many rows to make again.")] = 1000,
@@ -101,8 +102,6 @@ def _cell(row: dict[str, Any] | None, name: str) -> str:
 
 
 def _text(value: Any) -> str:
-    from mainstem.log.rows.plain_values import cell_text, python_value
-
     return "null" if value is None else cell_text(python_value(value))
 
 
@@ -163,8 +162,6 @@ def _ends(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def _row_json(row: WrongRow) -> dict[str, Any]:
-    from mainstem.log.rows.plain_values import python_value
-
     def plain(side: dict[str, Any] | None) -> dict[str, Any] | None:
         return None if side is None else {name: python_value(value) for name, value in side.items()}
 
