@@ -16,6 +16,7 @@ from mainstem.log.embedded.write.partition import Partition, Pending
 from tests.log.embedded.acknowledged import Stored, make_partition, open_partition, read_all
 from tests.log.embedded.memory_files import MemoryFiles
 from tests.log.embedded.mutants import mutant
+from tests.waiting import wait_until
 
 THREADS = 32
 APPENDS = 60
@@ -42,21 +43,26 @@ def in_threads(work: Callable[[int], None], threads: int = THREADS) -> None:
         raise failed[0]
 
 
-def slow_disk(files: MemoryFiles) -> None:
-    """An fsync in memory takes no time, and nobody would come to share it."""
-    never = threading.Event()
-    files.machine.seen = lambda name: never.wait(0.001) if name == "sync" else None
-
-
 def append_many(partition: Partition) -> dict[int, bytes]:
-    """What each offset must hold."""
+    """What each offset must hold. A write takes until every other thread has come with its next append, as on a slow disk."""
     placed: dict[int, bytes] = {}
+    appending = set(range(THREADS))
+    group_commit, commit = partition.group, partition.group._commit
+
+    def commit_slowly(group: list[Pending]) -> None:
+        wait_until(lambda: len(group) + len(group_commit._waiting) >= len(appending))
+        commit(group)
+
+    group_commit._commit = commit_slowly
 
     def work(number: int) -> None:
-        for turn in range(APPENDS):
-            pending = Pending(b"%d of %d" % (turn, number), 1)
-            partition.append(pending)
-            placed[pending.base_offset] = bytes(pending.payload)
+        try:
+            for turn in range(APPENDS):
+                pending = Pending(b"%d of %d" % (turn, number), 1)
+                partition.append(pending)
+                placed[pending.base_offset] = bytes(pending.payload)
+        finally:
+            appending.discard(number)
 
     in_threads(work)
     return placed
@@ -68,8 +74,6 @@ def test_threads_share_fsyncs(kind, tmp_path):
     home = "/memory" if kind == "memory" else str(tmp_path)
     fsyncs: list[None] = []
     make_partition(files, SystemClock(), home=home)
-    if isinstance(files, MemoryFiles):
-        slow_disk(files)
     partition = open_partition(files, SystemClock(), home=home, synced=lambda: fsyncs.append(None))
 
     placed = append_many(partition)
@@ -84,7 +88,6 @@ def test_threads_share_fsyncs(kind, tmp_path):
 def test_a_build_that_loses_part_of_a_group_is_caught():
     files = MemoryFiles()
     make_partition(files)
-    slow_disk(files)
     partition = open_partition(files)
     with mutant("lost group"):
         placed = append_many(partition)
@@ -205,8 +208,7 @@ def test_an_interrupted_leader_leaves_the_others_a_clear_error():
     for _ in range(3):
         threads.append(threading.Thread(target=submit))
         threads[-1].start()
-    while len(group._waiting) < 3:
-        threading.Event().wait(0.001)
+    wait_until(lambda: len(group._waiting) == 3)
     interrupt.set()
     for thread in threads:
         thread.join()
@@ -237,14 +239,38 @@ def test_an_append_whose_thread_was_interrupted_is_not_written_later():
     leader.start()
     entered.wait()
     before = signal.signal(signal.SIGUSR1, interrupt)
-    # Long enough to be asleep by then.
-    threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGUSR1)).start()
+    main_thread = threading.get_ident()
+
+    def interrupt_once_it_waits() -> None:
+        wait_until(lambda: group._waiting)
+        signal.pthread_kill(main_thread, signal.SIGUSR1)
+
+    interrupting = threading.Thread(target=interrupt_once_it_waits)
+    interrupting.start()
     try:
         with pytest.raises(Interrupted):
             group.submit(interrupted)
     finally:
+        interrupting.join()
         signal.signal(signal.SIGUSR1, before)
     go_on.set()
     leader.join()
     group.submit(late)
     assert [id(pending) for pending in written] == [id(first), id(late)]
+
+
+def test_nor_is_one_whose_thread_was_interrupted_before_it_began_to_wait():
+    written: list[Waits] = []
+    group: GroupCommit[Waits] = GroupCommit(written.extend)
+
+    class InterruptedAfterAppend(list):
+        def append(self, waiter: object) -> None:
+            super().append(waiter)
+            raise Interrupted
+
+    group._waiting = InterruptedAfterAppend()
+    with pytest.raises(Interrupted):
+        group.submit(Waits())
+    late = Waits()
+    group.submit(late)
+    assert [id(pending) for pending in written] == [id(late)]

@@ -165,14 +165,14 @@ class GroupCommit(Generic[P]):
     def submit(self, pending: P) -> None:
         """Returns when `pending` is committed; raises when it could not be."""
         waiter = _Waiter(pending)
-        with self._guard:
-            if self._waiting:
-                waiter.bell = _silent_bell()
-            self._waiting.append(waiter)
-            if self._gathered is not None and len(self._waiting) >= self._wanted:
-                self._gathered.release()
-                self._gathered = None
         try:
+            with self._guard:
+                if self._waiting:
+                    waiter.bell = _silent_bell()
+                self._waiting.append(waiter)
+                if self._gathered is not None and len(self._waiting) >= self._wanted:
+                    self._gathered.release()
+                    self._gathered = None
             if waiter.bell is not None:
                 waiter.bell.acquire(timeout=LOOK_SECONDS)
             if not pending.settled:
