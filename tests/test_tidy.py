@@ -13,6 +13,13 @@ PACKAGE = REPOSITORY / "src" / "mainstem"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted((REPOSITORY / "tests").rglob("*.py"))
 
+# A number of seconds below one, but not nothing.
+_MOMENT = r"(?:0?\.\d+|\d+(?:\.\d+)?e-\d+)"
+SLEEP = re.compile(
+    r"\b(?:time|asyncio)\.sleep\(|\bTimer\("
+    rf"|\.(?:wait|join|acquire|get|result|poll|select)\((?:[^()]*[\s,])?(?:timeout=)?{_MOMENT}\s*[,)]"
+)
+
 VAGUE = {"util", "helper", "common", "base", "core", "manager", "misc", "stuff"}
 
 
@@ -221,11 +228,55 @@ def test_inside_the_package_nothing_comes_from_the_root():
     assert not found, "\n" + "\n".join(found)
 
 
+def sleeps(line: str) -> bool:
+    """Whether a line sleeps, or waits for less than a second: for the machine, then, and not for what is to happen."""
+    return SLEEP.search(line) is not None
+
+
 def test_no_test_sleeps():
     # In the text, not the tree: programs that tests write for other processes count too.
-    sleep = "time." + "sleep("
-    asleep = [f"{shown(test)}:{n}" for test in TESTS for n, line in numbered(test) if sleep in line]
-    assert not asleep, f"move a ManualClock, or wait for the event itself with a time limit: {', '.join(asleep)}"
+    places = [test for test in TESTS if test not in (Path(__file__), REPOSITORY / "tests" / "waiting.py")]
+    asleep = [f"{shown(test)}:{n}" for test in places for n, line in numbered(test) if sleeps(line)]
+    assert not asleep, (
+        "move a ManualClock, wait for the event itself with a time limit nobody reaches, or use "
+        f"tests.waiting.wait_until: {', '.join(asleep)}"
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "time.sleep(3)",
+        "await asyncio.sleep(0.5)",
+        "threading.Event().wait(0.05)",
+        "done.wait(timeout=.1)",
+        "thread.join(0.001)",
+        "process.wait(5e-2)",
+        "lock.acquire(timeout=0.2)",
+        "rows = queue.get(timeout=0.25)",
+        "ready = select.select([pipe], [], [], 0.1)",
+        "threading.Timer(0.2, interrupt).start()",
+        "threading.Timer(2, interrupt).start()",
+    ],
+)
+def test_a_sleep_is_seen(line):
+    assert sleeps(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "assert done.wait(60)",
+        "assert not done.wait(0)",
+        "thread.join()",
+        "thread.join(SECONDS_MAX)",
+        'row = view.get(7, wait="0 seconds")',
+        "monkeypatch.setattr(time, 'sleep', waited.append)",
+        "', '.join(names)",
+    ],
+)
+def test_a_wait_for_an_event_is_no_sleep(line):
+    assert not sleeps(line)
 
 
 def test_packages_are_pinned_by_name_and_version_alone():

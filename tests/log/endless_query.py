@@ -6,6 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.waiting import wait_until
+
 ENDLESS = "SELECT sum(a.range * b.range) AS n FROM range(100000000) a, range(100000000) b"
 
 
@@ -20,10 +22,9 @@ def ctrl_c_in_a_query() -> Iterator[None]:
     before, over = set(queries()), threading.Event()
 
     def press() -> None:
-        while not over.wait(0.001):
-            if set(queries()) - before:
-                os.kill(os.getpid(), signal.SIGINT)
-                return
+        wait_until(lambda: over.is_set() or set(queries()) - before)
+        if not over.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
 
     # A Spark session of this process has a handler of its own, which asks Java first.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)

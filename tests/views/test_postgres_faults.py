@@ -25,6 +25,7 @@ from mainstem.views.view import View
 from tests.contracts.view_rows import SCHEMA, recorded, replayed, shown
 from tests.postgres_server import PostgresServer
 from tests.views.cutting_proxy import Cut, CuttingProxy
+from tests.waiting import wait_until
 
 STORES = [f"s{number:02}" for number in range(12)]
 RUN = FlowRun("revenue", epoch=1)
@@ -145,9 +146,12 @@ def deadlock(model: Model, postgres: PostgresServer, proxy: CuttingProxy) -> Non
         def wait_for_the_writer() -> None:
             waiting.start()
             blocked = f"SELECT 1 FROM pg_locks WHERE pid = {other.info.backend_pid} AND NOT granted"
-            while waiting.is_alive() and looking.execute(blocked).fetchone() is None:
+
+            def is_blocked() -> bool:
                 looking.rollback()
-                waiting.join(0.002)
+                return looking.execute(blocked).fetchone() is not None
+
+            wait_until(lambda: not waiting.is_alive() or is_blocked())
 
         try:
             with at_point("view_rows_written", wait_for_the_writer):

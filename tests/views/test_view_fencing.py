@@ -14,6 +14,7 @@ from mainstem.views.sqlite.sqlite_writer import ViewWriter
 from mainstem.views.sqlite.view_folder import ViewFolder
 from tests.contracts.view_rows import SCHEMA
 from tests.views.killed_writer import BATCHES, batch_of, check_whole, open_revenue, stopped_at, write_from
+from tests.waiting import wait_until
 
 INSIDE = ["view_rows_written", "view_batch_written"]
 
@@ -42,6 +43,11 @@ def test_a_run_stopped_in_its_transaction_is_fenced_when_it_goes_on(tmp_path: Pa
     assert check_whole(view) == 3
 
 
+def wait_until_fenced(home: Path) -> None:
+    folder = ViewFolder(str(home), "revenue")
+    wait_until(lambda: folder.fence(1)[0] == 2)
+
+
 @pytest.mark.parametrize("point", INSIDE)
 def test_a_newer_run_that_waits_takes_over_when_the_stopped_one_goes_on_or_dies(tmp_path: Path, point: str) -> None:
     for number, last_signal in enumerate((signal.SIGCONT, signal.SIGKILL)):
@@ -50,8 +56,7 @@ def test_a_newer_run_that_waits_takes_over_when_the_stopped_one_goes_on_or_dies(
         try:
             newer = threading.Thread(target=write_from, args=(open_revenue(home), 2))
             newer.start()
-            while ViewFolder(str(home), "revenue").fence(1)[0] < 2:
-                newer.join(0.001)
+            wait_until_fenced(home)
             os.kill(older.pid, last_signal)
             newer.join(60)
             if last_signal == signal.SIGCONT:
@@ -69,8 +74,7 @@ def test_a_run_stopped_after_its_last_look_commits_before_the_newer_one_begins(t
             target=lambda: begun.append(open_revenue(tmp_path).writer(FlowRun("revenue", 2), SCHEMA).committed_batch)
         )
         newer.start()
-        while ViewFolder(str(tmp_path), "revenue").fence(1)[0] < 2:
-            newer.join(0.001)
+        wait_until_fenced(tmp_path)
         os.kill(older.pid, signal.SIGCONT)
         assert older.hear() == 2
         newer.join(60)

@@ -11,6 +11,7 @@ from mainstem.batch import Batch, FlowRun
 from mainstem.spark.checkpoint.flow_store import FlowStore, running_in
 from mainstem.spark.checkpoint.native_history import NativeHistory, Portion
 from mainstem.views.view import View
+from tests.waiting import wait_until
 from tests.workbench.ran_flows import began, did_batch, killed
 
 
@@ -176,9 +177,7 @@ class Runner(threading.Thread):
         self.heeded = False
 
     def run(self):
-        pause = threading.Event()
-        while not self.store.asked_to_stop(self.run_of_flow):
-            pause.wait(0.01)
+        wait_until(lambda: self.store.asked_to_stop(self.run_of_flow))
         self.heeded = True
         self.store.end(self.run_of_flow, "stopped")
 

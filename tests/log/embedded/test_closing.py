@@ -14,6 +14,7 @@ from mainstem.durable_files import RealFiles
 from mainstem.errors import MainstemError
 from mainstem.file_locks import WRITE, PartitionLock, release_lock, share_lock
 from mainstem.log.embedded.write.group_commit import GroupCommit
+from tests.waiting import wait_until
 
 THREADS, ROUNDS, FILES = 4, 12, 40
 # A broken build is caught within a few; so many that it always is.
@@ -136,8 +137,7 @@ def test_who_holds_a_lock_may_share_another_while_the_first_is_given_back(tmp_pa
     def hold() -> None:
         with lock.held(WRITE):
             held.set()
-            while lock.users:
-                held.wait(0.001)
+            wait_until(lambda: not lock.users)
             release_lock(share_lock(files, f"{tmp_path}/other"))
 
     holder = threading.Thread(target=hold, daemon=True)
@@ -159,8 +159,7 @@ def test_a_lock_that_is_shared_again_while_it_is_given_back_stays_open(tmp_path:
     with lock.quiet():
         giver = threading.Thread(target=release_lock, args=(lock,), daemon=True)
         giver.start()
-        while lock.users:
-            giver.join(0.001)
+        wait_until(lambda: not lock.users)
         assert share_lock(files, f"{tmp_path}/one") is lock
     giver.join(30)
     with lock.held(WRITE):

@@ -24,6 +24,7 @@ from mainstem.stem import Mainstem
 from mainstem.stem import open as open_home
 from tests.log.embedded.memory_files import MemoryFiles
 from tests.log.embedded.upkeep_home import HOME, SCHEMA, fill, manifest_of, opened, partition_of, sealed, shown
+from tests.waiting import wait_until
 
 SECONDS_MAX = 30.0
 
@@ -366,14 +367,12 @@ def test_a_log_that_was_not_closed_can_go(tmp_path: Path, monkeypatch: pytest.Mo
     thread, gone = upkeep_of(stem)._thread, weakref.ref(upkeep_of(stem))
     assert thread is not None
     del stem
-    thread_ended = False
-    for _ in range(100):
+
+    def ended() -> bool:
         gc.collect()
-        thread.join(SECONDS_MAX / 100)
-        thread_ended = not thread.is_alive()
-        if thread_ended:
-            break
-    assert thread_ended
+        return not thread.is_alive()
+
+    wait_until(ended)
     assert gone() is None
 
 

@@ -16,6 +16,7 @@ from mainstem.log.state_ledger import Entry
 from tests.contracts.shown_rows import fill, taken
 from tests.kafka_broker import KafkaBroker
 from tests.log.kafka.kafka_stems import opened, own_settings
+from tests.waiting import wait_until
 
 AUTHORS, EACH = 3, 15
 
@@ -114,13 +115,8 @@ def test_other_tools_see_what_a_group_has_committed(kafka_broker: KafkaBroker, s
         name = f"{settings.prefix}orders"
         consumer = Consumer({"bootstrap.servers": kafka_broker.address, "group.id": f"{name}.billing"})
         # Told behind the commit, and not waited for.
-        for _ in range(100):
-            [place] = consumer.committed([TopicPartition(name, 0)], timeout=30)
-            if place.offset == 2:
-                break
-            threading.Event().wait(0.05)
+        wait_until(lambda: consumer.committed([TopicPartition(name, 0)], timeout=30)[0].offset == 2)
         consumer.close()
-        assert place.offset == 2
 
 
 def test_a_transaction_past_its_timeout_is_ended_by_the_broker(settings: KafkaSettings) -> None:
