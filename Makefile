@@ -9,7 +9,7 @@ WORKERS ?= 2
 # How long the demo takes: `make demo SECONDS=10`; 0 goes on until Ctrl-C.
 SECONDS ?= 60
 
-.PHONY: help setup test test-long lint format demo tour bench clean
+.PHONY: help setup test test-fast test-long lint static format demo tour bench clean
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -27,16 +27,22 @@ test: lint ## lint, then every test
 	@scripts/make_java_archive .venv
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 40 --durations-min 10
 
+test-fast: static ## lint, engines, the log: all that needs neither Spark nor a server, in 4 minutes
+	$(BIN)/pytest --fast -n $(WORKERS) --dist worksteal --durations 10 --durations-min 5
+
 test-long: $(STAMP) ## all points of every fault, before a release
 	@scripts/make_java_archive .venv
 	$(BIN)/pytest -m long --timeout 7200
 
-lint: $(STAMP) ## ruff, mypy, import-linter, the house rules, every docstring example
+lint: static ## ruff, mypy, import-linter, the house rules, every docstring example
+	$(BIN)/pytest -q tests/test_tidy.py tests/programs/test_docs.py::test_a_docstring_s_examples_give_what_they_say
+
+# What reads the code and runs none of it.
+static: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q tests/test_tidy.py tests/programs/test_docs.py::test_a_docstring_s_examples_give_what_they_say
 
 format: $(STAMP) ## put the code into the house form
 	$(BIN)/ruff check --fix .

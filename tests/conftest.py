@@ -17,6 +17,8 @@ import pytest
 
 from mainstem.clock import ManualClock
 from tests.contracts.promises import is_left_out
+from tests.cpu_budget import CpuMeter, cost_table
+from tests.fast_run import forbid_servers, is_slow
 from tests.kafka_broker import KafkaBroker
 from tests.needs import COULD_NOT_RUN, cannot_run
 
@@ -135,11 +137,28 @@ def spark_cluster() -> Iterator["SparkCluster"]:
     cluster.close()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fast", action="store_true", help="only what needs neither Java nor a server (tests/fast_run.py)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("fast"):
+        forbid_servers()
+    config.pluginmanager.register(CpuMeter(), "cpu_meter")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A log is not put to tests of what it does not promise."""
-    left_out = [item for item in items if is_left_out(getattr(item, "cls", None), getattr(item, "function", None))]
+    """A log is not put to tests of what it does not promise, and a fast run has no servers."""
+    fast = config.getoption("fast")
+    left_out = {
+        item
+        for item in items
+        if is_left_out(getattr(item, "cls", None), getattr(item, "function", None)) or (fast and is_slow(item))
+    }
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
     items[:] = small_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
@@ -168,6 +187,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    ended = [report for reports in terminalreporter.stats.values() for report in reports]
+    for line in cost_table(report for report in ended if getattr(report, "when", None) == "teardown"):
+        terminalreporter.write_line(line)
     reasons = [
         str(report.longrepr).partition(COULD_NOT_RUN)[2]
         for outcome in ("skipped", "failed", "error")

@@ -13,13 +13,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 
 from mainstem.spark.java_patches import java_home
 from tests.certificate import make_certificate
+from tests.fast_run import refuse_in_fast_run
 from tests.server_folder import server_folder
+from tests.waiting import wait_until
 
 __all__ = ["KafkaBroker"]
 
@@ -81,6 +82,7 @@ class KafkaBroker:
     user = "shop"
 
     def __init__(self) -> None:
+        refuse_in_fast_run("Kafka broker")
         self.folder = server_folder("kafka")
         self.password = uuid.uuid4().hex
         self.port, self.secured_port, self.controller_port, self._encrypted_port = free_ports(4)
@@ -142,15 +144,9 @@ class KafkaBroker:
                 stderr=log,
                 cwd=self.folder,
             )
-        deadline = time.monotonic() + SECONDS_MAX
-        while not answers(self.port):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"the broker did not start:\n{self.log_tail()}")
-            # Told of its end at once; else it is asked again.
-            try:
-                self._process.wait(0.05)
-            except subprocess.TimeoutExpired:
-                continue
+        process = self._process
+        wait_until(lambda: answers(self.port) or process.poll() is not None)
+        assert process.poll() is None, f"the broker did not start:\n{self.log_tail()}"
 
     def kill(self) -> None:
         """End it as a power cut does, with nothing tidied up."""

@@ -15,14 +15,15 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
 
 import psycopg
 
+from tests.fast_run import refuse_in_fast_run
 from tests.server_folder import dying_with_parent, server_folder
+from tests.waiting import wait_until
 
 __all__ = ["PASSWORD", "PostgresServer"]
 
@@ -51,6 +52,7 @@ class PostgresServer:
     """One server with its data, in a directory of its own. Used with `with`."""
 
     def __init__(self) -> None:
+        refuse_in_fast_run("PostgreSQL")
         self._as_nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         # Not in pytest's folders: those nobody may enter.
         self._folder = server_folder("postgres")
@@ -105,17 +107,18 @@ class PostgresServer:
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **self._as_nobody,
                 preexec_fn=dying_with_parent(signal.SIGQUIT),  # noqa: PLW1509 - all it calls is loaded
             )  # fmt: skip
-        until = time.monotonic() + SECONDS_MAX
-        while True:
-            try:
-                psycopg.connect(self.address()).close()
-                return
-            except psycopg.OperationalError as error:
-                if time.monotonic() > until or self._process.poll() is not None:
-                    said = (self._folder / "log").read_text(errors="replace")[-2000:]
-                    raise RuntimeError(f"PostgreSQL does not start: {error}\n{said}") from error
-                with suppress(subprocess.TimeoutExpired):
-                    self._process.wait(0.02)
+        wait_until(self._takes_connections)
+
+    def _takes_connections(self) -> bool:
+        assert self._process is not None
+        try:
+            psycopg.connect(self.address()).close()
+        except psycopg.OperationalError as error:
+            if self._process.poll() is not None:
+                said = (self._folder / "log").read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"PostgreSQL does not start: {error}\n{said}") from error
+            return False
+        return True
 
     def stop(self, how: signal.Signals) -> None:
         """SIGQUIT ends it at once (an immediate stop), SIGINT in order, SIGKILL without a word."""

@@ -9,14 +9,15 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyspark
 
 from mainstem.spark.java_patches import java_home
+from tests.fast_run import refuse_in_fast_run
 from tests.kafka_broker import END_WITH_PARENT, answers, free_ports
 from tests.server_folder import server_folder
+from tests.waiting import wait_until
 
 __all__ = ["SparkCluster"]
 
@@ -28,6 +29,7 @@ class SparkCluster:
     """A master and its workers, running once it is made; `address` is what `spark=` takes."""
 
     def __init__(self, workers: int = 2) -> None:
+        refuse_in_fast_run("Spark cluster")
         self.folder = server_folder("spark")
         self.port, pages, *worker_pages = free_ports(2 + workers)
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -72,16 +74,10 @@ class SparkCluster:
         return process
 
     def _until_it_answers(self, port: int) -> None:
-        deadline = time.monotonic() + SECONDS_MAX
-        while not answers(port):
-            last = self._processes[-1]
-            if last.poll() is not None or time.monotonic() > deadline:
-                tail = (self.folder / "cluster.log").read_text(errors="replace")[-2000:]
-                raise AssertionError(f"the cluster did not start:\n{tail}")
-            try:
-                last.wait(0.1)
-            except subprocess.TimeoutExpired:
-                continue
+        last = self._processes[-1]
+        wait_until(lambda: answers(port) or last.poll() is not None)
+        tail = (self.folder / "cluster.log").read_text(errors="replace")[-2000:]
+        assert last.poll() is None, f"the cluster did not start:\n{tail}"
 
     def kill_worker(self, number: int) -> None:
         """End a worker as a crash does. Its executors end by themselves when they notice."""

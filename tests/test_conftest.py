@@ -1,5 +1,6 @@
-"""The suite about itself: a test the machine cannot run is counted, and fails in CI."""
+"""The suite about itself: a test the machine cannot run is counted, and fails in CI; a fast run starts no server."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,28 @@ def test_finds_out_late(): cannot_run("loop mounts", "mount: permission denied")
 """
 
 
-def run(repository: Path, directory: Path, *options: str, ci: str) -> str:
-    (directory / "test_suite.py").write_text(SUITE)
+WITH_SERVERS = """
+import pytest
+
+def test_by_another_fixture(stem): raise AssertionError("it ran")
+
+@pytest.mark.starts_servers
+def test_by_its_marker(): raise AssertionError("it ran")
+
+def test_needs_neither(): pass
+
+def test_starts_java():
+    from mainstem.spark.spark_session import spark_session
+    spark_session("local[1]")
+
+def test_starts_a_broker(request): request.getfixturevalue("kafka_broker")
+
+def test_starts_a_database(request): request.getfixturevalue("postgres")
+"""
+
+
+def run(repository: Path, directory: Path, *options: str, ci: str = "false", suite: str = SUITE) -> str:
+    (directory / "test_suite.py").write_text(suite)
     (directory / "conftest.py").write_text("from tests.conftest import *\n")
     command = [sys.executable, "-m", "pytest", "-c", f"{repository}/pyproject.toml", "--rootdir", str(directory)]
     finished = subprocess.run(
@@ -39,6 +60,17 @@ def test_a_test_that_could_not_run_is_counted_by_what_it_lacked(repository, tmp_
 
     assert "tests that could not run here: 2 (1 for want of loop mounts, 1 for want of nosuch)" in said
     assert "1 passed, 2 skipped" in said
+    # The folder of the suite, and its tests: what they cost came back from the workers.
+    assert re.search(r"^\. +3 +\d+ +0", said, re.MULTILINE), said
+
+
+def test_a_fast_run_leaves_out_what_needs_a_server_and_fails_who_starts_one(repository, tmp_path):
+    said = run(repository, tmp_path, "-n", "0", "--fast", suite=WITH_SERVERS)
+
+    assert "3 failed, 1 passed, 2 deselected" in said
+    assert "Could not create the Java Virtual Machine" in said
+    assert "a fast run starts no Kafka broker" in said
+    assert "a fast run starts no PostgreSQL" in said
 
 
 def test_in_ci_a_test_that_could_not_run_is_a_failure(repository, tmp_path):

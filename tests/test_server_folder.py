@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.server_folder import server_folder
 
 ROOT = Path(__file__).parent.parent
@@ -18,6 +20,7 @@ input()
 """
 
 
+@pytest.mark.starts_servers
 def test_a_killed_process_leaves_no_server_and_the_next_one_removes_its_folder() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", STARTING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,

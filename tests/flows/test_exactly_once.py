@@ -28,6 +28,8 @@ from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from tests.flows.killed_driver import WATERMARK, prepare
 
+pytestmark = pytest.mark.starts_servers
+
 # Of the driver, or of a source.
 POINTS = [
     ("", "latestOffset:1"),

@@ -20,6 +20,8 @@ from tests.flows import transfers
 from tests.flows.transfers import Writers, make_topics
 from tests.spark.sources.asked_sources import AskedSources
 
+pytestmark = pytest.mark.starts_servers
+
 PROGRAM = Path(transfers.__file__)
 
 
@@ -157,7 +159,7 @@ def test_no_reader_of_a_view_ever_sees_half_a_transfer(home: Path, tmp_path: Pat
                 moments, killed = {view.last_position()}, 0
                 watch = view.watch()
                 while killed < kills or writers.transfers < wanted:
-                    watch.wait(0.1)
+                    watch.wait(1)
                     moments.add(view.last_position())
                     read += [
                         total(view.to_arrow()),

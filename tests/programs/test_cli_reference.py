@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from mainstem.workbench.cli.main import run
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "cli.md"
@@ -30,6 +32,7 @@ def words_of(command: str) -> tuple[str, ...]:
     return tuple(found[1].split()) if found else ()
 
 
+@pytest.mark.starts_servers
 def test_every_line_of_the_page_runs(tmp_path, monkeypatch, capsys):
     # `mainstem` and `python` are those of this environment, wherever the test is run from.
     tools = tmp_path / "tools"

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.starts_servers
+
 REPOSITORY = Path(__file__).parent.parent.parent
 DOCS = REPOSITORY / "docs"
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -28,6 +28,7 @@ def with_examples() -> list[str]:
     return [".".join(path.relative_to(SOURCES).with_suffix("").parts).removesuffix(".__init__") for path in modules]
 
 
+@pytest.mark.starts_servers
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.relative_to(REPOSITORY).as_posix())
 def test_a_page_s_python_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

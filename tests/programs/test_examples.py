@@ -59,6 +59,7 @@ def test_a_stop_comes_out_equal_and_prints_what_the_page_says(stop, tmp_path):
     assert tour.without_measures(ran.stdout) == tour.without_measures(on_the_page(stop)), "make tour"
 
 
+@pytest.mark.starts_servers
 def test_the_stops_on_spark_come_out_equal_and_print_what_the_page_says():
     ran = run("-m", "examples.tour", *ON_SPARK, seconds_max=SPARK_SECONDS_MAX)
 
@@ -92,6 +93,7 @@ def test_the_tour_knows_its_stops():
     assert (ran.returncode, ran.stderr) == (2, "there is no stop no_such_stop\n")
 
 
+@pytest.mark.starts_servers
 def test_the_demo_runs_without_a_terminal_and_what_it_says_to_try_next_works(tmp_path):
     home = tmp_path / "shop"
     ran = run("-m", "examples.demo", "--seconds", "2", "--home", str(home), seconds_max=SPARK_SECONDS_MAX)

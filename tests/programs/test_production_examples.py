@@ -99,6 +99,7 @@ def test_every_example_with_a_join_or_a_table_is_among_those_of_every_run():
     assert {name for name in ON_SPARK if used.search((ROOT / f"examples/{name}.py").read_text())} <= set(EVERY_RUN)
 
 
+@pytest.mark.starts_servers
 @pytest.mark.timeout(SECONDS_MAX + 1200)
 @pytest.mark.parametrize(
     "programs", [pytest.param(EVERY_RUN, id="some"), pytest.param(ALL, marks=pytest.mark.long, id="all")]

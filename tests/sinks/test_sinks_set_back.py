@@ -56,7 +56,12 @@ class TriedOwnSink(TriedSink):
         return []
 
 
-@pytest.fixture(params=["topic", "topic on Kafka", "view", "view in PostgreSQL", "files", "own"])
+ON_A_SERVER = [
+    pytest.param(name, marks=pytest.mark.starts_servers) for name in ("topic on Kafka", "view in PostgreSQL")
+]
+
+
+@pytest.fixture(params=["topic", "view", "files", "own", *ON_A_SERVER])
 def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TriedSink]:
     made: dict[str, Callable[[], TriedSink]] = {
         "topic": lambda: TriedTopic(tmp_path),

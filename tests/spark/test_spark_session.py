@@ -94,6 +94,7 @@ def run_program(home: Path, address: str, **environment: str) -> dict:
     return json.loads(said.stdout.splitlines()[-1])
 
 
+@pytest.mark.starts_servers
 def test_without_java_the_runtime_of_the_extra_is_used_and_a_user_s_settings_win(tmp_path):
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -111,6 +112,7 @@ def test_without_java_the_runtime_of_the_extra_is_used_and_a_user_s_settings_win
     assert set(said["addresses"]) <= LOOPBACK
 
 
+@pytest.mark.starts_servers
 def test_executors_of_their_own_give_the_same(tmp_path):
     said = run_program(tmp_path / "home", "local-cluster[2,1,1024]")
     assert said["rows"] == ROWS

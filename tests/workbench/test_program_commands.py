@@ -186,6 +186,7 @@ def test_a_flow_that_fails_is_told_first_and_the_others_go_on(cli, monkeypatch):
     assert (shown["state"], shown["error"][0]) == ("failed", said.err.splitlines()[1])
 
 
+@pytest.mark.starts_servers
 def test_a_run_in_another_process_is_seen_and_stopped_from_here(cli, shop):
     command = subprocess.Popen(
         [sys.executable, "-m", "mainstem.workbench.cli.main", "run", "shop.py", "--json", "--spark", "local[1]"],

@@ -15,7 +15,7 @@ from tests.spark.sources.asked_sources import AskedSources
 from tests.spark.sources.test_flow_cut import parts_of, write
 
 
-@pytest.fixture(params=["embedded", "kafka"])
+@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.starts_servers)])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
