@@ -20,6 +20,7 @@ def found(
     return {finding.subject: finding for finding in looked.findings()}
 
 
+@pytest.mark.starts_servers
 def test_a_sound_setup_is_found_well_and_left_as_it_was(cli, orders, place):
     before = sorted(os.listdir(place / "shop"))
     said = cli("doctor")
@@ -31,6 +32,7 @@ def test_a_sound_setup_is_found_well_and_left_as_it_was(cli, orders, place):
     assert sorted(os.listdir(place / "shop")) == before
 
 
+@pytest.mark.starts_servers
 def test_without_a_home_the_machine_is_looked_at(cli, place, monkeypatch):
     monkeypatch.delenv("MAINSTEM_HOME")
     said = cli("doctor", "--json")
