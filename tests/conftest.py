@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 
 from mainstem.clock import ManualClock
+from mainstem.spark.java_patches import short_run_options
 from tests.contracts.promises import is_left_out
 from tests.cpu_budget import CpuMeter, cost_table
 from tests.fast_run import forbid_servers, is_slow
@@ -36,12 +37,9 @@ hypothesis.settings.load_profile("mainstem")
 # What a test process holds of Spark, SQLite and Arrow is not a forked child's to take apart: its threads are not there.
 os.register_at_fork(after_in_child=gc.freeze)
 
-# A test's Java lives for seconds: its second compiler, for what runs for hours, takes a third of a run's processor time. And
-# its classes come from an archive (scripts/make_java_archive); programs whose class path is another one do without it.
-os.environ.setdefault(
-    "JDK_JAVA_OPTIONS",
-    f"-XX:TieredStopAtLevel=1 -XX:SharedArchiveFile={sys.prefix}/spark.jsa -Xlog:cds=off -Xlog:cds+dynamic=off",
-)
+# Java of a test lives for seconds. Tests that use `users_java` run without these options.
+if JAVA_OPTIONS := short_run_options(f"{sys.prefix}/spark.jsa"):
+    os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
 
 # Tools for file systems lie where the path of an ordinary user does not look.
 _SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
@@ -57,6 +55,12 @@ def clock() -> ManualClock:
 def repository() -> Path:
     """The root of the source tree."""
     return Path(__file__).parent.parent
+
+
+@pytest.fixture
+def users_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that the test starts have the Java options that users get: both compilers, and no archive of classes."""
+    monkeypatch.delenv("JDK_JAVA_OPTIONS", raising=False)
 
 
 @pytest.fixture(scope="session")

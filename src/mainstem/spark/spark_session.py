@@ -13,13 +13,13 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mainstem.errors import Invalid, Unavailable
-from mainstem.spark.java_patches import forget_origins, java_home, own_script, set_modes_in_java
+from mainstem.spark.java_patches import java_home, own_script, patch_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,7 +119,6 @@ SETTINGS: dict[str, str] = {
 def spark_session(address: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """The session for an address such as "local[*]" or "spark://master:7077"; made, or the one that runs."""
     _prepare_environment(address)
-    from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
 
     theirs = _spark_defaults() | dict(settings or {})
@@ -130,10 +129,7 @@ def spark_session(address: str, settings: Mapping[str, str] | None = None) -> Sp
             builder = builder.config(name, value)
     with _quiet_java(), _own_interrupts():
         session = builder.getOrCreate()
-    for shortcut in (set_modes_in_java, forget_origins):
-        # Both reach into Hadoop. Where that is another one, a batch takes longer, and nothing else is lost.
-        with suppress(Py4JError, TypeError, StopIteration):
-            shortcut(session)
+    patch_session(session)
     return session
 
 

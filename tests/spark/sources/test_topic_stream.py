@@ -155,7 +155,7 @@ def test_a_windowed_count_over_unequal_partitions_counts_every_row(stem: Mainste
     assert sum(counts.values()) == 162
 
 
-def test_a_flow_that_was_killed_reads_its_batch_again_as_it_was(stem: Mainstem):
+def test_a_flow_that_was_killed_reads_its_batch_again_as_it_was(stem: Mainstem, users_java: None):
     """Killed when the rows of its first batch were computed and not committed; then all of them are compacted away."""
     topic = stem.create_topic(
         "profiles", schema="k STRING, n BIGINT", key="k", partitions=2, keep=Keep.latest_per_key()

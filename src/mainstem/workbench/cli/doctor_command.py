@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
 import typer
@@ -55,10 +57,12 @@ class Examination:
         self._home = home
         self._environment = environment
         self._clock = clock or SystemClock()
+        # Empty until it is known to be one that Spark runs on.
+        self._java_version = ""
 
     def findings(self) -> Iterator[Finding]:
         """Everything, in the order in which it is best mended."""
-        looks: list[Callable[[], Finding | None]] = [self._python, self._java, self._spark]
+        looks: list[Callable[[], Finding | None]] = [self._python, self._java, self._spark, self._patches]
         if self._home is not None:
             looks += [self._permissions, self._disk, self._time, self._log, self._connector, self._views]
         for look in looks:
@@ -84,11 +88,12 @@ class Examination:
             said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
         except (OSError, subprocess.SubprocessError) as error:
             return Finding("java", "ill", f"{java} does not run: {error}.", "Point JAVA_HOME to a Java 17 or later.")
-        found = re.search(r'version "(\d+)[^"]*"', said)
-        if found is None or int(found[1]) < JAVA_LEAST:
+        found = re.search(r'version "((\d+)[^"]*)"', said)
+        if found is None or int(found[2]) < JAVA_LEAST:
             return Finding(
                 "java", "ill", f"{said.splitlines()[0]}, {java}.", f"Spark needs Java {JAVA_LEAST} or later."
             )
+        self._java_version = found[1]
         return Finding("java", "well", f"{said.splitlines()[0]}, {java}")
 
     def _spark(self) -> Finding:
@@ -99,6 +104,19 @@ class Examination:
             advice = f"Mainstem is tested with {SPARK_LINE}; a cluster must have the same version as this package."
             return Finding("spark", "doubtful", f"PySpark {version}", advice)
         return Finding("spark", "well", f"PySpark {version}; a cluster must have the same")
+
+    def _patches(self) -> Finding | None:
+        """Whether sessions that Mainstem makes are patched, which costs nothing but time if they are not."""
+        from mainstem.spark.java_patches import SWITCH, why_not_patched
+
+        spark = _version("pyspark")
+        if not spark or not self._java_version:
+            return None
+        versions = {"spark": spark, "hadoop": _hadoop_version(), "java": self._java_version}
+        reason = why_not_patched(**versions)
+        if reason is None:
+            return Finding("patches", "well", f"on: Java sets the modes of local files; {SWITCH}=off turns this off")
+        return Finding("patches", "well", f"off: {reason}; small batches take longer, results are the same")
 
     # The home
 
@@ -201,6 +219,14 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return ""
+
+
+def _hadoop_version() -> str:
+    """The version of the Hadoop that PySpark brings."""
+    package = importlib.util.find_spec("pyspark")
+    folders = (package and package.submodule_search_locations) or []
+    found = [jar.stem for folder in folders for jar in Path(folder, "jars").glob("hadoop-client-api-*.jar")]
+    return found[0].removeprefix("hadoop-client-api-") if found else "of an unknown version"
 
 
 MARKS = {"well": "ok", "doubtful": "look", "ill": "BAD"}
