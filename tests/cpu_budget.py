@@ -89,11 +89,11 @@ class CpuMeter:
 
     def __init__(self) -> None:
         self._seen = 0.0
+        self._unreported: list[tuple[str, object]] = []
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
+    def pytest_collection_finish(self) -> None:
         self._seen = tree_seconds()
-        if session.items:
-            session.items[0].user_properties.append((COLLECTION, self._seen))
+        self._unreported = [(COLLECTION, self._seen)]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -103,8 +103,8 @@ class CpuMeter:
         if call.when == "teardown":
             now = tree_seconds()
             # What a process used that ended without being waited for is lost.
-            report.user_properties.append((PROPERTY, max(0.0, now - self._seen)))
-            self._seen = now
+            report.user_properties += [*self._unreported, (PROPERTY, max(0.0, now - self._seen))]
+            self._seen, self._unreported = now, []
         return report
 
 
@@ -113,7 +113,8 @@ def cost_table(reports: Iterable[pytest.TestReport], budget: Mapping[str, int] =
     tests: Counter[str] = Counter()
     seconds: dict[str, float] = {}
     for report in reports:
-        folder = str(PurePosixPath(report.location[0]).parent)
+        # Not its location: the tests of a contract cost those who are put to it.
+        folder = str(PurePosixPath(report.nodeid.partition("::")[0]).parent)
         for name, value in report.user_properties:
             if name == PROPERTY:
                 tests[folder] += 1
