@@ -22,7 +22,6 @@ from tests.waiting import wait_until
 __all__ = ["SparkCluster"]
 
 SPARK = Path(pyspark.__file__).parent
-SECONDS_MAX = 120
 
 
 class SparkCluster:
