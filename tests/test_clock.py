@@ -68,6 +68,6 @@ def test_a_moment_is_the_same_in_every_zone():
 
 
 def test_a_time_without_a_zone_is_refused():
-    with pytest.raises(Invalid, match='time "2026-01-01 00:00:00" has no zone') as refused:
+    with pytest.raises(Invalid, match='time "2026-01-01 00:00:00" has no time zone') as refused:
         as_us(datetime(2026, 1, 1))  # noqa: DTZ001
     assert "astimezone(UTC)" in refused.value.hint

@@ -1,6 +1,6 @@
-"""What callers give to public functions, checked before anything is done with it.
+"""Checks of the arguments of public functions, made before anything else is done.
 
-Each function gives the argument back in the one form that the code behind it knows, or raises `Invalid`.
+Each function returns the argument in one normal form, or raises `Invalid`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def show_value(value: object) -> str:
 
 
 def whole_number(value: object, setting: str, *, least: int = 0, hint: str = "") -> int:
-    """A whole number from `least` on that fits into 64 bits.
+    """A whole number of at least `least` that fits into 64 bits.
 
     >>> whole_number(3, "count")
     3

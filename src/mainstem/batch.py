@@ -1,4 +1,4 @@
-"""What a sink is told of the flow that writes into it: which run, which batch, and what came of it."""
+"""What a sink receives from a flow: the run, the batch, and the result of a batch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StageFigures:
 
 @dataclass(frozen=True)
 class Written:
-    """How many rows a sink took of a batch, and how many it could not take; and what the flow's stages say, if it has any."""
+    """How many rows of a batch a sink accepted and rejected, and the figures of the flow's stages, if it has any."""
 
     rows: int
     rejected: int = 0

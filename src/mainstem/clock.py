@@ -1,6 +1,6 @@
-"""Where time comes from: the only module that reads a clock.
+"""Clocks: the only module that reads the time.
 
-Whatever needs the time takes a `Clock`, so that a test can give it a `ManualClock` and move time itself. Inside Mainstem
+Code that needs the time takes a `Clock`, so that a test can pass a `ManualClock` and control time itself. Inside Mainstem
 a time is an integer, microseconds since 1970 in UTC; what users see is a datetime with a zone.
 """
 
@@ -25,13 +25,13 @@ class Clock(Protocol):
     """Three ways to tell the time, all in microseconds. They differ in what can move them."""
 
     def now(self) -> int:
-        """The time of day since 1970, UTC. Somebody may set it, also back."""
+        """The time of day since 1970, UTC. It can be set, also back."""
 
     def boot(self) -> int:
-        """Time since the machine was started, sleep included. Nobody can set it, so it bounds what `now` may claim."""
+        """Time since the machine was started, sleep included. It cannot be set, so it bounds `now`."""
 
     def monotonic(self) -> int:
-        """Time since some moment, never going back: for waiting and for measuring."""
+        """Monotonic time: for waiting and for measuring."""
 
 
 class SystemClock:
@@ -46,12 +46,12 @@ class SystemClock:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
     def monotonic(self) -> int:
-        """Time since some moment, never going back."""
+        """Monotonic time."""
         return time.monotonic_ns() // 1000
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move. Any number of threads may use it.
+    """A clock that moves only when told to. Thread-safe.
 
     >>> clock = ManualClock()
     >>> as_datetime(clock.now()).isoformat()
@@ -84,7 +84,7 @@ class ManualClock:
         return self._boot
 
     def monotonic(self) -> int:
-        """Time since some moment, never going back."""
+        """Monotonic time."""
         return self._monotonic
 
     def advance(self, duration: Duration) -> None:
@@ -111,7 +111,7 @@ def as_datetime(us: int) -> datetime:
 
 
 def as_us(moment: datetime) -> int:
-    """Microseconds since 1970 of a datetime with a zone; one without is refused: which moment would it be?
+    """Microseconds since 1970 of a datetime with a time zone; one without is refused as ambiguous.
 
     >>> as_us(datetime(1970, 1, 1, 1, tzinfo=UTC))
     3600000000
@@ -124,8 +124,8 @@ def as_us(moment: datetime) -> int:
         )
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise Invalid(
-            f'time "{moment.isoformat(sep=" ")}" has no zone',
-            detail="The same reading of a clock is another moment in every zone of the world.",
+            f'time "{moment.isoformat(sep=" ")}" has no time zone',
+            detail="Without a time zone it does not name one moment.",
             hint="Give it one: datetime(..., tzinfo=UTC), or moment.astimezone(UTC) if it was this machine's local time.",
         )
     return (moment - _EPOCH) // _MICROSECOND

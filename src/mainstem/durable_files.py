@@ -1,4 +1,4 @@
-"""The system calls of the log, every one of them, so that any can be made to fail.
+"""All system calls of the log, in one place, so that tests can make any of them fail.
 
 `Files` is the protocol; `RealFiles` calls the operating system. Tests have one in memory that loses what was not
 synced, and that can fail or stop at the Nth call. Nothing else under `mainstem.log` touches a file by itself, except
@@ -82,16 +82,16 @@ NO_HANDLE = (errno.EMFILE, errno.ENFILE)
 
 
 def no_handle_left(error: OSError) -> Unavailable:
-    """The error of who needs a file handle where there is none: still an `OSError` with that number."""
+    """The error when no file handle is left; it keeps the `errno` of the `OSError`."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    whose = f"This process has as many files open as it may: {limit} (ulimit -n)."
+    whose = f"This process has reached its limit of open files: {limit} (ulimit -n)."
     raised = "ulimit -n 65536, or LimitNOFILE= of a service"
     if error.errno == errno.ENFILE:
-        whose = "This machine has as many files open as it may (sysctl fs.file-max)."
+        whose = "This machine has reached its limit of open files (sysctl fs.file-max)."
         raised = "sysctl -w fs.file-max=1000000"
     ours = Unavailable(
-        f'no file handle left to open "{error.filename}"' if error.filename else "no file handle left",
-        detail=f"{whose} What was under way is not acknowledged and may be tried again.",
+        f'too many open files to open "{error.filename}"' if error.filename else "too many open files",
+        detail=f"{whose} The operation was not acknowledged and can be retried.",
         hint=f"Raise the limit ({raised}), or close files that the program does not need.",
     )
     ours.errno = error.errno
@@ -99,32 +99,32 @@ def no_handle_left(error: OSError) -> Unavailable:
 
 
 def as_ours(error: Exception, title: str, folder: str) -> Exception:
-    """The error to raise: an `OSError` that is not one of ours yet becomes one."""
+    """The error to raise: an `OSError` of the system becomes one of ours."""
     if isinstance(error, MainstemError) or not isinstance(error, OSError):
         return error
     ours: Unavailable
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         ours = DiskFull(
             f"no space left to append to {title}",
-            detail=f'Nothing was acknowledged, what was written of it in "{folder}" was taken back, and reading goes on.',
-            hint="Free space or shorten what the topics keep; appends go on by themselves then.",
+            detail=f'Nothing was acknowledged, and the partial write in "{folder}" was rolled back. Reads still work.',
+            hint="Free disk space or shorten the topics' retention; appends then succeed again.",
             path=folder,
         )
     else:
         ours = Unavailable(
             f"could not use the files of {title}: {os.strerror(error.errno or 0)}",
             detail=f'Nothing was acknowledged. Folder: "{folder}".',
-            hint="Check the disk; the same may be tried again.",
+            hint="Check the disk, then retry.",
         )
     ours.__cause__ = error
     return ours
 
 
 def closed(what: str) -> Invalid:
-    """The error of who goes on after `close()`: handles are numbers, and may mean other files by then."""
+    """The error for use after `close()`: handles are numbers, and may refer to other files by then."""
     return Invalid(
         f"{what} is closed",
-        detail="close(), or the end of the with block, has let go of all files.",
+        detail="close(), or the end of the with block, has closed all files.",
         hint="Open the home again, and the topic, group or queue from it.",
     )
 
@@ -156,7 +156,7 @@ SHARE_LET_GO = 8
 
 
 def handles_max() -> int:
-    """How many handles this process may keep: half of its limit. The rest is for its program, and for files in passing."""
+    """The maximum number of handles this process keeps open: half of its limit. The rest is for the program and short-lived files."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return HANDLES_MAX if limit == resource.RLIM_INFINITY else min(limit // 2, HANDLES_MAX)
 
@@ -649,7 +649,7 @@ def unavailable(path: str) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(
                 f'no space left in "{path}"',
-                detail="Nothing was half done: what could not be written whole was taken back.",
+                detail="Partial writes were rolled back.",
                 hint="Free space on that disk and try again.",
             ) from error
         if error.errno in NO_HANDLE:
@@ -657,5 +657,5 @@ def unavailable(path: str) -> Iterator[None]:
         raise Unavailable(
             f'"{error.filename or path}" cannot be used: {os.strerror(error.errno)}',
             detail=f'The home is "{path}"; this process has user id {os.getuid()}.',
-            hint="Check that the directory is there, and that this user may read and write it.",
+            hint="Check that the directory exists and that this user can read and write it.",
         ) from error

@@ -1,7 +1,6 @@
 """Durations and sizes as people write them: "10 minutes", "1 day 2 hours", "64 MiB".
 
-A bare number is refused everywhere: nobody who reads `session=10` knows whether it is seconds. So is a month, which has
-no length of its own.
+A bare number is refused everywhere, because `session=10` does not tell the unit. So is a month, which has no fixed length.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def parse_duration(value: Duration, *, setting: str = "duration") -> timedelta:
     """
     if isinstance(value, timedelta):
         if value < timedelta(0):
-            raise _refused(setting, str(value), "is negative", "Time only passes forwards.")
+            raise _refused(setting, str(value), "is negative", "A duration cannot be negative.")
         if value > _LONGEST:
             raise _refused(setting, str(value), "is too long", _LONGEST_FORM)
         return value
@@ -74,7 +73,7 @@ def parse_duration(value: Duration, *, setting: str = "duration") -> timedelta:
     for number, word in _parts(value, setting, "is not a duration", _DURATION_FORM):
         unit = _unit(word, value, setting)
         if number < 0:
-            raise _refused(setting, value, "is negative", "Time only passes forwards.")
+            raise _refused(setting, value, "is negative", "A duration cannot be negative.")
         if unit in seen:
             raise _refused(setting, value, f"names {unit}s twice", _DURATION_FORM)
         seen.add(unit)
@@ -175,7 +174,7 @@ def _unit(word: str, value: str, setting: str) -> str:
     if not word:
         raise _refused(setting, value, "has no unit", _DURATION_FORM)
     if unit in _WITHOUT_LENGTH:
-        same = f"{unit.capitalize()}s differ in length, so this one would mean another time each time it is used."
+        same = f"{unit.capitalize()}s differ in length, so the duration would not be fixed."
         raise _refused(setting, value, f"is in {unit}s", same, hint='Give it in days: "30 days".')
     near = did_you_mean(word, [f"{known}s" for known in _UNITS_US])
     raise _refused(setting, value, f'has the unknown unit "{word}"', _DURATION_FORM, hint=near)

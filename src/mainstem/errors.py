@@ -1,21 +1,21 @@
-"""Every error Mainstem raises on purpose.
+"""The errors that Mainstem raises.
 
     MainstemError
     ├── NotFound (LookupError)     TopicNotFound, GroupNotFound, QueueNotFound, FlowNotFound, ViewNotFound
     ├── AlreadyExists              TopicExists
     ├── Invalid (ValueError)       InvalidName, SchemaMismatch, InvalidRows, NewerFormat
     ├── Conflict                   AppendConflict, BeyondEnd, Fenced
-    ├── FellOff                    the range that is gone, and how to go on; MissedDeletions
+    ├── FellOff                    records that are no longer retained; MissedDeletions
     ├── Corrupt                    CorruptBlock, CorruptManifest, CorruptSegment, CorruptHome, CorruptView
     ├── Unavailable (OSError)      BrokerUnavailable, DatabaseUnavailable, DiskFull, LockHeld,
     │                              IncompleteAppend, NotYet
-    └── FlowFailed                 what a flow died of; its cause is the error's cause
+    └── FlowFailed                 a flow failed; `__cause__` is the reason
 
-The branch is the policy: `Unavailable` may be tried again, `Conflict` is for the caller to decide anew, `Corrupt` stops
-at once and names file and byte, `Invalid` and `NotFound` are mistakes in a program or a command.
+The branch tells how to handle an error: retry after `Unavailable`; after `Conflict` read again and decide again; `Corrupt`
+stops at once and names the file and byte; `Invalid` and `NotFound` are mistakes in a program or a command.
 
-An error is three sentences: what is wrong (`error.summary`: lower case, no full stop, the thing in double quotes), the
-facts, and what to do. `str(error)` has all three, so that they are printed, logged and in every traceback:
+An error has three parts: what is wrong (`error.summary`: lower case, no full stop, the thing in double quotes), the facts
+(`detail`), and what to do (`hint`). `str(error)` has all three, so that they are printed, logged and in every traceback:
 
     mainstem.TopicNotFound: topic "ordres" does not exist
     Detail: The log in "data/shop" has 2 topics: customers, orders.
@@ -73,11 +73,11 @@ _TAKEN_BY_PYTHON = frozenset([*dir(OSError), "summary", "parts"])
 
 
 class MainstemError(Exception):
-    """What every error of Mainstem is.
+    """The base class of all errors of Mainstem.
 
-    `str(error)` is all three parts, a line each, so that they are printed and logged too; `summary` is the first alone.
-    Further keyword arguments become attributes. `args` holds the summary alone and everything else lies in `__dict__`, so
-    an error comes out of `pickle` whole.
+    `str(error)` has all three parts, one per line, so that they are printed and logged too; `summary` is the first alone.
+    Further keyword arguments become attributes. `args` holds only the summary and everything else is in `__dict__`, so
+    `pickle` preserves the whole error.
 
     >>> error = MainstemError('topic "ordres" is odd', detail="It has no rows.", hint="Append some.", topic="ordres")
     >>> print(error)
@@ -105,7 +105,7 @@ class MainstemError(Exception):
         return str(self.args[0]) if self.args else ""
 
     def parts(self) -> list[str]:
-        """The three parts, each with its title; one that is missing is left out."""
+        """The parts, each with its title; a missing one is left out."""
         titled = [f"{title}: {text}" for title, text in (("Detail", self.detail), ("Hint", self.hint)) if text]
         return [self.summary, *titled]
 
@@ -127,69 +127,69 @@ _show_as_public(MainstemError)
 
 
 class NotFound(MainstemError, LookupError):
-    """Something was named that is not there."""
+    """Something with this name does not exist."""
 
 
 class TopicNotFound(NotFound):
-    """The log has no topic of this name."""
+    """The log has no topic with this name."""
 
     topic: str = ""
 
 
 class GroupNotFound(NotFound):
-    """The topic has no reader group of this name."""
+    """The topic has no reader group with this name."""
 
     topic: str = ""
     group: str = ""
 
 
 class FlowNotFound(NotFound):
-    """No flow of that name runs in the program, or ever ran in the home."""
+    """No flow with this name runs in the program, or ever ran in the home."""
 
 
 class QueueNotFound(NotFound):
-    """The topic has no queue of this name."""
+    """The topic has no queue with this name."""
 
     topic: str = ""
     queue: str = ""
 
 
 class ViewNotFound(NotFound):
-    """The home has no view of this name, or the view no such version."""
+    """The home has no view with this name, or the view has no such version."""
 
     view: str = ""
 
 
 class AlreadyExists(MainstemError):
-    """Something was to be made that is there already."""
+    """Something with this name already exists."""
 
 
 class TopicExists(AlreadyExists):
-    """The log has a topic of this name."""
+    """The log already has a topic with this name."""
 
     topic: str = ""
 
 
 class Invalid(MainstemError, ValueError):
-    """What was given cannot be right, whatever the state of the log."""
+    """An argument is invalid, whatever the state of the log."""
 
 
 class InvalidName(Invalid):
-    """A name that could not be a file name everywhere, or would be mistaken for another."""
+    """A name that is not a valid file name on every system, or could be confused with another."""
 
     name: object = ""
 
 
 class SchemaMismatch(Invalid):
-    """Rows or a schema that do not fit the topic's schema."""
+    """Rows or a schema that do not match the topic's schema."""
 
     column: str = ""
 
 
 class InvalidRows(Invalid):
-    """A row that the topic cannot take; nothing of the append was written.
+    """A row that the topic does not accept; nothing of the append was written.
 
-    `row` counts from 0 in what was given; it is None where no single row is to blame.
+    `row` is the index of the row, from 0; None if the error does not concern a single row.
     """
 
     row: int | None = None
@@ -197,24 +197,23 @@ class InvalidRows(Invalid):
 
 
 class NewerFormat(Invalid):
-    """Files written by a later Mainstem than this one."""
+    """Files written by a newer Mainstem."""
 
     found_version: int = 0
     known_version: int = 0
 
 
 class Conflict(MainstemError):
-    """Somebody else decided otherwise meanwhile, or earlier: look again and decide anew."""
+    """The state has changed, or differs from the one expected: read it again and decide again."""
 
 
 class AppendConflict(Conflict):
-    """Something else was appended first: a conditional append found another end, or a producer's sequence comes out of
-    order. Nothing was written."""
+    """A conditional append found another end offset, or a producer's sequence is out of order. Nothing was written."""
 
 
 class BeyondEnd(Conflict):
-    """A reader was to go on from `position`, and the partition ends before it, at `end`: the log was set back since, or it is
-    the position of another one. What is appended up to there would never be read."""
+    """A reader's `position` is beyond the `end` of the partition: the log was restored from an older copy, or the position is
+    from another log. Records appended up to the position would never be read."""
 
     topic: str = ""
     partition: int = 0
@@ -223,21 +222,21 @@ class BeyondEnd(Conflict):
 
 
 class Fenced(Conflict):
-    """A later run of the same producer, member or holder has taken over; this one may not write any more."""
+    """A newer run of the same producer, member or holder has taken over; this one (a zombie) may no longer write."""
 
     epoch: int | None = None
     current_epoch: int | None = None
 
 
 class FlowFailed(MainstemError):
-    """A flow stopped by itself; its cause is the error's cause. What it did not finish is done by the next run."""
+    """A flow failed; `__cause__` is the reason. The next run repeats the unfinished batch."""
 
     flow: str | None = None
     batch: int | None = None
 
 
 class FellOff(MainstemError):
-    """A reader wanted records that are no longer kept: offsets `first_lost` to `last_lost`, both included."""
+    """A reader needs records that are no longer retained: offsets `first_lost` to `last_lost`, both included."""
 
     topic: str = ""
     partition: int = 0
@@ -246,11 +245,11 @@ class FellOff(MainstemError):
 
 
 class MissedDeletions(FellOff):
-    """A reader goes on from `first_lost`, and compaction has dropped tombstones that it had not read, up to `last_lost`."""
+    """Compaction removed tombstones that a reader had not read, from `first_lost` to `last_lost`."""
 
 
 class Corrupt(MainstemError):
-    """Bytes on disk are not what was written there: `path`, and `position` where it is known."""
+    """Bytes on disk differ from what was written, in the file `path`, at `position` if it is known."""
 
     path: str = ""
     position: int | None = None
@@ -289,30 +288,30 @@ class CorruptView(Corrupt):
 
 
 class Unavailable(MainstemError, OSError):
-    """The machine cannot do it now; the same call may succeed later."""
+    """A resource is temporarily unavailable; the same call may succeed later."""
 
 
 class DatabaseUnavailable(Unavailable):
-    """A database cannot be reached, or ended the connection; `address` is its address, without a password."""
+    """A database cannot be reached, or closed the connection; `address` is its address, without a password."""
 
     address: str = ""
 
 
 class DiskFull(Unavailable):
-    """No space is left for the append; nothing was acknowledged, and reading goes on."""
+    """No space is left for the append; nothing was acknowledged, and reads still work."""
 
     path: str = ""
 
 
 class LockHeld(Unavailable):
-    """A process holds a lock and does not go on; `pid` is that process."""
+    """A stopped process holds a lock; `pid` is that process."""
 
     pid: int = 0
     path: str = ""
 
 
 class BrokerUnavailable(Unavailable):
-    """No broker of the log answers, or none lets us in; `address` names those that were asked."""
+    """No broker answers, or the brokers reject the login; `address` names the brokers."""
 
     address: str = ""
 
@@ -320,8 +319,8 @@ class BrokerUnavailable(Unavailable):
 class IncompleteAppend(Unavailable):
     """An append over several partitions reached only some of them.
 
-    A producer's retry with the same sequence completes the rest and repeats nothing. `pid` is the process that holds the lock
-    of a partition and does not go on; 0 if that is not the cause.
+    A producer's retry with the same sequence completes the rest and repeats nothing. `pid` is the stopped process that holds
+    the lock of a partition; 0 if that is not the cause.
     """
 
     topic: str = ""
@@ -331,9 +330,9 @@ class IncompleteAppend(Unavailable):
 
 
 class NotYet(Unavailable):
-    """A view has not applied what a token stands for; `missing` says of each topic and partition what was asked for.
+    """A view has not yet applied all records up to a token.
 
-    `missing[topic][partition]` is (the offset that is applied up to, the offset that was asked for).
+    `missing[topic][partition]` is (the offset applied, the offset asked for).
     """
 
     view: str = ""
@@ -341,12 +340,12 @@ class NotYet(Unavailable):
 
 
 def summary_of(error: BaseException) -> str:
-    """What any error says, in one sentence if it is one of ours: to be put into another message."""
+    """The text of any error for use in another message; of a `MainstemError` only the summary."""
     return error.summary if isinstance(error, MainstemError) else str(error)
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A hint naming the one of `names` that `name` was probably meant to be; empty if none is near.
+    """A hint with the one of `names` that is most similar to `name`; empty if none is similar.
 
     >>> did_you_mean("ordres", ["customers", "orders"])
     'Did you mean "orders"?'

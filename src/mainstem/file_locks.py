@@ -1,4 +1,4 @@
-"""Who may write a partition now: POSIX record locks, so that a killed process holds none.
+"""The locks of a partition: POSIX record locks, which end with a killed process.
 
 A `flock` outlives its killed holder in a forked child; a record lock belongs to one process and ends with it. But it
 also ends when the process closes *any* handle of the file, and does not hold between handles of one process: so every
@@ -46,7 +46,7 @@ class PartitionLock(KeptFile):
         self.users = 1
 
     def held(self, byte: int) -> AbstractContextManager[None]:
-        """Inside, no other thread or process holds this lock."""
+        """Holds this lock against other threads and processes."""
         return _Held(self, byte, self._wait)
 
     def awaited(self, byte: int) -> AbstractContextManager[None]:
@@ -127,8 +127,8 @@ class PartitionLock(KeptFile):
             return
         raise LockHeld(
             f'the lock of "{os.path.dirname(self.path)}" is held by a {state} process',
-            detail=f"Process {pid} ({process_name(pid)}) holds it, and has for {waited:.1f} seconds at least.",
-            hint="Let it go on (kill -CONT), or end it and fence what it had under way: --take-over, "
+            detail=f"Process {pid} ({process_name(pid)}) has held it for at least {waited:.1f} seconds.",
+            hint="Resume it (kill -CONT), or end it and fence its unfinished writes: --take-over, "
             "or stem.take_over() in Python.",
             pid=pid,
             path=self.path,

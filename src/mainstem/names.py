@@ -38,7 +38,7 @@ def check_name(name: str, kind: str = "topic") -> str:
     """
     check_own_name(name, kind)
     if name.lower().startswith(_OWN_PREFIX):
-        raise _refused(name, kind, f'begins with "{_OWN_PREFIX}"', "Such names are kept for Mainstem's own topics.")
+        raise _refused(name, kind, f'begins with "{_OWN_PREFIX}"', "Such names are reserved for Mainstem's own topics.")
     return name
 
 
@@ -62,7 +62,7 @@ def check_own_name(name: str, kind: str = "topic") -> str:
         hides = "It would be a hidden file." if name[0] == "." else "It would be taken for an option of a command."
         raise _refused(name, kind, f'begins with "{name[0]}"', hides)
     if name[-1] == ".":
-        raise _refused(name, kind, 'ends with "."', "Some file systems drop it, and then two names are one.")
+        raise _refused(name, kind, 'ends with "."', "Some file systems drop it, so that two names become the same.")
     if ".." in name:
         raise _refused(name, kind, 'holds ".."', "In a path that means the directory above.")
     if (device := name.partition(".")[0]).lower() in _DEVICES:

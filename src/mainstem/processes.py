@@ -1,4 +1,4 @@
-"""Which processes are there: to give back what a dead one held, and to name a stopped one.
+"""Processes: whether one is alive, to release what a dead one held, and whether it is stopped.
 
 A process is known by its id, its start time and the machine's boot: ids are used again.
 """
@@ -21,7 +21,7 @@ END_MILLISECONDS_MAX = 10_000
 
 
 class Identity(TypedDict):
-    """A process, as it is written down."""
+    """A process, as it is stored."""
 
     pid: int
     started: int
@@ -29,7 +29,7 @@ class Identity(TypedDict):
 
 
 def this_process() -> Identity:
-    """Who we are."""
+    """The identity of this process."""
     return _identity(os.getpid())
 
 
@@ -41,7 +41,7 @@ def _identity(pid: int) -> Identity:
 
 @lru_cache(maxsize=1)
 def boot_id() -> str:
-    """A value that changes when the machine is started anew."""
+    """A value that changes when the machine is rebooted."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -59,13 +59,13 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def identity_of(pid: int) -> Identity | None:
-    """Who has a process id now; None if nobody has."""
+    """The process that has this id now; None if there is none."""
     fields = _stat(pid)
     return {"pid": pid, "started": int(fields[START_FIELD]), "boot": boot_id()} if fields else None
 
 
 def end_process(identity: Identity) -> bool:
-    """End that very process (not another that got its id), and wait until it is gone; False if that cannot be done."""
+    """End this process (not another with the same id), and wait until it has ended; False if that is not possible."""
     try:
         handle = os.pidfd_open(identity["pid"])
     except ProcessLookupError:
@@ -89,7 +89,7 @@ def end_process(identity: Identity) -> bool:
 
 
 def alive(identity: Identity) -> bool:
-    """Whether that very process still runs (a stopped one does)."""
+    """Whether this process (not another with the same id) still exists; a stopped one does."""
     if identity["boot"] != boot_id():
         return False
     fields = _stat(identity["pid"])
@@ -108,7 +108,7 @@ def alive(identity: Identity) -> bool:
 
 
 def stopped(pid: int) -> bool:
-    """Whether a process is stopped by a signal, and so will not go on by itself."""
+    """Whether a process is stopped by a signal."""
     fields = _stat(pid)
     return fields is not None and fields[STATE_FIELD] in ("T", "t")
 

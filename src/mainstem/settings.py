@@ -1,4 +1,4 @@
-"""What Mainstem takes from the environment of its process: the one place that reads it."""
+"""Settings from the environment and from a home's files: the one module that reads environment variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["environment_with", "remember", "remembered"]
 
 
 def remembered(home: str, file: str, *, example: str, without: str) -> str | None:
-    """The address in a file of a home; None if there is none. `without` says what is so then."""
+    """The address stored in a file of a home; None without the file. `without` tells an error's reader what applies then."""
     path = os.path.join(home, file)
     try:
         with open(path, "rb") as opened:
@@ -31,13 +31,13 @@ def remembered(home: str, file: str, *, example: str, without: str) -> str | Non
         raise Invalid(
             f'"{path}" cannot be read',
             detail=f'It should be TOML with one line: url = "{example}".',
-            hint=f"Write it anew, or remove it: then {without}.",
+            hint=f"Correct it, or remove it: then {without}.",
         )
     return found["url"]
 
 
 def remember(home: str, file: str, address: str, *, about: str) -> None:
-    """Write an address down, unless one is; whole, or not at all."""
+    """Store an address atomically, unless one is stored already."""
     path = os.path.join(home, file)
     beside = f"{path}.{uuid.uuid4().hex}"
     handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

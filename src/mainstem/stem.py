@@ -1,4 +1,4 @@
-"""Mainstem: an opened home, from which everything else is reached."""
+"""Mainstem: an open home, with its topics, views and programs."""
 
 from __future__ import annotations
 
@@ -66,22 +66,22 @@ def open(
     upkeep: UpkeepMode = "background",
     spark: str | SparkSession = "local[*]",
 ) -> Mainstem:
-    """Open a home, the directory that holds the log; it is made if there is none.
+    """Open a home, the directory of a log; it is created if it does not exist.
 
-    `log` is where topics are kept: the brokers of a Kafka, "kafka://broker1:9092,broker2:9092". Without it, where the home
-    says (`kafka.toml`), else in the home itself.
+    `log`: the Kafka brokers that store the topics, "kafka://broker1:9092,broker2:9092". By default those in the home's
+    `kafka.toml`; without that file topics are stored in the home itself.
 
-    `spark` is where programs run: an address such as "local[*]" or "spark://master:7077", or a session of yours. It is
-    not touched before a program or a DataFrame asks for it.
+    `spark`: where programs run, an address such as "local[*]" or "spark://master:7077", or your own session. Spark starts
+    when a program or a DataFrame first needs it.
 
-    `views` is where views are kept: the address of a PostgreSQL database, "postgresql://user@host:5432/database". Without
-    it, where the home says (`views.toml`), else in the home itself.
+    `views`: the PostgreSQL database that stores the views, "postgresql://user@host:5432/database". By default the one in
+    the home's `views.toml`; without that file views are stored in the home itself.
 
-    `checkpoints` is where Spark keeps those of new flows: a folder of any file system that it knows, "hdfs://namenode/shop",
-    "s3a://bucket/shop", or a shared path. Without it, where the home says (`checkpoints.toml`), else in the home itself.
+    `checkpoints`: the directory for the checkpoints of new flows, on any file system that Spark supports, "hdfs://namenode/shop",
+    "s3a://bucket/shop", or a shared path. By default the one in the home's `checkpoints.toml`; without that file the home.
 
-    A thread in the background seals, compacts and drops what is due in it; with `upkeep="manual"` that is left to
-    other processes, or to `topic.seal()`, `topic.compact()` and `topic.drop_expired()`.
+    A background thread seals, compacts and deletes expired segments; with `upkeep="manual"` other processes do this, or
+    `topic.seal()`, `topic.compact()` and `topic.drop_expired()`.
 
     >>> import mainstem, tempfile
     >>> with mainstem.open(tempfile.mkdtemp()) as stem:
@@ -101,7 +101,7 @@ def open(
 def open_log(
     home: str | os.PathLike[str], log: str | None = None, upkeep: UpkeepMode = "manual", clock: Clock | None = None
 ) -> Log:
-    """The log of a home: in it, or on the Kafka that is named here or in the home."""
+    """The log of a home: in the home itself, or on Kafka if `log` or the home names brokers."""
     if log is None and not names_brokers(home):
         return EmbeddedLog(home, upkeep=upkeep, clock=clock)
     try:
@@ -118,7 +118,7 @@ def open_log(
 
 
 class Mainstem:
-    """An opened home. Used with `with`, or closed with `close()`; what is acknowledged needs neither. Thread-safe.
+    """An open home. Use it with `with`, or call `close()`; acknowledged appends are durable without either. Thread-safe.
 
     >>> import mainstem, tempfile
     >>> stem = mainstem.open(tempfile.mkdtemp())
@@ -156,17 +156,17 @@ class Mainstem:
         self.close()
 
     def close(self) -> None:
-        """Let go of all files and connections."""
+        """Close all files and connections."""
         self.log.close()
         self.view_backend.close()
 
     def copy_to(self, path: str | os.PathLike[str], *, step: Callable[[str], None] | None = None) -> HomeCopy:
-        """Copy the home to a new directory, consistent while it is in use (in the field: a backup).
+        """Back up the home to a new directory; the copy is consistent while the home is in use.
 
-        Topics are copied as of one moment, with each transaction whole or not at all; each flow as it is between two batches,
-        with its checkpoint and its view. Flows wait for it, appends do not. `elsewhere` of the result names what belongs to
-        the home and is not in it, and so was not copied. Damage is copied as it is, and named by `problems`. `step` is called with
-        what is being copied.
+        Topics are copied as of one moment, with each transaction complete or not at all; each flow between two batches, with
+        its checkpoint and its view. Flows wait for the copy, appends do not. `elsewhere` of the result names parts of the
+        home that are stored elsewhere and were not copied. Damaged files are copied as they are and named in `problems`. `step`
+        is called with what is being copied.
 
         >>> import mainstem, tempfile
         >>> with mainstem.open(tempfile.mkdtemp()) as stem:
@@ -180,8 +180,8 @@ class Mainstem:
         return copy_home(self, path, step or (lambda what: None))
 
     def verify(self, *, step: Callable[[str], None] | None = None) -> HomeVerification:
-        """Read every file of the home that can be checked: topics, ledgers, views, flows; `problems` of the result names each
-        damaged file and place. `step` is called with what is being read.
+        """Verify every file of the home that can be checked: topics, ledgers, views, flows; `problems` of the result names each
+        damaged file and byte. `step` is called with what is being read.
 
         >>> import mainstem, tempfile
         >>> with mainstem.open(tempfile.mkdtemp()) as stem:
@@ -200,13 +200,13 @@ class Mainstem:
     @overload
     def topics(self, glob: str) -> TopicGlob: ...
     def topics(self, glob: str | None = None) -> list[str] | TopicGlob:
-        """The names of all topics, sorted; or all topics whose names fit a pattern ("orders.*"), to be streamed as one."""
+        """The names of all topics, sorted; or all topics whose names match a pattern ("orders.*"), as one stream."""
         if glob is None:
             return self.log.topic_names()
         return TopicGlob(self.log, glob, self.home, self._session)
 
     def topic(self, topic: str | Topic) -> SparkTopic:
-        """A topic that is there; in a program also one that a flow of it makes."""
+        """Open an existing topic; in a program also one that a flow of the program creates."""
         if isinstance(topic, SparkTopic):
             return topic
         name = named(topic, "topic", Topic)
@@ -215,7 +215,7 @@ class Mainstem:
         return SparkTopic(self.log, self.log.open_topic(name), self.home, self._session)
 
     def create_topic(self, name: str, *, schema: str | pa.Schema, **settings: Any) -> SparkTopic:
-        """Create a topic, or open it if it is there with the same settings; with others it is a `Conflict`.
+        """Create a topic, or open it if it exists with the same settings; `Conflict` if it has other settings.
 
         `schema`: Spark DDL or a pyarrow Schema. Settings: `key` (a column or several), `event_time`, `partitions`,
         `keep` ("7 days", "10 GiB", "forever", `Keep(...)`), `archive`, `idle_after`, `ahead_max`, `record_bytes_max`,
@@ -226,9 +226,9 @@ class Mainstem:
         return SparkTopic(self.log, backend, self.home, self._session)
 
     def adopt_topic(self, name: str, *, schema: str | pa.Schema, **settings: Any) -> SparkTopic:
-        """Take over a topic that other programs made on Kafka, with the schema and the `codec` that its values have.
+        """Adopt a topic that other programs created on Kafka, with the schema and the `codec` of its values.
 
-        A value that does not fit goes to the topic `<name>.unreadable`, with its bytes and the reason.
+        A value that cannot be decoded goes to the topic `<name>.unreadable`, with its bytes and the reason.
         """
         check_name(name, "topic")
         backend = self.log.adopt_topic(TopicSettings.of(name, schema=schema, **settings))
@@ -241,7 +241,7 @@ class Mainstem:
     # Writing
 
     def producer(self, name: str) -> Producer:
-        """Begin a run of a producer: its appends can be repeated, and older runs of it are fenced."""
+        """Open a producer: its appends are idempotent, and its older runs are fenced."""
         check_name(name, "producer")
         return Producer(self.log, self.log.open_producer(name))
 
@@ -256,10 +256,10 @@ class Mainstem:
         return self.view_backend.names()
 
     def view(self, name: str | View, *, key: str | Sequence[str] | None = None, **settings: Any) -> SparkView:
-        """A view, there or to be made by a flow; its `key` may be left out where it is there.
+        """A view, existing or to be created by a flow; an existing view needs no `key`.
 
-        Settings: `changes_max` and `changes_age`, how many changes it keeps and for how long; `history`, for how long it can
-        be asked what it was.
+        Settings: `changes_max` and `changes_age`, how many changes it keeps and for how long; `history`, how far back its
+        past states can be queried.
         """
         if isinstance(name, SparkView):
             return name
@@ -271,18 +271,18 @@ class Mainstem:
     # Files
 
     def files(self, path: str | os.PathLike[str], *, partition_by: str | Sequence[str] = ()) -> FileSink:
-        """A folder of Parquet files that a flow adds to; with a folder in it for each value of the columns given."""
+        """A directory of Parquet files that a flow writes, partitioned by the columns given."""
         return FileSink(path, self.home, self._session, partition_by=partition_by)
 
     def take_over(self) -> TakeOverReport:
-        """End processes that stand still inside a lock of this home, and fence what they had under way; what was done.
+        """End stopped processes that hold a lock of this home, and fence their unfinished writes; return what was done.
 
-        Only what nobody could append to is taken over. `LockHeld` names such a process; after a failed fsync a new segment
-        is begun behind what is safe. Reading needs no lock, so that no reader needs this.
+        Only partitions that nobody could append to are taken over. `LockHeld` names such a process; after a failed fsync a
+        new segment begins after the safe records. Reads need no lock, so no reader needs this.
         """
         return self.log.take_over()
 
-    # Asking
+    # Queries
 
     def query(
         self,
@@ -292,9 +292,9 @@ class Mainstem:
         rows_max: int = ROWS_MAX,
         timeout: Duration | None = None,
     ) -> pa.Table:
-        """Ask in SQL (DuckDB): one SELECT over topics and views, `?` stands for a parameter. Of a compacted topic one sees
-        the latest record of each key; where a topic and a view share a name, the topic is meant. `Invalid` if the
-        statement is no SELECT, the answer has more than `rows_max` rows, or it takes longer than `timeout`."""
+        """Run an SQL query (DuckDB): one SELECT over topics and views, with `?` for parameters. A compacted topic shows the
+        latest record of each key; if a topic and a view have the same name, the topic is used. `Invalid` if the statement
+        is not a SELECT, the result has more than `rows_max` rows, or the query takes longer than `timeout`."""
         limits = QueryLimits.checked(rows_max, timeout)
         asked, given = text(sql, "sql"), values(parameters, "parameters")
         return self.log.query(asked, given, {name: self.view(name).to_arrow for name in self.views()}, limits)
@@ -303,7 +303,7 @@ class Mainstem:
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session; the first one to ask starts it."""
+        """The Spark session; started on first use."""
         return self._session()
 
     def _session(self) -> SparkSession:
@@ -313,7 +313,7 @@ class Mainstem:
             return prepared(self._spark, *SOURCES)
 
     def start(self, flows: Flows, *, only: Sequence[str] | None = None) -> RunningFlows:
-        """Start the flows of a program (or those named in `only`), and return a handle for each by its name."""
+        """Start the flows of a program (or those named in `only`), and return a handle for each, by name."""
         from mainstem.flows.runner import start_flows
 
         return start_flows(self, flows, only)
@@ -321,14 +321,14 @@ class Mainstem:
     def run(
         self, flows: Flows, *, only: Sequence[str] | None = None, until: Literal["stopped", "idle"] = "stopped"
     ) -> None:
-        """Run a program until it is stopped (Ctrl-C), or until its flows have all that the log has.
+        """Run a program until it is stopped (Ctrl-C), or until its flows have processed all records of the log.
 
-        Raises `FlowFailed` if a flow died, after the others have ended.
+        Raises `FlowFailed` if a flow failed, after the others have ended.
         """
         if until not in ("stopped", "idle"):
             raise Invalid(
-                f"{until!r} is nothing to run until",
-                detail='A program runs until it is "stopped", or until it is "idle".',
+                f'until must be "stopped" or "idle", not {until!r}',
+                detail='With "stopped" a program runs until it is interrupted, with "idle" until its flows have processed every record.',
                 hint='Give until="idle", or leave it out.',
             )
         with self.start(flows, only=only) as running:
@@ -338,16 +338,16 @@ class Mainstem:
                 running.wait()
 
     def rebuild(self, view: str | View, flows: Flows) -> Rebuild:
-        """Replay the log into a new version of a view beside the live one, with the program as it is now."""
+        """Replay the log into a new version of a view beside the live one, with the current program."""
         from mainstem.flows.rebuild import Rebuild
 
         return Rebuild(self, named(view, "view", View), flows)
 
     def check_view(self, view: str | View, flows: Flows, *, sample: int = 1000, seed: int | None = None) -> CheckedView:
-        """Make about so many rows of a view again from the log, with the program as it is now, and compare them.
+        """Recompute about `sample` rows of a view from the log, with the current program, and compare them.
 
-        Of rows that are wrong it is found out where the first one went wrong. Nothing is changed; the flow need not be
-        stopped. The rows are chosen by `seed`, another one each time unless it is given.
+        If rows are wrong, it finds where the first one went wrong. Nothing is changed; the flow may keep running. `seed`
+        selects the rows; by default it is different each time.
         """
         from mainstem.flows.view_check import ViewCheck
 

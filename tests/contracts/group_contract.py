@@ -267,7 +267,7 @@ class GroupContract:
         member = single.join_group("billing", session="1 hour")
         _polled(member)
         member.commit()
-        with pytest.raises(Conflict, match="1 living member"):
+        with pytest.raises(Conflict, match="1 active member"):
             single.group("billing").reset("earliest")
         member.leave()
         assert single.group("billing").reset({0: 1}) == {0: 1}

@@ -119,7 +119,7 @@ class ReadContract:
                     lambda position=position: member.seek(position),
                 ):
                     with pytest.raises(
-                        BeyondEnd, match=f"cannot go on from offset {end + 1} of .* partition 0"
+                        BeyondEnd, match=f"cannot continue from offset {end + 1} of .* partition 0"
                     ) as refused:
                         read()
                     assert (refused.value.position, refused.value.end) == (end + 1, end)
@@ -214,7 +214,7 @@ class ReadContract:
     @promise(Promise.ORDERED)
     def test_a_token_of_another_topic_is_refused(self, stem: Mainstem, single: Topic) -> None:
         token = stem.create_topic("else", schema="n bigint").append([{"n": 1}]).token
-        with pytest.raises(Invalid, match='not of topic "single"'):
+        with pytest.raises(Invalid, match='not for topic "single"'):
             single.batches(start=token)
 
     @promise(Promise.ORDERED)

@@ -172,7 +172,7 @@ class SqlContract:
     @promise(Promise.SQL)
     def test_a_question_has_limits(self, stem: Mainstem, single: Topic) -> None:
         fill(single, 1, 2)
-        with pytest.raises(Invalid, match="the answer has more than 1 rows"):
+        with pytest.raises(Invalid, match="the result has more than 1 rows"):
             stem.query("SELECT n FROM single", rows_max=1)
         endless = "SELECT sum(n) FROM single, range(100000000) a, range(100000000) b"
         with pytest.raises(Invalid, match="the query took longer than 200 milliseconds"):

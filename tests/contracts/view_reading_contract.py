@@ -59,7 +59,7 @@ class ViewReadingContract:
             with pytest.raises(Invalid):
                 view.query(sql)
         assert not new.exists()
-        with pytest.raises(Invalid, match="the answer has more than 1 rows"):
+        with pytest.raises(Invalid, match="the result has more than 1 rows"):
             view.query("SELECT store FROM revenue", rows_max=1)
         with pytest.raises(Invalid, match="the query took longer than"):
             view.query("SELECT sum(1) FROM range(100000000) a, range(100000000) b", timeout="100 milliseconds")

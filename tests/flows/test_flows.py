@@ -291,7 +291,7 @@ def test_slips_in_a_program_s_use_are_told(shop):
         Flow(1, into=shop.topic("orders"))
     with pytest.raises(Invalid, match="a flow cannot go into str"):
         Flow(shop.topic("orders").stream(), into="orders")
-    with pytest.raises(Invalid, match="'done' is nothing to run until"):
+    with pytest.raises(Invalid, match='until must be "stopped" or "idle"'):
         shop.run(pipeline, until="done")
     with shop.start(lambda stem: []) as running, pytest.raises(FlowNotFound, match='no flow "nope" was started'):
         running["nope"]

@@ -162,7 +162,7 @@ def test_the_refusal_has_three_parts() -> None:
         group.do(decisions.commit, "b", 1, {0: 5})
 
     assert caught.value.summary == 'member "b" is no longer in the group'
-    assert caught.value.detail.startswith("It left, or the others took it for dead")
+    assert caught.value.detail.startswith("It left, or it was removed")
     assert caught.value.hint.startswith("Poll again")
 
 
@@ -198,7 +198,7 @@ def test_a_reset_is_refused_while_somebody_lives() -> None:
     group.join("a", 2)
     group.join("b", 2)
 
-    with pytest.raises(Conflict, match="the group has 1 living member"):
+    with pytest.raises(Conflict, match="the group has 1 active member"):
         group.do(decisions.reset, {0: 0, 1: 0}, {"a"})
     group.do(decisions.reset, {0: 3, 1: 4}, {"a", "b"})
     assert group.state.committed == {0: 3, 1: 4}

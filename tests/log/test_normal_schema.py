@@ -62,7 +62,7 @@ def test_a_type_becomes_the_one_that_is_kept(given: pa.DataType, kept: pa.DataTy
     ids=str,
 )
 def test_a_type_without_a_place_is_refused_with_the_list(given: pa.DataType) -> None:
-    with pytest.raises(Invalid, match="which a topic cannot keep") as caught:
+    with pytest.raises(Invalid, match="which a topic cannot store") as caught:
         normal_schema(pa.schema({"wait": given}))
     assert ALLOWED_TYPES in caught.value.detail
     assert caught.value.hint
@@ -75,8 +75,8 @@ def test_a_type_without_a_place_is_refused_with_the_list(given: pa.DataType) -> 
         ([""], "has no name"),
         (["_hidden"], 'column "_hidden" begins with an underscore'),
         (["Record"], 'column "Record" has a reserved name'),
-        (["a", "A"], 'column "A" is there twice'),
-        (["straße", "STRASSE"], "is there twice"),
+        (["a", "A"], 'column "A" appears twice'),
+        (["straße", "STRASSE"], "appears twice"),
         (["a\nb"], "control character"),
         (["a\x7f"], "control character"),
         (["a\u2028b"], "control character"),
@@ -92,7 +92,7 @@ def test_a_name_that_cannot_be_told_apart_or_shown_is_refused(names: list[str], 
 def test_inside_a_struct_an_underscore_and_record_are_free_but_twins_are_not() -> None:
     inside = pa.struct({"_a": pa.int32(), "record": pa.int32()})
     assert normal_schema(pa.schema({"s": inside})).field("s").type == inside
-    with pytest.raises(Invalid, match='column "A" in "s" is there twice'):
+    with pytest.raises(Invalid, match='column "A" in "s" appears twice'):
         normal_schema(pa.schema({"s": pa.struct({"a": pa.int32(), "A": pa.int32()})}))
 
 

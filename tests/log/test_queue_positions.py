@@ -30,7 +30,7 @@ def test_a_queue_opened_again(office: Office) -> None:
     office.queue()
     with pytest.raises(Conflict) as caught:
         office.queue(lease="10 seconds", length_max=3)
-    assert caught.value.summary == 'queue "emails" is there with other settings'
+    assert caught.value.summary == 'queue "emails" exists with other settings'
     assert caught.value.detail == (
         'Deliveries_max is 5, asked for none; retry is "1 second to 1 minute, linear", asked for none; '
         "length_max is none, asked for 3."
@@ -139,7 +139,9 @@ def test_a_queue_whose_topic_was_set_back_is_told_how_to_go_on(office: Office) -
     office.topic.records[0] = office.topic.records[0][:1]
     office.topic.ends[0] = 1
     later = office.worker()
-    with pytest.raises(BeyondEnd, match='queue "emails" cannot go on from offset 3 of "orders" partition 0') as refused:
+    with pytest.raises(
+        BeyondEnd, match='queue "emails" cannot continue from offset 3 of "orders" partition 0'
+    ) as refused:
         later.take()
     assert "queue.rewind" in refused.value.hint
     office.fill(4)
@@ -172,7 +174,7 @@ def test_lag_and_description(office: Office) -> None:
         ({"ordered": "by keys"}, 'ordered "by keys" is not known'),
         ({"deliveries_max": 0}, 'deliveries_max "0" is not a count'),
         ({"length_max": True}, 'length_max "True" is not a count'),
-        ({"lease": "0 seconds"}, "a lease of no length"),
+        ({"lease": "0 seconds"}, "lease must be longer than zero"),
         ({"lease": 30}, 'lease "30" has no unit'),
         ({"retry": "1 second"}, 'retry "1 second" is not a Backoff'),
     ],

@@ -260,10 +260,10 @@ def test_seek_is_recorded(shop: Shop) -> None:
         assert member.position == {0: 3, 1: 3}
         member.seek("committed")
         assert member.position == {0: 2, 1: 0}
-        with pytest.raises(Invalid, match="partition 7 is not one to choose from"):
+        with pytest.raises(Invalid, match="partition 7 cannot be chosen here"):
             member.seek({7: 0})
         for equal_to_one in (True, 1.0):
-            with pytest.raises(Invalid, match=f"partition {equal_to_one} is not one to choose from"):
+            with pytest.raises(Invalid, match=f"partition {equal_to_one} cannot be chosen here"):
                 member.seek({equal_to_one: 0})  # type: ignore[dict-item]
         with pytest.raises(Invalid, match="offset of partition 0 -1 is not a whole number"):
             member.seek({0: -1})
@@ -294,7 +294,9 @@ def test_a_group_that_committed_beyond_the_end_is_told_how_to_go_on(shop: Shop) 
         member.commit()
     shop.topic.ends[1] = 2
     with shop.member() as member:
-        with pytest.raises(BeyondEnd, match='the group cannot go on from offset 3 of "orders" partition 1') as refused:
+        with pytest.raises(
+            BeyondEnd, match='the group cannot continue from offset 3 of "orders" partition 1'
+        ) as refused:
             member.poll()
         assert (refused.value.position, refused.value.end) == (3, 2)
         shop.topic.records[1] = [(2, 0, {"n": 900})]
@@ -390,7 +392,7 @@ def test_a_group_reset(shop: Shop) -> None:
 
 
 def test_a_session_needs_a_length(shop: Shop) -> None:
-    with pytest.raises(Invalid, match="a session of no length"):
+    with pytest.raises(Invalid, match="session must be longer than zero"):
         shop.member(session="0 seconds")
 
 

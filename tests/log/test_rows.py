@@ -231,7 +231,7 @@ def test_a_missing_key_or_event_time_is_refused(rows: Any, role: str) -> None:
 
 def test_a_column_given_twice_is_refused() -> None:
     twice = pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["order_id", "order_id"])
-    with pytest.raises(SchemaMismatch, match='column "order_id" is there twice'):
+    with pytest.raises(SchemaMismatch, match='column "order_id" appears twice'):
         check_rows(twice, ORDERS)
 
 
@@ -277,7 +277,9 @@ def test_a_record_over_the_limit_is_found_among_small_ones() -> None:
         {"b": ["y" * 100] * 11},
         {"record": {"headers": [{"key": "k", "value": b"z" * 1100}]}},
     ):
-        with pytest.raises(InvalidRows, match=r"row 20 has \d+ bytes, more than a record may have") as caught:
+        with pytest.raises(
+            InvalidRows, match=r"row 20 has \d+ bytes, more than the maximum size of a record"
+        ) as caught:
             check_rows([{"a": "x" * 500}] * 20 + [large], settings)
         assert caught.value.row == 20
 
@@ -311,8 +313,8 @@ def test_tombstones_of_one_key_column() -> None:
         ("x", "keys are str, not a list"),
         ({"a": "x", "b": 1}, "keys are dict, not a list"),
         (7, "keys are int, not a list"),
-        (["x"], "key 0 has not the columns a, b"),
-        ([("x", 1), ("x",)], "key 1 has not the columns a, b"),
+        (["x"], "key 0 lacks the columns a, b"),
+        ([("x", 1), ("x",)], "key 1 lacks the columns a, b"),
         ([(None, None)], 'row 0: the key of topic "latest" is null'),
         ([("x", "1")], 'row 0: column "b" is INT, got str'),
         ([{"a": "x", "c": "1"}], 'row 0: topic "latest" has no column "c"'),

@@ -68,7 +68,7 @@ def test_columns_are_read_and_written(ddl: str, written: str) -> None:
     "ddl", ["i interval day to second", "i interval year to month", "v variant", "v void", "v foo", "v array<object>"]
 )
 def test_a_type_that_cannot_be_kept_is_refused_with_the_list(ddl: str) -> None:
-    with pytest.raises(Invalid, match="which a topic cannot keep") as caught:
+    with pytest.raises(Invalid, match="which a topic cannot store") as caught:
         schema_from_ddl(ddl)
     assert ALLOWED_TYPES in caught.value.detail
     assert caught.value.hint

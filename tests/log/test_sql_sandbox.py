@@ -220,9 +220,9 @@ def test_an_answer_may_have_so_many_rows_and_no_more():
     with SqlSandbox.opened(QueryLimits(rows=5)) as sandbox:
         sandbox.lock()
         assert sandbox.answer("SELECT * FROM range(5)", []).num_rows == 5
-        with pytest.raises(Invalid, match="the answer has more than 5 rows"):
+        with pytest.raises(Invalid, match="the result has more than 5 rows"):
             sandbox.answer("SELECT * FROM range(6)", [])
-        with pytest.raises(Invalid, match="the answer has more than 5 rows"):
+        with pytest.raises(Invalid, match="the result has more than 5 rows"):
             sandbox.answer("SELECT * FROM range(1000000000000)", [])
 
 

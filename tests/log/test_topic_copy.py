@@ -72,5 +72,5 @@ def test_who_else_has_written_is_named_where_nothing_else_can_be(two):
     original.append([{"n": 1}])
     with pytest.raises(Conflict) as raised:
         copy_topic(original, there.log)
-    assert raised.value.hint.startswith("Somebody else has written to the copy.")
+    assert raised.value.hint.startswith("Another program has written to the copy.")
     assert numbers(there.topic("orders")) == [0, 9]

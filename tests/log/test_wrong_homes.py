@@ -16,7 +16,7 @@ def test_a_topic_of_another_home_takes_no_part_in_a_transaction(tmp_path: Path) 
         other.append(topics[1], [{"n": 1}])
         with here.transaction() as transaction:
             transaction.append(topics[0], [{"n": 2}])
-            with pytest.raises(Invalid, match='topic "orders" is one of another log'):
+            with pytest.raises(Invalid, match='topic "orders" belongs to another log'):
                 transaction.append(topics[1], [{"n": 2}])
         other.commit()
         assert [topic.to_arrow().column("n").to_pylist() for topic in topics] == [[2], [1]]
@@ -28,7 +28,7 @@ def test_a_producer_appends_to_topics_of_its_own_home(tmp_path: Path) -> None:
         other = there.create_topic("orders", schema="n INT")
         producer = here.producer("checkout")
         for use in (lambda: producer.append(other, [{"n": 1}]), lambda: producer.last_sequence(other)):
-            with pytest.raises(Invalid, match="is one of another log"):
+            with pytest.raises(Invalid, match="belongs to another log"):
                 use()
         assert other.to_arrow().num_rows == 0
 
@@ -56,7 +56,7 @@ def test_offsets_of_another_home_take_no_part_in_a_transaction(tmp_path: Path, h
             assert member.poll() is not None
             with pytest.raises(Invalid, match='group "billing" reads topic "orders" of another log'):
                 transaction.commit_offsets(member)
-            with pytest.raises(Invalid, match='topic "orders" is one of another log'):
+            with pytest.raises(Invalid, match='topic "orders" belongs to another log'):
                 transaction.append(orders, [{"n": 2}])
         assert orders.group("billing").describe().partitions[0].committed == 0
         assert here.topic("orders").groups() == []

@@ -155,7 +155,7 @@ def test_what_a_view_would_hold_is_the_latest_of_each_key():
         (lambda: TestStream("n INT", event_time="at"), 'the stream has no column "at" to be its event time'),
         (STREAM.kill, "there is nothing to kill yet"),
         (lambda: TestStream("n INT").watermark(at(0)), "the stream has no event time"),
-        (lambda: STREAM.watermark(datetime(2026, 1, 1)), "has no zone"),  # noqa: DTZ001
+        (lambda: STREAM.watermark(datetime(2026, 1, 1)), "has no time zone"),  # noqa: DTZ001
         (
             lambda: STREAM.run(lambda rows: rows.where("n > 1")),
             '"where" is done by Spark, and this test runs without it',

@@ -131,9 +131,9 @@ BAD_LINES = {
     ),
     "record too large": (
         line(tags=["x" * (1 << 20)]),
-        "InvalidRows: line 2 has 1048642 bytes, more than a record may have",
+        "InvalidRows: line 2 has 1048642 bytes, more than the maximum size of a record",
         'record_bytes_max of topic "things" is 1 MiB.',
-        "Keep large things elsewhere and their address here, or raise record_bytes_max.",
+        "Store large values elsewhere and their address here, or raise record_bytes_max.",
     ),
     "broken JSON": (
         '{"id": "a",}',
@@ -267,7 +267,7 @@ def test_a_parquet_file_of_other_columns(cli, things, place):
 
     assert cli("topic", "append", "things", "rows.parquet").error == [
         'mainstem.SchemaMismatch: column "n" is INT, got string',
-        "Detail: Values are only converted where they stay exactly the same. Nothing was written.",
+        "Detail: Values are converted only where they stay exactly the same. Nothing was written.",
         "Hint: Cast the column to int32 first.",
     ]
 

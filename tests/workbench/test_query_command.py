@@ -143,11 +143,11 @@ def test_show_tables_names_all_that_can_be_asked(cli, stem, orders):
 def test_a_query_has_limits(cli, sales):
     assert cli("query", ENDLESS, "--timeout", "50 milliseconds").error == [
         "mainstem.Invalid: the query took longer than 50 milliseconds",
-        "Detail: It was ended; a query changes nothing.",
-        "Hint: Ask for less (fewer columns, a WHERE, a LIMIT), or give it more time.",
+        "Detail: It was cancelled; a query changes nothing.",
+        "Hint: Read less (fewer columns, a WHERE, a LIMIT), or raise the timeout.",
     ]
     assert cli("query", "SELECT * FROM orders", "--rows-max", "2").error[0] == (
-        "mainstem.Invalid: the answer has more than 2 rows"
+        "mainstem.Invalid: the result has more than 2 rows"
     )
     assert "60 seconds" in cli("query", "--help").out
 

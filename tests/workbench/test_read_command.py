@@ -190,10 +190,10 @@ def test_follow_has_no_end(cli, numbers, option):
     [
         (["--start", "yesterday"], 'Invalid: --start "yesterday" is not a position'),
         (["--start", "erliest"], 'Invalid: --start "erliest" is not a position'),
-        (["--stop", "2026-01-01T09:00:00"], 'Invalid: --stop "2026-01-01T09:00:00" has no zone'),
+        (["--stop", "2026-01-01T09:00:00"], 'Invalid: --stop "2026-01-01T09:00:00" has no time zone'),
         (["--start", "0:1,0:2"], 'Invalid: --start "0:1,0:2" names a partition twice'),
-        (["--start", "7:1"], "Invalid: partition 7 is not one to choose from"),
-        (["--start", "other@0:1"], 'Invalid: the token is not of topic "numbers"'),
+        (["--start", "7:1"], "Invalid: partition 7 cannot be chosen here"),
+        (["--start", "other@0:1"], 'Invalid: the token is not for topic "numbers"'),
         (["--columns", "wrd"], 'Invalid: topic "numbers" has no column "wrd"'),
     ],
 )
@@ -206,7 +206,7 @@ def test_a_position_or_column_that_cannot_be(cli, numbers, arguments, complaint)
 
 def test_a_time_without_a_zone_is_told_how_to_have_one(cli, numbers):
     assert cli("topic", "read", "numbers", "--start", "2026-01-01 09:00").error[1:] == [
-        "Detail: The same reading of a clock is another moment in every zone of the world.",
+        "Detail: Without a time zone it does not name one moment.",
         "Hint: For UTC write 2026-01-01T09:00:00Z; else the distance from it, as in 2026-01-01T09:00:00+02:00",
     ]
 

@@ -85,7 +85,7 @@ def test_create_again_with_other_settings_names_the_difference(cli):
 
     assert cli(*CREATE, "--partitions", "2").error == [
         'mainstem.Conflict: topic "orders" exists with other settings',
-        'Detail: Of the topic that is there: partitions is "1", asked for "2".',
+        'Detail: In the existing topic: partitions is "1", asked for "2".',
         'Hint: Open it as it is with stem.topic("orders"), or change it: mainstem topic alter orders ...',
     ]
 
@@ -192,7 +192,7 @@ def test_alter_warns_when_keys_move(cli, orders):
 def test_alter_refuses_what_the_rows_forbid(cli, orders):
     assert cli("topic", "alter", "orders", "--partitions", "1").error == [
         'mainstem.Invalid: topic "orders" cannot go from 2 to 1 partitions',
-        "Detail: The rows of the partitions that went away would have no place.",
+        "Detail: The rows of the removed partitions would be lost.",
         "Hint: Keep 2, or create a new topic and copy the rows.",
     ]
 

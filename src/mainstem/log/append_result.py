@@ -1,4 +1,4 @@
-"""Placed: where an append lies, and a token that stands for everything up to it."""
+"""AppendResult: the offsets of an append, and a token for everything up to it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TOKEN = re.compile(r"([A-Za-z0-9_.-]+)@(\d+:\d+(?:,\d+:\d+)*)")
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """What an append returns: the offsets it took in each partition (first, and the one after the last).
+    """The result of an append: its offsets in each partition (the first, and the one after the last).
 
-    `token` stands for everything in the topic up to here: `topic.batches(stop=placed.token)` ends there, and
-    `start=placed.token` goes on after it. `appended` is False if nothing was appended: the same sequence had been before, or there
-    were no rows.
+    `token` names the end of the append in every partition: `topic.batches(stop=result.token)` stops there, and
+    `start=result.token` continues after it. `appended` is False if nothing was appended: the sequence had been appended
+    before, or there were no rows.
 
     >>> placed = AppendResult({0: (40, 42)}, datetime(2026, 1, 1), "orders@0:42,1:17")
     >>> placed.count
@@ -35,7 +35,7 @@ class AppendResult:
 
     @property
     def count(self) -> int:
-        """How many records lie there."""
+        """The number of records."""
         return sum(end - first for first, end in self.offsets.values())
 
 

@@ -1,4 +1,4 @@
-"""How long to wait before something that failed is tried again."""
+"""Backoff: the delay before a retry."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Backoff:
             )
 
     def delay(self, deliveries: int) -> timedelta:
-        """How long to wait after the delivery of that number; the first delivery is number 1."""
+        """The delay after the delivery with this number; the first delivery is number 1."""
         if deliveries < 1 or not self.first:
             return timedelta(0)
         # Past this many times `first` the limit holds: nothing larger is ever computed.
@@ -62,7 +62,7 @@ class Backoff:
         return min(self.first * min(times, times_max), self.max)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is written down in a queue's settings."""
+        """As it is stored in a queue's settings."""
         return {"first": show_duration(self.first), "max": show_duration(self.max), "growth": self.growth}
 
     @classmethod
@@ -94,9 +94,9 @@ def patiently(
     clock: Clock,
     patience: timedelta = PATIENCE,
 ) -> T:
-    """What `ask` gives, as soon as the server behind it answers; raises its error when patience is over.
+    """The result of `ask`, retried until the server answers; raises the last error when the time is over.
 
-    `worth_it` says of an error whether it may pass: a password that is refused will be refused again.
+    `worth_it` tells whether an error is worth a retry: a rejected password will be rejected again.
     """
     deadline = clock.monotonic() + patience // timedelta(microseconds=1)
     pause = threading.Event()

@@ -1,4 +1,4 @@
-"""How long a topic keeps its records: by age, by size, forever, or the latest per key."""
+"""Keep: a topic's retention, by age, by size, forever, or the latest record per key."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _TOMBSTONES = timedelta(days=1)
 
 @dataclass(frozen=True, init=False)
 class Keep:
-    """Which records of a topic are kept.
+    """The retention of a topic.
 
-    `age` and `size` (of a partition) drop whole segments once they are older or more than that; both may be given.
-    `Keep.latest_per_key()` keeps, for each key, the latest record: a tombstone stays for `tombstones` after what it
-    deletes has gone, records younger than `lag_min` are left alone, and none older than `lag_max` waits for compaction.
+    With `age` and `size` (per partition) whole segments are deleted once they exceed the limit; both may be given.
+    `Keep.latest_per_key()` keeps the latest record of each key: a tombstone is kept for `tombstones` after the records it
+    deletes, records younger than `lag_min` are not compacted, and records older than `lag_max` always are.
 
     >>> str(Keep(age="7 days", size="10 GiB")), str(Keep.forever())
     ('7 days, 10 GiB', 'forever')
@@ -61,20 +61,20 @@ class Keep:
     def _check(self) -> None:
         if self.compacted and (self.age is not None or self.size is not None):
             raise Invalid(
-                "a compacted topic has no age and no size",
-                detail="It keeps the latest record of every key, however old.",
+                "keep cannot be the latest record per key and also an age or a size",
+                detail="A compacted topic keeps the latest record of every key, however old.",
                 hint="Use Keep.latest_per_key() alone, or Keep(age=..., size=...) alone.",
             )
         if self.age == timedelta(0) or (self.size is not None and self.size <= 0):
             raise Invalid(
-                "keep is nothing at all",
-                detail="A record would be dropped before anyone could read it.",
+                "keep must be greater than zero",
+                detail="Records would be deleted before they could be read.",
                 hint='Use an age such as "1 hour" or a size such as "64 MiB".',
             )
         if self.lag_max is not None and self.lag_max < self.lag_min:
             raise Invalid(
                 f'lag_max "{show_duration(self.lag_max)}" is shorter than lag_min "{show_duration(self.lag_min)}"',
-                detail="Records are left alone for lag_min and compacted by lag_max.",
+                detail="Records are not compacted before lag_min, and are compacted by lag_max.",
                 hint="Make lag_max the longer one, or leave it out.",
             )
 
@@ -95,7 +95,7 @@ class Keep:
         lag_min: Duration = timedelta(0),
         lag_max: Duration | None = None,
     ) -> Keep:
-        """The latest record of each key stays (a compacted topic).
+        """Keep the latest record of each key (a compacted topic).
 
         >>> str(Keep.latest_per_key(tombstones="1 hour"))
         'latest per key (tombstones 1 hour)'
@@ -104,7 +104,7 @@ class Keep:
 
     @classmethod
     def parse(cls, value: str | timedelta | Keep) -> Keep:
-        """What was meant by `keep=`: an age, a size, both with a comma, "forever", "latest per key", or a `Keep`.
+        """Parse a value of `keep=`: an age, a size, both with a comma, "forever", "latest per key", or a `Keep`.
 
         >>> Keep.parse("10 GiB").size
         10737418240
@@ -136,7 +136,7 @@ class Keep:
         return cls(age=age, size=size)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is written down in a topic's settings."""
+        """As it is stored in a topic's settings."""
         if self.compacted:
             return {
                 "compacted": True,

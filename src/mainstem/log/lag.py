@@ -1,4 +1,4 @@
-"""Lag: how far a reader is behind, in every unit that can hurt."""
+"""Lag: how far a reader is behind, in records, bytes and time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["Lag"]
 class Lag:
     """How far behind the end a position is.
 
-    `records` and `bytes` are what is still to be read; `seconds` is the age of the next record (0 if there is none);
-    `until_dropped` is the time left until retention drops that record, None if nothing is going to drop it.
+    `records` and `bytes` remain to be read; `seconds` is the age of the next record (0 if there is none);
+    `until_dropped` is the time left until retention deletes that record, None if it never will.
 
     >>> Lag.total([Lag(2, 200, 5.0, None), Lag(1, 90, 7.5, timedelta(hours=1))])
     Lag(records=3, bytes=290, seconds=7.5, until_dropped=datetime.timedelta(seconds=3600))
@@ -27,7 +27,7 @@ class Lag:
 
     @classmethod
     def total(cls, lags: Iterable[Lag]) -> Lag:
-        """The lag over several partitions: sums of what is to be read, and the worst of the times."""
+        """The lag over several partitions: the sums of records and bytes, and the worst of the times."""
         parts = list(lags)
         drops = [part.until_dropped for part in parts if part.until_dropped is not None]
         return cls(

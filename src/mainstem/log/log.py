@@ -1,4 +1,4 @@
-"""Log: what every log keeps to, the embedded one and others, with the promises it may or may not make.
+"""Log: the protocol of every log, embedded or on Kafka, and the guarantees it may or may not give.
 
 `Topic`, `Producer`, `Transaction`, `Member` and `Queue` are the same for every log; they work on these protocols. A
 log that cannot keep a promise leaves it out of `promises`, and what needs it says so before anything is done. The

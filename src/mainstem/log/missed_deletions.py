@@ -20,7 +20,7 @@ __all__ = ["BEGIN_AGAIN", "UNREAD", "Compacted", "DeletionWatch", "check_deletio
 # In place of how far a partition was cleaned: whoever reads it has read nothing yet.
 UNREAD = -1
 
-BEGIN_AGAIN = 'Begin again with start="earliest" and without what was made of the records so far.'
+BEGIN_AGAIN = 'Discard the results of the records read so far and start again with start="earliest".'
 
 
 class Compacted(NamedTuple):
@@ -54,9 +54,9 @@ def check_deletions(
         return
     raise MissedDeletions(
         f'{reader} has missed deletions in "{reads.name}" partition {partition}',
-        detail=f"It would go on from offset {position}, and compaction has dropped tombstones up to offset "
-        f"{compacted.forgotten - 1}: it was behind for longer than the topic keeps them. Keys that it has read may be "
-        "deleted by now.",
+        detail=f"It would continue from offset {position}, but compaction has removed tombstones up to offset "
+        f"{compacted.forgotten - 1}: it lagged for longer than the topic keeps them. Keys that it has read may have been "
+        "deleted since.",
         hint=f"{hint} A topic keeps tombstones longer with Keep.latest_per_key(tombstones=...).",
         topic=reads.name,
         partition=partition,

@@ -31,7 +31,7 @@ class OwnProcess:
         if self.forked:
             raise Invalid(
                 f"{what} was opened before this process was forked",
-                detail=f"It belongs to process {self._pid}, and this is process {os.getpid()}: both would count from "
+                detail=f"It belongs to process {self._pid}, and this is process {os.getpid()}: both would continue from "
                 "the same state, and rows would be lost.",
                 hint=hint,
             )

@@ -98,8 +98,8 @@ class Ends(Protocol):
 
 
 HINT = (
-    "A stored position is right only for the log that it was taken from. If the log was restored from an older copy, restore "
-    "what was stored with it from the same copy, or decide where to go on: {where}."
+    "A stored position is valid only for the log that it was read from. If the log was restored from an older copy, restore "
+    "the stored positions from the same copy, or choose a new position: {where}."
 )
 
 
@@ -115,7 +115,7 @@ def check_position(
     end = reads.end(partition)
     if position > end:
         raise BeyondEnd(
-            f'{reader} cannot go on from offset {position} of "{reads.name}" partition {partition}: it ends at {end}',
+            f'{reader} cannot continue from offset {position} of "{reads.name}" partition {partition}: it ends at {end}',
             detail=f"The next record gets offset {end}. Records appended up to offset {position - 1} would never be read.",
             hint=hint,
             topic=reads.name,
@@ -163,8 +163,8 @@ def _offsets(position: Position, reads: PartitionReads, partitions: Sequence[int
         if isinstance(partition, bool) or not isinstance(partition, int) or partition not in partitions:
             known = ", ".join(map(str, partitions)) or "none"
             raise Invalid(
-                f"partition {partition!r} is not one to choose from",
-                detail=f'Of topic "{reads.name}" there are here: {known}.',
+                f"partition {partition!r} cannot be chosen here",
+                detail=f'Partitions of topic "{reads.name}" to choose from: {known}.',
                 hint="Give offsets for these partitions only.",
             )
         whole_number(offset, f"offset of partition {partition}", hint='To go to the end, give "latest".')
@@ -180,8 +180,8 @@ def _after_token(token: str, reads: PartitionReads, partitions: Sequence[int]) -
             check_position(reads, partition, offset)
         elif offset and partition >= known:
             raise BeyondEnd(
-                f'the token is of more than there is in "{reads.name}": it has no partition {partition}',
-                detail=f"The token stands for offsets up to {offset - 1} of it; the topic has {known} partitions.",
+                f'the token does not match topic "{reads.name}": it has no partition {partition}',
+                detail=f"The token covers its offsets up to {offset - 1}; the topic has {known} partitions.",
                 hint=HINT.format(where='"earliest", "latest" or a time'),
                 topic=reads.name,
                 partition=partition,

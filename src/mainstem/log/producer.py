@@ -1,4 +1,4 @@
-"""Producer: appends that can be repeated and are there once."""
+"""Producer: idempotent appends."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ class ProducersState:
 
 
 class Producer:
-    """A run of a named producer; made by `stem.producer(name)`. Opening it fences every older run of that name.
+    """A run of a named producer; returned by `stem.producer(name)`. Opening it fences every older run of that name.
 
-    Each append has a sequence, a number that rises (gaps are allowed). The same sequence again is acknowledged and
-    appended once, also after a restart: so who does not know whether an append went through, does it again. Thread-safe:
-    appends to one topic come one after the other. A forked child opens a producer of its own.
+    Each append has a sequence, an increasing number (gaps are allowed). Appends are idempotent: a repeated sequence is
+    acknowledged, but appended only once, also after a restart. So retry an append whose outcome is unknown. Thread-safe:
+    appends to one topic are made one after the other. A forked child must open its own producer.
 
     >>> import mainstem, tempfile
     >>> with mainstem.open(tempfile.mkdtemp()) as stem:
@@ -123,14 +123,14 @@ class Producer:
 
     @property
     def epoch(self) -> int:
-        """The how-manieth run this is."""
+        """The number of this run, counted from 1."""
         return self.run.epoch
 
     def append(self, topic: Topic | str, rows: Any, *, sequence: int | None = None) -> AppendResult:
-        """Append rows under a sequence; without one, under the next after the last that this topic has of us.
+        """Append rows with a sequence; without one, with the next after the last sequence of this producer in the topic.
 
-        Raises `AppendConflict` for a sequence below the last one that was not appended before, and for one above an append
-        that is incomplete. Without rows nothing is appended, and the sequence counts as not used.
+        Raises `AppendConflict` if the sequence is below the last one and was never appended, or if an earlier append is
+        incomplete. Without rows nothing is appended, and the sequence is not used.
         """
         self._check_free()
         return self.append_in(topic, rows, sequence, 0)
@@ -144,25 +144,25 @@ class Producer:
             isinstance(sequence, bool) or not isinstance(sequence, int) or not 0 <= sequence < INTEGER_MAX
         ):
             raise Invalid(
-                f"sequence {sequence!r} is not a whole number from 0 on",
-                detail="A sequence numbers the appends of a producer to a topic; it rises, gaps are allowed.",
+                f"sequence {sequence!r} is not a whole number of at least 0",
+                detail="Sequences number the appends of a producer to a topic. They increase; gaps are allowed.",
                 hint="Count your appends, or use the position in what you read from.",
             )
         return topic.backend.append(checked, producer=self.run, sequence=sequence, transaction=transaction)
 
     def last_sequence(self, topic: Topic | str) -> int:
-        """The last sequence that a topic has of this producer, of all its runs, in all its partitions; -1 if none.
+        """The last sequence of this producer in a topic, over all its runs and all partitions; -1 if none.
 
-        Go on after it. An append that was interrupted, so that some partitions lack their rows, does not count: appended
-        again, it is completed. Sequences of aborted transactions do not count either.
+        Continue after it. An interrupted append, which some partitions lack, does not count: append it again to complete
+        it. Sequences of aborted transactions do not count either.
         """
         self._check_process()
         return self.run.last_sequence(self._topic(topic).name)
 
     def incomplete_sequence(self, topic: Topic | str) -> int | None:
-        """The sequence of an append that was interrupted, so that some partitions lack their rows; None if there is none.
+        """The sequence of an interrupted append, which some partitions lack; None if there is none.
 
-        The same rows under the same sequence complete it. Until then higher sequences are refused.
+        Appending the same rows with the same sequence completes it. Until then higher sequences are refused.
         """
         self._check_process()
         return self.run.incomplete_sequence(self._topic(topic).name)
@@ -173,12 +173,12 @@ class Producer:
         return self.run.kept_sequence(self._topic(topic).name)
 
     def declare_watermark(self, topic: Topic | str, at: datetime) -> None:
-        """State that nothing with an event time earlier than `at` will come from this producer any more."""
+        """Declare that this producer will append no more rows with an event time before `at`."""
         self._check_process()
         self.run.state(self._topic(topic).name, as_us(at))
 
     def transaction(self, *, timeout: Duration = "1 minute") -> Transaction:
-        """A transaction whose appends carry this producer's sequences. Until it has ended, there is no other way in."""
+        """A transaction whose appends carry this producer's sequences. Until it ends, the producer appends only through it."""
         from mainstem.log.transaction import Transaction
 
         self._check_process()

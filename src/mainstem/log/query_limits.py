@@ -32,8 +32,8 @@ class QueryLimits:
         """
         if isinstance(rows_max, bool) or not isinstance(rows_max, int) or rows_max < 1:
             raise Invalid(
-                f"rows_max must be a whole number from 1, not {rows_max!r}",
-                detail="It is the most rows that an answer may have.",
-                hint=f"Leave it out: it is {ROWS_MAX:,} then.",
+                f"rows_max must be a whole number of at least 1, not {rows_max!r}",
+                detail="It is the maximum number of rows in a result.",
+                hint=f"Leave it out to use the default, {ROWS_MAX:,}.",
             )
         return cls(rows_max, None if timeout is None else duration_us(timeout, setting="timeout") / 1_000_000)

@@ -1,4 +1,4 @@
-"""The `record` struct: what the log knows about a row besides its columns.
+"""The `record` struct: the metadata of a row.
 
     record: struct
         partition    int32
@@ -7,7 +7,7 @@
         change       string                   insert | update | delete
         headers      list<struct<key: string, value: binary>>    null where a record has none
 
-It is the last column of what a topic gives. Most of its values are the same for every row of a block, so they are
+It is the last column of every batch read from a topic. Most of its values are the same for every row of a block, so they are
 slices of arrays made once per process: 10,000 rows cost a few dozen microseconds.
 """
 

@@ -25,8 +25,8 @@ def out_of_order(topic: str, producer: str, sequence: int, last: int) -> AppendC
     """Of a sequence below the last one that is not known to be there."""
     return AppendConflict(
         f'sequence {sequence} of producer "{producer}" is out of order',
-        detail=f'Topic "{topic}" has sequence {last}, and no append is known under {sequence}. Nothing was written.',
-        hint="Append in the order of the sequences, from one place; last_sequence says which one was the last.",
+        detail=f'The last sequence in topic "{topic}" is {last}; no append has sequence {sequence}. Nothing was written.',
+        hint="Append in sequence order, from one process; last_sequence is the last one.",
     )
 
 
@@ -36,7 +36,7 @@ def incomplete_before(topic: str, producer: str, sequence: int, incomplete: int)
         f'sequence {incomplete} of producer "{producer}" is incomplete, so {sequence} cannot follow it',
         detail=f'Some partitions of topic "{topic}" lack their rows of sequence {incomplete}: the append was '
         "interrupted. Nothing was written.",
-        hint=f"Append sequence {incomplete} again with the same rows: what is there is not written twice.",
+        hint=f"Append sequence {incomplete} again with the same rows: rows already written are not repeated.",
     )
 
 
@@ -46,8 +46,8 @@ def other_rows(topic: str, producer: str, sequence: int, parts: int, given: int)
         f'sequence {sequence} of producer "{producer}" is repeated with other rows',
         detail=f'The first append went to {parts} partitions of topic "{topic}" and is incomplete; these rows go to '
         f"{given}. Nothing was written.",
-        hint="Append the same rows again under this sequence. If they cannot be had any more, append without sequence=: "
-        "the next number is taken, and the rows that are missing stay missing.",
+        hint="Append the same rows again under this sequence. If you no longer have them, append without sequence=: "
+        "it takes the next number, and the missing rows stay missing.",
     )
 
 

@@ -133,7 +133,7 @@ class SqlSandbox:
             return self._run.result()
         except duckdb.PermissionException as error:
             raise Invalid(
-                "a query reads topics and views, and nothing else",
+                "a query can read only topics and views",
                 detail=_said(error),
                 hint="Read a file in your program, or append its rows to a topic: mainstem topic append.",
             ) from error
@@ -141,7 +141,7 @@ class SqlSandbox:
             raise Invalid(
                 "the query needs more than half of this machine's memory",
                 detail=_said(error),
-                hint="Ask for less: fewer columns, a WHERE, a LIMIT.",
+                hint="Read less: fewer columns, a WHERE, a LIMIT.",
             ) from error
 
     def _rows(self, sql: str, parameters: Sequence[object]) -> pa.Table:
@@ -164,8 +164,8 @@ class SqlSandbox:
     def _too_long(self) -> Invalid:
         return Invalid(
             f"the query took longer than {show_duration(timedelta(seconds=self._limits.seconds or 0))}",
-            detail="It was ended; a query changes nothing.",
-            hint="Ask for less (fewer columns, a WHERE, a LIMIT), or give it more time.",
+            detail="It was cancelled; a query changes nothing.",
+            hint="Read less (fewer columns, a WHERE, a LIMIT), or raise the timeout.",
         )
 
 
@@ -214,7 +214,7 @@ def split_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[st
         raise Invalid(
             "a query is one statement" if statements else "the query is empty",
             detail=f"This text has {len(statements)}.",
-            hint="Ask one SELECT; several questions are several calls.",
+            hint="Run one SELECT per call.",
         )
     kind = statements[0].type
     if kind == duckdb.StatementType.EXPLAIN:
@@ -229,7 +229,7 @@ def split_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[st
         detail="Allowed are SELECT (also with WITH, FROM first, VALUES), DESCRIBE, SHOW, SUMMARIZE, and EXPLAIN of these.",
         hint="Name the columns: PIVOT ... ON column IN (...)."
         if pivot
-        else "Rows are changed by append and delete; an answer is written to a file by your program or the shell: "
+        else "Rows are changed by append and delete; write a result to a file in your program or in the shell: "
         'mainstem query "SELECT ..." --format csv > answer.csv',
     )
 
@@ -305,9 +305,9 @@ def _first_word(sql: str) -> str:
 
 def _too_large(what: str, fact: str) -> Invalid:
     return Invalid(
-        f"the answer has {what}",
-        detail=f"{fact}; an answer is kept in memory whole.",
-        hint="Add a LIMIT, a WHERE or a GROUP BY; all rows of a topic, batch by batch: topic.batches() or mainstem topic read TOPIC.",
+        f"the result has {what}",
+        detail=f"{fact}; a result is held in memory.",
+        hint="Add a LIMIT, a WHERE or a GROUP BY; to read all rows of a topic, batch by batch: topic.batches() or mainstem topic read TOPIC.",
     )
 
 
@@ -419,13 +419,13 @@ def translated(log: Log, error: duckdb.Error, tables: Tables) -> Invalid | Topic
             detail=f"{log.title[0].upper()}{log.title[1:]} has these topics: {', '.join(topics) or 'none'}."
             + (f" There are these views: {', '.join(tables)}." if tables else ""),
             hint=did_you_mean(asked, names)
-            or "A table in a query is a topic or a view; quote names that hold a dot or a dash.",
+            or "A table in a query is a topic or a view; quote names with a dot or a dash.",
             topic=asked,
         )
     detail = "\n".join(line for line in str(error).splitlines()[1:] if line.strip())
     return Invalid(
         f"the query cannot be run: {text[:200]}",
         detail=detail or f"DuckDB says: {first_line(error)}",
-        hint=f"Topics and views are tables: {', '.join(names)}; names that hold a dot or a dash, or are words of SQL, are quoted "
+        hint=f"Topics and views are tables: {', '.join(names)}; names with a dot or a dash, and SQL keywords, are quoted "
         'as in "orders.emails.rejected". Their columns: mainstem topic describe NAME. Each ? needs a value.',
     )

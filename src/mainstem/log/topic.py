@@ -66,7 +66,7 @@ class ReadAhead:
         self._deletions = DeletionWatch(backend)
 
     def read(self, partition: int, start: int, rows_max: int) -> pa.RecordBatch | None:
-        """The next 1 to `rows_max` records from `start` on; None if there are none yet."""
+        """The next 1 to `rows_max` records from `start`; None if there are none yet."""
         settings = self._backend.settings
         rest = self._rests.pop(partition, None)
         # A reader that went elsewhere, or a topic that has other columns now, begins anew.
@@ -162,7 +162,7 @@ SETTLE_SECONDS = 1.0
 
 
 class Topic:
-    """A topic of an opened log; made by `stem.topic(name)` and `stem.create_topic(name, ...)`. Thread-safe.
+    """A topic of an open log; returned by `stem.topic(name)` and `stem.create_topic(name, ...)`. Thread-safe.
 
     >>> import mainstem, tempfile
     >>> with mainstem.open(tempfile.mkdtemp()) as stem:
@@ -202,10 +202,10 @@ class Topic:
     # Appending
 
     def append(self, rows: Any, *, partition: int | None = None) -> AppendResult:
-        """Append rows; on disk when this returns.
+        """Append rows; they are on disk when this returns.
 
         `rows`: a pyarrow Table or RecordBatch, anything with `__arrow_c_stream__` (polars, pandas, duckdb), or dicts.
-        All of them are checked before anything is written. A row goes to the partition of its key.
+        All rows are checked before any is written. A row goes to the partition of its key.
         """
         if partition is not None:
             whole_number(partition, "partition", hint="Leave partition out: the key decides.")
@@ -215,7 +215,7 @@ class Topic:
         """Append a tombstone for each key: `record.change` is "delete", all other columns are null."""
         return self.backend.append(tombstones(keys, self.settings))
 
-    # Reading what is there
+    # Reading existing records
 
     def to_arrow(
         self,
@@ -225,7 +225,7 @@ class Topic:
         columns: Sequence[str] | None = None,
         watermark: Duration | None = None,
     ) -> pa.Table:
-        """What is there, as one table, with `record` as its last column; see `batches`."""
+        """Existing records as one table, with `record` as the last column; see `batches`."""
         columns = self._checked_columns(columns)
         batches = list(self.batches(start=start, stop=stop, columns=columns, watermark=watermark))
         schema = batches[0].schema if batches else self._shown_schema(columns, watermark)
@@ -240,14 +240,14 @@ class Topic:
         watermark: Duration | None = None,
         archive: str | os.PathLike[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """What is there, batch by batch, partition after partition: all of a transaction or none of it. A plain append to several
-        partitions becomes visible in one after the other.
+        """Existing records in batches, partition by partition. A transaction is read completely or not at all; a plain append to
+        several partitions becomes visible in one partition after the other.
 
         `start` and `stop`: "earliest", "latest", a datetime with a zone (compared with append times),
         `{partition: offset}`, or the token of an append. `columns`: only these, and `record`. `watermark`: a delay;
-        then `record.watermark` says up to which event time a record's reader may hold time complete. `archive`: a
-        directory to which dropped segments were copied; what is no longer kept is read from there, so "earliest" is
-        its first record.
+        then `record.watermark` is the watermark at the record: event time is complete up to it. `archive`: a
+        directory with copies of expired segments; records that are no longer retained are read from there, so "earliest"
+        is its first record.
         """
         columns = self._checked_columns(columns)
         moment: ReadMoment = self.backend.moment()
@@ -290,12 +290,12 @@ class Topic:
                 raise Invalid(
                     f'topic "{self.name}" has no column "{name}"',
                     detail=f"Its columns are: {', '.join(known)}.",
-                    hint=did_you_mean(name, known) or "Name some of these; `record` is always there.",
+                    hint=did_you_mean(name, known) or "Name some of these; `record` is always included.",
                     column=name,
                 )
         return wanted
 
-    # Reading what comes
+    # Following new records
 
     def follow(
         self,
@@ -306,9 +306,9 @@ class Topic:
         wait: Duration | None = None,
         rows_max: int = 65_536,
     ) -> Iterator[pa.RecordBatch]:
-        """What is there from `start` on and what comes, batch by batch, each of one partition; blocks in between.
+        """Existing records from `start`, then new ones, in batches of one partition each; blocks while there are none.
 
-        Woken by an append of any process. With `wait` it ends when nothing came for so long.
+        An append by any process wakes it. With `wait` it ends when no record has arrived for that long.
         """
         columns = self._checked_columns(columns)
         whole_number(rows_max, "rows_max", least=1)
@@ -359,9 +359,9 @@ class Topic:
     # Groups and queues
 
     def join_group(self, name: str, *, session: Duration = "10 seconds", start: Position = "earliest") -> Member:
-        """Become a member of a reader group: the partitions are shared out among its members.
+        """Join a reader group: the partitions are distributed among its members.
 
-        A new group begins at `start`. A member that is silent for longer than its `session` loses its partitions.
+        A new group starts at `start`. A member that sends no heartbeat for longer than its `session` loses its partitions.
         """
         check_name(name, "group")
         # All of it before the group's ledger is made: a join that fails leaves no group behind.
@@ -383,7 +383,7 @@ class Topic:
         )
 
     def group(self, name: str) -> ReaderGroup:
-        """A group as one sees it who is not in it: `describe()`, `lag()`, `reset(to)`."""
+        """A group seen from outside, without joining it: `describe()`, `lag()`, `reset(to)`."""
         check_name(name, "group")
         self._known("group", name, self.backend.groups())
         ledger = self.backend.group_ledger(name)
@@ -411,9 +411,9 @@ class Topic:
     ) -> Queue:
         """A queue over this topic: messages are taken, and acknowledged, released or rejected, one by one.
 
-        Made if it is not there; then it begins at `start`. Opened with other settings than it has it is a `Conflict`;
-        with none it opens as it is. What is rejected, expired, over the length or delivered too often goes to the topic
-        `<topic>.<queue>.rejected`.
+        Created if it does not exist; a new queue starts at `start`. Opening it with other settings than it has raises
+        `Conflict`; without settings it opens as it is. Messages that are rejected, expired, over the length limit or
+        delivered too often go to the topic `<topic>.<queue>.rejected`.
         """
         given = QueueSettings.given(
             lease=lease, deliveries_max=deliveries_max, retry=retry, ordered=ordered, where=where, expires=expires,
@@ -425,7 +425,7 @@ class Topic:
         return queue
 
     def open_queue(self, name: str, *, held_by: Literal["process", "lease"] = "process") -> Queue:
-        """A queue that is there."""
+        """Open an existing queue."""
         check_name(name, "queue")
         self._known("queue", name, self.backend.queues())
         return self._queue(name, held_by).require()
@@ -461,7 +461,7 @@ class Topic:
         return [name for name in names if opened(name)]
 
     def lag(self, offsets: Mapping[int, int]) -> Lag:
-        """How far somebody who reads these offsets next is behind."""
+        """The lag of a reader whose next offsets are these."""
         wanted = offsets_at(offsets, LiveReads(self.backend), range(self.settings.partitions))
         return Lag.total(self.backend.behind(number, offset) for number, offset in wanted.items())
 
@@ -471,20 +471,20 @@ class Topic:
             raise error(
                 f'topic "{self.name}" has no {kind} "{name}"',
                 detail=f"It has {len(names)}: {', '.join(names)}." if names else f"It has no {kind}s yet.",
-                hint=did_you_mean(name, names) or f"A {kind} is made when it is first used.",
+                hint=did_you_mean(name, names) or f"A {kind} is created when it is first used.",
             )
 
     # Upkeep
 
     def seal(self) -> int:
-        """Make Parquet files of everything that is decided, also of what is being appended to; how many it made."""
+        """Seal all decided records into Parquet files, the active segments included; return the number of files."""
         return self.backend.seal()
 
     def compact(self) -> CompactionReport:
-        """Of a topic that keeps the latest record per key: take out the others from what is sealed.
+        """Compact a topic that keeps the latest record per key: remove older records of each key from sealed segments.
 
-        What is being appended to is never compacted, nor is what is younger than `lag_min`: seal first if all of it is
-        to be looked at. Offsets and order stay as they are.
+        The active segment is never compacted, nor are records younger than `lag_min`: call `seal()` first to include all
+        records. Offsets and order do not change.
         """
         if not self.settings.keep.compacted:
             raise Invalid(
@@ -495,26 +495,26 @@ class Topic:
         return self.backend.compact()
 
     def drop_expired(self) -> RetentionReport:
-        """Drop the segments that are too old or too many for what the topic keeps, after a copy to its archive.
+        """Delete the segments that exceed the topic's retention, after copying them to its archive if it has one.
 
-        Done in the background as well, unless the home was opened with `upkeep="manual"`.
+        Also runs in the background, unless the home was opened with `upkeep="manual"`.
         """
         return self.backend.drop_expired()
 
     def verify(self) -> Verification:
-        """Read every byte and say what is sound."""
+        """Read every byte and check the checksums; report what is sound and what is damaged."""
         return self.backend.verify()
 
     def take_over(self) -> TakeOverReport:
-        """End processes that stand still inside a lock of this topic, its groups, its queues or the home's ledgers, and fence
-        what they had under way; what was done. After a failed fsync a new segment is begun behind what is safe."""
+        """End stopped processes that hold a lock of this topic, its groups, its queues or the home's ledgers, and fence their
+        unfinished writes; return what was done. After a failed fsync begin a new segment after the safe records."""
         return self.backend.take_over()
 
     def alter(self, **changes: Any) -> None:
         """Change settings: `keep`, added columns and wider types by `schema`, more `partitions`, and others.
 
-        With more partitions a key's later records may lie in another partition than its earlier ones; a topic with a
-        key warns of that.
+        With more partitions, a key's later records may go to another partition than its earlier ones; a topic with a
+        key warns about this.
         """
         before = self.settings
         self.backend.alter(changes)
@@ -528,13 +528,13 @@ class Topic:
 
 
 def topic_of(log: Log, topic: Topic | str) -> Topic:
-    """A topic of this log, by its name or as it was opened; `Invalid` if it is one of another log."""
+    """A topic of this log, by name or already open; `Invalid` if it belongs to another log."""
     if isinstance(topic, Topic) and topic._log is log:
         return topic
     found = Topic(log, log.open_topic(named(topic, "topic", Topic)))
     if isinstance(topic, Topic) and (topic._log.identity != log.identity or topic.backend.id != found.backend.id):
         raise Invalid(
-            f'topic "{topic.name}" is one of another log',
+            f'topic "{topic.name}" belongs to another log',
             detail=f"It was opened from {topic._log.title}, and this is {log.title}.",
             hint="Producers and transactions write into topics of the log that they were opened from.",
         )

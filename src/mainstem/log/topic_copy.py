@@ -144,7 +144,7 @@ def _differ(source: Topic, number: int, original: _Sum, copy: _Sum) -> Conflict:
         reason = f"The original begins with offset {source.backend.earliest(number)}: records were dropped since the copy was begun."
         hint = "Delete the copy and copy again; or keep it as it is, with the older records."
     else:
-        reason, hint = "", "Somebody else has written to the copy. Delete it, and copy again while nobody does."
+        reason, hint = "", "Another program has written to the copy. Delete it, and copy again while none writes to it."
     return Conflict(
         f'partition {number} of topic "{source.name}" and its copy differ',
         detail=f"{facts} {reason}".strip(),

@@ -46,8 +46,8 @@ class LiveReads:
         ends = parse_token(token)
         if self.name not in ends:
             raise Invalid(
-                f'the token is not of topic "{self.name}"',
-                detail=f"It tells of: {', '.join(ends)}.",
+                f'the token is not for topic "{self.name}"',
+                detail=f"It is for: {', '.join(ends)}.",
                 hint="Give the token of an append to this topic.",
             )
         return ends[self.name]

@@ -1,6 +1,6 @@
 """What a topic is: its schema, key, event time, number of partitions, and how long it keeps its records.
 
-Written down as JSON. Every schema the topic ever had is there, the first one as number 1: a block names the number of
+Stored as JSON. Every schema the topic ever had is there, the first one as number 1: a block names the number of
 the schema it was written under. DDL carries all of a normal schema, so it is the only form.
 """
 
@@ -42,7 +42,7 @@ _SIZES = ("segment_bytes_max", "record_bytes_max")
 
 @dataclass(frozen=True)
 class TopicSettings:
-    """All that a topic is told when it is created or altered.
+    """The settings of a topic, as created or altered.
 
     >>> orders = TopicSettings.of("orders", schema="order_id STRING, placed_at TIMESTAMP", key="order_id")
     >>> orders.key, orders.partitions, str(orders.keep)
@@ -124,7 +124,7 @@ class TopicSettings:
             if kinds.is_nested(field.type):
                 raise Invalid(
                     f'key column "{column}" is {type_to_ddl(field.type)}',
-                    detail="A key is made of columns with one plain value each.",
+                    detail="Key columns must have a plain type, not a nested one.",
                     hint="Use a column of a plain type, such as STRING or BIGINT.",
                     column=column,
                 )
@@ -136,8 +136,8 @@ class TopicSettings:
             )
         if self.keep.compacted and not self.key:
             raise Invalid(
-                f'topic "{self.name}" has no key but is to keep the latest record per key',
-                detail="Without a key no record is later than another of the same key.",
+                f'topic "{self.name}" has no key, so it cannot keep the latest record per key',
+                detail="Compaction compares records by key.",
                 hint='Give key="..." with one of: ' + ", ".join(self.schema.names) + ".",
             )
 
@@ -148,7 +148,7 @@ class TopicSettings:
         if not data_type.equals(pa.timestamp("us", "UTC")):
             raise Invalid(
                 f'event-time column "{self.event_time}" is {type_to_ddl(data_type)}',
-                detail="Event times are points in time: they need a TIMESTAMP, which is in UTC.",
+                detail="Event times need the type TIMESTAMP, which is in UTC.",
                 hint=f'Declare the column as "{self.event_time} TIMESTAMP".',
                 column=self.event_time,
             )
@@ -214,7 +214,7 @@ class TopicSettings:
         return record_schema(self.stored_schema, self.event_time)
 
     def altered(self, **changes: Any) -> TopicSettings:
-        """The settings after a change of some, given as in `of`; refuses one that the rows already there forbid.
+        """The settings after a change of some, given as in `of`; refuses changes that existing rows do not allow.
 
         >>> orders = TopicSettings.of("orders", schema="id STRING, n INT", key="id")
         >>> orders.altered(schema="id STRING, n BIGINT", keep="7 days").schema_version
@@ -224,13 +224,13 @@ class TopicSettings:
             if setting in changes:
                 raise Invalid(
                     f'{setting} of topic "{self.name}" cannot be changed',
-                    detail="Rows already there were placed and timed by it.",
+                    detail="It determined the partition and the event time of existing rows.",
                     hint="Create a new topic and copy the rows.",
                 )
         if changes.get("partitions", self.partitions) < self.partitions:
             raise Invalid(
                 f'topic "{self.name}" cannot go from {self.partitions} to {changes["partitions"]} partitions',
-                detail="The rows of the partitions that went away would have no place.",
+                detail="The rows of the removed partitions would be lost.",
                 hint=f"Keep {self.partitions}, or create a new topic and copy the rows.",
             )
         new = _schema_of(changes.pop("schema", self.schema))
@@ -248,7 +248,7 @@ class TopicSettings:
         return {name: getattr(self, name) for name in names}
 
     def to_json(self) -> dict[str, Any]:
-        """As it is written down."""
+        """As it is stored."""
         given = self._as_given()
         if self.codec is None:
             # An embedded log has none, and writes what it always wrote.

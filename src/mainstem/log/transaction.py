@@ -1,4 +1,4 @@
-"""Transaction: appends to several topics, and a group's offsets, all or nothing."""
+"""Transaction: atomic appends to several topics, with a group's offsets."""
 
 from __future__ import annotations
 
@@ -105,10 +105,10 @@ class TransactionState:
 
 
 class Transaction:
-    """A transaction under way; made by `stem.transaction()` or `producer.transaction()`, for one thread.
+    """An open transaction; returned by `stem.transaction()` or `producer.transaction()`, for one thread.
 
-    The end of the `with` block commits it; an exception aborts it. Nobody sees anything of it before that. A
-    transaction that takes longer than its `timeout`, or whose process ends, is aborted by whoever comes by.
+    The end of the `with` block commits it; an exception aborts it. Its writes are not visible before the commit. If it
+    exceeds its `timeout`, or its process ends, it is aborted.
 
     >>> import mainstem, tempfile
     >>> with mainstem.open(tempfile.mkdtemp()) as stem:
@@ -135,11 +135,11 @@ class Transaction:
 
     @property
     def state(self) -> Literal["open", "committed", "aborted"]:
-        """Whether it is under way, or how it ended."""
+        """Whether it is open, or how it ended."""
         return self._state
 
     def append(self, topic: Topic | str, rows: Any, *, sequence: int | None = None) -> AppendResult:
-        """Append rows; seen by others once the transaction is committed."""
+        """Append rows; visible once the transaction is committed."""
         self._check_open()
         topic = self._topic(topic)
         if self._producer is not None:
@@ -155,7 +155,7 @@ class Transaction:
         return self._noted(topic, topic.backend.append(tombstones(keys, topic.settings), transaction=self.id))
 
     def commit_offsets(self, member: Member) -> None:
-        """Commit what a member of a group has polled, together with the rest of the transaction."""
+        """Commit the offsets of everything a group member has polled, as part of the transaction."""
         self._check_open()
         if not isinstance(member, Member):
             raise Invalid(
@@ -167,15 +167,15 @@ class Transaction:
             of = "no log" if member.log is None else member.log.title
             raise Invalid(
                 f'a member of group "{member.group}" reads topic "{member.topic}" of another log',
-                detail=f"The member is of {of}, and this is a transaction of {self._log.title}: they cannot be committed "
+                detail=f"The member belongs to {of}, and this is a transaction of {self._log.title}: they cannot be committed "
                 "together.",
-                hint="Join the group through the log that the transaction was begun in.",
+                hint="Join the group through the log of the transaction.",
             )
         self._log.join_group_offsets(self.id, member.topic, member.group)
         member.commit_in(str(self.id))
 
     def commit(self) -> str:
-        """Make all of it true at once, and return a token that stands for it. The `with` block does this."""
+        """Commit all of it atomically, and return its token. The `with` block does this."""
         self._check_open()
         try:
             self._log.end_transaction(self.id, COMMITTED)
@@ -189,14 +189,14 @@ class Transaction:
         return self.token
 
     def abort(self) -> None:
-        """Undo all of it: nobody will see any of it. In a forked child nothing happens: it is the parent's."""
+        """Abort it: none of its writes become visible. Does nothing in a forked child: it belongs to the parent."""
         if self._state == "open" and not self._process.forked:
             self._state = "aborted"
             self._log.end_transaction(self.id, ABORTED)
 
     @property
     def token(self) -> str:
-        """Everything in the topics written to, up to here."""
+        """A token for the ends of all topics written to."""
         return token_of(self._ends)
 
     def __enter__(self) -> Self:

@@ -117,7 +117,7 @@ def no_handle_left(stem: Mainstem, number: int) -> None:
         lambda: topic.join_group("readers"),
         lambda: stem.transaction().__enter__(),
     ):
-        with pytest.raises(Unavailable, match="no file handle left") as told:
+        with pytest.raises(Unavailable, match="too many open files") as told:
             do()
         assert f"{limit} (ulimit -n)" in told.value.detail
         assert "ulimit -n 65536" in told.value.hint

@@ -299,7 +299,7 @@ def test_the_files_of_another_ledger_are_named(tmp_path, kinds):
     shutil.copytree(other, there)
     with mainstem.open(home, upkeep="manual") as stem:
         orders = stem.topic("orders")
-        with pytest.raises(CorruptHome, match="has an entry that does not fit") as raised:
+        with pytest.raises(CorruptHome, match="has an entry that is inconsistent") as raised:
             orders.join_group("mailing") if kinds[0] == "groups" else orders.queue("mailing")
         assert raised.value.path.startswith(str(there / "0"))
         assert orders.to_arrow().num_rows == 1

@@ -146,7 +146,7 @@ def test_a_fenced_partition_can_be_opened_and_read_and_taken_over(files):
     for refused in (partition, other):
         with pytest.raises(Unavailable, match="is fenced") as raised:
             refused.append(Pending(b"refused", 1))
-        assert "ends at offset 1" in raised.value.detail
+        assert "end at offset 1" in raised.value.detail
     other.take_over()
     for number, taker in enumerate((partition, other)):
         taker.append(Pending(b"after %d" % number, 1))
@@ -193,7 +193,7 @@ def test_a_missing_segment_with_acknowledged_records_is_told(files):
     partition.append(Pending(b"two", 1))
     files.remove(SegmentName(1, 1).path(FOLDER))
     damaged = open_partition(files.killed())
-    with pytest.raises(CorruptBlock, match="before what was acknowledged") as raised:
+    with pytest.raises(CorruptBlock, match="before the last acknowledged record") as raised:
         damaged.append(Pending(b"three", 1))
     assert (raised.value.first_offset, raised.value.last_offset) == (1, 1)
 

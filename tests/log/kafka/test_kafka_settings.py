@@ -46,7 +46,7 @@ def test_the_environment_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("kafka://one", 'prefix = "a/b"', "prefix"),
         ("kafka://one", f'[client]\n"sasl.password" = ["{SECRET}"]', "list"),
         ("kafka://one", f'[client\n"sasl.password" = "{SECRET}"', "is not TOML"),
-        ("kafka://one", '[client]\nacks = "1"', "is not to be set"),
+        ("kafka://one", '[client]\nacks = "1"', "cannot be changed"),
     ],
 )
 def test_what_cannot_be_is_refused_and_shows_no_secret(tmp_path: Path, address: str, file: str, says: str) -> None:

@@ -98,7 +98,7 @@ def test_what_is_not_there_is_not_found(stem: Mainstem, settings: KafkaSettings)
     topic = stem.create_topic("t", schema="n bigint")
     topic.append([{"n": 1}])
     clients = stem.log.clients  # type: ignore[attr-defined]
-    with pytest.raises(Unavailable, match="where is not known"):
+    with pytest.raises(Unavailable, match="the offsets are not known"):
         place_of(clients, settings.prefix + "t", 0, [Outgoing(None, b"other", None)], 0)
 
 

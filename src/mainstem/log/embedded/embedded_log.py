@@ -209,7 +209,7 @@ class EmbeddedLog:
         if differences := difference(topic.settings, settings):
             raise Conflict(
                 f'topic "{settings.name}" exists with other settings',
-                detail=f"Of the topic that is there: {'; '.join(differences)}.",
+                detail=f"In the existing topic: {'; '.join(differences)}.",
                 hint=f'Open it as it is with stem.topic("{settings.name}"), or change it: '
                 f"mainstem topic alter {settings.name} ...",
             )
@@ -218,7 +218,7 @@ class EmbeddedLog:
     def adopt_topic(self, settings: TopicSettings) -> EmbeddedTopic:
         raise Invalid(
             f'topic "{settings.name}" cannot be adopted',
-            detail="An embedded log has no topics but those that Mainstem made.",
+            detail="An embedded log has only topics that Mainstem created.",
             hint='Open the home with log="kafka://...", or create the topic.',
         )
 

@@ -55,7 +55,7 @@ class Home:
         files, path = self._files, self.path
         if files.exists(path) and (others := [name for name in files.list(path) if name not in PARTS]):
             raise Invalid(
-                f'"{path}" is not a home of Mainstem and not empty',
+                f'"{path}" is neither empty nor a home of Mainstem',
                 detail=f"It holds {others[0]!r}" + (f" and {len(others) - 1} more." if len(others) > 1 else "."),
                 hint="Give a new or an empty directory.",
             )

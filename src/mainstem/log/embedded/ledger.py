@@ -115,8 +115,8 @@ class LedgerReplay(Generic[S]):
                 return
         raise CorruptHome(
             f'ledger "{self._folder}" has no snapshot to start from',
-            detail="Its first segments are gone" + (" for that time." if at is not None else "."),
-            hint="Look back less far." if at is not None else "Restore the directory from a copy.",
+            detail="Its first segments were removed" + (", so that time cannot be read." if at is not None else "."),
+            hint="Choose a later time." if at is not None else "Restore the directory from a copy.",
         )
 
     def _foreign(self, block: Block, error: Exception) -> CorruptHome:
@@ -124,8 +124,8 @@ class LedgerReplay(Generic[S]):
         assert self._segment is not None
         path = self._segment.path
         return CorruptHome(
-            f'ledger "{self._folder}" has an entry that does not fit the ones before it',
-            detail=f'It is at byte {block.position} of "{path}", and its checksum fits: the file may be that of another '
+            f'ledger "{self._folder}" has an entry that is inconsistent with those before it',
+            detail=f'It is at byte {block.position} of "{path}", and its checksum is valid: the file may be that of another '
             f"ledger. {type(error).__name__}: {error}.",
             hint="Restore the directory from a copy.",
             path=path,
@@ -207,9 +207,9 @@ def _incomplete_if_there(files: Files, folder: str, title: str) -> Iterator[None
             raise
         raise CorruptHome(
             f"a file of the ledger of {title} is missing",
-            detail=f'"{error.filename or folder}" was removed; a ledger has all of its files from its first moment.',
+            detail=f'"{error.filename or folder}" was removed after the ledger was created.',
             hint="Restore the file from a copy while no process has the home open, or copy the home (mainstem home copy): the "
-            "copy is whole.",
+            "copy is complete.",
             path=str(error.filename or folder),
         ) from error
 

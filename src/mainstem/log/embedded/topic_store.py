@@ -142,7 +142,7 @@ class TopicStore:
             raise TopicNotFound(
                 f'topic "{self.name}" does not exist',
                 detail="It was deleted while it was open.",
-                hint="Create it again if it is needed, and open it anew.",
+                hint="Create it again if you need it, then open it again.",
                 topic=self.name,
             ) from error
 
@@ -179,8 +179,8 @@ class TopicStore:
     def _incomplete_folder(self, error: FileNotFoundError) -> CorruptHome:
         return CorruptHome(
             f'a file of topic "{self.name}" is missing',
-            detail=f'"{error.filename or error}" was removed; a topic has all of its files from its first moment.',
-            hint="Restore the file from a copy. The other topics are not touched by it.",
+            detail=f'"{error.filename or error}" was removed after the topic was created.',
+            hint="Restore the file from a copy. Other topics are not affected.",
             path=str(error.filename or self.folder),
         )
 
@@ -188,7 +188,7 @@ class TopicStore:
         return CorruptHome(
             f'the settings of topic "{self.name}" cannot be read',
             detail=f'"{self._settings_path}" is not what was written: {summary_of(error)}.',
-            hint="Restore the file from a copy. The other topics are not touched by it.",
+            hint="Restore the file from a copy. Other topics are not affected.",
             path=self._settings_path,
         )
 
@@ -290,8 +290,8 @@ class TopicStore:
             + "; ".join(f"{number} ({summary_of(why)})" for number, why in sorted(errors.items())) + "."
             + (f" {held.detail}" if held is not None else ""),
             hint=(f"{held.hint} Then append" if held is not None else "Append")
-            + " again through a producer with the same sequence: what is there is not written twice. "
-            "In a transaction it would be all or nothing.",
+            + " again through a producer with the same sequence: rows already written are not repeated. "
+            "A transaction writes all rows or none.",
             topic=self.name,
             written=tuple(written),
             not_written=tuple(sorted(errors)),

@@ -128,10 +128,10 @@ class TransactionLog:
         transaction = state.transactions.get(number)
         if transaction is None or transaction.outcome is not None:
             raise Fenced(
-                f"transaction {number} is over",
-                detail="It was aborted: it took longer than its timeout, or was ended before. "
-                "Nothing of it will be seen.",
-                hint="Begin a new transaction and do all of it again.",
+                f"transaction {number} has ended",
+                detail="It was aborted: it exceeded its timeout, or was ended earlier. "
+                "None of its writes become visible.",
+                hint="Begin a new transaction and repeat the work.",
             )
         return transaction
 

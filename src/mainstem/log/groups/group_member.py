@@ -1,15 +1,15 @@
 """Member: one reader among several that share a topic's partitions.
 
-A member owns some partitions, reads them in turn, and says with `commit` how far it has come. What it has polled but not
-committed comes again, to it or to another member, after a crash: at least once, and exactly once where the offsets are
-committed in the same transaction as the results.
+A member owns some partitions, reads them in turn, and commits its offsets with `commit`. After a crash, rows that were
+polled but not committed are delivered again, to it or to another member: at least once, and exactly once where the offsets
+are committed in the same transaction as the results.
 
-- A member whose process ended is noticed at once by members that wait, one that is silent for longer than its `session`
-  by all others within a third of theirs. Its partitions move; its late `commit` is refused with `Fenced`. If it still
-  lives, its next `poll` joins anew and goes on from the committed offsets.
-- When a partition is to move to another living member, its owner lets go of it as soon as everything polled from it is
-  committed, and at its next `poll` in any case. So commit before you poll again, or those rows come twice.
-- Leaving (the end of the `with` block) gives all partitions to the others at once, and commits nothing.
+- Waiting members detect at once that a member's process ended; a member without heartbeats for longer than its `session`
+  is detected by all others within a third of theirs. Its partitions are reassigned; its late `commit` raises `Fenced`. If
+  it is still alive, its next `poll` rejoins and continues from the committed offsets.
+- When a partition is to move to another live member, its owner releases it as soon as all rows polled from it are
+  committed, and at its next `poll` at the latest. So commit before you poll again, or those rows are delivered twice.
+- Leaving (the end of the `with` block) releases all partitions at once, and commits nothing.
 
 A member is for one thread; several threads join several times.
 """
@@ -55,19 +55,19 @@ __all__ = [
 
 
 class Heartbeats(Protocol):
-    """When each member last gave a sign of life. Kept beside the ledger: a beat is too frequent to be an entry."""
+    """When each member last sent a heartbeat. Kept beside the ledger: heartbeats are too frequent to be entries."""
 
     def heartbeat(self, member: str) -> None:
-        """This member lives."""
+        """Record that this member is alive."""
 
     def age(self, member: str) -> int | None:
-        """How long ago (microseconds) this member last gave a sign of life; None if it never did.
+        """How long ago (microseconds) this member last sent a heartbeat; None if it never did.
 
-        Measured by a clock that nobody can set (`Clock.boot`), else a changed time of day would kill members.
+        Measured by a clock that cannot be set (`Clock.boot`): a changed time of day must not expire members.
         """
 
     def forget(self, member: str) -> None:
-        """This member is gone; nobody will ask for it again."""
+        """Remove a member that has left."""
 
 
 class Heartbeat(Protocol):
@@ -111,7 +111,7 @@ class HeartbeatThread:
 # MemberPositions: the partitions a member of a group owns, and what it reads next in each.
 
 
-BEGIN_AGAIN = 'Begin again, without what the group has made of the records so far: member.seek("earliest").'
+BEGIN_AGAIN = 'Discard the results of the records read so far and start again: member.seek("earliest").'
 
 
 class MemberPositions:
@@ -186,7 +186,7 @@ class MemberPositions:
                 raise FellOff(
                     error.summary,
                     detail=error.detail,
-                    hint=f"Go on with the first record that is kept: member.seek({{{partition}: {kept}}}).",
+                    hint=f"Continue with the first retained record: member.seek({{{partition}: {kept}}}).",
                     topic=error.topic,
                     partition=error.partition,
                     first_lost=error.first_lost,
@@ -228,15 +228,15 @@ def check_session(session: Duration) -> int:
     length = duration_us(session, setting="session")
     if length == 0:
         raise Invalid(
-            "a session of no length",
-            detail="The others would take this member for dead at once.",
+            "session must be longer than zero",
+            detail="The other members would consider this member dead at once.",
             hint='Give some seconds, for instance session="10 seconds".',
         )
     return length
 
 
 class Member:
-    """A place in a reader group; made by `topic.join_group(name)`.
+    """A member of a reader group; returned by `topic.join_group(name)`.
 
     >>> import mainstem, tempfile
     >>> with mainstem.open(tempfile.mkdtemp()) as stem:
@@ -297,7 +297,7 @@ class Member:
     # What a member does
 
     def poll(self, *, wait: Duration | None = None, rows_max: int = 10_000) -> pa.RecordBatch | None:
-        """The next rows of one of the member's partitions; None if none came within `wait`."""
+        """The next rows of one of the member's partitions; None if none arrived within `wait`."""
         whole_number(rows_max, "rows_max", least=1)
         wait_us = 0 if wait is None else duration_us(wait, setting="wait")
         deadline = self._clock.monotonic() + wait_us
@@ -319,10 +319,10 @@ class Member:
             self._waiter.wait(min(left, self._session // 3) / 1_000_000, None, others)
 
     def commit(self) -> None:
-        """Record that everything polled so far is done with.
+        """Commit the offsets of everything polled so far.
 
-        Raises `Fenced` if the others took this member for dead meanwhile: then they have its partitions, and do again
-        what it did not commit. Its next `poll` joins anew.
+        Raises `Fenced` if this member was removed from the group meanwhile: other members then have its partitions, and
+        read again what it did not commit. Its next `poll` rejoins.
         """
         self._check_process()
         with self._lock:
@@ -337,7 +337,7 @@ class Member:
             self._release_what_is_committed()
 
     def commit_in(self, transaction: str) -> dict[int, int]:
-        """As `commit`, but it counts once `transaction` is committed; the offsets recorded. Raises `Fenced`."""
+        """As `commit`, but effective when `transaction` is committed; returns the offsets. Raises `Fenced`."""
         self._check_process()
         with self._lock:
             self._check_not_left()
@@ -351,10 +351,10 @@ class Member:
             return offsets
 
     def seek(self, to: Position) -> None:
-        """Go on elsewhere in the partitions owned now, and record it: after a crash the group goes on there too.
+        """Continue at another position in the partitions owned now, and commit it, so that it survives a crash.
 
         `to` is "earliest", "latest", a datetime with a zone, {partition: offset}, an append's token, or "committed":
-        back to the last commit, so that what was polled since comes again.
+        back to the last commit, so that rows polled since are delivered again.
         """
         self._check_process()
         with self._lock:
@@ -374,9 +374,9 @@ class Member:
             self._positions.seek(offsets)
 
     def leave(self) -> None:
-        """Give all partitions to the others. What was not committed comes again. May be called twice.
+        """Leave the group and release all partitions. Uncommitted rows are delivered again. May be called twice.
 
-        In a forked child nothing happens: the member is the parent's.
+        Does nothing in a forked child: the member belongs to the parent.
         """
         if self._left or self._process.forked:
             return
@@ -399,17 +399,17 @@ class Member:
 
     @property
     def id(self) -> str:
-        """The name of this member in the group; another one after it had to join anew."""
+        """The name of this member in the group; it changes when the member has to rejoin."""
         return self._id
 
     @property
     def assignment(self) -> tuple[int, ...]:
-        """The partitions this member reads, as of its last poll."""
+        """The partitions of this member, as of its last poll."""
         return tuple(sorted(self._positions.owned))
 
     @property
     def position(self) -> dict[int, int]:
-        """The offset that is polled next in each partition."""
+        """The offset to be polled next in each partition."""
         with self._lock:
             return dict(sorted(self._positions.offsets.items()))
 
@@ -422,7 +422,7 @@ class Member:
     # What happens beside
 
     def heartbeat(self) -> None:
-        """Give a sign of life, take out the dead, and let go of what is to move. Called by the beat thread."""
+        """Send a heartbeat, remove dead members, and release partitions that are to move. Called by the heartbeat thread."""
         # A failure here is not lost: if it lasts, the member is taken for dead, and its next commit says so; its next
         # poll meets the same failure.
         try:
@@ -539,7 +539,7 @@ class Member:
 
 
 def dead_members(state: GroupState, now: int, heartbeats: Heartbeats, processes: Processes) -> set[str]:
-    """The members whose process has ended, or that have been silent for longer than their session."""
+    """The members whose process has ended, or that have sent no heartbeat for longer than their session."""
     dead = set()
     for member in state.members.values():
         age = heartbeats.age(member.id)

@@ -301,7 +301,9 @@ def _as_lists(owners: dict[int, str]) -> dict[str, list[int]]:
 # no longer in the group, or speaks for a partition that is no longer its own, is refused with `Fenced`.
 
 
-REJOIN = "Poll again: the member then joins anew and goes on from the committed offsets, so some rows may come twice."
+REJOIN = (
+    "Poll again: the member then rejoins and continues from the committed offsets, so some rows may be delivered twice."
+)
 
 
 def join(
@@ -398,8 +400,8 @@ def reset(state: GroupState, offsets: Mapping[int, int], dead: Collection[str] =
     living = [member for member in state.members if member not in dead]
     if living:
         raise Conflict(
-            f"the group has {len(living)} living {'member' if len(living) == 1 else 'members'}",
-            detail=f"Members: {', '.join(sorted(living))}. They would go on from where they are and undo the reset.",
+            f"the group has {len(living)} active {'member' if len(living) == 1 else 'members'}",
+            detail=f"Members: {', '.join(sorted(living))}. They would continue from their own positions and undo the reset.",
             hint="Stop them first, or seek in each of them.",
         )
     entries = evict(state, dead)
@@ -436,8 +438,8 @@ def check_owned(state: GroupState, member: str, generation: int, partitions: Ite
     if member not in state.members:
         raise Fenced(
             f'member "{member}" is no longer in the group',
-            detail="It left, or the others took it for dead: its process had ended, or it had not beaten for longer "
-            "than its session. Its partitions have gone to others.",
+            detail="It left, or it was removed: its process had ended, or it had sent no heartbeat for longer "
+            "than its session. Its partitions were assigned to other members.",
             hint=REJOIN,
         )
     lost = sorted(
@@ -449,7 +451,7 @@ def check_owned(state: GroupState, member: str, generation: int, partitions: Ite
         owned = ", ".join(map(str, state.owned_by(member))) or "none"
         raise Fenced(
             f'member "{member}" does not own partition {", ".join(map(str, lost))}',
-            detail=f"It owns: {owned}. The group is at generation {state.generation}, the member knew {generation}.",
+            detail=f"It owns: {owned}. The group is at generation {state.generation}, the member at {generation}.",
             hint=REJOIN,
         )
 

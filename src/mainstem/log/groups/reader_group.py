@@ -1,4 +1,4 @@
-"""ReaderGroup: a named set of readers that share a topic, looked at from outside."""
+"""ReaderGroup: a named set of readers that share a topic, seen from outside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["GroupDescription", "GroupPartition", "MemberDescription", "ReaderGro
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """One member: its process (None if it has none), its partitions, and how long ago it gave a sign of life."""
+    """One member: its process (None if it has none), its partitions, and the age of its last heartbeat."""
 
     id: str
     pid: int | None
@@ -52,7 +52,7 @@ class GroupDescription:
 
 
 class ReaderGroup:
-    """A group as a person sees it who is not in it: `mainstem group describe` and `reset`."""
+    """A group seen from outside, without joining it: `mainstem group describe` and `reset`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ReaderGroup:
         self._processes = processes
 
     def describe(self) -> GroupDescription:
-        """Who is in it, who reads what, and how far it has come."""
+        """Its members, their partitions, and the committed offsets."""
         state = self._opened()
         partitions = tuple(
             GroupPartition(
@@ -103,7 +103,7 @@ class ReaderGroup:
         )
 
     def reset(self, to: Position) -> dict[int, int]:
-        """Let the group go on elsewhere; the offsets it goes on from. A `Conflict` while it has living members."""
+        """Set the committed offsets to another position, and return them. `Conflict` while the group has active members."""
         self._opened()
 
         def decision(state: GroupState, now: int) -> tuple[list[dict[str, object]], dict[int, int]]:
@@ -118,7 +118,7 @@ class ReaderGroup:
         if state.opened_at is None:
             raise GroupNotFound(
                 f'group "{self.name}" of topic "{self._reads.name}" does not exist',
-                detail="A group is made when its first member joins.",
+                detail="A group is created when its first member joins.",
                 hint=f'Join it: topic.join_group("{self.name}").',
                 topic=self._reads.name,
                 group=self.name,

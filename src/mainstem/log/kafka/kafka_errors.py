@@ -82,7 +82,7 @@ def unavailable(servers: str, said: str) -> BrokerUnavailable:
     return BrokerUnavailable(
         f"no Kafka broker answers at {servers}",
         detail=f"The client says: {said}.",
-        hint="Start the broker, or correct the address; what was not acknowledged may be tried again.",
+        hint="Start the broker, or correct the address; appends that were not acknowledged can be retried.",
         address=servers,
     )
 
@@ -92,10 +92,10 @@ def refused_settings(said: str, client: Iterable[str]) -> Invalid:
     names = sorted({*client, "sasl.username", "sasl.password"}, key=len, reverse=True)
     concerned = [name for name in names if name in said]
     return Invalid(
-        "the client library of Kafka refuses its settings",
-        detail=f"It speaks of: {', '.join(concerned)}." if concerned else "It does not say which of them.",
+        "the Kafka client library rejects its settings",
+        detail=f"It names: {', '.join(concerned)}." if concerned else "It does not say which of them.",
         hint="Look at [client] in kafka.toml and at MAINSTEM_KAFKA_... in the environment: a name may be wrong or missing, or "
-        "its value not be one that it takes.",
+        "a value invalid.",
     )
 
 
@@ -105,9 +105,9 @@ def translated(error: KafkaException | KafkaError, servers: str, topic: str = ""
     code, said = inner.code(), inner.str().rstrip(".")
     if code in _FENCED:
         return Fenced(
-            "somebody else has taken over this transaction's place on Kafka",
+            "this transaction was fenced on Kafka",
             detail=f"The broker says: {said}.",
-            hint="Begin anew: nothing of it was committed.",
+            hint="Begin another one: nothing of this one was committed.",
         )
     if code in MISSING:
         return TopicNotFound(
@@ -118,8 +118,8 @@ def translated(error: KafkaException | KafkaError, servers: str, topic: str = ""
         )
     if code in _REFUSED_ENTRY:
         return BrokerUnavailable(
-            f"the Kafka brokers at {servers} do not let us in",
-            detail="User, password or certificate were refused.",
+            f"the Kafka brokers at {servers} rejected the login",
+            detail="The user, password or certificate is wrong.",
             hint="Look at [client] in kafka.toml and at MAINSTEM_KAFKA_... in the environment.",
             address=servers,
         )
@@ -129,17 +129,17 @@ def translated(error: KafkaException | KafkaError, servers: str, topic: str = ""
         return Invalid(
             f'a record is larger than topic "{topic}" takes on Kafka',
             detail=f"The broker says: {said}.",
-            hint="Raise max.message.bytes of the topic on the brokers, or keep large things elsewhere.",
+            hint="Raise max.message.bytes of the topic on the brokers, or store large values elsewhere.",
         )
     if code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED,
                 KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED):  # fmt: skip
         return Invalid(
-            "the Kafka brokers do not allow this to our user",
+            "the Kafka brokers do not authorize this user",
             detail=f"The broker says: {said}.",
-            hint="Let whoever runs the brokers grant it.",
+            hint="Ask the administrator of the brokers for the permission.",
         )
     return Unavailable(
-        f"Kafka could not do it: {said}", detail=f"The error is {inner.name()}, of {servers}.", hint="Try again."
+        f"a Kafka request failed: {said}", detail=f"The error is {inner.name()}, of {servers}.", hint="Try again."
     )
 
 

@@ -372,7 +372,7 @@ class KafkaLog:
         if differences := difference(topic.settings, settings):
             raise Conflict(
                 f'topic "{settings.name}" exists with other settings',
-                detail=f"Of the topic that is there: {'; '.join(differences)}.",
+                detail=f"In the existing topic: {'; '.join(differences)}.",
                 hint=f'Open it as it is with stem.topic("{settings.name}"), or change it: '
                 f"mainstem topic alter {settings.name} ...",
             )
@@ -395,7 +395,7 @@ class KafkaLog:
         if differences := difference(topic.settings, settings):
             raise Conflict(
                 f'topic "{settings.name}" is known with other settings',
-                detail=f"Of the topic that is known: {'; '.join(differences)}.",
+                detail=f"In the known topic: {'; '.join(differences)}.",
                 hint=f'Open it as it is with stem.topic("{settings.name}").',
             )
         return topic
@@ -406,7 +406,7 @@ class KafkaLog:
             return
         if not must_exist and self.kafka_name(settings.name) in self.admin.partitions():
             raise Conflict(
-                f'topic "{settings.name}" is on Kafka already, and not of this log',
+                f'topic "{settings.name}" exists on Kafka, but does not belong to this log',
                 detail=f"The brokers at {self.kafka_settings.servers} have {self.kafka_name(settings.name)}.",
                 hint=f'Adopt it with its schema: stem.adopt_topic("{settings.name}", schema="...").',
             )
@@ -567,7 +567,7 @@ class KafkaLog:
 
 def _checked(settings: TopicSettings) -> TopicSettings:
     if settings.archive is not None:
-        raise not_on_kafka("copy what it drops to an archive", "Kafka drops records by itself.")
+        raise not_on_kafka("archive expired records", "Kafka deletes expired records by itself.")
     settings = settings if settings.codec is not None else settings.with_codec("json")
     if settings.codec == "raw":
         check_raw(settings)

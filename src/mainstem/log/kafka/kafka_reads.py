@@ -346,7 +346,7 @@ class KafkaReads:
         low: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         if delay is not None:
-            raise not_on_kafka("tell a record's watermark", "Kafka does not know the event times of its records.")
+            raise not_on_kafka("compute a record's watermark", "Kafka does not know the event times of its records.")
         if start >= stop:
             return
         self._check_kept(partition, start, self.range(partition)[0] if low is None else low)
@@ -368,8 +368,8 @@ class KafkaReads:
         if start < low:
             raise FellOff(
                 f'records {start} to {low - 1} of "{self._topic.name}" partition {partition} are no longer kept',
-                detail=f"The topic keeps: {self._topic.settings.keep}. The first record that is there has offset {low}.",
-                hint='Start at "earliest" to go on with what is there.',
+                detail=f"The topic keeps: {self._topic.settings.keep}. The first retained record has offset {low}.",
+                hint='Start at "earliest" to continue with the first retained record.',
                 topic=self._topic.name,
                 partition=partition,
                 first_lost=start,

@@ -74,9 +74,9 @@ class KafkaSettings:
         for name in client:
             if name in _OURS:
                 raise Invalid(
-                    f'"{name}" of the Kafka client is not to be set',
-                    detail="Mainstem sets it itself: the log's promises hang on it.",
-                    hint=f"Take it out of {FILE}, and {ENVIRONMENT}{name.upper().replace('.', '_')} out of the environment.",
+                    f'setting "{name}" of the Kafka client cannot be changed',
+                    detail="Mainstem sets it itself: the log's guarantees depend on it.",
+                    hint=f"Remove it from {FILE}, and {ENVIRONMENT}{name.upper().replace('.', '_')} from the environment.",
                 )
         named = [part for part in address.removeprefix(SCHEME).split(",") if part] or given.pop("brokers", [])
         given.pop("brokers", None)
@@ -96,11 +96,13 @@ class KafkaSettings:
                 raise Invalid(
                     f'{FILE} has no setting "{name}"',
                     detail=f"Its settings are: brokers, {', '.join(known)}, and [client].",
-                    hint=did_you_mean(name, known) or "What is meant for the client library stands under [client].",
+                    hint=did_you_mean(name, known) or "Settings of the client library belong under [client].",
                 )
             if name.endswith(("factor", "replicas")) and (not isinstance(value, int) or value < 1):
                 raise Invalid(
-                    f"{name} in {FILE} is {value!r}", detail="It is a whole number from 1 on.", hint="3 is usual."
+                    f"{name} in {FILE} is {value!r}",
+                    detail="It must be a whole number of at least 1.",
+                    hint="3 is usual.",
                 )
         if "patience" in given:
             given["patience"] = parse_duration(given["patience"], setting="patience")
@@ -134,7 +136,7 @@ def _broker(text: str) -> str:
         raise Invalid(
             "a broker's address is not a host and a port",
             detail='Brokers are named as in "kafka://broker1:9092,broker2:9092".',
-            hint=f"User and password belong into [client] of {FILE}, or into the environment.",
+            hint=f"User and password belong in [client] of {FILE}, or in the environment.",
         )
     return f"{host}:{port}"
 

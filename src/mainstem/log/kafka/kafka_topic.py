@@ -343,12 +343,12 @@ class KafkaTopic:
         return None
 
     def hold(self, holder: str, ranges: Mapping[int, tuple[int, int]]) -> None:
-        raise not_on_kafka("hold records for a flow", "Spark's own Kafka source reads the topic.")
+        raise not_on_kafka("pin records for a flow", "Spark's own Kafka source reads the topic.")
 
     def read_held(
         self, partition: int, start: int, stop: int, columns: Sequence[str] | None, delay: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        raise not_on_kafka("hold records for a flow", "Spark's own Kafka source reads the topic.")
+        raise not_on_kafka("pin records for a flow", "Spark's own Kafka source reads the topic.")
 
     def steps(self, partition: int, start: int, rows_min: int) -> Steps:
         raise not_on_kafka("cut a topic by event time", "Kafka does not know the event times of its records.")
@@ -357,13 +357,13 @@ class KafkaTopic:
         raise not_on_kafka("find a record by event time", "Kafka does not know the event times of its records.")
 
     def watermark_from(self, positions: Mapping[int, int], delay: int) -> int:
-        raise not_on_kafka("tell a record's watermark", "Kafka does not know the event times of its records.")
+        raise not_on_kafka("compute a record's watermark", "Kafka does not know the event times of its records.")
 
     def appended_from(self, positions: Mapping[int, int], now: int) -> int:
-        raise not_on_kafka("tell a record's watermark", "Kafka does not know the event times of its records.")
+        raise not_on_kafka("compute a record's watermark", "Kafka does not know the event times of its records.")
 
     def watermark_holders(self, positions: Mapping[int, int], delay: int) -> dict[int, int]:
-        raise not_on_kafka("tell a record's watermark", "Kafka does not know the event times of its records.")
+        raise not_on_kafka("compute a record's watermark", "Kafka does not know the event times of its records.")
 
     def declare_watermark(self, at: int) -> None:
         """Note that nothing earlier comes behind what is written now."""
@@ -384,7 +384,7 @@ class KafkaTopic:
         return self._log.ledger(f"stated/{self.id}", DeclaredWatermarks, DeclaredWatermarks.restore)
 
     def archived(self, archive: str, partition: int) -> Any:
-        raise not_on_kafka("copy what it drops to an archive", "Kafka drops records by itself.")
+        raise not_on_kafka("archive expired records", "Kafka deletes expired records by itself.")
 
     def waking(self, *ledgers: StateLedger[Any]) -> KafkaWaking:
         topics: dict[str, int | range] = {self.kafka_name: range(self.settings.partitions)}
@@ -402,9 +402,7 @@ class KafkaTopic:
         return 0
 
     def compact(self) -> CompactionReport:
-        raise not_on_kafka(
-            "be compacted when told to", "The brokers compact by themselves, when they find it worth while."
-        )
+        raise not_on_kafka("compact a topic on request", "The brokers compact topics by themselves.")
 
     def drop_expired(self) -> RetentionReport:
         """Delete what is older than the topic keeps, now; the brokers do so by themselves from time to time."""

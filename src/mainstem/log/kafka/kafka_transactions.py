@@ -57,8 +57,8 @@ class OpenTransaction:
 
     def fenced(self) -> Fenced:
         return Fenced(
-            f"transaction {self.id} is over",
-            detail="It took longer than its timeout, or a newer run of its producer was opened; nothing of it is there.",
+            f"transaction {self.id} has ended",
+            detail="It exceeded its timeout, or a newer run of its producer was opened. None of its writes are visible.",
             hint="Begin another one, with a longer timeout if it needs one.",
         )
 
@@ -172,7 +172,7 @@ class KafkaTransactions:
         with self._guard:
             found = self._open.get(number)
         if found is None:
-            raise Fenced(f"transaction {number} is over", detail="It has ended.", hint="Begin another one.")
+            raise Fenced(f"transaction {number} has ended", detail="It has ended.", hint="Begin another one.")
         found.check(self._clock.monotonic())
         return found
 

@@ -40,9 +40,9 @@ def place_of(
             places.append(message.offset())
     if left:
         raise Unavailable(
-            f'"{topic}" was appended to, but where is not known',
-            detail=f"The brokers at {clients.settings.servers} have acknowledged it without its place, and it was not found.",
-            hint="Look whether it is there before you append it again; a producer, stem.producer(name), repeats nothing.",
+            f'"{topic}" was appended to, but the offsets are not known',
+            detail=f"The brokers at {clients.settings.servers} acknowledged it without offsets, and the records were not found.",
+            hint="Check for the records before you append them again; retries of a producer, stem.producer(name), are idempotent.",
         )
     return places[-1], places[0] + 1
 
@@ -175,7 +175,7 @@ class KafkaWriter:
         return IncompleteAppend(
             f'an append to "{topic}" reached {len(written)} of {len(wanted)} partitions',
             detail=f"{found} Partitions {', '.join(map(str, missing))} did not acknowledge it.",
-            hint="Append within a transaction, or by a producer: stem.producer(name), which repeats nothing.",
+            hint="Append in a transaction, or through a producer, stem.producer(name), whose retries are idempotent.",
             topic=topic,
             written=tuple(written),
             not_written=missing,
@@ -252,9 +252,9 @@ class TransactionalWriter(KafkaWriter):
                 if is_fenced(error) or error.args[0].txn_requires_abort():
                     self.give_up()
                     raise Fenced(
-                        "the transaction was ended by somebody else",
+                        "another process ended the transaction",
                         detail=f"The broker says: {error.args[0].str()}.",
-                        hint="Nothing of it is there. Begin another one.",
+                        hint="None of its writes are visible. Begin another one.",
                     ) from error
                 raise translated(error, self._clients.settings.servers) from error
         self._wait_until_shown()

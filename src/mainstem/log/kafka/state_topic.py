@@ -365,6 +365,6 @@ class KafkaLedger(Generic[S]):
         """Refused: what was superseded is compacted away on Kafka."""
         raise Invalid(
             "a log on Kafka cannot look back in time at a queue",
-            detail="The entries of its state are compacted once a later state is written down.",
+            detail="The entries of its state are compacted once a later state is written.",
             hint="Rewind to a position instead: queue.rewind({partition: offset}), or an append's token.",
         )

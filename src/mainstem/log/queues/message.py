@@ -1,4 +1,4 @@
-"""Message: a row a queue has given out, until its taker says what became of it."""
+"""Message: one delivery of a row by a queue, until it is settled."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Message:
     key          the row's key as text; None if it has none
     partition    where it is in the topic
     offset
-    appended_at  when it came there
-    deliveries   how often it was given out, this time included
-    receipt      what settles this very delivery, from any process
+    appended_at  when it was appended
+    deliveries   number of deliveries, this one included
+    receipt      settles this delivery, from any process
     held_until   when the lease ends
 
-    Not settled in time, or its process gone, it is given to somebody else, and what is said here afterwards is refused
-    with `Fenced`.
+    If it is not settled before the lease ends, or its process dies, it is delivered again, and settling it here raises
+    `Fenced`.
 
     >>> import mainstem, tempfile
     >>> with mainstem.open(tempfile.mkdtemp()) as stem:
@@ -70,26 +70,26 @@ class Message:
 
     @property
     def redelivered(self) -> bool:
-        """Whether it was given out before: somebody may have done part of the work."""
+        """Whether it was delivered before: part of the work may be done."""
         return self.deliveries > 1
 
     def acknowledge(self) -> None:
-        """It is done; nobody gets it again."""
+        """Settle it as done; it is not delivered again."""
         self._queue.acknowledge([self.receipt])
 
     def extend(self, duration: Duration) -> None:
-        """Hold it for `duration` from now."""
+        """Extend its lease to `duration` from now."""
         self.held_until = self._queue.extend(self.receipt, duration)
 
     def release(self, *, delay: Duration | None = None, error: BaseException | str | None = None) -> None:
-        """Give it back, to be given out again after `delay`; without one the queue's `retry` says how long.
+        """Return it, to be delivered again after `delay`; by default the queue's `retry` sets the delay.
 
-        If it was given out `deliveries_max` times, it goes to the rejected instead. `error` is kept with it.
+        After `deliveries_max` deliveries it goes to the rejected topic instead. `error` is stored with it.
         """
         self._queue.release(self.receipt, delay=delay, error=error)
 
     def reject(self, reason: str) -> None:
-        """It can never be done: send it to the rejected."""
+        """Send it to the rejected topic: it can never be processed."""
         self._queue.reject(self.receipt, reason)
 
     def __repr__(self) -> str:

@@ -1,14 +1,14 @@
-"""Queue: messages given out one by one, to whoever asks, until each is acknowledged.
+"""Queue: delivers the messages of a topic one by one, until each is acknowledged.
 
-A queue is a second way to read a topic: not by offset but by acknowledgement. Any number of workers take from it; each
-message goes to one of them. What a worker does not settle comes back: at once if its process is gone, else when the
-lease ends. The topic itself is not changed, and any number of queues and groups read it at the same time.
+A queue reads a topic not by offset but by acknowledgement. Any number of workers take from it; each message goes to one of
+them. A message that a worker does not settle is delivered again: at once if its process died, else when the lease ends.
+The topic itself does not change, and any number of queues and groups can read it at the same time.
 
 A queue's state is kept in a ledger, so it survives any crash, and can be rewound to a time.
 
-- At least once: a worker that dies after the work and before the acknowledgement leaves both to the next one, which
-  sees `redelivered`.
-- Messages come oldest first, but one that came back comes after those taken meanwhile. Where that matters, use
+- Delivery is at least once: if a worker dies after the work and before the acknowledgement, the next one gets the message
+  with `redelivered` set.
+- Messages are delivered oldest first, but a returned one comes after those taken meanwhile. Where that matters, use
   `ordered="by key"`.
 
 A queue may be used from several threads.
@@ -68,11 +68,11 @@ PARKED = pa.schema(
 class QueueDescription:
     """A queue as it is now.
 
-    held       given out, within the lease, to a process that lives
-    returned   given out before, to be given out again: now (`due`) or later
-    parked     never given out, waiting for an earlier message of the same key
-    rejecting  decided to be rejected, not yet known to have reached the topic of the rejected
-    counts     delivered, redelivered, acknowledged, released, and rejected by cause, since the queue was made
+    held       delivered, within the lease, to a live process
+    returned   to be delivered again: now (`due`) or later
+    parked     never delivered, waiting for an earlier message of the same key
+    rejecting  to be rejected, not yet known to be in the rejected topic
+    counts     delivered, redelivered, acknowledged, released, and rejected by cause, since the queue was created
     """
 
     name: str
@@ -90,7 +90,7 @@ class QueueDescription:
 
 
 def parked_table(state: QueueState, now: int) -> pa.Table:
-    """The messages that are neither done with, nor held, nor due: what waits for a delay or for its key."""
+    """The messages that wait for a delay or for an earlier message of their key."""
     rows = [
         {
             "partition": message.partition,
@@ -110,10 +110,10 @@ def parked_table(state: QueueState, now: int) -> pa.Table:
 
 
 class Queue:
-    """A queue over one topic; made by `topic.queue(name)`.
+    """A queue over one topic; returned by `topic.queue(name)`.
 
-    `held_by="process"`: what this object takes comes back the moment this process ends. `held_by="lease"`: for takers
-    that end before the work does, such as a command line; then the lease alone counts.
+    `held_by="process"`: messages taken by this object are returned as soon as this process ends. `held_by="lease"`: only
+    the lease counts, for consumers whose process ends before the work does, such as a command line.
 
     >>> import mainstem, tempfile
     >>> with mainstem.open(tempfile.mkdtemp()) as stem:
@@ -160,13 +160,13 @@ class Queue:
         self._checked: set[int] = set()
 
     def open(self, given: QueueSettings | None = None, *, start: Position = "earliest") -> Self:
-        """Make the queue if it is not there yet; `start` counts only then. Other settings than it has: `Conflict`."""
+        """Create the queue at `start` if it does not exist. `Conflict` if it exists with other settings."""
         settings = given or QueueSettings()
         if settings.ordered == BY_KEY and not self._reads.key():
             raise Invalid(
                 f'queue "{self.name}" cannot be ordered by key',
                 detail=f'Topic "{self._reads.name}" has no key.',
-                hint="Make a topic with key=..., or leave ordered= out.",
+                hint="Create a topic with key=..., or leave ordered= out.",
             )
         # Made for its check alone; a wrong condition must not become a queue.
         self._make_scan(settings)
@@ -183,14 +183,14 @@ class Queue:
         return self
 
     def require(self) -> Self:
-        """This queue if it is there, else `QueueNotFound`."""
+        """This queue if it exists, else `QueueNotFound`."""
         self._opened(self._ledger.current())
         return self
 
     # Taking
 
     def take(self, count: int = 1, *, wait: Duration | None = None) -> list[Message]:
-        """Up to `count` messages, as many as are there now; waits for the first one up to `wait`."""
+        """Take up to `count` messages, as many as are available now; waits up to `wait` for the first one."""
         whole_number(count, "count", least=1)
         wait_us = 0 if wait is None else duration_us(wait, setting="wait")
         deadline = self._clock.monotonic() + wait_us
@@ -266,7 +266,7 @@ class Queue:
             raise FellOff(
                 error.summary,
                 detail=error.detail,
-                hint=f"Go on with the first record that is kept: queue.rewind({{{error.partition}: {kept}}}).",
+                hint=f"Continue with the first retained record: queue.rewind({{{error.partition}: {kept}}}).",
                 topic=error.topic,
                 partition=error.partition,
                 first_lost=error.first_lost,
@@ -299,7 +299,7 @@ class Queue:
 
     def _check_deletions(self, state: QueueState, cursors: Mapping[int, int], since: Mapping[int, int]) -> bool:
         """Raise `MissedDeletions` where messages were taken. Elsewhere the queue begins anew: False says to read again."""
-        hint = 'Begin again, without what was made of the messages so far: queue.rewind("earliest").'
+        hint = 'Discard the results of the messages so far and start again: queue.rewind("earliest").'
         whole = True
         for partition, cursor in cursors.items():
             try:
@@ -324,7 +324,7 @@ class Queue:
     # Settling
 
     def acknowledge(self, messages: Iterable[Message | str] | Message | str) -> None:
-        """Settle messages, or receipts of them, at once. Those that still count are, even if `Fenced` names others."""
+        """Settle messages, or their receipts, at once. Valid ones are settled even if `Fenced` names others."""
         given = [messages] if isinstance(messages, str | Message) else values(messages, "messages")
         wanted = [message.receipt if isinstance(message, Message) else text(message, "receipt") for message in given]
 
@@ -336,7 +336,7 @@ class Queue:
             raise decisions.fenced(stale, acknowledged=len(set(wanted)) - len(stale))
 
     def extend(self, receipt: str, duration: Duration) -> datetime:
-        """Hold a message for `duration` from now; until when that is."""
+        """Extend the lease of a message to `duration` from now; returns when it ends."""
         length = QueueSettings.lease_of(duration)
 
         def decision(state: QueueState, now: int) -> tuple[list[Entry], int]:
@@ -346,7 +346,7 @@ class Queue:
         return as_datetime(self._ledger.decide(decision))
 
     def release(self, receipt: str, *, delay: Duration | None = None, error: BaseException | str | None = None) -> None:
-        """Give a message back, after `delay` (else what the queue's `retry` says), with the error it met."""
+        """Return a message, to be delivered again after `delay` (by default the queue's `retry`), with its error."""
         length = None if delay is None else parse_duration(delay, setting="delay")
         told = error_text(error)
 
@@ -359,7 +359,7 @@ class Queue:
             self._complete_rejections()
 
     def reject(self, receipt: str, reason: str) -> None:
-        """Send a message to the topic of the rejected."""
+        """Send a message to the rejected topic."""
         shown = text(reason, "reason")[:ERROR_CHARACTERS_MAX]
 
         def decision(state: QueueState, now: int) -> tuple[list[Entry], None]:
@@ -381,11 +381,11 @@ class Queue:
     # The whole queue
 
     def rewind(self, to: Position) -> None:
-        """Put the queue back; receipts given out so far are worth nothing afterwards.
+        """Rewind the queue; earlier receipts become invalid.
 
-        To a time: as the queue was then, delivery counts, delays and errors included; what was held then comes back
-        at once. To a time before the queue was made, or any other position: everything before it is done with,
-        everything from it on is as if never given out; partitions that are not named stay as they are.
+        To a time: restores the state of the queue at that time, with delivery counts, delays and errors; messages held
+        then are due at once. To a time before the queue was created, or any other position: messages before it count as
+        done, messages from it on as never delivered; partitions that are not named do not change.
         """
         shown = to.isoformat() if isinstance(to, datetime) else str(to)
         earlier = self._ledger.state_at(as_us(to)) if isinstance(to, datetime) else None
@@ -402,7 +402,7 @@ class Queue:
         self._ledger.decide(decision)
 
     def delete(self) -> None:
-        """End the queue. Its topic and its rejected messages stay."""
+        """Delete the queue. Its topic and its rejected messages are kept."""
 
         def decision(state: QueueState, now: int) -> tuple[list[Entry], None]:
             self._opened(state)
@@ -413,7 +413,7 @@ class Queue:
             self._ledger.decide(decision)
 
     def describe(self) -> QueueDescription:
-        """How its messages stand."""
+        """The number of messages in each state, and the queue's counters."""
         state = self._opened(self._ledger.current())
         now = self._clock.now()
         opened = list(state.open.values())
@@ -446,7 +446,7 @@ class Queue:
         return parked_table(self._opened(self._ledger.current()), self._clock.now())
 
     def lag(self) -> Lag:
-        """What is not done with: never looked at, or open. Its bytes and times count from the oldest of it."""
+        """The messages that are not done, new or open. Bytes and times count from the oldest one."""
         state = self._opened(self._ledger.current())
         parts = []
         for partition, cursor in self._cursors(state).items():
@@ -471,8 +471,8 @@ class Queue:
         if state.opened_at is None:
             raise QueueNotFound(
                 f'queue "{self.name}" of topic "{self._reads.name}" does not exist',
-                detail="It was never made, or it was deleted.",
-                hint=f'Make it: topic.queue("{self.name}").',
+                detail="It was never created, or it was deleted.",
+                hint=f'Create it: topic.queue("{self.name}").',
                 topic=self._reads.name,
                 queue=self.name,
             )

@@ -43,7 +43,7 @@ class FreshRow:
         return self.appended_at, self.partition, self.offset
 
     def entry(self) -> list[Any]:
-        """As it is written down."""
+        """As it is stored."""
         return [self.partition, self.offset, self.appended_at, self.key]
 
 

@@ -85,8 +85,8 @@ class QueueSettings:
         lease = timedelta(seconds=30) if given is None else parse_duration(given, setting="lease")
         if not lease:
             raise Invalid(
-                "a lease of no length",
-                detail="The message would be given to the next taker at once.",
+                "lease must be longer than zero",
+                detail="The message would be delivered to another consumer at once.",
                 hint='Give the time the work may take, for instance lease="30 seconds".',
             )
         return lease

@@ -340,9 +340,9 @@ def open_queue(state: QueueState, name: str, given: QueueSettings | None, cursor
         return [{"kind": "opened", "settings": settings.to_json(), "cursors": _named(cursors), "unread": True}]
     if given is not None and (differences := state.settings.differences(given)):
         raise Conflict(
-            f'queue "{name}" is there with other settings',
+            f'queue "{name}" exists with other settings',
             detail=f"{'; '.join(differences).capitalize()}.",
-            hint="Open it without settings to use it as it is, or delete it first to make it anew.",
+            hint="Open it without settings to use it as it is, or delete it and create it again.",
         )
     return []
 
@@ -362,7 +362,7 @@ def acknowledge(state: QueueState, receipts: Iterable[str]) -> tuple[list[Entry]
 
 
 def extend(state: QueueState, now: int, receipt: str, duration: timedelta) -> tuple[list[Entry], int]:
-    """Hold a message for `duration` from now; until when that is."""
+    """Extend the lease of a message to `duration` from now; returns when it ends."""
     message = _must_hold(state, receipt)
     until = now + duration // MICROSECOND
     return [{"kind": "extended", "messages": [message.address], "until": until}], until
@@ -436,9 +436,9 @@ def fenced(receipts: list[str], acknowledged: int = 0) -> Fenced:
     others = f" The other {acknowledged} were acknowledged." if acknowledged else ""
     return Fenced(
         f"receipt {shown} is no longer valid" if len(receipts) == 1 else f"receipts {shown} are no longer valid",
-        detail="The message was settled under this receipt already, or its lease ended and somebody else has it, or "
+        detail="The message was already settled with this receipt, or its lease expired and another consumer took it, or "
         f"the queue was rewound.{others}",
-        hint="Take again; extend the lease of work that takes longer than the lease.",
+        hint="Take again; extend the lease of work that takes longer.",
         receipts=tuple(receipts),
     )
 

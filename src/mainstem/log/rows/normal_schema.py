@@ -102,7 +102,7 @@ def normal_schema(schema: pa.Schema) -> pa.Schema:
         if name.casefold() == "record":
             raise Invalid(
                 f'column "{name}" has a reserved name',
-                detail='Every topic gives a struct "record" with partition, offset, time, change and headers of a row.',
+                detail='Every topic has a struct "record" with the partition, offset, time, change and headers of a row.',
                 hint='Call it something else, such as "entry".',
                 column=name,
             )
@@ -118,7 +118,7 @@ def normal_type(data_type: pa.DataType, path: str = "", depth: int = 1) -> pa.Da
     if depth > DEPTH_MAX:
         raise Invalid(
             f'column "{path[:80]}..." is nested too deeply',
-            detail=f"A topic keeps types of at most {DEPTH_MAX} levels.",
+            detail=f"A topic stores types of at most {DEPTH_MAX} levels.",
             hint="Flatten the inner levels, or keep them as a STRING of JSON.",
             column=path,
         )
@@ -158,8 +158,8 @@ def _normal_nested(data_type: pa.DataType, path: str, depth: int) -> pa.DataType
         if matches(data_type):
             detail, hint = f"{reason} ", f"{remedy} "
     raise Invalid(
-        f'column "{path}" has type {data_type}, which a topic cannot keep',
-        detail=f"{detail}Arrow and Parquet both hold: {ALLOWED_TYPES}.",
+        f'column "{path}" has type {data_type}, which a topic cannot store',
+        detail=f"{detail}Arrow and Parquet both support: {ALLOWED_TYPES}.",
         hint=f"{hint}Or convert the column to one of these types.",
         column=path,
     )
@@ -203,8 +203,8 @@ def check_names(names: Iterable[str], *, inside: str) -> None:
             )
         if (twin := seen.setdefault(name.casefold(), name)) is not name:
             raise Invalid(
-                f'column "{name}"{where} is there twice',
-                detail=f'Spark and DuckDB do not tell "{twin}" from "{name}".',
+                f'column "{name}"{where} appears twice',
+                detail=f'Spark and DuckDB treat "{twin}" and "{name}" as the same name.',
                 hint="Rename one of them.",
                 column=name,
             )

@@ -128,7 +128,7 @@ def unreadable(found: Unreadable) -> InvalidRows:
 def too_large(size: int) -> InvalidRows:
     """More bytes than one append can take."""
     return InvalidRows(
-        f"rows of {show_size(size)} are too many for one append",
+        f"rows of {show_size(size)} are too large for one append",
         detail=f"An append takes less than {show_size(APPEND_BYTES_MAX + 1)}. {NOTHING_WRITTEN}",
         hint="Append them in several parts, in one transaction if they belong together.",
     )
@@ -171,7 +171,7 @@ def wrong_type(path: str, data_type: pa.DataType, given: pa.DataType) -> SchemaM
         hint = f"Cast the column to {data_type} first."
     return SchemaMismatch(
         f'column "{path}" is {type_to_ddl(data_type)}, got {given}',
-        detail=f"Values are only converted where they stay exactly the same. {NOTHING_WRITTEN}",
+        detail=f"Values are converted only where they stay exactly the same. {NOTHING_WRITTEN}",
         hint=hint,
         column=path,
     )
@@ -184,7 +184,7 @@ def refused_record(
     offset = batch.column("record").field("offset")[row].as_py()
     return InvalidRows(
         f"record {offset} of {where} cannot be {done}: {reason}",
-        detail=f"An older Mainstem took it. {detail}".strip(),
+        detail=f"An older Mainstem accepted it. {detail}".strip(),
         hint=hint,
         row=row,
         column=column,

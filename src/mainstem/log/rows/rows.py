@@ -263,7 +263,7 @@ def _key_dict(key: Any, number: int, settings: TopicSettings) -> Mapping[str, An
         return dict(zip(settings.key, parts, strict=True))
     names = ", ".join(settings.key)
     raise InvalidRows(
-        f"key {number} has not the columns {names}",
+        f"key {number} lacks the columns {names}",
         detail=f"It is {shown(key)}. {NOTHING_WRITTEN}",
         hint=f"Give a tuple ({names}) or a dict." if len(settings.key) > 1 else f"Give the value of {names}.",
         row=number,
@@ -278,7 +278,7 @@ def _check_names(schema: pa.Schema, settings: TopicSettings) -> None:
     if len(set(schema.names)) < len(schema.names):
         twice = next(name for name in schema.names if schema.names.count(name) > 1)
         raise SchemaMismatch(
-            f'column "{twice}" is there twice',
+            f'column "{twice}" appears twice',
             detail=f"The columns given are: {', '.join(schema.names)}. {NOTHING_WRITTEN}",
             hint="Drop or rename one of them.",
             column=twice,
@@ -298,7 +298,7 @@ def _record_of_arrow(record: pa.Array | None, topic: str) -> tuple[pa.Array | No
     if not kinds.is_struct(record.type):
         raise SchemaMismatch(
             f'column "record" is {record.type}, not a struct',
-            detail="The name is reserved for what the log knows of a row; its change and headers are used.",
+            detail="The name is reserved for a row's metadata; its change and headers are used.",
             hint="Leave the column out, or rename it.",
             column="record",
         )
@@ -417,8 +417,8 @@ def _check_size(batch: pa.RecordBatch, headers: pa.Array | None, settings: Topic
     largest = int(np.argmax(sizes > limit))
     if sizes[largest] > limit:
         raise InvalidRows(
-            f"row {largest} has {show_size(int(sizes[largest]))}, more than a record may have",
+            f"row {largest} has {show_size(int(sizes[largest]))}, more than the maximum size of a record",
             detail=f'record_bytes_max of topic "{settings.name}" is {show_size(limit)}. {NOTHING_WRITTEN}',
-            hint="Keep large things elsewhere and their address here, or raise record_bytes_max.",
+            hint="Store large values elsewhere and their address here, or raise record_bytes_max.",
             row=largest,
         )

@@ -246,7 +246,7 @@ class _Reader:
         before = self.text[max(0, self.ahead.start - 40) : self.ahead.start]
         raise Invalid(
             f"schema cannot be read at character {self.ahead.start}",
-            detail=f'After "{before}" {found}; expected was {expected}.',
+            detail=f'After "{before}" {found}; expected: {expected}.',
             hint='Write columns as in "order_id STRING NOT NULL, lines ARRAY<STRUCT<sku: STRING, price: DOUBLE>>".',
         )
 
@@ -277,8 +277,8 @@ def _tokens(text: str) -> list[_Token]:
 def _refuse_type(word: str, path: str) -> NoReturn:
     reason, remedy = _REFUSED.get(word, ("", did_you_mean(word, [*_TYPES, *_DECIMALS, *_NESTED])))
     raise Invalid(
-        f'column "{path}" has type {word}, which a topic cannot keep',
-        detail=f"{reason} Arrow and Parquet both hold: {ALLOWED_TYPES}.".strip(),
+        f'column "{path}" has type {word}, which a topic cannot store',
+        detail=f"{reason} Arrow and Parquet both support: {ALLOWED_TYPES}.".strip(),
         hint=remedy or "Use one of these types.",
         column=path,
     )

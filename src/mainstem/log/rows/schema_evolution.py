@@ -97,7 +97,7 @@ def _check_fields(old: list[pa.Field], new: list[pa.Field], *, inside: str) -> N
             f"{inside}{moved}",
             f'column "{inside}{moved}" has moved',
             f"The order was {', '.join(before)}.",
-            "Keep the columns in that order; new ones may stand anywhere between them.",
+            "Keep the columns in that order; new ones may be anywhere between them.",
         )
 
 

@@ -112,8 +112,8 @@ def parse_moment(text: str, option: str) -> datetime:
         ) from None
     if moment.tzinfo is None:
         raise Invalid(
-            f'{option} "{text}" has no zone',
-            detail="The same reading of a clock is another moment in every zone of the world.",
+            f'{option} "{text}" has no time zone',
+            detail="Without a time zone it does not name one moment.",
             hint=f"For UTC write {moment.isoformat()}Z; else the distance from it, as in {moment.isoformat()}+02:00",
         )
     return moment

@@ -47,7 +47,7 @@ def add_to_archive(files: Files, source: str, entries: Sequence[SealedEntry], fo
             f'archive "{folder}" already has other records with the offsets of {title}',
             detail=f"It goes up to offset {manifest.end - 1}; the segment to be archived begins at {fresh[0].base}. "
             "It may be of an earlier topic of this name. Nothing was dropped.",
-            hint="Move that archive away, or give the topic another one: topic.alter(archive=...).",
+            hint="Move that archive, or give the topic another one: topic.alter(archive=...).",
         )
     _make_folder(files, folder)
     for entry in fresh:
@@ -101,7 +101,7 @@ def check_archive(files: Files, archive: str, topic: str) -> None:
         raise NotFound(
             f'archive "{archive}" does not exist',
             detail=f'There is no such directory to read "{topic}" from.',
-            hint="Give the directory that the topic was told to archive to; topic.settings.archive has it.",
+            hint="Give the topic's archive directory; topic.settings.archive has it.",
         )
 
 
@@ -159,7 +159,7 @@ class Archive:
             f'records {first} to {end - 1} of "{self._topic}" partition {self._number} are neither kept nor archived',
             detail=f'The archive at "{self._folder}" has '
             + (f"records {self._segments[0].base} to {self._segments[-1].end - 1}." if self._segments else "nothing."),
-            hint=f"Go on behind them: start={{{self._number}: {end}}}.",
+            hint=f"Continue after them: start={{{self._number}: {end}}}.",
             topic=self._topic,
             partition=self._number,
             first_lost=first,

@@ -589,9 +589,9 @@ class PartitionReader:
     def fell_off(self, start: int, kept: int) -> FellOff:
         return FellOff(
             f'records {start} to {kept - 1} of "{self._topic}" partition {self._number} are no longer kept',
-            detail=f"The first record that is kept has offset {kept}.",
-            hint='Go on with start="earliest" (a group: member.seek("earliest")); keep longer, or keep an archive, '
-            "if this reader may be away so long.",
+            detail=f"The first retained record has offset {kept}.",
+            hint='Continue with start="earliest" (a group: member.seek("earliest")). If this reader may lag so far, '
+            "set a longer retention or an archive.",
             topic=self._topic,
             partition=self._number,
             first_lost=start,

@@ -261,8 +261,8 @@ def corrupt_segment(path: str, span: Span | None, what: Literal["damaged", "miss
     return CorruptSegment(
         f'sealed segment "{os.path.basename(path)}" is {what}',
         detail=f'{reason}, so {records} cannot be read. File: "{path}".',
-        hint="Nothing was changed. Restore the file from a copy or from the archive, or read on after these records by "
-        "giving a start behind them.",
+        hint="Nothing was changed. Restore the file from a copy or from the archive, or skip "
+        "these records with a later start.",
         path=path,
         first_offset=None if span is None else span[0],
         last_offset=None if span is None else span[1] - 1,

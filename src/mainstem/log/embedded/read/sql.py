@@ -52,9 +52,9 @@ def query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tabl
         except (duckdb.IOException, FileNotFoundError, FellOff) as error:
             if not left:
                 raise Unavailable(
-                    "the files of a topic changed faster than the question could be asked",
+                    "the files of a topic kept changing while the query was prepared",
                     detail=first_line(error),
-                    hint="Ask again.",
+                    hint="Run the query again.",
                 ) from error
         except duckdb.Error as error:
             if isinstance(error, duckdb.InvalidInputException | duckdb.ConversionException):
@@ -92,7 +92,7 @@ def _name_unreadable(log: EmbeddedLog, sql: str, error: duckdb.Error) -> None:
                     raise refused_record(
                         batch, found.row, f'"{name}" partition {number}', "read", f'column "{found.path}", {found.reason}',
                         column=found.path, detail=f"DuckDB says: {first_line(error)}",
-                        hint="Leave the column out of the query; or copy the other rows to a new topic, which takes none like it.",
+                        hint="Leave the column out of the query; or copy the other rows to a new topic, which rejects such values.",
                     ) from error  # fmt: skip
 
 

@@ -64,7 +64,7 @@ class TopicSchemas:
         """The error of a record whose checksum fits, and that does not have the columns that the topic's settings name."""
         return CorruptHome(
             f'"{self.path}" does not have the columns of the records',
-            detail=f"The record of offset {offset} was written with others: {summary_of(error)}.",
+            detail=f"The record of offset {offset} was written with other columns: {summary_of(error)}.",
             hint="Nothing was changed. Restore the file from a copy.",
             path=self.path,
         )

@@ -249,7 +249,7 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
     if not sound:
         raise CorruptManifest(
             f'manifest "{path}" is damaged',
-            detail="Its checksum does not fit, so which sealed segments belong to the log is not certain.",
+            detail="Its checksum does not match, so it is not certain which sealed segments belong to the log.",
             hint="Nothing was changed. Restore the file from a copy; the sealed segments beside it are Parquet files "
             "that any tool can read.",
             path=path,
@@ -282,7 +282,7 @@ class ManifestFile:
         except FileNotFoundError as error:
             raise CorruptManifest(
                 f'manifest "{self.path}" is missing',
-                detail="Every partition has one from its first moment, so it was removed.",
+                detail="Every partition is created with one, so it was removed.",
                 hint="Nothing was changed. Restore the file from a copy; the sealed segments beside it are Parquet "
                 "files that any tool can read.",
                 path=self.path,

@@ -63,16 +63,16 @@ def _our_errors(partition: Partition) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(
                 f"no space left for the upkeep of {partition.title}",
-                detail=f'Nothing of "{partition.folder}" has changed; reading and appending do not depend on it.',
-                hint="Free space or shorten what the topics keep; upkeep goes on by itself then.",
+                detail=f'Nothing in "{partition.folder}" has changed; reads and appends are not affected.',
+                hint="Free disk space or shorten the topics' retention; upkeep then resumes by itself.",
                 path=partition.folder,
             ) from error
         if isinstance(error, FileNotFoundError):
             partition.check_there()
         raise Unavailable(
             f"could not use the files of {partition.title}: {os.strerror(error.errno or 0)}",
-            detail=f'Its upkeep was left off; nothing of "{partition.folder}" is lost. {error}',
-            hint="Check the disk; upkeep is tried again by itself.",
+            detail=f'Its upkeep was skipped; nothing in "{partition.folder}" is lost. {error}',
+            hint="Check the disk; upkeep is retried by itself.",
         ) from error
 
 

@@ -228,9 +228,8 @@ class ActiveSegment:
         upto = "the end of the segment" if last is None else f"offset {last}"
         return CorruptBlock(
             f'segment "{self.path}" is damaged at byte {damage.position}',
-            detail=f"Records from offset {damage.offset} up to {upto} cannot be read: a checksum does not fit.",
-            hint="Nothing was changed. Restore the file from a copy, or read on after the damaged range by giving "
-            "a start behind it.",
+            detail=f"Records from offset {damage.offset} up to {upto} cannot be read: a checksum does not match.",
+            hint="Nothing was changed. Restore the file from a copy, or skip the damaged range with a later start.",
             path=self.path,
             position=damage.position,
             first_offset=damage.offset,
@@ -243,7 +242,7 @@ def missing_records(title: str, path: str, first: int, behind: int) -> CorruptBl
     if behind <= first:
         return CorruptBlock(
             f'segment "{path}" is missing',
-            detail=f"It has no records, and {title} goes on in it: the file was removed.",
+            detail=f"The next records of {title} belong in it: the file was removed.",
             hint="Nothing was changed. Restore the file from a copy.",
             path=path,
             position=0,
@@ -251,9 +250,8 @@ def missing_records(title: str, path: str, first: int, behind: int) -> CorruptBl
         )
     return CorruptBlock(
         f"records {first} to {behind - 1} of {title} are missing",
-        detail=f'They are neither sealed nor in a segment of blocks: a file was removed or cut. Place: "{path}".',
-        hint="Nothing was changed. Restore the file from a copy, or read on after these records by giving a start behind "
-        "them.",
+        detail=f'They are neither sealed nor in an active segment: a file was removed or truncated. File: "{path}".',
+        hint="Nothing was changed. Restore the file from a copy, or skip these records with a later start.",
         path=path,
         position=0,
         first_offset=first,

@@ -140,7 +140,7 @@ class _Recovery:
                 path = SegmentName(published.segment, published.epoch).path(path)
             raise CorruptBlock(
                 f'partition "{self._folder}" has no segment to append to',
-                detail="Every partition has one from its first moment, so it was removed.",
+                detail="Every partition is created with one, so it was removed.",
                 hint="Restore the directory from a copy.",
                 path=path,
                 position=0,
@@ -242,7 +242,7 @@ class _Recovery:
             return
         path = SegmentName(published.segment, published.epoch).path(self._folder)
         raise CorruptBlock(
-            f'partition "{self._folder}" ends at offset {end.offset}, before what was acknowledged',
+            f'partition "{self._folder}" ends at offset {end.offset}, before the last acknowledged record',
             detail=f"Records from offset {end.offset} up to offset {published.offset - 1} are missing. "
             f'They were acknowledged when "{path}" was written.',
             hint="Nothing was changed. Restore the directory from a copy.",
@@ -286,9 +286,9 @@ def _foreign_heads(segment: ActiveSegment, published: End) -> CorruptHome:
     path = f"{os.path.dirname(os.path.dirname(segment.path))}/heads"
     return CorruptHome(
         f'"{path}" does not belong to the segments beside it',
-        detail=f'It says that what is published ends at byte {published.position} of "{segment.path}", behind another block '
-        "than the one that is there. It may be the file of another topic.",
-        hint="Nothing was changed. End all processes that have the home open and remove this file: it is made again from the "
+        detail=f'It says that published records end at byte {published.position} of "{segment.path}", after a block other '
+        "than the one found there. It may be the file of another topic.",
+        hint="Nothing was changed. End all processes that have the home open and remove this file: it is rebuilt from the "
         "segments.",
         path=path,
     )

@@ -71,8 +71,8 @@ def admit(pending: Pending, tail: End, scan: StateScan | None, title: str) -> bo
     if pending.expected is not None and pending.expected != tail.offset:
         raise AppendConflict(
             f"{title} does not end at offset {pending.expected}",
-            detail=f"It ends at {tail.offset}: somebody appended meanwhile.",
-            hint="Read what came, decide again, and append with the new end.",
+            detail=f"It ends at {tail.offset}: another append came first.",
+            hint="Read the new records, decide again, and append with the new end.",
         )
     if pending.check is not None:
         pending.check()
@@ -249,7 +249,7 @@ def _for_another_thread(error: BaseException) -> Exception:
     """The error as another thread may raise it: an object of its own, since raising writes into it."""
     if not isinstance(error, Exception):
         return Unavailable(
-            "the append was carried by a thread that was interrupted",
+            "the thread that committed this append was interrupted",
             detail=f"That thread raised {type(error).__name__}. The append was not acknowledged.",
             hint="Append again.",
         )

@@ -114,7 +114,7 @@ def _write(files: Files, folder: str, stretch: _Stretch) -> None:
 UNKNOWN = new_end(0, 0, 0, 0, epoch=0)
 
 TAKE_OVER_HINT = (
-    "Check the disk, then begin a new segment behind what is safe: topic.take_over(), "
+    "Check the disk, then begin a new segment after the safe records: topic.take_over(), "
     "or --take-over on the command line."
 )
 
@@ -173,7 +173,7 @@ class Publisher:
             except CorruptBlock as error:
                 self.fence(head)
                 raise Unavailable(
-                    f"what was written last to {self._title} cannot be read back",
+                    f"the last write to {self._title} cannot be read back",
                     detail=f"It was not acknowledged. {error.detail}",
                     hint=TAKE_OVER_HINT,
                 ) from error
@@ -237,10 +237,10 @@ class Publisher:
             self._heads.write(self._slot, mark._replace(flags=mark.flags & HAS_STATE))
 
     def is_fenced(self, mark: End) -> Unavailable:
-        safe = f"What was acknowledged ends at offset {mark.offset} and is safe; what" if mark.epoch else "What"
+        safe = f"Acknowledged records end at offset {mark.offset} and are safe; later" if mark.epoch else "Later"
         return Unavailable(
             f"{self._title} is fenced: an fsync failed",
-            detail=f"{safe} was written then may be lost, and a later fsync would not tell.",
+            detail=f"{safe} writes may be lost, and another fsync would not report it.",
             hint=TAKE_OVER_HINT,
         )
 
@@ -265,7 +265,7 @@ class Publisher:
 
     def _taken_back(self) -> Unavailable:
         return Unavailable(
-            f"what was written to {self._title} could not be read back and was cut off",
+            f"the last write to {self._title} could not be read back and was truncated",
             detail="The append was not acknowledged.",
             hint="Append again.",
         )
@@ -281,5 +281,5 @@ def deleted(title: str) -> TopicNotFound:
     return TopicNotFound(
         f"{title} was deleted",
         detail="Another process deleted it while this one had it open.",
-        hint="Create it again if it is needed.",
+        hint="Create it again if you need it.",
     )
