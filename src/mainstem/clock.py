@@ -1,7 +1,7 @@
 """Clocks: the only module that reads the time.
 
-Code that needs the time takes a `Clock`, so that a test can pass a `ManualClock` and control time itself. Inside Mainstem
-a time is an integer, microseconds since 1970 in UTC; what users see is a datetime with a zone.
+Code that needs the time takes a `Clock`, so that a test can pass a `ManualClock` and control time itself. Inside
+Mainstem a time is an integer, microseconds since 1970 in UTC; what users see is a datetime with a zone.
 """
 
 from __future__ import annotations

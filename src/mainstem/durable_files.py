@@ -156,7 +156,7 @@ SHARE_LET_GO = 8
 
 
 def handles_max() -> int:
-    """The maximum number of handles this process keeps open: half of its limit. The rest is for the program and short-lived files."""
+    """The maximum number of handles this process keeps open: half of its limit. The program needs the rest."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return HANDLES_MAX if limit == resource.RLIM_INFINITY else min(limit // 2, HANDLES_MAX)
 

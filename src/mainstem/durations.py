@@ -1,6 +1,7 @@
 """Durations and sizes as people write them: "10 minutes", "1 day 2 hours", "64 MiB".
 
-A bare number is refused everywhere, because `session=10` does not tell the unit. So is a month, which has no fixed length.
+A bare number is refused everywhere, because `session=10` does not tell the unit. So is a month, which has no fixed
+length.
 """
 
 from __future__ import annotations

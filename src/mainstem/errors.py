@@ -11,11 +11,12 @@
     │                              IncompleteAppend, NotYet
     └── FlowFailed                 a flow failed; `__cause__` is the reason
 
-The branch tells how to handle an error: retry after `Unavailable`; after `Conflict` read again and decide again; `Corrupt`
-stops at once and names the file and byte; `Invalid` and `NotFound` are mistakes in a program or a command.
+The branch tells how to handle an error: retry after `Unavailable`; after `Conflict` read again and decide again;
+`Corrupt` stops at once and names the file and byte; `Invalid` and `NotFound` are mistakes in a program or a command.
 
-An error has three parts: what is wrong (`error.summary`: lower case, no full stop, the thing in double quotes), the facts
-(`detail`), and what to do (`hint`). `str(error)` has all three, so that they are printed, logged and in every traceback:
+An error has three parts: what is wrong (`error.summary`: lower case, no full stop, the thing in double quotes), the
+facts (`detail`), and what to do (`hint`). `str(error)` has all three, so that they are printed, logged and in every
+traceback:
 
     mainstem.TopicNotFound: topic "ordres" does not exist
     Detail: The log in "data/shop" has 2 topics: customers, orders.
@@ -75,9 +76,9 @@ _TAKEN_BY_PYTHON = frozenset([*dir(OSError), "summary", "parts"])
 class MainstemError(Exception):
     """The base class of all errors of Mainstem.
 
-    `str(error)` has all three parts, one per line, so that they are printed and logged too; `summary` is the first alone.
-    Further keyword arguments become attributes. `args` holds only the summary and everything else is in `__dict__`, so
-    `pickle` preserves the whole error.
+    `str(error)` has all three parts, one per line, so that they are printed and logged too; `summary` is the first
+    alone. Further keyword arguments become attributes. `args` holds only the summary and everything else is in
+    `__dict__`, so `pickle` preserves the whole error.
 
     >>> error = MainstemError('topic "ordres" is odd', detail="It has no rows.", hint="Append some.", topic="ordres")
     >>> print(error)
@@ -212,8 +213,8 @@ class AppendConflict(Conflict):
 
 
 class BeyondEnd(Conflict):
-    """A reader's `position` is beyond the `end` of the partition: the log was restored from an older copy, or the position is
-    from another log. Records appended up to the position would never be read."""
+    """A reader's `position` is beyond the `end` of the partition: the log was restored from an older copy, or the
+    position is from another log. Records appended up to the position would never be read."""
 
     topic: str = ""
     partition: int = 0
@@ -319,8 +320,8 @@ class BrokerUnavailable(Unavailable):
 class IncompleteAppend(Unavailable):
     """An append over several partitions reached only some of them.
 
-    A producer's retry with the same sequence completes the rest and repeats nothing. `pid` is the stopped process that holds
-    the lock of a partition; 0 if that is not the cause.
+    A producer's retry with the same sequence completes the rest and repeats nothing. `pid` is the stopped process that
+    holds the lock of a partition; 0 if that is not the cause.
     """
 
     topic: str = ""

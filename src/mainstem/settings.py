@@ -17,7 +17,7 @@ __all__ = ["environment_with", "remember", "remembered"]
 
 
 def remembered(home: str, file: str, *, example: str, without: str) -> str | None:
-    """The address stored in a file of a home; None without the file. `without` tells an error's reader what applies then."""
+    """The address stored in a file of a home; None without the file. `without`: what applies then, for the error."""
     path = os.path.join(home, file)
     try:
         with open(path, "rb") as opened:

@@ -71,14 +71,15 @@ def open(
     `log`: the Kafka brokers that store the topics, "kafka://broker1:9092,broker2:9092". By default those in the home's
     `kafka.toml`; without that file topics are stored in the home itself.
 
-    `spark`: where programs run, an address such as "local[*]" or "spark://master:7077", or your own session. Spark starts
-    when a program or a DataFrame first needs it.
+    `spark`: where programs run, an address such as "local[*]" or "spark://master:7077", or your own session. Spark
+    starts when a program or a DataFrame first needs it.
 
-    `views`: the PostgreSQL database that stores the views, "postgresql://user@host:5432/database". By default the one in
-    the home's `views.toml`; without that file views are stored in the home itself.
+    `views`: the PostgreSQL database that stores the views, "postgresql://user@host:5432/database". By default the one
+    in the home's `views.toml`; without that file views are stored in the home itself.
 
-    `checkpoints`: the directory for the checkpoints of new flows, on any file system that Spark supports, "hdfs://namenode/shop",
-    "s3a://bucket/shop", or a shared path. By default the one in the home's `checkpoints.toml`; without that file the home.
+    `checkpoints`: the directory for the checkpoints of new flows, on any file system that Spark supports,
+    "hdfs://namenode/shop", "s3a://bucket/shop", or a shared path. By default the one in the home's `checkpoints.toml`;
+    without that file the home.
 
     A background thread seals, compacts and deletes expired segments; with `upkeep="manual"` other processes do this, or
     `topic.seal()`, `topic.compact()` and `topic.drop_expired()`.
@@ -118,7 +119,8 @@ def open_log(
 
 
 class Mainstem:
-    """An open home. Use it with `with`, or call `close()`; acknowledged appends are durable without either. Thread-safe.
+    """An open home. Use it with `with`, or call `close()`; acknowledged appends are durable without either.
+    Thread-safe.
 
     >>> import mainstem, tempfile
     >>> stem = mainstem.open(tempfile.mkdtemp())
@@ -163,10 +165,10 @@ class Mainstem:
     def copy_to(self, path: str | os.PathLike[str], *, step: Callable[[str], None] | None = None) -> HomeCopy:
         """Back up the home to a new directory; the copy is consistent while the home is in use.
 
-        Topics are copied as of one moment, with each transaction complete or not at all; each flow between two batches, with
-        its checkpoint and its view. Flows wait for the copy, appends do not. `elsewhere` of the result names parts of the
-        home that are stored elsewhere and were not copied. Damaged files are copied as they are and named in `problems`. `step`
-        is called with what is being copied.
+        Topics are copied as of one moment, with each transaction complete or not at all; each flow between two batches,
+        with its checkpoint and its view. Flows wait for the copy, appends do not. `elsewhere` of the result names parts
+        of the home that are stored elsewhere and were not copied. Damaged files are copied as they are and named in
+        `problems`. `step` is called with what is being copied.
 
         >>> import mainstem, tempfile
         >>> with mainstem.open(tempfile.mkdtemp()) as stem:
@@ -180,8 +182,8 @@ class Mainstem:
         return copy_home(self, path, step or (lambda what: None))
 
     def verify(self, *, step: Callable[[str], None] | None = None) -> HomeVerification:
-        """Verify every file of the home that can be checked: topics, ledgers, views, flows; `problems` of the result names each
-        damaged file and byte. `step` is called with what is being read.
+        """Verify every file of the home that can be checked: topics, ledgers, views, flows; `problems` of the result
+        names each damaged file and byte. `step` is called with what is being read.
 
         >>> import mainstem, tempfile
         >>> with mainstem.open(tempfile.mkdtemp()) as stem:
@@ -258,8 +260,8 @@ class Mainstem:
     def view(self, name: str | View, *, key: str | Sequence[str] | None = None, **settings: Any) -> SparkView:
         """A view, existing or to be created by a flow; an existing view needs no `key`.
 
-        Settings: `changes_max` and `changes_age`, how many changes it keeps and for how long; `history`, how far back its
-        past states can be queried.
+        Settings: `changes_max` and `changes_age`, how many changes it keeps and for how long; `history`, how far back
+        its past states can be queried.
         """
         if isinstance(name, SparkView):
             return name
@@ -277,8 +279,8 @@ class Mainstem:
     def take_over(self) -> TakeOverReport:
         """End stopped processes that hold a lock of this home, and fence their unfinished writes; return what was done.
 
-        Only partitions that nobody could append to are taken over. `LockHeld` names such a process; after a failed fsync a
-        new segment begins after the safe records. Reads need no lock, so no reader needs this.
+        Only partitions that nobody could append to are taken over. `LockHeld` names such a process; after a failed
+        fsync a new segment begins after the safe records. Reads need no lock, so no reader needs this.
         """
         return self.log.take_over()
 
@@ -292,9 +294,10 @@ class Mainstem:
         rows_max: int = ROWS_MAX,
         timeout: Duration | None = None,
     ) -> pa.Table:
-        """Run an SQL query (DuckDB): one SELECT over topics and views, with `?` for parameters. A compacted topic shows the
-        latest record of each key; if a topic and a view have the same name, the topic is used. `Invalid` if the statement
-        is not a SELECT, the result has more than `rows_max` rows, or the query takes longer than `timeout`."""
+        """Run an SQL query (DuckDB): one SELECT over topics and views, with `?` for parameters. A compacted topic shows
+        the latest record of each key; if a topic and a view have the same name, the topic is used. `Invalid` if the
+        statement is not a SELECT, the result has more than `rows_max` rows, or the query takes longer than
+        `timeout`."""
         limits = QueryLimits.checked(rows_max, timeout)
         asked, given = text(sql, "sql"), values(parameters, "parameters")
         return self.log.query(asked, given, {name: self.view(name).to_arrow for name in self.views()}, limits)
@@ -346,8 +349,8 @@ class Mainstem:
     def check_view(self, view: str | View, flows: Flows, *, sample: int = 1000, seed: int | None = None) -> CheckedView:
         """Recompute about `sample` rows of a view from the log, with the current program, and compare them.
 
-        If rows are wrong, it finds where the first one went wrong. Nothing is changed; the flow may keep running. `seed`
-        selects the rows; by default it is different each time.
+        If rows are wrong, it finds where the first one went wrong. Nothing is changed; the flow may keep running.
+        `seed` selects the rows; by default it is different each time.
         """
         from mainstem.flows.view_check import ViewCheck
 

@@ -22,8 +22,8 @@ class Keep:
     """The retention of a topic.
 
     With `age` and `size` (per partition) whole segments are deleted once they exceed the limit; both may be given.
-    `Keep.latest_per_key()` keeps the latest record of each key: a tombstone is kept for `tombstones` after the records it
-    deletes, records younger than `lag_min` are not compacted, and records older than `lag_max` always are.
+    `Keep.latest_per_key()` keeps the latest record of each key: a tombstone is kept for `tombstones` after the records
+    it deletes, records younger than `lag_min` are not compacted, and records older than `lag_max` always are.
 
     >>> str(Keep(age="7 days", size="10 GiB")), str(Keep.forever())
     ('7 days, 10 GiB', 'forever')

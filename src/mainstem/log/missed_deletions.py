@@ -1,9 +1,9 @@
-"""Whether a reader has missed deletions: compaction drops a tombstone in the end, and a reader that comes later than that
-keeps the deleted key.
+"""Whether a reader has missed deletions: compaction finally removes a tombstone, and a reader that comes later keeps
+the deleted key.
 
 A tombstone deletes everything before it with its key in the pass that first cleans its segment, and goes itself
-`tombstones` later. So whoever began to read when the partition was cleaned up to `since` has never seen what tombstones
-below `since` delete. It may have seen what a later one deletes, and needs that tombstone while it has not read past it:
+`tombstones` later. So a reader that began when the partition was cleaned up to `since` has never read records that
+tombstones below `since` delete. It may have read records that a later tombstone deletes, and needs that tombstone:
 
     0            since           position           forgotten
     |--------------|----------------|-------------------|------      refused: forgotten > max(position, since)
@@ -48,7 +48,7 @@ def check_deletions(
     reader: str = "a reader",
     hint: str = BEGIN_AGAIN,
 ) -> None:
-    """Raise `MissedDeletions` if somebody who began when the partition was cleaned up to `since` must not go on here."""
+    """Raise `MissedDeletions` if a reader that began with the partition cleaned up to `since` cannot continue."""
     compacted = reads.compacted(partition)
     if compacted is None or compacted.forgotten <= max(position, since):
         return

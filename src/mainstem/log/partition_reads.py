@@ -1,4 +1,4 @@
-"""PartitionReads: what groups and queues ask of the topic they read, and where a reader may start in it."""
+"""PartitionReads: how groups and queues read a topic, and the positions from which a reader may start."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ class PartitionReads(Protocol):
         """The key columns; empty for a topic without a key."""
 
     def earliest(self, partition: int) -> int:
-        """The offset of the first record that is kept, or the end if none is."""
+        """The offset of the first retained record, or the end if there is none."""
 
     def latest(self, partition: int) -> int:
         """The offset the next record to become readable will have at least."""
 
     def end(self, partition: int) -> int:
         """The offset after the last published record, also of transactions that are still open: `latest` or more. It never
-        goes back, so no position that was ever given out lies beyond it."""
+        decreases, so no position of a reader lies beyond it."""
 
     def at_time(self, partition: int, at: int) -> int:
         """The offset of the first record appended at that time (microseconds UTC) or later; `latest` if none was."""
 
     def after_token(self, token: str) -> dict[int, int]:
-        """For each partition the token names, the offset after everything it stands for. Raises `Invalid`."""
+        """For each partition in the token, its end offset. Raises `Invalid`."""
 
     def read(self, partition: int, start: int, rows_max: int) -> pa.RecordBatch | None:
         """The next 1 to `rows_max` records from `start` on, with `record` as last column; None if there are none yet.
@@ -60,7 +60,7 @@ class PartitionReads(Protocol):
         """
 
     def behind(self, partition: int, offset: int) -> Lag:
-        """How far a reader that reads `offset` next is behind; falls back to the first kept record if it fell off."""
+        """The lag of a reader whose next offset is `offset`, or the first retained record if that one was deleted."""
 
     def compacted(self, partition: int) -> Compacted | None:
         """How far a partition is compacted; None if it is not, or if the log does not tell."""
@@ -70,10 +70,10 @@ class Processes(Protocol):
     """The processes of this machine (`mainstem.processes` itself is one)."""
 
     def this_process(self) -> Identity:
-        """Who we are: asked each time, since a fork makes us somebody else."""
+        """The identity of this process; it changes with a fork."""
 
     def alive(self, identity: Identity) -> bool:
-        """Whether that very process still runs."""
+        """Whether this process (not another with the same id) still exists."""
 
 
 class Waiter(Protocol):
@@ -111,7 +111,7 @@ def check_position(
     reader: str = "a reader",
     hint: str = HINT.format(where='"earliest", "latest" or a time'),
 ) -> None:
-    """Raise `BeyondEnd` if nobody can have read up to this position. Exactly the end is right."""
+    """Raise `BeyondEnd` if the position is beyond the end of the partition."""
     end = reads.end(partition)
     if position > end:
         raise BeyondEnd(
@@ -126,9 +126,9 @@ def check_position(
 
 
 def offsets_at(position: Position, reads: PartitionReads, partitions: Sequence[int]) -> dict[int, int]:
-    """The offset to read next in each of `partitions`. Raises `BeyondEnd` for one that nobody can have read up to.
+    """The offset to read next in each of `partitions`. Raises `BeyondEnd` for one beyond the end.
 
-    Offsets and tokens may leave partitions out; those are left out of the answer too.
+    Offsets and tokens may leave partitions out; the result leaves them out too.
     """
     offsets = _offsets(position, reads, partitions)
     if isinstance(position, Mapping):

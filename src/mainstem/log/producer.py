@@ -97,8 +97,8 @@ class Producer:
     """A run of a named producer; returned by `stem.producer(name)`. Opening it fences every older run of that name.
 
     Each append has a sequence, an increasing number (gaps are allowed). Appends are idempotent: a repeated sequence is
-    acknowledged, but appended only once, also after a restart. So retry an append whose outcome is unknown. Thread-safe:
-    appends to one topic are made one after the other. A forked child must open its own producer.
+    acknowledged, but appended only once, also after a restart. So retry an append whose outcome is unknown.
+    Thread-safe: appends to one topic are made one after the other. A forked child must open its own producer.
 
     >>> import mainstem, tempfile
     >>> with mainstem.open(tempfile.mkdtemp()) as stem:
@@ -127,7 +127,8 @@ class Producer:
         return self.run.epoch
 
     def append(self, topic: Topic | str, rows: Any, *, sequence: int | None = None) -> AppendResult:
-        """Append rows with a sequence; without one, with the next after the last sequence of this producer in the topic.
+        """Append rows with a sequence; without one, with the next after the last sequence of this producer in the
+        topic.
 
         Raises `AppendConflict` if the sequence is below the last one and was never appended, or if an earlier append is
         incomplete. Without rows nothing is appended, and the sequence is not used.
@@ -153,8 +154,8 @@ class Producer:
     def last_sequence(self, topic: Topic | str) -> int:
         """The last sequence of this producer in a topic, over all its runs and all partitions; -1 if none.
 
-        Continue after it. An interrupted append, which some partitions lack, does not count: append it again to complete
-        it. Sequences of aborted transactions do not count either.
+        Continue after it. An interrupted append, which some partitions lack, does not count: append it again to
+        complete it. Sequences of aborted transactions do not count either.
         """
         self._check_process()
         return self.run.last_sequence(self._topic(topic).name)
@@ -178,7 +179,7 @@ class Producer:
         self.run.state(self._topic(topic).name, as_us(at))
 
     def transaction(self, *, timeout: Duration = "1 minute") -> Transaction:
-        """A transaction whose appends carry this producer's sequences. Until it ends, the producer appends only through it."""
+        """A transaction with this producer's sequences. Until it ends, the producer can append only in it."""
         from mainstem.log.transaction import Transaction
 
         self._check_process()

@@ -1,4 +1,4 @@
-"""QueryLimits: how much a question in SQL may cost. Without DuckDB, which is loaded when the first one is asked."""
+"""QueryLimits: the limits of an SQL query. Does not import DuckDB, which is loaded by the first query."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUERY_THREAD = "mainstem-query"
 
 @dataclass(frozen=True, slots=True)
 class QueryLimits:
-    """The most rows an answer may have, and how long it may take; None is without limit."""
+    """The maximum number of rows of a result, and the timeout of a query; None means no limit."""
 
     rows: int = ROWS_MAX
     seconds: float | None = None

@@ -7,8 +7,8 @@
         change       string                   insert | update | delete
         headers      list<struct<key: string, value: binary>>    null where a record has none
 
-It is the last column of every batch read from a topic. Most of its values are the same for every row of a block, so they are
-slices of arrays made once per process: 10,000 rows cost a few dozen microseconds.
+It is the last column of every batch read from a topic. Most of its values are the same for every row of a block, so
+they are slices of arrays made once per process: 10,000 rows cost a few dozen microseconds.
 """
 
 from __future__ import annotations
@@ -164,5 +164,5 @@ def _no_headers(count: int) -> pa.ListArray:
 
 
 def next_offset(batch: pa.RecordBatch) -> int:
-    """The offset to go on from behind a batch that was read."""
+    """The next offset after a batch."""
     return int(batch.column("record").field("offset")[-1].as_py()) + 1

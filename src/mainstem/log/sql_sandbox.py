@@ -1,4 +1,4 @@
-"""SqlSandbox: a DuckDB of its own for one statement, which reads the tables that it was given and nothing else.
+"""SqlSandbox: a DuckDB instance for one statement, which can read only the tables given to it.
 
 What keeps a statement from files, the network and the home:
 
@@ -117,7 +117,7 @@ class SqlSandbox:
         self._locked = True
 
     def answer(self, sql: str, parameters: Sequence[object]) -> pa.Table:
-        """Run the statement, if it only reads."""
+        """Run the statement, if it is read-only."""
         assert self._locked
         split_statement(self.connection, sql)
         self._run = _Run()
@@ -408,7 +408,7 @@ def first_line(error: Exception) -> str:
 
 
 def translated(log: Log, error: duckdb.Error, tables: Tables) -> Invalid | TopicNotFound:
-    """DuckDB's own words first, then what is there."""
+    """An error of DuckDB as one of ours."""
     text = first_line(error).removeprefix(f"{type(error).__name__.removesuffix('Exception')} Error: ")
     topics = log.topic_names()
     names = [*topics, *tables]

@@ -1,8 +1,8 @@
-"""StateLedger: what groups and queues ask of the list of entries their state is kept in.
+"""StateLedger: the list of entries that holds the state of a group or a queue.
 
 A state is a deterministic machine: the same entries in the same order give the same state in every process. So two
-processes agree without a server, as long as the list has one order and an entry is added only by somebody who has seen
-all earlier ones. Any log that can append conditionally can give such a list.
+processes agree without a server, as long as the list has one order and each entry is added by a process that has seen
+all earlier ones. Any log with conditional appends can provide such a list.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class StateLedger(Protocol[S_co]):
         """The state after everything any process has appended so far. Not to be changed by the caller."""
 
     def decide(self, decision: Callable[[S_co, int], tuple[list[Entry], T]]) -> T:
-        """Append what `decision(state, now)` wants appended, durably, and only if nobody appended meanwhile.
+        """Append the entries that `decision(state, now)` returns, durably, and only if nothing was appended meanwhile.
 
-        On a conflict the decision is asked again with the newer state, so it may run several times and must change
-        nothing. No entries: nothing is written. What it raises is raised here, and nothing is written.
+        On a conflict `decision` is called again with the newer state, so it may run several times and must have no side
+        effects. Without entries nothing is written. If it raises, its error is raised here, and nothing is written.
         """
 
     def state_at(self, at: int) -> S_co:
-        """The state as it was at that append time; a value of its own, not the live one."""
+        """The state at that append time, as a copy."""

@@ -240,14 +240,14 @@ class Topic:
         watermark: Duration | None = None,
         archive: str | os.PathLike[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Existing records in batches, partition by partition. A transaction is read completely or not at all; a plain append to
-        several partitions becomes visible in one partition after the other.
+        """Existing records in batches, partition by partition. A transaction is read completely or not at all; a plain
+        append to several partitions becomes visible in one partition after the other.
 
-        `start` and `stop`: "earliest", "latest", a datetime with a zone (compared with append times),
-        `{partition: offset}`, or the token of an append. `columns`: only these, and `record`. `watermark`: a delay;
-        then `record.watermark` is the watermark at the record: event time is complete up to it. `archive`: a
-        directory with copies of expired segments; records that are no longer retained are read from there, so "earliest"
-        is its first record.
+        `start` and `stop`: "earliest", "latest", a datetime with a zone (compared with append times), `{partition:
+        offset}`, or the token of an append. `columns`: only these, and `record`. `watermark`: a delay; then
+        `record.watermark` is the watermark at the record: event time is complete up to it. `archive`: a directory with
+        copies of expired segments; records that are no longer retained are read from there, so "earliest" is its first
+        record.
         """
         columns = self._checked_columns(columns)
         moment: ReadMoment = self.backend.moment()
@@ -361,7 +361,8 @@ class Topic:
     def join_group(self, name: str, *, session: Duration = "10 seconds", start: Position = "earliest") -> Member:
         """Join a reader group: the partitions are distributed among its members.
 
-        A new group starts at `start`. A member that sends no heartbeat for longer than its `session` loses its partitions.
+        A new group starts at `start`. A member that sends no heartbeat for longer than its `session` loses its
+        partitions.
         """
         check_name(name, "group")
         # All of it before the group's ledger is made: a join that fails leaves no group behind.
@@ -483,8 +484,8 @@ class Topic:
     def compact(self) -> CompactionReport:
         """Compact a topic that keeps the latest record per key: remove older records of each key from sealed segments.
 
-        The active segment is never compacted, nor are records younger than `lag_min`: call `seal()` first to include all
-        records. Offsets and order do not change.
+        The active segment is never compacted, nor are records younger than `lag_min`: call `seal()` first to include
+        all records. Offsets and order do not change.
         """
         if not self.settings.keep.compacted:
             raise Invalid(
@@ -506,8 +507,9 @@ class Topic:
         return self.backend.verify()
 
     def take_over(self) -> TakeOverReport:
-        """End stopped processes that hold a lock of this topic, its groups, its queues or the home's ledgers, and fence their
-        unfinished writes; return what was done. After a failed fsync begin a new segment after the safe records."""
+        """End stopped processes that hold a lock of this topic, its groups, its queues or the home's ledgers, and fence
+        their unfinished writes; return what was done. After a failed fsync begin a new segment after the safe
+        records."""
         return self.backend.take_over()
 
     def alter(self, **changes: Any) -> None:

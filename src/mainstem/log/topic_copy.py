@@ -1,8 +1,8 @@
 """Copies a topic from one log to another, and compares them when it is done: embedded to Kafka, back, or alike.
 
-Rows go in their order, partition by partition, in plain appends: so what the copy holds at any time are the first rows of the
-original, and a copy that was interrupted goes on where it ended. Offsets are the same where the original has no gaps (dropped,
-compacted, or taken by markers) and neither side's codec has offsets of its own. Append times are new ones.
+Rows are appended in order, partition by partition, in plain appends: so at any time the copy has the first rows of the
+original, and an interrupted copy continues where it ended. Offsets are the same where the original has no gaps
+(dropped, compacted, or taken by markers) and neither side's codec has offsets of its own. Append times are new ones.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def _values(column: pa.Array) -> list[object]:
 def copy_topic(
     source: Topic, log: Log, *, codec: str | None = None, progress: Callable[[int], None] = lambda _: None
 ) -> list[CopiedPartition]:
-    """Copy a topic's records as they are now into the topic of the same name in another log, which is made if need be.
+    """Copy a topic's records into the topic of the same name in another log, which is created if it does not exist.
 
-    Raises `Conflict` if the two differ in the end: somebody else has appended to the copy, or it was something else before.
+    Raises `Conflict` if the two differ at the end: another program has appended to the copy, or it is another topic.
     """
     settings = source.settings
     target = Topic(log, log.create_topic(_settings_for(settings, log, codec)))

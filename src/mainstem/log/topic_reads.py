@@ -1,4 +1,4 @@
-"""A topic as its groups, queues and readers look at it: live, or as of one moment."""
+"""A topic as groups, queues and readers see it: live, or as of one moment."""
 
 from __future__ import annotations
 

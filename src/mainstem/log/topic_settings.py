@@ -1,4 +1,4 @@
-"""What a topic is: its schema, key, event time, number of partitions, and how long it keeps its records.
+"""TopicSettings: schema, key, event time, number of partitions, retention.
 
 Stored as JSON. Every schema the topic ever had is there, the first one as number 1: a block names the number of
 the schema it was written under. DDL carries all of a normal schema, so it is the only form.
@@ -303,7 +303,7 @@ def _schema_of(schema: str | pa.Schema) -> pa.Schema:
 
 
 def difference(there: TopicSettings, asked: TopicSettings) -> list[str]:
-    """What sets `asked` apart from what is `there`, in words; empty if nothing does.
+    """The differences between `asked` and `there`, in words; empty if there are none.
 
     >>> orders = TopicSettings.of("orders", schema="id STRING", keep="7 days")
     >>> difference(orders, TopicSettings.of("orders", schema="id STRING"))

@@ -39,7 +39,7 @@ Participant = tuple[str | int, ...]
 
 @dataclass(slots=True)
 class TransactionEntry:
-    """One transaction that is not finished. `decision`: the how-manieth decision of all it was."""
+    """One transaction that is not finished. `decision`: the number of its decision, counted over all transactions."""
 
     owner: Identity
     timeout: int

@@ -1,4 +1,4 @@
-"""What a pass of upkeep did: what compaction took out, what retention dropped."""
+"""The reports of upkeep: what compaction and retention removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watermark at a record: what was known of time when it was appended.
+"""The watermark at a record: how far event time was complete when it was appended.
 
 With each block the log writes down `observed_up_to`, the lowest over the topic's partitions (idle ones left out) of
 the highest event time so far, and the lowest watermark that living producers have declared. A record's watermark is the

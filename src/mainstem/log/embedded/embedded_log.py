@@ -363,7 +363,7 @@ class EmbeddedLog:
         self.transactions.decide(transaction, outcome)
 
     def outcome(self, transaction: str) -> Literal["open", "committed", "aborted"]:
-        """What became of a transaction; one whose owner is gone or late is aborted by asking."""
+        """The outcome of a transaction; one whose owner died or whose timeout is over is aborted first."""
         self.transactions.settle()
         return self.transactions.outcome(int(transaction))
 

@@ -5,8 +5,8 @@
     topics/<name>/                 topic.json, heads, <partition>/, groups/<name>/, queues/<name>/
     ledgers/<name>/                producers, transactions
 
-A directory in it is made whole under a name that begins with a dot and then renamed; one that is deleted is first
-renamed to such a name. So names without a dot are always whole.
+A directory in it is created under a name that begins with a dot and renamed when it is complete; to delete one, it is
+first renamed to such a name. So directories without a dot are always complete.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     <ledger>/heads    one slot
     <ledger>/0/       a partition whose blocks hold entries (a JSON array each), and from time to time a snapshot
 
-Every process applies the entries in their order and so has the same state. An entry is added only behind the last one
-its author has seen: else the append is refused, the author catches up and decides anew. So what is decided here is
-decided once, for all processes, and survives any crash, without a server. When a segment is full a new one is begun
-with a snapshot, so that opening a ledger reads little; the older ones stay for looking back. Thread-safe.
+Every process applies the entries in order and so has the same state. An entry is added only directly after the last one
+its author has read: otherwise the append is refused, and the author catches up and decides again. So a decision is made
+once for all processes and survives any crash, without a server. When a segment is full, a new one begins with a
+snapshot, so that opening a ledger reads little; the older ones are kept to read past states. Thread-safe.
 """
 
 from __future__ import annotations
@@ -316,10 +316,10 @@ class Ledger(Generic[S]):
         return int(kept)
 
     def decide(self, decision: Callable[[S, int], tuple[list[Entry], T]]) -> T:
-        """Append what `decision(state, now)` wants appended, durably, and only if nobody appended meanwhile.
+        """Append the entries that `decision(state, now)` returns, durably, and only if nothing was appended meanwhile.
 
-        On a conflict the decision is asked again with the newer state, so it may run several times and must change
-        nothing. No entries: nothing is written. What it raises is raised here, and nothing is written.
+        On a conflict `decision` is called again with the newer state, so it may run several times and must have no side
+        effects. Without entries nothing is written. If it raises, its error is raised here, and nothing is written.
         """
         while True:
             with self._guard:
@@ -353,7 +353,7 @@ class Ledger(Generic[S]):
             self._append([{"kind": SNAPSHOT, "state": self._catch_up().snapshot()}])
 
     def state_at(self, at: int) -> S:
-        """The state as it was at that append time; a value of its own, not the live one."""
+        """The state at that append time, as a copy."""
         self.current()
         replay = self._new_replay()
         try:

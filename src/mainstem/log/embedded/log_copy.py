@@ -1,15 +1,15 @@
-"""LogCopy: the log of a home as it is at one moment, copied into another directory while processes go on using it.
+"""LogCopy: the log of a home as of one moment, copied into another directory while processes use it.
 
-Three steps, so that writers and upkeep are kept waiting for little:
+Three steps, so that writers and upkeep wait as little as possible:
 
     history      sealed files, which never change, without any lock
     captured     the ledger of transactions stands still for some milliseconds: the end of every partition and ledger is
                  noted. Nothing is decided meanwhile, so each transaction is in whole, or undecided everywhere
     copied       manifests, blocks up to the noted ends, and what was sealed since. The upkeep locks are held (`still`),
-                 so that none of it is sealed, compacted or dropped meanwhile; appends go on
+                 so that none of it is sealed, compacted or deleted meanwhile; appends continue
 
 In the copy, transactions that were undecided are aborted: their owners write to the original. A partition that is damaged
-is copied as it is: what can be read of it here can be read of it there.
+is copied as it is: the same records can be read from the copy.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class EmbeddedLogCopy:
     # The three steps
 
     def copy_history(self) -> None:
-        """Copy what is sealed now; nobody is kept waiting."""
+        """Copy what is sealed now; no writer waits for it."""
         for name in self._log.topic_names():
             # Dropped, compacted or deleted meanwhile: the last step copies what takes its place.
             with suppress(FileNotFoundError, TopicNotFound, Corrupt):

@@ -1,8 +1,8 @@
-"""NumberedAppends: the appends of producers to one topic, one after the other, each there once.
+"""NumberedAppends: the idempotent appends of producers to one topic, one after the other.
 
 An append may go to several partitions, and a crash may leave it in some of them. Each of its blocks says how many there
-are (`parts`), so that an incomplete one is known when the producer is opened again. It must be completed before a higher
-sequence comes: so only a producer's highest sequence can be incomplete, and who has it, has it last.
+are (`parts`), so that an incomplete append is detected when the producer is opened again. It must be completed before a
+higher sequence: so only a producer's highest sequence can be incomplete, and a partition that has it, has it last.
 
 Only the newest run of a producer may append, so what its partitions know of it changes by its own appends alone: it is
 read once, and again after an error or a transaction. Which run that is, is still asked under each partition's lock.

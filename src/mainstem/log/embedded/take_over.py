@@ -1,7 +1,7 @@
-"""Taking over from a process that stands still inside a lock: of a partition, of a ledger, of the home itself.
+"""Taking over from a stopped process that holds a lock: of a partition, of a ledger, of the home itself.
 
-The process is ended, if it is still the one that holds the lock; the partition gets a new epoch, so that nothing of what
-it had under way counts. A ledger is a partition too, and gets a snapshot at the beginning of its new segment.
+The process is ended, if it still holds the lock; the partition gets a new epoch, which fences its unfinished writes. A
+ledger is a partition too, and gets a snapshot at the beginning of its new segment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOTHING = TakeOverReport()
 
 
 def take_over_partition(partition: Partition) -> TakeOverReport:
-    """Take a partition over, whether somebody stands still in it or not; also lifts the fence after a failed fsync."""
+    """Take a partition over, stopped holder or not; also lifts the fence after a failed fsync."""
     ended: list[str] = []
     with partition.lock.taken_over(UPKEEP, ended):
         partition.take_over(ended)

@@ -1,4 +1,4 @@
-"""One topic in a home: its settings, its partitions, and what is done to all of them at once."""
+"""One topic in a home: its settings, its partitions, and operations on all of them."""
 
 from __future__ import annotations
 

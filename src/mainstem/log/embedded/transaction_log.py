@@ -1,10 +1,10 @@
 """Transactions over several partitions, topics and groups' offsets: decided by one synced entry of one ledger.
 
-Records are written through as they come, each under the number of its transaction, and are seen by nobody until it is
-decided. The decision is one entry; after it a marker is written wherever the transaction wrote, by its owner or, if
-that one is gone, by anyone who comes by (`settle`). A transaction whose owner is dead or past its time is aborted the
-same way. Whoever appends under a transaction asks, under the partition's lock, whether it is still undecided: so no
-record of it can come after its marker.
+Records are written at once, each with the number of its transaction, and are not visible until it is decided. The
+decision is one entry; after it a marker is written to every partition of the transaction, by its owner or, if the owner
+died, by any other process (`settle`). A transaction whose owner is dead or whose timeout is over is aborted in the same
+way. An append in a transaction checks, under the partition's lock, that it is still undecided: so no record of it can
+follow its marker.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ class TransactionLog:
             yield
 
     def abort_undecided(self) -> None:
-        """Abort every transaction that is not decided, whoever owns it: for a copy of a home, in which nobody does."""
+        """Abort every undecided transaction: for a copy of a home, in which none has an owner."""
         for number, transaction in list(self._ledger.current().transactions.items()):
             if transaction.outcome is None:
                 self.decide(number, ABORTED)
         self.settle()
 
     def outcome(self, number: int) -> Literal["open", "committed", "aborted"]:
-        """What became of a transaction, for who finds something of it that is not settled."""
+        """The outcome of a transaction, for a reader that finds it not settled."""
         transaction = self._ledger.current().transactions.get(number)
         if transaction is None:
             # Finished: had it been committed, all of it would have been settled before that.
@@ -111,7 +111,7 @@ class TransactionLog:
         return self._ledger.decide(decision)
 
     def join(self, number: int, participants: Iterable[Participant]) -> None:
-        """Write down where the transaction is about to write; before it does."""
+        """Record the partitions that the transaction is about to write to."""
 
         def decision(state: TransactionState, now: int) -> tuple[list[Entry], None]:
             known = self._undecided(state, number).participants
@@ -136,7 +136,7 @@ class TransactionLog:
         return transaction
 
     def decide(self, number: int, outcome: str) -> None:
-        """Commit or abort, once and for all; then say so wherever it wrote."""
+        """Commit or abort; then write the markers."""
 
         def decision(state: TransactionState, now: int) -> tuple[list[Entry], None]:
             if outcome == ABORTED:
@@ -151,7 +151,7 @@ class TransactionLog:
         self._finish(number)
 
     def abort_of(self, producer: int) -> None:
-        """Abort what earlier runs of a producer have left open: a repeat of their sequences must not count as there."""
+        """Abort open transactions of a producer's earlier runs: a retry of their sequences is not a repeat."""
         for number, transaction in list(self._ledger.current().transactions.items()):
             if transaction.producer == producer:
                 self.decide(number, ABORTED)
@@ -169,7 +169,7 @@ class TransactionLog:
         self._ledger.decide(decision)
 
     def settle(self) -> None:
-        """Abort what will never be decided by its owner, and write the markers that are still missing."""
+        """Abort transactions that their owner will never decide, and write missing markers."""
 
         def decision(state: TransactionState, now: int) -> tuple[list[Entry], None]:
             return [

@@ -1,12 +1,12 @@
 """Member: one reader among several that share a topic's partitions.
 
 A member owns some partitions, reads them in turn, and commits its offsets with `commit`. After a crash, rows that were
-polled but not committed are delivered again, to it or to another member: at least once, and exactly once where the offsets
-are committed in the same transaction as the results.
+polled but not committed are delivered again, to it or to another member: at least once, and exactly once where the
+offsets are committed in the same transaction as the results.
 
-- Waiting members detect at once that a member's process ended; a member without heartbeats for longer than its `session`
-  is detected by all others within a third of theirs. Its partitions are reassigned; its late `commit` raises `Fenced`. If
-  it is still alive, its next `poll` rejoins and continues from the committed offsets.
+- Waiting members detect at once that a member's process ended; a member without heartbeats for longer than its
+  `session` is detected by all others within a third of theirs. Its partitions are reassigned; its late `commit` raises
+  `Fenced`. If it is still alive, its next `poll` rejoins and continues from the committed offsets.
 - When a partition is to move to another live member, its owner releases it as soon as all rows polled from it are
   committed, and at its next `poll` at the latest. So commit before you poll again, or those rows are delivered twice.
 - Leaving (the end of the `with` block) releases all partitions at once, and commits nothing.
@@ -220,7 +220,7 @@ class Outcomes(Protocol):
     def title(self) -> str: ...
 
     def outcome(self, transaction: str) -> Literal["open", "committed", "aborted"]:
-        """What became of a transaction; one whose owner is gone or late is aborted by asking."""
+        """The outcome of a transaction; one whose owner died or whose timeout is over is aborted first."""
 
 
 def check_session(session: Duration) -> int:
@@ -422,7 +422,7 @@ class Member:
     # What happens beside
 
     def heartbeat(self) -> None:
-        """Send a heartbeat, remove dead members, and release partitions that are to move. Called by the heartbeat thread."""
+        """Send a heartbeat, remove dead members, release partitions that are to move. For the heartbeat thread."""
         # A failure here is not lost: if it lasts, the member is taken for dead, and its next commit says so; its next
         # poll meets the same failure.
         try:

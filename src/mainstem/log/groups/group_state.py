@@ -1,4 +1,4 @@
-"""GroupState: who is in a reader group, who reads which partition, and how far the group has come.
+"""GroupState: the members of a reader group, the owner of each partition, and the committed offsets.
 
 A machine without files: entries go in, the state comes out. What may be entered is decided below.
 
@@ -11,16 +11,16 @@ Entries (kind, then its fields; partitions are written as text where they are JS
     assigned    owners, next_owners            member -> partitions; raises the generation
     released    member, partitions             each goes to its next owner
     committed   offsets, cleaned               the offset that is read next, not the last one read
-    sought      offsets                        as committed, but asked for by somebody who wants to go elsewhere
+    sought      offsets                        as committed, but set by a seek or a reset
     pending     transaction, offsets, cleaned  committed when the transaction is
     settled     transaction, outcome           outcome: committed | aborted
 
 `cleaned` says how far a partition was compacted when the group began to read it (see `missed_deletions`); where it begins
 or is sent elsewhere, `unread` says that this is yet to come. An older Mainstem wrote neither.
 
-A partition that moves away from a living member stays with it until it lets go of it (`next_owners` says who waits), so
-no two members ever work on one partition. A partition with pending offsets is not to be read by a new owner before the
-transaction is settled, else it would read again what the transaction covers.
+A partition that moves away from a live member stays with it until the member releases it (`next_owners` has the next
+owner), so no two members ever read one partition. A new owner does not read a partition with pending offsets before the
+transaction is settled: it would read again the records that the transaction covers.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def assign(
 ) -> dict[int, str]:
     """Who is to read each partition, given who does now (`owners`) and which are being handed over already.
 
-    `members` are the living ones in the order they joined; owners who are not among them have lost their partitions.
-    Of equally good answers this gives one that goes on with the hand-overs under way, and the same in every process.
+    `members` are the live ones in the order they joined; other owners have lost their partitions.
+    Of equally good assignments it returns one that continues the hand-overs in progress, the same in every process.
 
     >>> assign(4, ["a", "b"], {0: "a", 1: "a", 2: "a", 3: "a"}, {})
     {0: 'a', 1: 'a', 2: 'b', 3: 'b'}
@@ -114,7 +114,7 @@ def assign(
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member: `session` is how long (microseconds) it may be silent before the others take its partitions."""
+    """One member: `session` is how long (microseconds) it may miss heartbeats before it loses its partitions."""
 
     id: str
     process: Identity | None
@@ -148,7 +148,7 @@ class GroupState:
         return sorted(partition for partition, owner in self.owners.items() if owner == member)
 
     def handed_over_by(self, member: str) -> list[int]:
-        """The partitions somebody else waits for this member to release."""
+        """The partitions that this member is to release to another one."""
         return [partition for partition in self.owned_by(member) if partition in self.next_owners]
 
     def transactions_on(self, partition: int) -> list[str]:
@@ -315,7 +315,7 @@ def join(
     offsets: Mapping[int, int],
     dead: Collection[str] = (),
 ) -> list[Entry]:
-    """Let a member in, the dead ones out, and share the partitions anew.
+    """Add a member, remove dead ones, and reassign the partitions.
 
     `offsets` says where the group starts in partitions it does not know yet: all of them if the group is new.
     """
@@ -335,20 +335,20 @@ def join(
 
 
 def leave(state: GroupState, member: str) -> list[Entry]:
-    """Take a member out; its partitions go to the others at once. Nothing happens if it is out already."""
+    """Remove a member; its partitions go to the others at once. Does nothing if it has left already."""
     if member not in state.members:
         return []
     return _without(state, [member], "left")
 
 
 def evict(state: GroupState, dead: Collection[str]) -> list[Entry]:
-    """Take out those of the dead that are still members."""
+    """Remove dead members."""
     gone = [member for member in state.members if member in dead]
     return _without(state, gone, "evicted") if gone else []
 
 
 def grow(state: GroupState, offsets: Mapping[int, int]) -> list[Entry]:
-    """Share out partitions that the topic got since; `offsets` says where to start in them."""
+    """Assign partitions that were added to the topic; `offsets` says where to start in them."""
     new = {partition: offset for partition, offset in offsets.items() if partition not in state.committed}
     if not new:
         return []
@@ -359,7 +359,7 @@ def grow(state: GroupState, offsets: Mapping[int, int]) -> list[Entry]:
 
 
 def release(state: GroupState, member: str, partitions: Iterable[int]) -> list[Entry]:
-    """Let go of partitions somebody waits for; those nobody waits for (any more) stay."""
+    """Release the partitions that another member waits for; keep the others."""
     handed_over = set(state.handed_over_by(member))
     released = [partition for partition in sorted(set(partitions)) if partition in handed_over]
     return [{"kind": "released", "member": member, "partitions": released}] if released else []
@@ -372,7 +372,7 @@ def commit(
     offsets: Mapping[int, int],
     cleaned: Mapping[int, int] = MappingProxyType({}),
 ) -> list[Entry]:
-    """Record how far a member has come. `generation` is the last one it knew of.
+    """Commit the offsets of a member. `generation` is the last one it knew of.
 
     `cleaned` says how far the partitions were compacted when the member began to read them.
     """
@@ -390,13 +390,13 @@ def commit(
 
 
 def seek(state: GroupState, member: str, generation: int, offsets: Mapping[int, int]) -> list[Entry]:
-    """Go on elsewhere in partitions a member owns, backward or forward."""
+    """Move partitions that a member owns to other offsets, backward or forward."""
     check_owned(state, member, generation, offsets)
     return [{"kind": "sought", "member": member, "offsets": _named(offsets), "unread": True}] if offsets else []
 
 
 def reset(state: GroupState, offsets: Mapping[int, int], dead: Collection[str] = ()) -> list[Entry]:
-    """Let a group without living members go on elsewhere."""
+    """Set the offsets of a group without active members."""
     living = [member for member in state.members if member not in dead]
     if living:
         raise Conflict(
@@ -418,7 +418,7 @@ def hold_pending(
     offsets: Mapping[int, int],
     cleaned: Mapping[int, int] = MappingProxyType({}),
 ) -> list[Entry]:
-    """Record offsets that count once the transaction is committed."""
+    """Record offsets that take effect when the transaction is committed."""
     check_owned(state, member, generation, offsets)
     if not offsets:
         return []
@@ -427,14 +427,14 @@ def hold_pending(
 
 
 def settle(state: GroupState, transaction: str, outcome: str) -> list[Entry]:
-    """Say how a transaction ended. Nothing happens if that is known, or it held no offsets here."""
+    """Record the outcome of a transaction. Does nothing if it is known, or the transaction has no offsets here."""
     if transaction not in state.pending:
         return []
     return [{"kind": "settled", "transaction": transaction, "outcome": outcome}]
 
 
 def check_owned(state: GroupState, member: str, generation: int, partitions: Iterable[int]) -> None:
-    """Refuse a member that is out, and partitions that are not, or no longer, its own."""
+    """Raise `Fenced` for a member that was removed, or for partitions that it does not own."""
     if member not in state.members:
         raise Fenced(
             f'member "{member}" is no longer in the group',

@@ -103,7 +103,7 @@ class ReaderGroup:
         )
 
     def reset(self, to: Position) -> dict[int, int]:
-        """Set the committed offsets to another position, and return them. `Conflict` while the group has active members."""
+        """Set the committed offsets to a position, and return them. `Conflict` while there are active members."""
         self._opened()
 
         def decision(state: GroupState, now: int) -> tuple[list[dict[str, object]], dict[int, int]]:

@@ -1,4 +1,4 @@
-"""KafkaAdmin: makes, alters and deletes topics on the brokers, with the configurations their settings ask for."""
+"""KafkaAdmin: creates, alters and deletes topics on the brokers, with the configuration for their settings."""
 
 from __future__ import annotations
 

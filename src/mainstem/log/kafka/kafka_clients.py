@@ -1,4 +1,4 @@
-"""KafkaClients: makes the client library's producers and consumers as the log needs them, and asks for offsets."""
+"""KafkaClients: creates the client library's producers and consumers for the log, and reads offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Kafka's client says, in Mainstem's words: the one place that knows its error codes."""
+"""Translates errors of Kafka's client into Mainstem's: the one module that knows its error codes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def not_on_kafka(what: str, why: str) -> Invalid:
-    """The error for a use of what only the embedded log can do."""
+    """The error for an operation that only the embedded log supports."""
     return Invalid(
         f"a log on Kafka cannot {what}",
         detail=why,

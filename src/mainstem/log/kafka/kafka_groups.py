@@ -1,7 +1,7 @@
-"""GroupOffsets: what a group has committed, told to Kafka under its own name, so that other tools see its lag.
+"""GroupOffsets: copies a group's committed offsets to a Kafka consumer group, so that other tools see its lag.
 
 Members, assignment and committed offsets of a group are decided in its ledger. Kafka's own consumer group
-`<prefix><topic>.<group>` has no members and is only ever a copy: told behind each commit, and not waited for.
+`<prefix><topic>.<group>` has no members and is only a copy: updated after each commit, without waiting for it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The log on Apache Kafka: topics on brokers, used by any number of processes on any number of machines.
 
-On the brokers lie, each under the log's prefix, the topics themselves and three of Mainstem's own: `mainstem.state`, in which
-all ledgers are (topics, producers, groups, queues), and `mainstem.commits` and `mainstem.transactions`, which are written within
-transactions alone.
+The brokers hold, with the log's prefix, the topics themselves and three of Mainstem's own: `mainstem.state` with all
+ledgers (topics, producers, groups, queues), and `mainstem.commits` and `mainstem.transactions`, which are written
+within transactions alone.
 """
 
 from __future__ import annotations

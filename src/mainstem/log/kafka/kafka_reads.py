@@ -38,7 +38,7 @@ __all__ = ["KafkaMoment", "KafkaReads", "PartitionFetch", "PartitionFetches", "q
 
 
 def query(log: KafkaLog, sql: str, parameters: Sequence[object], tables: Tables, limits: QueryLimits) -> pa.Table:
-    """The answer as a table. `tables` are there beside the topics; where a topic has the same name, it is meant."""
+    """The result as a table. `tables` can be queried beside the topics; a topic of the same name takes precedence."""
     if (shown := shown_tables(sql, log.topic_names(), tables)) is not None:
         return shown
     try:

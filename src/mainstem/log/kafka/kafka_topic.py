@@ -405,7 +405,7 @@ class KafkaTopic:
         raise not_on_kafka("compact a topic on request", "The brokers compact topics by themselves.")
 
     def drop_expired(self) -> RetentionReport:
-        """Delete what is older than the topic keeps, now; the brokers do so by themselves from time to time."""
+        """Delete expired records now; the brokers also do so by themselves from time to time."""
         age = self.settings.keep.age
         if age is None:
             return RetentionReport()

@@ -1,8 +1,9 @@
 """KafkaTransactions: the transactions of a log, on Kafka's own.
 
-A transaction's number is made of a slot and a count: a slot is a transactional id that one process uses for one transaction
-after the other. Who uses which slot stands in a ledger, so that what a dead process of this machine left open is aborted by
-whoever comes by; what a process of another machine left open the broker aborts when its time is over.
+A transaction's number is made of a slot and a count: a slot is a transactional id that one process uses for one
+transaction after the other. A ledger records which process uses which slot, so that any process aborts the open
+transactions of a dead process of this machine; those of a process on another machine the broker aborts after their
+timeout.
 """
 
 from __future__ import annotations
@@ -273,7 +274,7 @@ class KafkaTransactions:
         return now - self._awaited.setdefault(number, now) > slot.timeout
 
     def settle(self) -> None:
-        """Abort what dead processes of this machine left open."""
+        """Abort open transactions of dead processes of this machine."""
         for number, slot in list(self._ledger().current().slots.items()):
             if not slot.named and known_dead(slot.process):
                 self._fence(number, slot)
@@ -287,7 +288,7 @@ class KafkaTransactions:
         self._note("closed", number)
 
     def close(self) -> None:
-        """Abort what is open, and let go of all slots."""
+        """Abort open transactions, and release all slots."""
         with self._guard:
             left, self._open = list(self._open.values()), {}
             idle, self._idle = self._idle, []

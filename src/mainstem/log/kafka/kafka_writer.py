@@ -213,7 +213,7 @@ class TransactionalWriter(KafkaWriter):
         self._sent: dict[str, dict[int, int]] = {}
 
     def open(self) -> None:
-        """Take the id over: what an older user left open is aborted, and all its attempts are refused from now on."""
+        """Take the id over: open transactions of an older user are aborted, and the older user is fenced."""
         with self._guard, kafka_errors(self._clients.settings.servers):
             try:
                 self._opened().init_transactions(self._clients.patience + GRACE_SECONDS)
@@ -243,7 +243,7 @@ class TransactionalWriter(KafkaWriter):
                 raise
 
     def commit(self) -> None:
-        """Make it true. Raises `Fenced` if somebody took over; any other error leaves open whether it is committed."""
+        """Commit it. Raises `Fenced` if it was fenced; after any other error the outcome is unknown."""
         with self._guard:
             try:
                 self._opened().commit_transaction(self._clients.patience + GRACE_SECONDS)
@@ -274,7 +274,7 @@ class TransactionalWriter(KafkaWriter):
                 pause.wait(SHOWN_SECONDS)
 
     def abort(self) -> None:
-        """Undo it; if the broker does not hear of it, it does so by itself when the transaction's time is over."""
+        """Abort it; if the broker cannot be reached, it aborts the transaction itself after its timeout."""
         with self._guard:
             if self._producer is None:
                 return
@@ -287,6 +287,6 @@ class TransactionalWriter(KafkaWriter):
         self._wait_until_shown()
 
     def give_up(self) -> None:
-        """Use this connection no more."""
+        """Close this connection."""
         self.usable = False
         self.close()

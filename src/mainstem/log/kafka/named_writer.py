@@ -1,8 +1,8 @@
-"""NamedWriter: one run of a named producer. What it appends carries a sequence and is there once.
+"""NamedWriter: one run of a named producer, whose appends carry a sequence and are idempotent.
 
 Kafka's own idempotence ends with the producer's process. So each append is a transaction under a transactional id that
 belongs to the name, and the sequence is stored in the same transaction. Opening a run takes the id over, which fences older
-runs at the broker; whoever holds the id is the only one who writes these sequences, and need not look at them again.
+runs at the broker; the holder of the id is the only writer of these sequences, and need not read them again.
 """
 
 from __future__ import annotations

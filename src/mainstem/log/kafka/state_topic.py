@@ -2,7 +2,7 @@
 
 Kafka has no conditional append, so its readers decide: an entry says how many entries of its ledger its author had seen,
 and counts only if that is how many there are. Every reader sees the same order and so comes to the same verdict. Of two
-authors who wrote at once the first one's entry counts; the other sees that its own does not, and decides anew.
+authors who wrote at once the first one's entry counts; the other sees that its own does not, and decides again.
 
     key      <ledger>|<unique>
     value    {"after": 17, "at": ..., "entries": [...]}      counts as the 18th if 17 counted before it
@@ -333,10 +333,10 @@ class KafkaLedger(Generic[S]):
         return self._state
 
     def decide(self, decision: Callable[[S, int], tuple[list[Entry], T]]) -> T:
-        """Append what `decision(state, now)` wants appended, durably, and only if nobody appended meanwhile.
+        """Append the entries that `decision(state, now)` returns, durably, and only if nothing was appended meanwhile.
 
-        On a conflict the decision is asked again with the newer state, so it may run several times and must change
-        nothing. No entries: nothing is written. What it raises is raised here, and nothing is written.
+        On a conflict `decision` is called again with the newer state, so it may run several times and must have no side
+        effects. Without entries nothing is written. If it raises, its error is raised here, and nothing is written.
         """
         with self._guard:
             while True:
@@ -354,7 +354,7 @@ class KafkaLedger(Generic[S]):
             self._topic.write_state(self.name, self._count, state.snapshot())
 
     def drop(self) -> None:
-        """Let it be as if nothing had ever been appended."""
+        """Remove all entries."""
         with self._guard:
             while self._topic.records(self.name).there:
                 self._catch_up()
@@ -362,7 +362,7 @@ class KafkaLedger(Generic[S]):
             self._catch_up()
 
     def state_at(self, at: int) -> S:
-        """Refused: what was superseded is compacted away on Kafka."""
+        """Refused: superseded entries are compacted on Kafka."""
         raise Invalid(
             "a log on Kafka cannot look back in time at a queue",
             detail="The entries of its state are compacted once a later state is written.",

@@ -1,13 +1,13 @@
 """Queue: delivers the messages of a topic one by one, until each is acknowledged.
 
-A queue reads a topic not by offset but by acknowledgement. Any number of workers take from it; each message goes to one of
-them. A message that a worker does not settle is delivered again: at once if its process died, else when the lease ends.
-The topic itself does not change, and any number of queues and groups can read it at the same time.
+A queue reads a topic not by offset but by acknowledgement. Any number of workers take from it; each message goes to one
+of them. A message that a worker does not settle is delivered again: at once if its process died, else when the lease
+ends. The topic itself does not change, and any number of queues and groups can read it at the same time.
 
 A queue's state is kept in a ledger, so it survives any crash, and can be rewound to a time.
 
-- Delivery is at least once: if a worker dies after the work and before the acknowledgement, the next one gets the message
-  with `redelivered` set.
+- Delivery is at least once: if a worker dies after the work and before the acknowledgement, the next one gets the
+  message with `redelivered` set.
 - Messages are delivered oldest first, but a returned one comes after those taken meanwhile. Where that matters, use
   `ordered="by key"`.
 
@@ -112,8 +112,8 @@ def parked_table(state: QueueState, now: int) -> pa.Table:
 class Queue:
     """A queue over one topic; returned by `topic.queue(name)`.
 
-    `held_by="process"`: messages taken by this object are returned as soon as this process ends. `held_by="lease"`: only
-    the lease counts, for consumers whose process ends before the work does, such as a command line.
+    `held_by="process"`: messages taken by this object are returned as soon as this process ends. `held_by="lease"`:
+    only the lease counts, for consumers whose process ends before the work does, such as a command line.
 
     >>> import mainstem, tempfile
     >>> with mainstem.open(tempfile.mkdtemp()) as stem:

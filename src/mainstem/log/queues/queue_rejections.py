@@ -1,21 +1,21 @@
-"""What a queue could not get done goes to a topic of its own, `<topic>.<queue>.rejected`, each message once.
+"""The rejected messages of a queue go to a topic of their own, `<topic>.<queue>.rejected`, exactly once.
 
 Two files are written, the queue's ledger and that topic, and a process may die between them. So:
 
-1. The ledger says what is to be rejected, under the next sequence: the intent. From then on no taker gets it. (The
-   sequence is the time, or one more than the last: it rises also when the queue is deleted and made anew.)
+1. The ledger records what is to be rejected, under the next sequence: the intent. From then on it is not delivered. (The
+   sequence is the time, or one more than the last: it increases also when the queue is deleted and created again.)
 2. The rows are appended to the topic by an idempotent producer named after the queue, with that sequence.
-3. The ledger says that this is done.
+3. The ledger records that this is done.
 
-Whoever finds an intent without its end completes it, in the order of the sequences: an append that was there already
-is acknowledged and adds nothing. The order matters, because a producer takes a sequence below its last one for a repeat.
+A process that finds an intent without its end completes it, in the order of the sequences: a repeated append is
+acknowledged and adds nothing. The order matters, because a producer treats a sequence below its last one as a repeat.
 
 A row there has the columns of the origin topic, and a struct that says what happened:
 
     rejection: struct
         cause         string       rejected | expired | length | deliveries | fell_off
         reason        string
-        deliveries    int32        how often it was given out
+        deliveries    int32        number of deliveries
         first_error   string       of the releases that named one
         last_error    string
         topic, queue  string       where it comes from
@@ -23,7 +23,7 @@ A row there has the columns of the origin topic, and a struct that says what hap
         offset        int64
         rejected_at   timestamp[us, UTC]
 
-With cause `fell_off` the other columns are null: the topic dropped the record before anybody was done with it.
+With cause `fell_off` the other columns are null: retention deleted the record before it was processed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = ["REJECTION", "Rejections", "complete_rejections", "rejected_schema", 
 
 
 class RejectedTopic:
-    """Appends rejected messages once, whichever process does it. Made at the first one."""
+    """Appends rejected messages once, whichever process does it. Created with the first one."""
 
     def __init__(self, log: Log, name: str) -> None:
         self._log = log
@@ -99,7 +99,7 @@ REJECTION = pa.struct(
 
 
 class Rejections(Protocol):
-    """The way into the topic of the rejected."""
+    """Appends to the rejected topic."""
 
     def append(self, sequence: int, rows: pa.Table) -> None:
         """Append rows once: the same sequence again, from any process, adds nothing. Durable when it returns.
@@ -111,7 +111,7 @@ class Rejections(Protocol):
 
 
 def rejected_topic(topic: str, queue: str) -> str:
-    """The name of the topic of a queue's rejected messages.
+    """The name of a queue's rejected topic.
 
     >>> rejected_topic("orders", "emails")
     'orders.emails.rejected'

@@ -1,4 +1,4 @@
-"""QueueScan: the rows a queue has not looked at yet, filtered, as a take goes through them.
+"""QueueScan: the rows that a queue has not read yet, filtered, for a take.
 
 Rows are read in chunks and kept until the queue's cursor has passed them: a worker that takes one message at a time
 reads and filters each chunk once. A scan belongs to one queue object and is used under its lock.

@@ -1,18 +1,18 @@
-"""QueueState: which messages of a queue are out, come back, wait or are on their way to the rejected.
+"""QueueState: which messages of a queue are held, returned, parked or being rejected.
 
 A machine without files: entries go in, the state comes out. What may be entered is decided in `queue_take` and
 the decisions below.
 
-A queue keeps, per partition, a cursor: the offset of the first record nobody has looked at. Of the records before it
-only those that are not done with are kept, each as an `OpenMessage`; the others are acknowledged, rejected or were
-passed over, and cost nothing. So the state is as large as what is in flight, delayed or parked, not as the topic.
+A queue has, per partition, a cursor: the offset of the first record it has not read. Of the records before it, the
+state has only those that are not done, each as an `OpenMessage`; the others are acknowledged, rejected or filtered out,
+and take no space. So the state grows with the messages in flight, delayed or parked, not with the topic.
 
 Entries (kind, then its fields; a message is named [partition, offset], a row seen for the first time is
 [partition, offset, appended_at, key]):
 
     opened        settings, cursors
     taken         again, first, holder, until, cursors, behind    the next take number holds them; `behind` wait for a key
-    passed        cursors, behind                                 looked at, nothing for anybody
+    passed        cursors, behind                                 read, nothing to deliver
     acknowledged  messages
     extended      messages, until
     released      messages, until, error
@@ -64,11 +64,11 @@ HOLDER_PLACE = 6
 
 @dataclass(slots=True)
 class OpenMessage:
-    """A message that is not done with.
+    """A message that is not done.
 
-    held      take > 0: `holder` (None: whoever has the receipt) has it until `until`
-    returned  take = 0, deliveries > 0: to be given out again, from `until` on
-    parked    deliveries = 0: never given out, because an earlier message of its key is open
+    held      take > 0: `holder` (None: the owner of the receipt) has it until `until`
+    returned  take = 0, deliveries > 0: to be delivered again, from `until` on
+    parked    deliveries = 0: never delivered, because an earlier message of its key is open
     """
 
     partition: int
@@ -94,7 +94,7 @@ class OpenMessage:
 
     @property
     def receipt(self) -> str:
-        """What its holder shows; it fits this very delivery and no other."""
+        """The receipt of this delivery; it is valid for no other."""
         return f"{self.partition}-{self.offset}-{self.take}"
 
 
@@ -133,7 +133,7 @@ class QueueState:
     counts: dict[str, int] = field(default_factory=dict)
 
     def floor(self, partition: int) -> int:
-        """The lowest offset of a partition that is not done with."""
+        """The lowest offset of a partition that is not done."""
         opened = (message.offset for message in self.open.values() if message.partition == partition)
         return min(opened, default=self.cursors[partition])
 
@@ -334,7 +334,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 def open_queue(state: QueueState, name: str, given: QueueSettings | None, cursors: Mapping[int, int]) -> list[Entry]:
-    """Make the queue, starting at `cursors`; or, if it is there, see that it is what was asked for."""
+    """Create the queue, starting at `cursors`; if it exists, check its settings."""
     if state.opened_at is None:
         settings = given or QueueSettings()
         return [{"kind": "opened", "settings": settings.to_json(), "cursors": _named(cursors), "unread": True}]
@@ -348,7 +348,7 @@ def open_queue(state: QueueState, name: str, given: QueueSettings | None, cursor
 
 
 def acknowledge(state: QueueState, receipts: Iterable[str]) -> tuple[list[Entry], list[str]]:
-    """Settle the messages whose receipts still count; the receipts that do not are handed back."""
+    """Settle the messages whose receipts are valid; return the invalid receipts."""
     held: dict[str, OpenMessage] = {}
     stale = []
     for receipt in dict.fromkeys(receipts):
@@ -369,7 +369,7 @@ def extend(state: QueueState, now: int, receipt: str, duration: timedelta) -> tu
 
 
 def release(state: QueueState, now: int, receipt: str, delay: timedelta | None, error: str | None) -> list[Entry]:
-    """Give a message back, or reject it if it was given out often enough. Without a delay the queue's retry says it."""
+    """Return a message, or reject it after the last delivery. Without a delay the queue's retry sets it."""
     message = _must_hold(state, receipt)
     settings = state.settings
     if delay is None:
@@ -389,12 +389,12 @@ def release(state: QueueState, now: int, receipt: str, delay: timedelta | None, 
 
 
 def reject(state: QueueState, receipt: str, reason: str) -> list[Entry]:
-    """Send a message to the rejected."""
+    """Send a message to the rejected topic."""
     return [_rejecting(_must_hold(state, receipt), "rejected", reason)]
 
 
 def rewind(to: str, cursors: Mapping[int, int]) -> list[Entry]:
-    """Put partitions to an offset: what is before it is done with, what follows was never given out."""
+    """Move partitions to an offset: messages before it count as done, later ones as never delivered."""
     return [{"kind": "rewound", "to": to, "cursors": _named(cursors), "open": [], "unread": True}]
 
 
@@ -406,7 +406,7 @@ def rewind_to_state(to: str, earlier: QueueState, added: Mapping[int, int]) -> l
 
 
 def delete() -> list[Entry]:
-    """End the queue; what its receipts stood for is forgotten."""
+    """Delete the queue; its receipts become invalid."""
     return [{"kind": "deleted"}]
 
 
@@ -431,7 +431,7 @@ def _must_hold(state: QueueState, receipt: str) -> OpenMessage:
 
 
 def fenced(receipts: list[str], acknowledged: int = 0) -> Fenced:
-    """The refusal of receipts that are worth nothing any more."""
+    """The error for receipts that are no longer valid."""
     shown = ", ".join(f'"{receipt}"' for receipt in receipts[:5]) + (", ..." if len(receipts) > 5 else "")
     others = f" The other {acknowledged} were acknowledged." if acknowledged else ""
     return Fenced(

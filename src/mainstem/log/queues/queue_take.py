@@ -1,15 +1,15 @@
-"""What a take gives out: the heart of a queue, as one pure decision.
+"""Which messages a take delivers, as one pure function.
 
 In this order:
 
-1. What is over a limit is rejected: messages that came back too often, then from the oldest on those that waited too
-   long (`expires`) and those too many (`length_max`). Nobody holds any of these.
-2. Messages that were given out before and are due again, the oldest first. Due is what was released and has waited out
-   its delay, and what is held by a process that is gone or past its lease.
-3. Messages never given out, the oldest first over all partitions.
+1. Messages over a limit are rejected: those delivered too often, then, oldest first, those that waited too long
+   (`expires`) and those over the queue's length (`length_max`). None of these is held.
+2. Messages that were delivered before and are due again, oldest first. Due are released messages whose delay is over, and
+   held messages whose process died or whose lease expired.
+3. Messages never delivered, oldest first over all partitions.
 
-In a queue ordered by key only the oldest open message of a key is ever given out. Later ones of the same key are parked
-(written down, never given out) and the walk goes on behind them, so a key that fails holds up no other.
+In a queue ordered by key only the oldest open message of a key is delivered. Later ones of the same key are parked
+(recorded, not delivered) and the scan continues after them, so a key that fails does not block other keys.
 """
 
 from __future__ import annotations

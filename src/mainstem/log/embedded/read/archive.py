@@ -1,10 +1,10 @@
-"""The archive: sealed segments copied to another directory before retention drops them.
+"""The archive: sealed segments copied to another directory before retention deletes them.
 
     <archive>/<topic>/<partition>/manifest and the Parquet files it names, as in a home
 
 A segment is copied whole (read with its checksum checked, written, synced, renamed), then the archive's manifest names
-it, and only after that is it dropped from the topic: whoever is cut short copies it once more. Nothing is ever removed
-from an archive. Its segments lie in order, with gaps where something was dropped while the topic had no archive.
+it, and only after that is it deleted from the topic: an interrupted pass copies it again. Nothing is ever removed from
+an archive. Its segments lie in order, with gaps where something was dropped while the topic had no archive.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def copy_segment(files: Files, path: str, to: str, entry: SealedEntry) -> None:
 
 
 def check_archive(files: Files, archive: str, topic: str) -> None:
-    """Refuse a directory that is not there."""
+    """Refuse a directory that does not exist."""
     if not files.exists(archive):
         raise NotFound(
             f'archive "{archive}" does not exist',

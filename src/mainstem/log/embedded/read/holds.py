@@ -1,13 +1,13 @@
-"""Holds: what somebody may have to read again exactly as it was, whatever compaction and retention do meanwhile.
+"""Holds: records that a reader may have to read again unchanged, whatever compaction and retention do.
 
     topics/<name>/holds/<holder>                 {"ranges": {"0": [512, 600]}}    offsets by partition
                         lock                     locked while a hold is put, and while a manifest forgets segments
                         <partition>/<copy>       a sealed segment as it was before compaction or retention took it
 
-A flow holds the batch that it has planned and not yet committed: killed, it reads the same rows again. Upkeep goes on
-as if nobody held anything; but before the manifest forgets a segment that is held, the segment is copied. Held offsets
+A flow holds the batch that it has planned and not yet committed: after a crash it reads the same rows again. Upkeep
+does not wait for holds; but before the manifest forgets a segment that is held, the segment is copied. Held offsets
 are read from the oldest copy that covers them, else from the log, and so never change while they are held. A copy goes
-when nobody holds any of its offsets: whoever never comes back keeps the segments of one batch, and nothing else.
+when none of its offsets is held: a holder that never comes back keeps only the segments of one batch.
 
 A copy's name says all of it: number, first and last offset, bytes, checksum.
 """
@@ -44,7 +44,7 @@ _making = threading.Lock()
 
 
 class HeldCopy(NamedTuple):
-    """A segment that was copied because somebody held it; the older one counts where two have the same offsets."""
+    """A segment that was copied because it was held; where two have the same offsets, the older one counts."""
 
     number: int
     base: int
@@ -83,7 +83,7 @@ class Holds:
             self._remove_unheld()
 
     def of(self, holder: str) -> dict[int, Range]:
-        """What somebody holds, by partition."""
+        """The held offsets of a holder, by partition."""
         # Gone meanwhile, or empty after a power cut: as if it had not been put.
         with suppress(FileNotFoundError, ValueError):
             held = json.loads(read_file(self._files, f"{self._folder}/{holder}"))["ranges"]
@@ -102,7 +102,7 @@ class Holds:
         return found
 
     def holds_any(self, partition: int, segments: Iterable[Range]) -> bool:
-        """Whether somebody holds an offset of these."""
+        """Whether any of these offsets is held."""
         held = self.ranges(partition)
         return any(_meet(segment, part) for segment in segments for part in held)
 

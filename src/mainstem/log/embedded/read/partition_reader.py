@@ -1,8 +1,8 @@
-"""Reads a partition: sealed history first, then the segments that are still blocks, up to what is published.
+"""Reads a partition: sealed segments first, then segments of blocks, up to the published end.
 
-Every byte served was checked against its checksum. Records of open transactions and of aborted ones are never shown.
-Any number of readers, in any number of processes, beside writers, sealing, compaction and retention: a file that is
-replaced or removed under a reader is looked for again.
+Every byte is checked against its checksum. Records of open and of aborted transactions are never shown. Any number of
+readers, in any number of processes, run beside writers, sealing, compaction and retention: if a file is replaced or
+removed, the reader looks it up again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a sealed file is as it was written, before anything in it is believed.
+"""Checks of a sealed file against its checksums, before its content is used.
 
 Pages of Parquet have checksums of their own, but what tells where they lie has none, and DuckDB does not look at them. So
 a file is checked by ours: as a whole (`check_sealed`, and `check_once` for each process), or its footer at once and then
@@ -198,7 +198,7 @@ def checksum(files: Files, handle: int, size: int) -> int:
 
 
 def check_sealed(files: Files, path: str, size: int, crc32c: int, span: Span) -> None:
-    """Read every byte, and stop loudly if one is not as it was written."""
+    """Read every byte; raises `CorruptSegment` if the checksum does not match."""
     handle = files.open(path)
     try:
         found = files.size(handle)

@@ -1,6 +1,6 @@
-"""Topics as tables: DuckDB over the sealed files and what is not sealed yet.
+"""Topics as tables: DuckDB over sealed files and records that are not sealed yet.
 
-All topics of a question are seen as of one moment: all of a transaction or none of it. DuckDB does not verify the
+All topics of a query are read as of one moment: all of a transaction or none of it. DuckDB does not verify the
 checksums of Parquet files, so each sealed file is checked whole against the manifest before it is handed over, once
 in a process: files never change under their name.
 """
@@ -43,7 +43,7 @@ RECORD_PACKED = "struct_pack(" + ", ".join(f'"{f.name}" := record."{f.name}"' fo
 
 
 def query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tables, limits: QueryLimits) -> pa.Table:
-    """The answer as a table. `tables` are there beside the topics; where a topic has the same name, it is meant."""
+    """The result as a table. `tables` can be queried beside the topics; a topic of the same name takes precedence."""
     if (shown := shown_tables(sql, log.topic_names(), tables)) is not None:
         return shown
     for left in reversed(range(TRIES)):

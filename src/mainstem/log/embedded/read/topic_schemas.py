@@ -1,4 +1,4 @@
-"""The schemas a topic has had: what the blocks of a version hold, and how rows are shown now."""
+"""The schemas of a topic by version: how the blocks of each version are read as the current schema."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Compaction: of each key the latest record stays, where it was; a deleted key goes altogether, in the end.
+"""Compaction: keeps the latest record of each key, at its offset; finally removes a deleted key completely.
 
-Only sealed segments are compacted, and of those only what is older than `lag_min`: whoever reads close behind the
-writers sees every record. Offsets and order never change. A pass looks at the keys of what was sealed since the last
-one (from `cleaned` on), marks every record before that they replace, and writes the segments anew that lose any; the
-others keep their files. It does so run by run, each an atomic step, the oldest first; a last step moves `cleaned`.
-Whoever is cut short between has taken out records that something later replaces, and nothing else.
+Only sealed segments are compacted, and only records older than `lag_min`: a reader close behind the writers sees every
+record. Offsets and order never change. A pass reads the keys of segments sealed since the last one (from `cleaned` on),
+marks every earlier record that they replace, and rewrites the segments that lose records; the others keep their files.
+It works run by run, each an atomic step, oldest first; a last step moves `cleaned`. An interrupted pass has removed
+only records that a later one replaces.
 
 A tombstone replaces what it deletes at once, and stays itself, so that readers learn of it: for `tombstones` after the
 pass that first cleaned its segment. In that pass everything before it with its key went, so when it goes nothing
@@ -251,7 +251,7 @@ def _together(
 
 
 def plan_merges(entries: Sequence[SealedEntry], gone: RowMarks, bytes_max: int) -> list[list[SealedEntry]]:
-    """Which runs of neighbours are to be written anew, each run as one segment."""
+    """The runs of neighbours to be rewritten, each run as one segment."""
     left = {entry.base: entry.rows - gone.count(entry.base) for entry in entries}
 
     def size(entry: SealedEntry) -> int:
@@ -326,7 +326,7 @@ def _merged_with(run: Sequence[SealedEntry]) -> dict[str, Any]:
 def merged(
     partition: Partition, schemas: TopicSchemas, run: Sequence[SealedEntry], gone: RowMarks, go_on: GoOn
 ) -> SealedEntry:
-    """Write a run anew as one segment, on disk when this returns; the manifest does not name it yet."""
+    """Rewrite a run as one segment, on disk when this returns; the manifest does not name it yet."""
     tombstones: list[int] = []
     rows = _rows(partition, schemas, run, gone, tombstones, go_on)
     spans = TransactionSpans.together(

@@ -1,4 +1,4 @@
-"""Which sealed segments a partition has: the one file that makes a Parquet file part of the log.
+"""The manifest of a partition: the list of its sealed segments.
 
 Lines of JSON, replaced whole (write, sync, rename, sync): the first tells of the partition, then one for each sealed
 segment in order, the last has the checksum of all bytes before it:

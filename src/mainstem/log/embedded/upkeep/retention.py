@@ -1,12 +1,13 @@
-"""Retention: whole segments go, the oldest first, once they are too old or the partition is too large.
+"""Retention: deletes whole segments, oldest first, once they are too old or the partition is too large.
 
-A segment goes when its last record is older than the topic keeps, or while the partition has more bytes than it keeps.
-Sealed segments can go, and closed ones that are still blocks; where the segment being appended to is all too old it is
-closed first, so that a topic nobody appends to empties itself. Nothing goes that lies behind the last stable offset.
+A segment is deleted when its last record is older than the retention age, or while the partition exceeds its size. This
+applies to sealed segments and to closed ones that are still blocks; if all records of the active segment are too old,
+it is closed first, so that a topic without appends becomes empty. Records after the last stable offset are never
+deleted.
 
-In this order: a copy in the archive, if the topic has one; the manifest, whose `start` moves, and that is the moment
-they are gone; the files. Offsets are never used again. What "older" means is in `manifest`: the time of day may
-jump, and nothing is dropped because of it.
+In this order: a copy to the archive, if the topic has one; the manifest, whose new `start` makes the deletion
+effective; the files. Offsets are never reused. What "older" means is in `manifest`: the time of day may jump, and
+nothing is dropped because of it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def drops_anything(keep: Keep) -> bool:
 
 
 def drop_expired(store: TopicStore, number: int, go_on: GoOn = go_on) -> RetentionReport:
-    """Drop what a partition need not keep any more."""
+    """Delete the expired segments of a partition."""
     keep = store.settings.keep
     if not drops_anything(keep):
         return RetentionReport()

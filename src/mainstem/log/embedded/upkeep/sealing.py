@@ -1,8 +1,8 @@
 """Sealing: closed segments of blocks become one Parquet file, beside readers and writers.
 
-Write the file, sync it, rename it, sync its directory; then the manifest names it, and that is the moment it counts.
-Only then the blocks go. Whoever is cut short leaves either blocks that the manifest has taken over, or a file that it
-does not name: both are removed by the next pass. Sealing stops at the last stable offset and leaves aborted records
+Write the file, sync it, rename it, sync its directory; then the manifest names it, and it becomes part of the log.
+Only then the blocks are removed. An interrupted pass leaves either blocks that are already sealed, or a file that the
+manifest does not name: the next pass removes both. Sealing stops at the last stable offset and leaves aborted records
 out; the manifest accounts for their offsets and for the markers. One pass at a time (the partition's upkeep lock).
 """
 

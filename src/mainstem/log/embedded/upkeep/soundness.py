@@ -1,4 +1,4 @@
-"""Reads every byte of a topic and says what is sound."""
+"""Verification: reads every byte of a topic and checks the checksums."""
 
 from __future__ import annotations
 

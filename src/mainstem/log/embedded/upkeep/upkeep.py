@@ -1,11 +1,11 @@
-"""Upkeep in the background: one thread for each opened log, which closes, drops, seals and compacts what is due.
+"""Background upkeep: one thread for each open log, which closes, deletes, seals and compacts segments.
 
 It wakes when this process has appended a segment's worth, and every half minute. Any number of processes may have a
-home open, each with such a thread: who finds a partition's upkeep lock held leaves it to the other. It works with
+home open, each with such a thread: one that finds a partition's upkeep lock held skips the partition. It works with
 handles of its own, and through steps that may be cut short anywhere; closing the log ends it within one of them. An
 error never ends the process: it is logged (`mainstem.upkeep`), kept in `last_error`, and the work is tried again.
 
-Topics that this process has not opened are looked after too, less often: a home whose topics nobody uses empties itself.
+Topics that this process has not opened are included, less often: retention also applies to unused topics.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Report = RetentionReport | CompactionReport
 
 
 class TopicUpkeep:
-    """Looks after one topic, with handles of its own: nobody closes them under it. For one thread at a time."""
+    """Upkeep of one topic, with handles of its own. For one thread at a time."""
 
     def __init__(self, store: TopicStore) -> None:
         self.store = store
@@ -139,10 +139,10 @@ class _LeftOff(Exception):
 
 
 class Upkeep:
-    """Looks after all topics of an opened log. Thread-safe."""
+    """Upkeep of all topics of an open log. Thread-safe."""
 
     def __init__(self, log: EmbeddedLog, opened: Callable[[], Collection[str]], mode: UpkeepMode) -> None:
-        detail = 'It is "background" (a thread of this process does it) or "manual" (somebody else does).'
+        detail = 'It is "background" (a thread of this process does it) or "manual" (another process does).'
         chosen(mode, "upkeep", ("background", "manual"), detail=detail)
         self.mode = mode
         self.passes = 0

@@ -1,8 +1,8 @@
-"""What every pass of upkeep over a partition begins with and is made of: its lock, its time, its steps.
+"""The parts of every pass of upkeep over a partition: its lock, its time, its steps.
 
-A step is atomic: new files are written, synced and renamed; then the manifest, replaced whole, makes them count; only
-then the files that it no longer names are removed. Whoever is cut short leaves files that the manifest does not name,
-and the next pass removes them.
+A step is atomic: new files are written, synced and renamed; then the manifest, replaced as a whole, makes them part of
+the log; only then the files that it no longer names are removed. An interrupted pass leaves files that the manifest
+does not name, and the next pass removes them.
 """
 
 from __future__ import annotations

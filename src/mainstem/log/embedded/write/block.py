@@ -1,4 +1,4 @@
-"""A block: what one append leaves in one partition, in one piece.
+"""A block: the records of one append in one partition.
 
     header (128 bytes, little endian)                                   payload
     magic "MSTM" | version u8 | kind u8 | flags u16                     one Arrow record batch (IPC message, no schema),

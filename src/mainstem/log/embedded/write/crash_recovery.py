@@ -1,15 +1,15 @@
-"""What a partition holds after a crash: all valid blocks stay, and only an invalid suffix is cut.
+"""Recovery of a partition after a crash: all valid blocks are kept, and only an invalid suffix is truncated.
 
-A writer that was killed may leave blocks that nobody published, the last of them half. A power cut may also take back
-`heads` and `tail`, which are never synced. The segments alone decide: they are walked from the last end that is
-certain, block by block. An unsound block below what was published, or below what a later block says was synced, is
-damage and a loud stop; elsewhere it is the torn end of something nobody was promised.
+A killed writer may leave unpublished blocks, the last of them torn. A power cut may also revert `heads` and `tail`,
+which are never synced. Only the segments count: they are read block by block from the last certain end. An invalid
+block below the published end, or below the end that a later block records as synced, is damage and stops with an error;
+elsewhere it is the torn end of a write that was not acknowledged.
 
-Which segments there are decides too. One that is not whole at its head never came to be: a power cut took back its
-roll, or its take-over. One that is whole is where the partition goes on, and what lies behind its base in the one
-before counts no more: of one epoch there is nothing there, and a take-over begins where everything acknowledged ends.
+A segment whose head is incomplete was never created: a power cut reverted its roll, or its take-over. A complete one
+continues the partition, and records of the segment before it at or after its base no longer count: in the same epoch
+there are none, and a take-over begins where all acknowledged records end.
 
-Who calls this holds the partition's write lock.
+The caller holds the partition's write lock.
 """
 
 from __future__ import annotations

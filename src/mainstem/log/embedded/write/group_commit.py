@@ -1,9 +1,9 @@
 """Appends of many threads that share one write and one fsync.
 
-The first to come when nobody waits is the next to lead: it takes its turn, takes every append that waits, its own among
-them, carries all of them through and wakes their threads, which never wait for a turn themselves. Where many append,
-those that were just acknowledged come back within microseconds, so the leader lets half of them catch up for a moment:
-an fsync costs more than that. A single thread never waits.
+The first thread that arrives when none waits becomes the next leader: it takes the lock, collects all waiting appends
+and its own, commits them together and wakes their threads, which never take the lock themselves. Under load, threads
+that were just acknowledged append again within microseconds, so the leader waits a moment for half of them: an fsync
+costs more than that. A single thread never waits.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class GroupCommit(Generic[P]):
         _all.add(self)
 
     def renew_in_child(self) -> None:
-        """Begin anew: a forked child has none of its parent's threads, so none of their appends."""
+        """Reset: a forked child has none of its parent's threads, so none of their appends."""
         self._guard = threading.Lock()
         self._turn = threading.Lock()
         self._waiting: list[_Waiter[P]] = []
@@ -158,7 +158,7 @@ class GroupCommit(Generic[P]):
         self._refusal: Callable[[], Exception] | None = None
 
     def close(self, refusal: Callable[[], Exception]) -> None:
-        """Wait for what is under way, and refuse all else from now on."""
+        """Wait for appends in progress, and refuse new ones."""
         with self._turn:
             self._refusal = refusal
 

@@ -1,20 +1,20 @@
-"""How far each partition of a topic may be read: one small file, a slot per partition.
+"""Heads: the published end of each partition of a topic, in one small file with a slot per partition.
 
     slot (128 bytes): magic "HEAD" | flags u32 | epoch u32 | zero u32 | offset u64 | segment u64 | position u64
                       appended at i64 | event time max i64 | observed up to i64 | declared watermark i64
                       transactions end u64 | last crc u32 | indexes u32 | indexed u64 | zero (28 bytes)
                       crc32c of the 124 bytes before u32
 
-A slot is written after the fsync of what it tells of, so nobody acts on a record that a power cut takes back; writing
-it is also what wakes followers, who watch the file. The file itself is never synced: after a crash it may be older
-than the data, or unreadable, and is made again from the segments. A slot is read without a lock; one caught between
-two writes fails its checksum and is read again.
+A slot is written after the fsync of its records, so no reader sees a record that a power cut can revert; writing it
+also wakes followers, which watch the file. The file itself is never synced: after a crash it may be older than the
+data, or unreadable, and is made again from the segments. A slot is read without a lock; one caught between two writes
+fails its checksum and is read again.
 
-The tail of a partition has the same form, in a file of its own beside the segments, with two slots, and nobody is
-woken by it. The first is how far the partition is *written*, changed under its write lock. The second is how far the
-last fsync was to reach, written before it under the sync lock: one that lies ahead of `heads` was cut short, or failed.
-Behind them stand 16 random bytes that never change. By them whoever opens the file again knows that it is still the one
-of its partition: a topic that was deleted and made anew has files of the same names, and perhaps of the same inodes.
+The tail of a partition has the same form, in a file of its own beside the segments, with two slots, and wakes no
+reader. The first is how far the partition is *written*, changed under its write lock. The second is how far the last
+fsync was to reach, written before it under the sync lock: one that lies ahead of `heads` was cut short, or failed.
+After them come 16 random bytes that never change. They identify the file when it is opened again: a topic that was
+deleted and created again has files with the same names, and perhaps the same inodes.
 """
 
 from __future__ import annotations

@@ -5,13 +5,13 @@
     <partition>/<base>-<end>.parquet          sealed
     <partition>/<base>-<epoch>.blocks         still blocks, the last one being appended to; `.index` beside each
 
-An append takes the write lock, writes its block behind the last one and notes the new end in `tail`; then, without
+An append takes the write lock, writes its block after the last one and notes the new end in `tail`; then, without
 that lock, it syncs the segment, unless another process's fsync covered it meanwhile, and publishes the end in
 `heads` (see `publisher`). Only then is it acknowledged. After a failed fsync the partition is fenced for every process
-until somebody takes it over, which begins a new segment, of a new epoch, after the last published block.
+until it is taken over, which begins a new segment, with a new epoch, after the last published block.
 
 A segment is begun in three steps: the tail is marked, the segment made, the tail moved into it. A writer that finds
-the mark looks at the segments themselves, so a step that was cut short is never half believed.
+the mark reads the segments themselves, so an interrupted step does no harm.
 
 Between appends two handles are kept, of the tail and of the segment, until others need them (see `durable_files`).
 Thread-safe.
@@ -189,7 +189,7 @@ class Partition:
         return head
 
     def fenced(self) -> bool:
-        """Whether an fsync failed, so that nobody may append until somebody takes over."""
+        """Whether an fsync failed, so that appends are refused until a take-over."""
         with self._translated():
             mark = self._tail.read(SYNCING)
         return mark is not None and mark.fenced
@@ -352,7 +352,7 @@ class Partition:
 
     @contextmanager
     def still(self) -> Iterator[End]:
-        """Inside, nobody appends, and everything that was written is published."""
+        """Inside, there are no appends, and everything written is published."""
         with self._translated(), self.lock.held(WRITE):
             tail = self._tail_to_write()
             self._publisher.publish(tail)
@@ -395,16 +395,16 @@ class Partition:
         return rolled
 
     def take_over(self, ended: list[str] | None = None) -> None:
-        """Raise the epoch and begin a new segment behind what is safe; whoever was in the middle of an append is refused.
+        """Raise the epoch and begin a new segment after the safe records; unfinished appends are fenced.
 
-        A process that holds the partition's locks and does not go on is ended, and added to `ended`.
+        A stopped process that holds the partition's locks is ended, and added to `ended`.
         """
         ended = [] if ended is None else ended
         with self._translated(), self.lock.taken_over(WRITE, ended), self.lock.taken_over(SYNC, ended):
             take_over(self, self._tail, self._publisher, self._mended_tail, self._forget)
 
     def refuse_if_deleted(self) -> None:
-        """Raises if somebody has deleted the partition."""
+        """Raises if the partition was deleted."""
         tail = self._tail.read(WRITTEN)
         if tail is not None and tail.flags & DELETED:
             raise deleted(self.title)

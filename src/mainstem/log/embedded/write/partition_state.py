@@ -1,4 +1,4 @@
-"""What a partition must remember of its producers and transactions, to append once and to show committed records only.
+"""The state of producers and transactions in a partition, for idempotent appends and reads of committed records.
 
 A state machine over block headers: the same headers give the same state in every process. Each segment begins with
 the state at its base, so that it is known again after reading the last segment alone.

@@ -1,8 +1,8 @@
-"""Taking a partition over: it goes on in a new segment, of a new epoch, behind what is safe.
+"""Taking a partition over: it continues in a new segment, with a new epoch, after the safe records.
 
-What was being written in the old epoch is refused from then on. After a failed fsync only what was published before it is
-certain; else every valid block is kept. A partition whose last segment is damaged goes on behind every sound block of it
-and its damage stays where it is.
+Unfinished writes of the old epoch are fenced. After a failed fsync only records published before it are certain;
+otherwise every valid block is kept. A partition whose last segment is damaged continues after all of its valid blocks,
+and the damage stays where it is.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Makes what is written durable, and then visible.
+"""Makes writes durable, and then visible.
 
-Under the sync lock of a partition: note in the tail how far the fsync is to reach, fsync, publish the end in `heads`.
-An fsync that fails is never tried again, since the kernel forgets what it could not write: the partition is fenced for
-every process, and the end of what is safe noted with it. If the process dies before it can do even that, the note of
-how far the fsync was to reach lies ahead of `heads`, and who comes next writes the same bytes again before its own
-fsync. One per partition and process. Thread-safe.
+Under the sync lock of a partition: note in the tail how far the fsync is to reach, fsync, publish the end in `heads`. A
+failed fsync is never retried, since the kernel drops the pages that it could not write: the partition is fenced for
+every process, and the end of the safe records is noted with it. If the process dies before it can do that, the noted
+end of the fsync lies ahead of `heads`, and the next writer writes the same bytes again before its own fsync. One per
+partition and process. Thread-safe.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Publisher:
     # Fencing
 
     def fence(self, safe: End | None) -> None:
-        """Let nobody append until somebody takes over; `safe` is the end that is on disk for certain."""
+        """Fence the partition until a take-over; `safe` is the end that is certainly on disk."""
         mark = UNKNOWN if safe is None else safe
         # If this cannot be written either, the note of the fsync that was under way does the same more slowly.
         with suppress(OSError):
@@ -277,7 +277,7 @@ class Publisher:
 
 
 def deleted(title: str) -> TopicNotFound:
-    """The error of who comes too late."""
+    """The error of an append after the deletion."""
     return TopicNotFound(
         f"{title} was deleted",
         detail="Another process deleted it while this one had it open.",

@@ -1,4 +1,4 @@
-"""Writes blocks behind the last one of a segment, and their entries into its index."""
+"""Appends blocks to a segment, and their entries to its index."""
 
 from __future__ import annotations
 
