@@ -52,7 +52,7 @@ class ViewExistenceContract:
         ("key", "schema", "says"),
         [
             (None, SCHEMA, "has no key"),
-            ("shop", SCHEMA, "no such column"),
+            ("shop", SCHEMA, "which the rows lack"),
             ("store", pa.schema({"store": pa.map_(pa.string(), pa.int64())}), "which is a map"),
             ("store", pa.schema({"store": pa.string(), "d": pa.duration("s")}), "duration"),
             ("c0", pa.schema({f"c{n}": pa.int64() for n in range(901)}), "901 columns"),

@@ -259,7 +259,7 @@ def judged(stem: Mainstem, case: Pair, checkpoint: Path) -> tuple[str, str]:
 
 def says_what_changed(said: str) -> bool:
     """Whether each change has two halves that differ."""
-    listed = said.partition("What changed: ")[2].partition(". What it has kept")[0]
+    listed = said.partition("What changed: ")[2].partition(". Its state was built")[0]
     halves = [part.split(" -> ") for part in listed.split("; ")]
     return all(len(half) == 2 and not half[0].endswith(f" {half[1]}") for half in halves)
 
@@ -274,7 +274,7 @@ def test_a_changed_flow_goes_on_or_is_refused(
         outcome, said = judged(shop, case, tmp_path)
         if outcome != case[-1]:
             wrong.append(f"{name}: {outcome}, {said}")
-        elif outcome == "refused" and not ("begins anew" in said or " replays " in said):
+        elif outcome == "refused" and not ("starts from the beginning" in said or " replays " in said):
             wrong.append(f"{name}: does not say what it would cost: {said}")
         elif "What changed: " in said and not says_what_changed(said):
             wrong.append(f"{name}: does not say what changed: {said}")

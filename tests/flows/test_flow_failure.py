@@ -8,9 +8,9 @@ from mainstem.flows.runner import flow_failed, root_cause
 OURS = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR]
 Failed when Python streaming data source perform latestOffset: Traceback (most recent call last):
   File "topic_stream_reader.py", line 7, in latestOffset
-mainstem.errors.Fenced: a later run of flow "copy" has begun
+mainstem.errors.Fenced: this run of flow "copy" is fenced: a newer run has started
 Detail: This run has epoch 1, the flow is at epoch 2.
-Hint: Run a flow in one place at a time.
+Hint: Only one run of a flow may write.
 \tat org.apache.spark.sql.Errors.python(Errors.scala:1)
 """
 THEIRS = """An error occurred while calling o1.getResult.
@@ -51,7 +51,7 @@ def test_one_of_our_errors_is_found_again():
     found = root_cause(OURS)
     assert isinstance(found, Fenced)
     assert (found.summary, found.detail) == (
-        'a later run of flow "copy" has begun',
+        'this run of flow "copy" is fenced: a newer run has started',
         "This run has epoch 1, the flow is at epoch 2.",
     )
 

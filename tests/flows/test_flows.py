@@ -124,7 +124,7 @@ WRONG = {
     ),
     "an unknown column": (
         one(lambda stem: stem.topic("orders").stream().where("amout > 1"), lambda stem: stem.topic("out")),
-        SchemaMismatch, 'the program uses the column "amout", which is not there',
+        SchemaMismatch, 'the program uses the column "amout", which does not exist',
     ),
     "a view without a key": (
         one(lambda stem: stem.topic("orders").stream(), lambda stem: stem.view("out")),
@@ -132,18 +132,18 @@ WRONG = {
     ),
     "a key that the rows do not have": (
         one(lambda stem: stem.topic("orders").stream(), lambda stem: stem.view("out", key="id")),
-        Invalid, 'view "out" has the key "id", and the rows have no such column',
+        Invalid, 'view "out" has the key "id", which the rows lack',
     ),
     "rows that the topic cannot take": (
         one(lambda stem: stem.topic("orders").stream().select("store"), lambda stem: stem.topic("orders")),
-        SchemaMismatch, 'topic "orders" needs the column "order_id", and the rows have none',
+        SchemaMismatch, 'topic "orders" needs the column "order_id", which the rows lack',
     ),
     "two flows into one sink": (
         lambda stem: [
             Flow(stem.topic("orders").stream(), into=stem.view("out", key="store")),
             Flow(stem.topic("orders").stream(), into=stem.view("out", key="store"), name="again"),
         ],
-        Conflict, 'two flows go into view "out"',
+        Conflict, 'two flows write into view "out"',
     ),
     "rows that are no stream": (
         one(lambda stem: stem.spark.range(1), lambda stem: stem.view("out", key="id")),
@@ -153,7 +153,7 @@ WRONG = {
         one(lambda stem: stem.topic("orders").stream().orderBy("amount"), lambda stem: stem.view("out", key="store")),
         Invalid, 'flow "out" cannot run as a stream',
     ),
-    "no flows": (lambda stem: None, Invalid, "the program gave NoneType, not flows"),
+    "no flows": (lambda stem: None, Invalid, "the program returned NoneType, not flows"),
     "no watermark to be had": (
         one(lambda stem: stem.topic("clicks").stream(watermark="1 minute"), lambda stem: stem.topic("out")),
         Invalid, 'topic "clicks" has no event time',
@@ -186,7 +186,7 @@ def test_a_changed_flow_is_refused_before_it_starts(shop):
         shop.run(program(10), until="idle")
     cause = raised.value.__cause__
     assert isinstance(cause, Conflict)
-    assert cause.summary == 'flow "counts" was changed in a way that its checkpoint cannot take'
+    assert cause.summary == 'flow "counts" was changed in a way that does not fit its checkpoint'
     assert "mainstem view rebuild counts" in cause.hint
     assert "1,000 rows" in cause.hint
     assert len(shop.view("counts").to_arrow()) == 4
@@ -287,9 +287,9 @@ def leaf_requests(rows: Any) -> list[dict[str, Any]]:
 
 
 def test_slips_in_a_program_s_use_are_told(shop):
-    with pytest.raises(Invalid, match="a flow cannot be made of int"):
+    with pytest.raises(Invalid, match="a flow cannot read int"):
         Flow(1, into=shop.topic("orders"))
-    with pytest.raises(Invalid, match="a flow cannot go into str"):
+    with pytest.raises(Invalid, match="a flow cannot write into str"):
         Flow(shop.topic("orders").stream(), into="orders")
     with pytest.raises(Invalid, match='until must be "stopped" or "idle"'):
         shop.run(pipeline, until="done")

@@ -332,6 +332,6 @@ def test_a_flow_that_is_started_again_while_it_is_copied_leaves_no_copy(shop, tm
         if step == "topics":
             store.begin(1)
 
-    with pytest.raises(Unavailable, match="was started again while the home was copied"):
+    with pytest.raises(Unavailable, match="was restarted while the home was copied"):
         copy_home(shop, tmp_path / "copy", begin_again)
     assert not (tmp_path / "copy" / "mainstem.json").exists()

@@ -144,7 +144,7 @@ def test_a_damaged_note_or_source_log_is_refused_and_a_lost_plan_is_made_again(s
         path.write_bytes(whole)
     link = Path(history.read, history.portions[1].files[0])
     link.rename(tmp_path / "elsewhere")
-    assert "not there" in refused()
+    assert "are missing" in refused()
     (tmp_path / "elsewhere").rename(link)
 
     # Killed after the file source noted what it found, and before that was planned: what a power cut leaves is empty.

@@ -212,15 +212,15 @@ def test_what_stands_in_the_way_of_real_time_is_said_when_a_program_is_built(
         "it streams topics o*": why(lambda stem: stem.topics("o*").stream().drop("topic")),
         'the codec of topic "blocks" is "arrow"': why(streamed("blocks")),
         'it uses the column "at" of topic "parts"': why(streamed("parts")),
-        'it goes into view "kept"': why(streamed("orders"), lambda stem: stem.view("kept", key="order_id")),
-        'it goes into topic "blocks", and its codec is "arrow": a message holds many rows': why(
+        'it writes into view "kept"': why(streamed("orders"), lambda stem: stem.view("kept", key="order_id")),
+        'it writes into topic "blocks", and its codec is "arrow": a message holds many rows': why(
             streamed("orders"), lambda s: s.topic("blocks")
         ),
-        'it goes into topic "pairs", and its key has 2 columns': why(streamed("orders"), lambda s: s.topic("pairs")),
+        'it writes into topic "pairs", and its key has 2 columns': why(streamed("orders"), lambda s: s.topic("pairs")),
     }
     for part, said in cases.items():
         assert said == f'flow "alerts" cannot run in real time: {part}'
-    assert why(streamed("wide")) == "the flows in real time need 3 cores for themselves"
+    assert why(streamed("wide")) == "the real-time flows occupy 3 cores"
     with pytest.raises(Invalid, match="has no mode 'fast'"):
         Flow(on_kafka.topic("orders").stream(), into=on_kafka.topic("other"), mode="fast")  # type: ignore[arg-type]
     # What is one row at a time, in Java, may be.

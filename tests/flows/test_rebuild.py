@@ -74,7 +74,7 @@ def test_a_program_without_such_a_flow_is_refused(shop):
     shop.run(program(0), until="idle")
     with pytest.raises(FlowNotFound) as raised:
         shop.rebuild("per_store", lambda stem: [])
-    assert raised.value.summary == 'no flow of the program goes into view "per_store"'
+    assert raised.value.summary == 'no flow of the program writes into view "per_store"'
 
     def into_files(stem: Mainstem):
         yield Flow(stem.topic("orders").stream(), into=stem.files(f"{stem.home}/out/orders"))

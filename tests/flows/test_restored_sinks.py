@@ -117,9 +117,10 @@ def test_a_flow_that_finds_another_folder_is_stopped_and_a_folder_that_was_moved
             stem.run(files_flow, until="idle")
         cause = failed.value.__cause__
         assert isinstance(cause, Conflict)
-        assert cause.summary == f'flow "out.x" has written into another folder so far: "{tmp_path}/a/out/x"'
+        assert cause.summary == f'flow "out.x" has written into a different folder so far: "{tmp_path}/a/out/x"'
         assert (
-            f'"{tmp_path}/b/out/x", which {"has another id" if there else "no flow has written into"}' in cause.detail
+            f'"{tmp_path}/b/out/x", which {"has a different id" if there else "no flow has written into"}'
+            in cause.detail
         )
         assert f'stem.files("{tmp_path}/a/out/x")' in cause.hint
     shutil.rmtree(tmp_path / "b/out")

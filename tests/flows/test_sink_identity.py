@@ -60,7 +60,7 @@ def test_a_view_that_was_made_again_is_another_one(tmp_path: Path, log: Embedded
             made(View(str(tmp_path), "copies", key="id"))
         with pytest.raises(Conflict, match='view "copies" is not the one that flow "copies" has written') as refused:
             check_sink(planned(View(str(tmp_path), "copies", key="id")), before, checkpoint, log)
-        assert ("deleted and made again since" if again else "deleted since") in refused.value.detail
+        assert ("deleted and created again since" if again else "deleted since") in refused.value.detail
     # Where nothing was done yet, and where an older Mainstem has noted nothing, any is the right one.
     view = View(str(tmp_path), "copies")
     for noted, at in ((before, str(tmp_path / "none")), ({}, checkpoint)):

@@ -90,7 +90,7 @@ def test_state_of_a_later_format_is_refused(tmp_path: Path) -> None:
     with pa.ipc.new_file(str(tmp_path / "run.arrow"), table.schema) as writer:
         writer.write_table(table)
 
-    with pytest.raises(Corrupt, match="state of a flow has format 3, which this version does not know"):
+    with pytest.raises(Corrupt, match="the state of a flow has format 3, which this version cannot read"):
         RunFile(str(tmp_path / "run.arrow"), 0)
 
 

@@ -83,11 +83,11 @@ def test_every_row_is_late_or_on_time_and_never_both():
 @pytest.mark.parametrize(
     ("operator", "says"),
     [
-        (lambda rows: clock_corrected(rows, occurred="tap", sent="sent"), '"tap" that the rows lack'),
-        (lambda rows: clock_corrected(rows, occurred="n", sent="sent"), '"n" is no time'),
-        (lambda rows: clock_corrected(rows, occurred="tapped", sent="record.sent"), '"record.sent" is no time'),
-        (lambda rows: clock_corrected(rows, occurred="tapped", sent="sent", by="n"), "not known in a stream"),
-        (lambda rows: corrected(corrected(rows)), 'a column "corrected_at" already'),
+        (lambda rows: clock_corrected(rows, occurred="tap", sent="sent"), '"tap", which the rows lack'),
+        (lambda rows: clock_corrected(rows, occurred="n", sent="sent"), '"n" is not a time'),
+        (lambda rows: clock_corrected(rows, occurred="tapped", sent="record.sent"), '"record.sent" is not a time'),
+        (lambda rows: clock_corrected(rows, occurred="tapped", sent="sent", by="n"), "cannot be computed in a stream"),
+        (lambda rows: corrected(corrected(rows)), 'already have a column "corrected_at"'),
     ],
 )
 def test_mistakes_are_refused_while_building(operator, says):
@@ -96,5 +96,5 @@ def test_mistakes_are_refused_while_building(operator, says):
 
 
 def test_late_rows_need_a_watermark():
-    with pytest.raises(Invalid, match="late_rows needs the event time, and no columns are marked as it"):
+    with pytest.raises(Invalid, match="late_rows needs one event time, and no columns are marked as event time"):
         TestStream("at TIMESTAMP").run(late_rows)

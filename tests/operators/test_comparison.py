@@ -157,11 +157,11 @@ def test_results_of_windows_are_compared_and_forgotten_in_time():
 @pytest.mark.parametrize(
     ("schema", "changed", "says"),
     [
-        (SALES, {"earlier": "0 days"}, 'earlier "0 days" is no span of time'),
-        (SALES, {"by": "shop"}, 'compare_with is told of a column "shop" that the rows lack'),
-        ("store STRING, n INT", {}, 'compare_with is told of a column "window" that the rows lack'),
-        ("store STRING, window INT", {}, 'the column "window" is no window'),
-        (f"{SALES}, sales_ratio DOUBLE", {}, 'the rows have a column "sales_ratio" already'),
+        (SALES, {"earlier": "0 days"}, 'earlier "0 days" is not a positive duration'),
+        (SALES, {"by": "shop"}, 'compare_with uses the column "shop", which the rows lack'),
+        ("store STRING, n INT", {}, 'compare_with uses the column "window", which the rows lack'),
+        ("store STRING, window INT", {}, 'the column "window" is not a window'),
+        (f"{SALES}, sales_ratio DOUBLE", {}, 'the rows already have a column "sales_ratio"'),
     ],
 )
 def test_mistakes_are_refused_while_building(schema, changed, says):
@@ -171,7 +171,7 @@ def test_mistakes_are_refused_while_building(schema, changed, says):
 
 @pytest.mark.parametrize(
     ("results", "says"),
-    [("discard", "cannot be compared"), ("accumulate", "not told how long windows may be corrected")],
+    [("discard", "cannot be compared"), ("accumulate", "compare_with needs lateness=")],
 )
 def test_windows_that_are_corrected_say_for_how_long_and_not_in_parts(results, says):
     def hour_before(rows):

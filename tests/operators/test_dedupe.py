@@ -153,10 +153,10 @@ def test_one_key_with_very_many_rows_is_decided_as_rightly_as_many_with_few():
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"within": "0 seconds"}, 'within "0 seconds" is no span of time'),
+        ({"within": "0 seconds"}, 'within "0 seconds" is not a positive duration'),
         ({"within": 5}, 'within "5" has no unit'),
-        ({"by": "order"}, 'dedupe is told of a column "order" that the rows lack'),
-        ({"on": "when"}, 'dedupe is told of a column "when" that the rows lack'),
+        ({"by": "order"}, 'dedupe uses the column "order", which the rows lack'),
+        ({"on": "when"}, 'dedupe uses the column "when", which the rows lack'),
     ],
 )
 def test_mistakes_are_refused_while_building(changed, says):
@@ -167,7 +167,7 @@ def test_mistakes_are_refused_while_building(changed, says):
 def test_a_stream_without_a_watermark_is_refused():
     script = TestStream("customer STRING, at TIMESTAMP")
 
-    with pytest.raises(Invalid, match="dedupe needs the event time, and no columns are marked as it"):
+    with pytest.raises(Invalid, match="dedupe needs one event time, and no columns are marked as event time"):
         script.run(lambda rows: dedupe(rows, by="customer", within="1 hour"))
     with pytest.raises(Invalid, match="dedupe needs a watermark, and the stream has none"):
         script.run(lambda rows: dedupe(rows, by="customer", within="1 hour", on="at"))

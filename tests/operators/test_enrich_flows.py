@@ -62,7 +62,7 @@ def test_a_view_is_asked_by_its_key(stem: Mainstem) -> None:
         visits = stem.topic("visits").stream(watermark="1 minute")
         yield Flow(enrich(visits, stem.view("homes"), on={"user": "zip"}, at=latest()), into=stem.topic("seen"))
 
-    with pytest.raises(Invalid, match="enrich looks rows up by zip, and the table's key is user"):
+    with pytest.raises(Invalid, match="enrich looks up rows by zip, but the key of the table is user"):
         Program(stem, wrong)
 
 
@@ -112,5 +112,5 @@ def test_the_table_of_an_enrich_is_idle_by_the_rule_of_its_topic_unless_said(ste
         assert idle == {"visits": None, "homes": None if after is None else {"after": after, "beside": beside}}
         warnings = [text for text in flow.warnings() if "waits for homes" in text]
         assert len(warnings) == (after is None)
-    with pytest.raises(Invalid, match="has idle_after= and no watermark"):
+    with pytest.raises(Invalid, match="has idle_after= but no watermark"):
         stem.topic("homes").stream(idle_after="1 minute")

@@ -66,5 +66,5 @@ def test_what_a_program_with_joins_is_told(stem: Mainstem) -> None:
         orders = stem.topic("orders").stream(watermark="1 minute")
         yield Flow(join(orders, stem.topic("payments").read(), on="order", within="1 hour"), into=stem.topic("paid"))
 
-    with pytest.raises(Invalid, match="join is given a stream and rows that are none"):
+    with pytest.raises(Invalid, match="join cannot combine a stream with batch rows"):
         Program(stem, mixed)

@@ -233,7 +233,7 @@ class NoDefault:
 @pytest.mark.parametrize(
     ("state", "says"),
     [
-        (WrongType, 'field "thing" of WrongType is of a type that cannot be kept: object'),
+        (WrongType, 'field "thing" of WrongType has a type that cannot be stored: object'),
         (NoDefault, 'field "thing" of State has no default'),
         (int, 'State "int" is not a dataclass'),
     ],
@@ -286,7 +286,7 @@ def test_what_may_succeed_later_is_passed_on_as_it_is():
 
 
 def test_a_row_that_does_not_fit_the_output_is_refused():
-    with pytest.raises(Invalid, match="put out what its output does not have"):
+    with pytest.raises(Invalid, match="yielded a row that does not match its output"):
         failing(SCRIPT.rows([page("ada", "extra", 0)]))
     with pytest.raises(FlowFailed, match="does not fit its output"):
         failing(SCRIPT.rows([page("ada", "number", 0)]))
@@ -311,7 +311,7 @@ def test_rows_that_are_not_taken_are_not_lost():
 
     script = SCRIPT.rows([page("ada", "a", 0), page("ada", "b", 0)])
     assert [row["page"] for row in script.run(lambda rows: process(rows, by="user", using=One)).rows] == ["a", "b"]
-    with pytest.raises(Invalid, match="took none of the rows"):
+    with pytest.raises(Invalid, match="read none of its rows"):
         script.run(lambda rows: process(rows, by="user", using=Lazy))
 
 
@@ -321,7 +321,7 @@ def test_a_timer_that_is_set_without_end_is_stopped():
             timers.set_processing(name, at)
 
     script = SCRIPT.rows([page("ada", "p", 0)]).now(at(1))
-    with pytest.raises(Invalid, match="is set again without end"):
+    with pytest.raises(Invalid, match="sets itself again endlessly"):
         script.run(lambda rows: process(rows, by="user", using=Loop))
 
 
@@ -331,21 +331,21 @@ def test_a_timer_in_event_time_needs_a_watermark():
     with pytest.raises(FlowFailed) as caught:
         script.run(visits)
 
-    assert "a timer in event time would never go off" in caught.value.detail
+    assert "an event-time timer would never fire" in caught.value.detail
 
 
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"by": "name"}, 'process is told of a column "name" that the rows lack'),
-        ({"using": object}, "is not a class of Process"),
+        ({"by": "name"}, 'process uses the column "name", which the rows lack'),
+        ({"using": object}, "is not a subclass of Process"),
         ({"using": type("Mute", (Process,), {"State": Ping.State})}, 'process "Mute" has no output'),
         (
             {"using": type("Idle", (Process,), {"output": "n INT", "State": Ping.State})},
             'process "Idle" has no on_rows',
         ),
         ({"using": type("Taken", (Ping,), {"output": "record INT"})}, 'column "record" has a reserved name'),
-        ({"using": type("Timed", (Ping,), {"event_time": "at"})}, 'its event time is "at", and puts out no such'),
+        ({"using": type("Timed", (Ping,), {"event_time": "at"})}, 'has the event time "at", which its output lacks'),
     ],
 )
 def test_mistakes_are_refused_while_building(changed, says):
@@ -361,11 +361,11 @@ def test_a_changed_state_without_a_raised_version_or_an_upgrade_is_refused():
 
     assert engine_of(in_place(Counted)).takes(kept)
     assert engine_of(in_place(Upgraded)).takes(kept)
-    with pytest.raises(Invalid, match="is not what its kept state was written with"):
+    with pytest.raises(Invalid, match="does not match its stored state"):
         engine_of(in_place(Renamed)).takes(kept)
-    with pytest.raises(Invalid, match="has version 2 and no upgrade"):
+    with pytest.raises(Invalid, match="has version 2 but no upgrade"):
         engine_of(in_place(Raised)).takes(kept)
-    with pytest.raises(Invalid, match="is not what its kept state was written with"):
+    with pytest.raises(Invalid, match="does not match its stored state"):
         engine_of(Counted).takes(engine_of(in_place(Upgraded)).described())
     assert not engine_of(Renamed).takes(kept)
 

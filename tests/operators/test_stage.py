@@ -179,7 +179,7 @@ def test_what_cannot_stand_behind_a_stage_is_refused_while_building(stem: Mainst
         yield Flow(both, into=stem.view("counts", key="store"))
 
     for program, said in (
-        (grouped, 'Spark\'s own "aggregate" behind an operator'), (joined, "brings another stream in behind"),
+        (grouped, 'Spark\'s stateful "aggregate" after an operator'), (joined, "combines another stream with the output"),
         (alike, 'two stages of flow "counts" are named "one"'),
     ):  # fmt: skip
         with pytest.raises(MainstemError, match=said):
@@ -218,7 +218,7 @@ def test_state_of_other_code_or_with_damage_is_refused_and_rebuilt_from_the_log(
         os.remove(manifest)
     with pytest.raises(FlowFailed) as missing:
         stem.run(into(view), until="idle")
-    assert "is not there" in str(missing.value)
+    assert "is missing or damaged" in str(missing.value)
 
     with stem.rebuild("counts", into(view)) as rebuild:
         rebuild.wait()

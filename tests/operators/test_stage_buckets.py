@@ -81,7 +81,7 @@ def test_a_stage_finds_its_state_however_many_tasks_stand_before_its_own(stem: M
     stem.topic("moves").append([{"user": 1, "zip": "10115"}])
     with pytest.raises(FlowFailed) as raised:
         stem.run(flows, until="idle")
-    assert "has parts that there are not" in str(raised.value)
+    assert "has state for buckets beyond its number of buckets" in str(raised.value)
 
 
 def through_stage_by_task(prepared: DataFrame, spec: StageSpec, batch: StageBatch) -> DataFrame:

@@ -139,7 +139,7 @@ def test_what_is_asked_wrongly_is_told_while_the_program_is_built(stem: Mainstem
     rows = table(stem.topic("ours").stream(), key="a")
     with pytest.raises(Invalid, match='orders rows by "revenue"'):
         top(rows, 3, order=F.desc("revenue"))
-    with pytest.raises(Invalid, match="not to be had of a table that changes"):
+    with pytest.raises(Invalid, match="not supported over a changing table"):
         aggregate(rows, by="b", aggregates=F.first("a"))
 
 

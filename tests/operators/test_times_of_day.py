@@ -77,7 +77,7 @@ def test_a_session_that_does_not_take_them_is_told_from_the_start(spark: SparkSe
                 ask()
             assert (
                 refused.value.summary
-                == f'column "opens" of {subject} is a TIME, which this Spark session does not take'
+                == f'column "opens" of {subject} is a TIME, which this Spark session does not support'
             )
             assert "time64" in refused.value.detail
             assert "spark.sql.timeType.enabled = false" in refused.value.hint

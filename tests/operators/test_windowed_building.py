@@ -51,9 +51,9 @@ def test_mistakes_are_told_while_building(stem: Mainstem, scores: Any) -> None:
         ('column "tean"', lambda: windowed(scores, two, by="tean", aggregates=SUM)),
         ('column "scor"', lambda: windowed(scores, two, aggregates=F.sum("scor"))),
         ('time "sent"|column "sent"', lambda: windowed(scores, two, aggregates=SUM, on="sent")),
-        ('"score" that is int32', lambda: windowed(scores, two, aggregates=SUM, on="score")),
+        ('"score", which is int32', lambda: windowed(scores, two, aggregates=SUM, on="score")),
         ("each row's watermark", lambda: windowed(plain, two, aggregates=SUM)),
-        ("needs the event time", lambda: windowed(timeless, two, aggregates=SUM)),
+        ("needs one event time", lambda: windowed(timeless, two, aggregates=SUM)),
         ('size "0 seconds" is not positive', lambda: windowed(scores, tumbling("0 seconds"), aggregates=SUM)),
         ('gap "0 seconds" is not positive', lambda: windowed(scores, sessions("0 seconds"), aggregates=SUM)),
         ('results="retracted" is not known', lambda: windowed(scores, two, aggregates=SUM, results="retracted")),
@@ -63,17 +63,17 @@ def test_mistakes_are_told_while_building(stem: Mainstem, scores: Any) -> None:
         ("hll_sketch_agg", lambda: windowed(scores, two, aggregates=F.hll_sketch_agg("score"))),
         ('called "pane"', lambda: windowed(scores, two, aggregates=F.sum("score").alias("pane"))),
         ('called "team"', lambda: windowed(scores, two, by="team", aggregates=F.sum("score").alias("team"))),
-        ('key is called "window"', lambda: windowed(scores, two, by="window", aggregates=SUM)),
+        ('key is named "window"', lambda: windowed(scores, two, by="window", aggregates=SUM)),
         (
-            'two aggregates are called "n"',
+            'two aggregates are named "n"',
             lambda: windowed(scores, two, aggregates=["sum(score) AS n", "count(*) AS n"]),
         ),
         ("no aggregates", lambda: windowed(scores, two, aggregates=[])),
         ("is not a kind of window", lambda: windowed(scores, "2 minutes", aggregates=SUM)),
-        ("does not say when", lambda: windowed(scores, two, aggregates=SUM, early="1 minute")),
-        ("lateness= allows none", lambda: windowed(scores, two, aggregates=SUM, late=after_rows(1))),
+        ("is not a trigger", lambda: windowed(scores, two, aggregates=SUM, early="1 minute")),
+        ("late= needs a lateness", lambda: windowed(scores, two, aggregates=SUM, late=after_rows(1))),
         ("gap is a column of type int", lambda: windowed(scores, sessions(F.col("score")), aggregates=SUM)),
-        ("the aggregates are not understood", lambda: windowed(scores, two, aggregates=F.col("score"))),
+        ("the aggregates cannot be parsed", lambda: windowed(scores, two, aggregates=F.col("score"))),
     ]
     for message, build in mistakes:
         with pytest.raises(Invalid, match=message) as refused:
@@ -105,7 +105,7 @@ def test_panes_that_hold_only_what_is_new_go_into_a_view_as_rows_of_their_own(st
 
     by_window = stem.view("by_window", key=["team", "window"])
     discarded = schema(results="discard", early=after_rows(2))
-    assert "would keep the last pane" in str(_refusal(lambda: by_window.accept(discarded)))
+    assert "would keep only the last pane" in str(_refusal(lambda: by_window.accept(discarded)))
     stem.view("by_pane", key=["team", "window", "pane"]).accept(discarded)
     # Where a window has one pane, nothing is replaced.
     by_window.accept(schema(results="discard"))

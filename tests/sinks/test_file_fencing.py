@@ -52,7 +52,7 @@ def test_a_run_that_goes_on_after_a_later_one_began_is_fenced(tmp_path: Path) ->
     run, writer = begin(tmp_path)
     write(run, writer, 0)
     pid = stopped_run(tmp_path)
-    with pytest.raises(LockHeld, match="held by a stopped process") as error:
+    with pytest.raises(LockHeld, match="locked by a stopped process") as error:
         begin(tmp_path)
     assert error.value.pid == pid
     assert committed_ids(tmp_path) == list(range(10))
@@ -96,7 +96,7 @@ def test_a_run_whose_staged_files_a_later_one_clears_away_is_fenced(tmp_path: Pa
 
     setattr(Overtaken, step, overtaken)
     run, writer = begin(tmp_path, writer=Overtaken)
-    with pytest.raises(Fenced, match="a later run of flow"):
+    with pytest.raises(Fenced, match="a newer run has started"):
         write(run, writer, 0)
     run, writer = begin(tmp_path)
     write(run, writer, 0)

@@ -92,9 +92,9 @@ def test_a_run_fenced_while_it_moves_its_files_does_not_commit_them(tmp_path: Pa
 def test_another_version_is_refused_and_what_is_there_stays(tmp_path: Path) -> None:
     run, writer = begin(tmp_path)
     write(run, writer, 0)
-    with pytest.raises(Conflict, match="cannot hold another beside it") as refused:
+    with pytest.raises(Conflict, match="cannot have another beside it") as refused:
         begin(tmp_path, version=2)
-    assert "a folder of its own" in refused.value.hint
+    assert "its own folder" in refused.value.hint
     assert committed_ids(tmp_path) == globbed_ids(tmp_path) == list(range(10))
     write(run, writer, 1)
     assert (sink_at(tmp_path).version, committed_ids(tmp_path)) == (1, list(range(20)))
@@ -120,7 +120,7 @@ def test_a_row_whose_folder_would_be_that_of_a_null_is_rejected(tmp_path: Path) 
         run, writer = begin(tmp_path)
         written = writer.write(rows, Batch(0, run, rejected=rejected))
         found = stem.topic("out.orders.rejected").to_arrow().to_pylist()
-        with pytest.raises(InvalidRows, match="refuses 1 of 1 rows"):
+        with pytest.raises(InvalidRows, match="rejects 1 of 1 rows"):
             writer.write(rows.slice(1, 1), Batch(1, run, rejected=rejected))
 
     assert (written.rows, written.rejected, writer.committed_batch) == (2, 1, 0)
@@ -134,10 +134,10 @@ def test_a_row_whose_folder_would_be_that_of_a_null_is_rejected(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("partition_by", "schema", "error", "message"),
     [
-        (["shop"], SCHEMA, SchemaMismatch, 'no column "shop"'),
-        (["amount"], SCHEMA, Invalid, "cannot be divided by column"),
-        (["id", "id"], SCHEMA, Invalid, "divided by id, id"),
-        (["id"], pa.schema([("id", pa.int64())]), Invalid, "divided by id"),
+        (["shop"], SCHEMA, SchemaMismatch, 'lack the column "shop"'),
+        (["amount"], SCHEMA, Invalid, "cannot be partitioned by column"),
+        (["id", "id"], SCHEMA, Invalid, "partitioned by id, id"),
+        (["id"], pa.schema([("id", pa.int64())]), Invalid, "partitioned by id"),
         ([], pa.schema([("nothing", pa.null())]), mainstem.MainstemError, "nothing"),
     ],
 )
@@ -156,7 +156,7 @@ def test_a_folder_belongs_to_one_flow_in_one_shape(tmp_path: Path) -> None:
         sink.accept(pa.schema([("id", pa.int64()), ("store", pa.string()), ("amount", pa.int64())]))
     with pytest.raises(SchemaMismatch, match="not there any more"):
         sink.accept(pa.schema([("id", pa.int64()), ("store", pa.string())]))
-    with pytest.raises(Conflict, match="divided by store, not by nothing"):
+    with pytest.raises(Conflict, match="partitioned by store, not by nothing"):
         sink_at(tmp_path, ()).accept(SCHEMA)
     other = mainstem.spark.checkpoint.flow_store.FlowStore(str(tmp_path / "home"), "another").begin()
     with pytest.raises(Conflict, match=r'written by flow "out\.orders"'):

@@ -110,7 +110,7 @@ def test_columns_that_do_not_fit_beside_older_ones_are_in_the_text(stem: Mainste
 
 
 def test_without_a_place_for_them_rows_that_do_not_fit_are_an_error(stem: Mainstem) -> None:
-    with pytest.raises(InvalidRows, match="cannot take 1 rows"):
+    with pytest.raises(InvalidRows, match="cannot store 1 rows"):
         writer_of(stem).append(rows(1, 200), Batch(0, RUN))
     assert (ids(stem, "copies"), writer_of(stem).committed_batch) == ([], -1)
 

@@ -112,7 +112,7 @@ def test_a_batch_that_is_killed_must_give_the_same_again():
 
     assert script.kill().run(lambda rows: process(rows, by="n", using=Seen)).killed == 1
     script.run(lambda rows: process(rows, by="n", using=Drifting))
-    with pytest.raises(AssertionError, match='stage "process-1" did a batch twice from the same state'):
+    with pytest.raises(AssertionError, match='stage "process-1" ran a batch twice from the same state'):
         script.kill().run(lambda rows: process(rows, by="n", using=Drifting))
 
 
@@ -152,15 +152,15 @@ def test_what_a_view_would_hold_is_the_latest_of_each_key():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda: TestStream("n INT", event_time="at"), 'the stream has no column "at" to be its event time'),
-        (STREAM.kill, "there is nothing to kill yet"),
+        (lambda: TestStream("n INT", event_time="at"), 'the stream lacks the column "at", its event time'),
+        (STREAM.kill, "there is no step to kill yet"),
         (lambda: TestStream("n INT").watermark(at(0)), "the stream has no event time"),
         (lambda: STREAM.watermark(datetime(2026, 1, 1)), "has no time zone"),  # noqa: DTZ001
         (
             lambda: STREAM.run(lambda rows: rows.where("n > 1")),
-            '"where" is done by Spark, and this test runs without it',
+            '"where" needs Spark, and this test runs without it',
         ),
-        (lambda: STREAM.run(lambda rows: None), "the operator gave a NoneType"),
+        (lambda: STREAM.run(lambda rows: None), "the operator returned a NoneType"),
     ],
 )
 def test_mistakes_are_refused(wrong, says):

@@ -75,7 +75,7 @@ def test_somebody_s_own_table_of_the_name_and_views_on_ours_are_named(
         anyone.execute("CREATE TABLE orders (n integer)")
         anyone.execute("CREATE VIEW best AS SELECT max(amount) FROM revenue")
     taken = View(tmp_path, "orders", key="store", backend=PostgresBackend(views_address))
-    with pytest.raises(Conflict, match='something else of the name "orders"') as refused:
+    with pytest.raises(Conflict, match='another object named "orders"') as refused:
         taken.writer(RUN, SCHEMA)
     assert "search_path" in refused.value.hint
     assert not taken.exists
@@ -94,7 +94,7 @@ def test_a_session_that_holds_the_view_is_not_waited_for_without_end(
         with revenue.snapshot() as snapshot:
             anyone.execute(f"SELECT 1 FROM {snapshot._tables.table('progress')} FOR UPDATE")
         for ask in (lambda: revenue.writer(FlowRun("revenue", 2), SCHEMA), revenue.drop):
-            with pytest.raises(LockHeld, match="is held by another session") as error:
+            with pytest.raises(LockHeld, match="is locked by another session") as error:
                 ask()
             assert "pg_stat_activity" in error.value.hint
     assert shown(revenue) == {"Berlin": 1, "Lisbon": 2}

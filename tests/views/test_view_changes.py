@@ -45,9 +45,9 @@ def test_an_aggregate_that_does_not_look_at_the_change_is_refused(stem: Mainstem
     for case, operator in WRONG.items():
         with pytest.raises(Invalid) as refused:
             Program(stem, program(operator))
-        assert refused.value.summary == 'flow "by_size" aggregates the changes of view latest as if each were a row', (
-            case
-        )
+        assert (
+            refused.value.summary == 'flow "by_size" aggregates the changes of view latest as if each change were a row'
+        ), case
         assert "a delete of the old row and an insert of the new one" in refused.value.detail
         assert "record.change" in refused.value.hint
     for operator in RIGHT.values():

@@ -29,7 +29,7 @@ def test_a_run_stopped_in_its_transaction_is_fenced_when_it_goes_on(tmp_path: Pa
     older = stopped_at(tmp_path, point)
     try:
         # The newer run raises the fence, and is then told who holds the file.
-        with pytest.raises(LockHeld, match="in the middle of a transaction") as error:
+        with pytest.raises(LockHeld, match="locked by a transaction") as error:
             short_of_patience(tmp_path, epoch=2)
         assert error.value.pid == older.pid
         assert "which is stopped" in error.value.detail

@@ -118,7 +118,7 @@ def test_files_that_are_damaged_or_newer_are_named(tmp_path: Path) -> None:
     with pytest.raises(CorruptView, match="cannot be read") as damaged:
         View(tmp_path, "revenue").to_arrow()
     assert damaged.value.path == str(file)
-    assert "made again from the log" in damaged.value.hint
+    assert "rebuilt from the log" in damaged.value.hint
 
 
 def test_a_flip_waits_for_a_batch_that_is_being_committed(tmp_path: Path) -> None:

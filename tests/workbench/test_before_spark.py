@@ -129,7 +129,7 @@ SOURCES = {
     'stem.topic("orders").stream().where(stem.topic("orders").stream()["amount"]).union(stem.topic("o").stream())': (
         'mainstem.TopicNotFound: topic "o" does not exist'
     ),
-    'stem.topics("shop.*").stream()': 'mainstem.TopicNotFound: no topic fits "shop.*"',
+    'stem.topics("shop.*").stream()': 'mainstem.TopicNotFound: no topic matches "shop.*"',
     'stem.view("stores").stream()': 'mainstem.ViewNotFound: view "stores" does not exist',
     'stem.topic("orders").stream(watermark="1 minute")': 'mainstem.Invalid: topic "orders" has no event time',
     'enrich(stem.topic("orders").stream(), stem.view("stores"), on="store", at=latest())': (

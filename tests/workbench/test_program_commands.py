@@ -95,7 +95,7 @@ def test_check_finds_what_is_wrong_and_names_the_line(cli, place):
     (place / "topic.py").write_text(PROGRAM.replace('"orders"', '"ordres"'))
 
     first, detail, hint = cli("check", "column.py").error
-    assert first == 'mainstem.SchemaMismatch: the program uses the column "amuont", which is not there'
+    assert first == 'mainstem.SchemaMismatch: the program uses the column "amuont", which does not exist'
     assert "line 8 of column.py" in detail
     assert hint == 'Hint: Did you mean "amount"?'
     first, detail, _ = cli("check", "topic.py").error
@@ -141,7 +141,7 @@ def test_run_until_idle_fills_the_sinks_and_says_where_it_stands(cli, stem, plac
         "  run    must be rebuilt, 3 rows to read: aggregate: of count(1) -> CAST(max(amount) AS BIGINT)",
     ]
     assert checked.err.splitlines()[-1] == (
-        'Warning: flow "per_store" cannot continue with its checkpoint. Make a new version beside the live one: '
+        'Warning: flow "per_store" cannot continue with its checkpoint. Build a new version beside the live one: '
         "mainstem view rebuild per_store --program changed.py. That replays 3 rows."
     )
 

@@ -145,7 +145,7 @@ def test_a_view_with_history_shows_what_it_was(cli, stem, orders):
     assert cli("view", "read", "prices", "--as-of", "orders@0:0", "--format", "csv").out == "store,day,revenue,n\n"
     assert cli("view", "read", "prices", "--as-of", "orders@0:3").error[0].startswith("mainstem.NotYet: ")
     assert cli("view", "read", "prices", "--as-of", "2020-01-01T00:00:00Z").error[0] == (
-        'mainstem.FellOff: view "prices" does not keep what it was at 2020-01-01T00:00:00Z'
+        'mainstem.FellOff: view "prices" no longer has its rows as of 2020-01-01T00:00:00Z'
     )
     assert cli("view", "read", "prices", "--as-of", "yesterday").error[0].startswith("mainstem.Invalid: --as-of")
     assert cli("view", "read", "prices", "--as-of", before, "--follow").status == 2

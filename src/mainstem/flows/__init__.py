@@ -1,1 +1,1 @@
-"""Programs: functions from a mainstem to flows, looked at, started, watched and stopped."""
+"""Programs: functions from a mainstem to flows, which are checked, started, watched and stopped."""

@@ -1,4 +1,4 @@
-"""Whether a flow can go on from its checkpoint: looked at before it is started."""
+"""Whether a flow can resume from its checkpoint: checked before it is started."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ SHOWN_MAX = 100
 
 @dataclass(frozen=True)
 class PlanChange:
-    """One change, as a person reads it, and whether the state that is kept goes on with it."""
+    """One change in words, and whether the existing state remains valid with it."""
 
     text: str
     taken: bool
 
 
 def plan_changes(before: Mapping[str, Any], planned: PlannedFlow) -> list[PlanChange]:
-    """All that changed since `before`, the plan that the state was kept by; empty if nothing did.
+    """All changes since `before`, the plan that the state was built with; empty if there are none.
 
     An operator may also raise, and say what is missing.
     """
@@ -74,7 +74,7 @@ def plan_changes(before: Mapping[str, Any], planned: PlannedFlow) -> list[PlanCh
     changes += _operator_changes(before["operators"], planned)
     if before["places"] != now["places"] and all(change.taken for change in changes):
         changes += [
-            PlanChange(f"order of what it keeps: {_apart(_shown(old), _shown(new))}", taken=False)
+            PlanChange(f"order of its state: {_apart(_shown(old), _shown(new))}", taken=False)
             for old, new in zip(before["places"], now["places"], strict=False)
             if old != new
         ]
@@ -172,7 +172,7 @@ def _same(old: str, new: str) -> int:
 
 
 def check_code(planned: PlannedFlow, known: dict[str, Any], checkpoint: str, log: Log) -> None:
-    """Raise `Conflict` if the flow's state was made by other code than it has now."""
+    """Raise `Conflict` if the flow's state was built by code that does not fit its current code."""
     before = known.get("plan")
     if before is None or last_batch(checkpoint, "offsets") is None:
         return
@@ -181,8 +181,8 @@ def check_code(planned: PlannedFlow, known: dict[str, Any], checkpoint: str, log
     if not refused:
         return
     raise Conflict(
-        f'flow "{planned.name}" was changed in a way that its checkpoint cannot take',
-        detail=f"What changed: {'; '.join(refused)}. What it has kept so far belongs to the flow as it was.",
+        f'flow "{planned.name}" was changed in a way that does not fit its checkpoint',
+        detail=f"What changed: {'; '.join(refused)}. Its state was built by the old program.",
         hint=f"{way_out(planned)} That replays {rows_to_replay(log, planned):,} rows.",
     )
 
@@ -191,14 +191,14 @@ def _check_sink(planned: PlannedFlow, before: str | None) -> None:
     sink = planned.flow.into
     if before not in (None, f"{sink.kind} {sink.name}"):
         raise Conflict(
-            f'flow "{planned.name}" has written into {before} so far, and now is to write into {sink.kind} {sink.name}',
-            detail="It would go on where it stands: what it has written so far would be missing in the new place.",
-            hint=f'Give the flow a name of its own for the new place, Flow(..., name="{planned.name}_2"): it begins anew.',
+            f'flow "{planned.name}" has written into {before} so far, and the program now writes into {sink.kind} {sink.name}',
+            detail="It would continue at its checkpoint: what it has written so far would be missing in the new sink.",
+            hint=f'Give the flow a new name for the new sink, Flow(..., name="{planned.name}_2"): it starts from the beginning.',
         )
 
 
 def check_sources(planned: PlannedFlow, checkpoint: str, log: Log) -> None:
-    """Raise `Conflict` if a topic is not the one that the checkpoint's offsets are of: it was deleted and made again.
+    """Raise `Conflict` if a topic is not the one that the checkpoint's offsets belong to: it was deleted and created again.
 
     And `MissedDeletions` if deletions were compacted away that the flow has not read.
     """
@@ -212,9 +212,9 @@ def check_sources(planned: PlannedFlow, checkpoint: str, log: Log) -> None:
 
 
 def check_held(planned: PlannedFlow, writer: BatchWriter, checkpoint: str) -> None:
-    """Raise `Conflict` if the sink holds batches that the checkpoint does not know of.
+    """Raise `Conflict` if the sink has committed batches that the checkpoint does not have.
 
-    The numbers of batches would be given out again, and the sink would take the new ones for those it has.
+    The batch numbers would be used again, and the sink would skip the new batches as committed.
     """
     last = last_batch(checkpoint, "offsets")
     committed_batch = writer.committed_batch
@@ -223,9 +223,9 @@ def check_held(planned: PlannedFlow, writer: BatchWriter, checkpoint: str) -> No
     sink = planned.flow.into
     raise Conflict(
         f'the checkpoint of flow "{planned.name}" is not the one that its sink was written from',
-        detail=f'The {sink.kind} "{sink.name}" holds batches up to {committed_batch}; the checkpoint in "{checkpoint}" '
+        detail=f'The {sink.kind} "{sink.name}" has committed batches up to {committed_batch}; the checkpoint in "{checkpoint}" '
         + ("has none." if last is None else f"ends with batch {last}."),
-        hint=f"Restore the checkpoint, or begin anew. {way_out(planned)}",
+        hint=f"Restore the checkpoint, or start over. {way_out(planned)}",
     )
 
 
@@ -239,7 +239,7 @@ def replayed_topics(log: Log, planned: PlannedFlow) -> list[str]:
 
 
 def rows_to_replay(log: Log, planned: PlannedFlow) -> int:
-    """How many records a flow would read from the beginning."""
+    """The number of records that a flow would read from the beginning."""
     rows = 0
     for name in replayed_topics(log, planned):
         backend = log.open_topic(name)
@@ -248,10 +248,10 @@ def rows_to_replay(log: Log, planned: PlannedFlow) -> int:
 
 
 def way_out(planned: PlannedFlow) -> str:
-    """What can be done where a flow cannot go on."""
+    """What to do if a flow cannot resume."""
     sink = planned.flow.into
     if sink.kind == "view":
-        return f"Make a new version beside the live one: mainstem view rebuild {sink.name} --program FILE."
+        return f"Build a new version beside the live one: mainstem view rebuild {sink.name} --program FILE."
     return f'Give the flow another name, Flow(..., name="{planned.name}_2"), and a sink of its own.'
 
 
@@ -263,7 +263,7 @@ def way_out(planned: PlannedFlow) -> str:
 
 @dataclass(frozen=True)
 class SinkIdentity:
-    """What a flow notes of its sink."""
+    """What a flow records of its sink."""
 
     # Empty where the sink has none, or is not there yet.
     id: str
@@ -286,7 +286,7 @@ class SinkIdentity:
 
 
 def check_sink(planned: PlannedFlow, known: dict[str, Any], checkpoint: str, log: Log) -> SinkIdentity:
-    """Raise `Conflict` if the sink is not the one that the flow has written into so far; which one it is."""
+    """Raise `Conflict` if the sink is not the one that the flow has written into so far; returns its identity."""
     sink = planned.flow.into
     current = SinkIdentity.of(sink, log)
     before = SinkIdentity(known.get("sink_id", ""), known.get("sink_location", ""), True)
@@ -296,7 +296,7 @@ def check_sink(planned: PlannedFlow, known: dict[str, Any], checkpoint: str, log
         return SinkIdentity(before.id, current.location, True)
     if sink.kind == "files":
         raise _another_folder(planned, before.location, current)
-    was = "deleted and made again" if current.there else "deleted"
+    was = "deleted and created again" if current.there else "deleted"
     moved = before.location != current.location
     raise Conflict(
         f'{sink.kind} "{sink.name}" is not the one that flow "{planned.name}" has written into so far',
@@ -304,7 +304,7 @@ def check_sink(planned: PlannedFlow, known: dict[str, Any], checkpoint: str, log
         + ": what the flow wrote before is not in it, and would not be written again.",
         hint=(f"Open the home with its views in {before.location}. Or " if moved else "")
         + f'delete its checkpoint, "{checkpoint}", or give the flow another name, Flow(..., name="{planned.name}_2"): '
-        f"it begins anew and writes all of it. That replays {rows_to_replay(log, planned):,} rows.",
+        f"it starts over and writes all rows. That replays {rows_to_replay(log, planned):,} rows.",
     )  # fmt: skip
 
 
@@ -312,14 +312,14 @@ def _another_folder(planned: PlannedFlow, before: str, current: SinkIdentity) ->
     if before == current.location:
         return Conflict(
             f'the folder "{before}" is not the one that flow "{planned.name}" has written into so far',
-            detail=("It was deleted and made again since" if current.there else "It was deleted since")
+            detail=("It was deleted and created again since" if current.there else "It was deleted since")
             + ": the rows of earlier batches are not in it, and would not be written again.",
             hint=f"Restore the folder from a copy. {way_out(planned)}",
         )
     return Conflict(
-        f'flow "{planned.name}" has written into another folder so far: "{before}"',
-        detail=f'It is now to write into "{current.location}", which '
-        + ("has another id." if current.there else "no flow has written into.")
+        f'flow "{planned.name}" has written into a different folder so far: "{before}"',
+        detail=f'The program now writes into "{current.location}", which '
+        + ("has a different id." if current.there else "no flow has written into.")
         + " The rows of earlier batches are not in it. A relative path depends on the working directory.",
         hint=f'Give the path of that folder: stem.files("{before}"), or run the program from the same working directory. '
         f"If you have moved the folder, give the path where it is now. {way_out(planned)}",
@@ -350,7 +350,7 @@ class FlowProspect:
 
     @classmethod
     def of(cls, planned: PlannedFlow, home: str, log: Log) -> FlowProspect:
-        """By the home alone: of a checkpoint that is kept elsewhere, by the copy of it in the home."""
+        """From the home alone: for a checkpoint that is stored elsewhere, from its copy in the home."""
         store = FlowStore(home, planned.name)
         version = planned.flow.into.version
         known, checkpoint = store.of_version(version), store.checkpoint(version)

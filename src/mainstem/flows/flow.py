@@ -1,4 +1,4 @@
-"""Flow: rows on their way into a sink. A value: nothing happens until a program is run."""
+"""Flow: streaming rows and their sink. A value: nothing happens until a program is run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MODES = ("batches", "real-time")
 
 @dataclass(frozen=True)
 class Flow:
-    """Streaming rows and the sink that is kept current with them, named after the sink unless `name` says otherwise.
+    """Streaming rows and the sink that they are written into. It is named after the sink unless `name` is given.
 
-    `rejected_max` is the share of a batch's rows that the sink may refuse before the flow stops instead of going on.
+    `rejected_max` is the fraction of a batch's rows that the sink may reject; if it rejects more, the flow stops.
 
-    `mode="real-time"` passes each row on as it comes instead of in batches, at least once: from topics on Kafka into a
-    topic there, by what Spark does with one row at a time. Whatever stands in the way is said when the program is built.
+    `mode="real-time"` writes each row as it arrives instead of in batches, at least once: from topics on Kafka into a
+    topic there, with operators of Spark that work row by row. Anything else is refused when the program is built.
 
     >>> def flows(stem):
     ...     orders = stem.topic("orders").stream()
@@ -41,14 +41,14 @@ class Flow:
     def __post_init__(self) -> None:
         if not hasattr(self.rows, "isStreaming"):
             raise Invalid(
-                f"a flow cannot be made of {type(self.rows).__name__}",
+                f"a flow cannot read {type(self.rows).__name__}",
                 detail=f"It is {str(self.rows)[:200]}.",
                 hint='Give a streaming DataFrame: stem.topic("...").stream().',
             )
         for needed in ("name", "kind", "accept", "writer"):
             if not hasattr(self.into, needed):
                 raise Invalid(
-                    f"a flow cannot go into {type(self.into).__name__}",
+                    f"a flow cannot write into {type(self.into).__name__}",
                     detail=f"It is {self.into!r}.",
                     hint='Give a sink: stem.topic("..."), stem.view("...", key=...), stem.files("...").',
                 )
@@ -58,12 +58,12 @@ class Flow:
         if self.mode not in MODES:
             raise Invalid(
                 f'flow "{self.name}" has no mode {self.mode!r}',
-                detail=f"A flow goes by one of these: {', '.join(MODES)}.",
-                hint=did_you_mean(str(self.mode), MODES) or 'Leave it out: "batches" is what most flows want.',
+                detail=f"The modes are: {', '.join(MODES)}.",
+                hint=did_you_mean(str(self.mode), MODES) or 'Leave mode out: the default, "batches", suits most flows.',
             )
         if not 0 <= self.rejected_max <= 1:
             raise Invalid(
                 f"rejected_max is {self.rejected_max}",
-                detail="It is a share of the rows, from 0 to 1.",
-                hint="For instance rejected_max=0.01: stop when more than one row in a hundred is refused.",
+                detail="It must be a fraction of the rows, from 0 to 1.",
+                hint="For example, rejected_max=0.01 stops the flow when more than 1 % of the rows are rejected.",
             )

@@ -1,4 +1,4 @@
-"""FlowHandle: a flow that runs, as the one who started it has it."""
+"""FlowHandle: controls a running flow in the process that started it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ State = Literal["starting", "catching up", "running", "waiting to restart", "sto
 
 @dataclass(frozen=True)
 class FlowProgress:
-    """How far a flow has come: as of its last batch."""
+    """The progress of a flow, as of its last batch."""
 
     batch: int | None = None
     rows_in: int = 0
@@ -75,14 +75,14 @@ class FlowHandle:
         return f'<flow "{self.name}": {self.state}, batch {self.progress.batch}>'
 
     def become(self, state: State, error: FlowFailed | None = None) -> None:
-        """Note what became of the flow, and wake who waits for it."""
+        """Record the outcome of the flow, and wake all waiting threads."""
         with self._changed:
             self.state = state
             self.error = error
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Stop after what is being done; the next run goes on from there. May be called twice."""
+        """Stop after the current batch; the next run resumes there. May be called twice."""
         self.stopping.set()
         query = self.query
         if query is not None and query.isActive:
@@ -91,9 +91,9 @@ class FlowHandle:
             self._changed.wait_for(lambda: self.state in ("stopped", "failed"), timeout=60)
 
     def wait_until_idle(self, wait: Duration | None = None) -> None:
-        """Return when everything its sources had is in its sink. Raises what the flow died of, if it did.
+        """Return when all records of its sources are in its sink. Raises the error of the flow if it failed.
 
-        With `wait` it gives up a flow that has not started a query within that time.
+        With `wait` it gives up if the flow has not started a query within that time.
         """
         deadline = None if wait is None else self._clock.monotonic() + duration_us(wait, setting="wait")
         while True:
@@ -110,7 +110,7 @@ class FlowHandle:
                 raise Unavailable(
                     f'flow "{self.name}" is not idle yet',
                     detail=f"It is at batch {self.progress.batch}, {self.progress.lag_records:,} records behind.",
-                    hint="Wait longer, or look at its progress.",
+                    hint="Wait longer, or check its progress.",
                 )
             if self.planned.flow.mode == "real-time" and self.state == "running":
                 # Its query is never idle: whoever waits looks again when the batch is over.
@@ -128,7 +128,7 @@ class FlowHandle:
                 return
 
     def batch_over(self, rows: int) -> None:
-        """Note that a batch of a flow in real time is over, and wake who waits for it. One without rows did nothing."""
+        """Record the end of a batch of a real-time flow, and wake all waiting threads. An empty batch did nothing."""
         with self._changed:
             self.batches += 1 if rows else 0
             self._rounds += 1

@@ -1,6 +1,6 @@
-"""What every batch did: a row in the topic `mainstem.progress`, and the handle's `progress`.
+"""The progress of every batch: a row in the topic `mainstem.progress`, and the handle's `progress`.
 
-Spark tells of a batch after it is committed; what the sink took and how far behind the log the flow is are added. A
+Spark reports a batch after it is committed; the rows written into the sink and the lag of the flow are added. A
 batch that is replayed after a crash has a row for each attempt that was committed.
 """
 
@@ -40,7 +40,7 @@ __all__ = ["BatchListener", "PROGRESS_TOPIC", "ProgressReports", "query_name"]
 
 
 class BatchListener:
-    """Tells of every batch of a session's queries, from `begin` to `end`."""
+    """Reports every batch of a session's queries, from `begin` to `end`."""
 
     def __init__(self, spark: SparkSession, tell: Callable[[dict[str, Any]], None]) -> None:
         self._spark = spark
@@ -48,7 +48,7 @@ class BatchListener:
         self._known_to_java: Any = None
 
     def begin(self) -> None:
-        """Listen from now on."""
+        """Start listening."""
         from pyspark import java_gateway
 
         jvm: Any = self._spark._jvm
@@ -88,7 +88,7 @@ SCHEMA = (
 
 
 def query_name(run: FlowRun) -> str:
-    """What a run is called in Spark, where no two queries of a session may have one name."""
+    """The name of a run's query in Spark, which must be unique in a session."""
     return f"{run.flow} v{run.version} run {run.epoch}"
 
 
@@ -102,7 +102,7 @@ class ProgressReports:
         self._topic = Topic(stem.log, _progress_topic(stem.log))
 
     def begin(self, handles: Iterable[FlowHandle]) -> None:
-        """Listen to what Spark says of these flows from now on."""
+        """Start listening to Spark's reports on these flows."""
         self._handles = list(handles)
         self._listener = BatchListener(self._stem.spark, self.note)
         self._listener.begin()
@@ -113,7 +113,7 @@ class ProgressReports:
             self._listener.end()
 
     def note(self, said: dict[str, Any]) -> None:
-        """One batch, as Spark tells of it."""
+        """One batch, as Spark reports it."""
         handle = next(
             (handle for handle in self._handles if handle.run and query_name(handle.run) == said.get("name")), None
         )
@@ -137,7 +137,7 @@ class ProgressReports:
                 handle.batch_over(said.get("numInputRows") or 0)
 
     def _see_to_real_time(self, handle: FlowHandle, said: dict[str, Any]) -> None:
-        """What a batch of a flow in real time gave, and what of it could not be read: only Spark knows."""
+        """Output rows and unreadable values of a batch of a real-time flow: only Spark counts them."""
         if handle.planned.flow.mode == "batches" or handle.run is None:
             return
         if said.get("numInputRows"):
@@ -207,7 +207,7 @@ class ProgressReports:
 
 
 def _progress_topic(log: Log) -> TopicBackend:
-    """The topic of reports; one that an earlier version made gets the columns that it lacks."""
+    """The topic of reports; if an earlier version created it, missing columns are added."""
     settings = TopicSettings.of(PROGRESS_TOPIC, schema=SCHEMA, event_time="at", keep="7 days")
     if PROGRESS_TOPIC not in log.topic_names():
         return log.create_topic(settings)

@@ -1,14 +1,14 @@
-"""HomeCopy: all of a home, copied into another directory while processes append, seal and run flows in it.
+"""HomeCopy: copies a whole home into another directory while processes append, seal and run flows in it.
 
     sealed history                      without any lock
     every flow held between batches     then, in this order: checkpoints, views, other files, topics as of one moment
-    mainstem.json                       last: what was cut short is no home, as the file `unfinished-copy` in it says
+    mainstem.json                       last: an interrupted copy is not a home, and has the file `unfinished-copy`
 
-While the flows are held, nothing of theirs changes; and what their checkpoints name is in the topics before these are
-copied. So in the copy no checkpoint is ahead of its sink, or of its topics.
+While the flows are held, their files do not change; and the records that their checkpoints name are in the topics before
+these are copied. So in the copy no checkpoint is ahead of its sink or of its topics.
 
-In the end every file of the copy is looked at (see `home_verification`), with nothing held any more. Damage is copied as it
-is, so that what can be rescued is; it is named.
+At the end every file of the copy is verified (see `home_verification`), after the flows are released. Damaged files are
+copied as they are and reported, so that the rest can be rescued.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ UNFINISHED = "unfinished-copy"
 
 @dataclass(frozen=True)
 class HomeCopy:
-    """What was copied, and what belongs to the home but lies elsewhere and was not."""
+    """What was copied, and what belongs to the home but is stored elsewhere and was not."""
 
     path: str
     topics: tuple[str, ...]
@@ -54,7 +54,7 @@ class HomeCopy:
 
 
 def copy_home(stem: Mainstem, target: str | os.PathLike[str], step: Callable[[str], None] = lambda _: None) -> HomeCopy:
-    """Copy a home to a new directory, as it is at one moment; `step` is told what is being copied."""
+    """Copy a home to a new directory, as of one moment; `step` is called with the name of each step."""
     home, path = os.path.realpath(stem.home), os.path.abspath(path_text(target, "path"))
     _check_target(home, path)
     log = stem.log.copy_to(path)
@@ -113,20 +113,20 @@ def _check_target(home: str, path: str) -> None:
     real = os.path.realpath(path)
     if real == home or real.startswith(f"{home}/") or home.startswith(f"{real}/"):
         raise Invalid(
-            f'"{path}" cannot be a copy of the home "{home}"',
-            detail="One of the two directories is inside of the other.",
+            f'the home "{home}" cannot be copied to "{path}"',
+            detail="One of the two directories is inside the other.",
             hint="Give a directory beside the home, or on another disk.",
         )
     if os.path.exists(path) and (not os.path.isdir(path) or os.listdir(path)):
         raise Invalid(
             f'"{path}" is not empty',
-            detail="A home is copied to a directory of its own, so that nothing is mixed.",
-            hint="Give a new or an empty directory.",
+            detail="The copy of a home needs a directory of its own.",
+            hint="Give a new or empty directory.",
         )
 
 
 def _places(stem: Mainstem) -> list[str]:
-    """What of the home as a whole, and of its topics, lies elsewhere."""
+    """The parts of the home, and of its topics, that are stored elsewhere."""
     found = []
     if stem.log.address:
         found.append(f"topics, groups and queues: {stem.log.address}")

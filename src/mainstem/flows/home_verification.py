@@ -1,11 +1,11 @@
-"""HomeVerification: every file of a home that has a checksum, or a form that can be checked, looked at.
+"""HomeVerification: checks every file of a home that has a checksum or a format that can be checked.
 
     topics/, ledgers/           every block, sealed file, manifest and index; the ledgers of groups and queues too
     views/                      view.json, and SQLite's own check of every version
     flows/                      flow.json, the notes beside each checkpoint, the state of its stages, and what Spark keeps there
-    folders that flows write    the log of commits, and whether each file is there with its length
+    folders that flows write    the log of commits, and whether each file exists with its length
 
-It takes no lock: a home may be in use. What changes during the look is looked at again.
+It takes no lock: the home may be in use. A file that changes during the check is checked again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOOKS = 3
 
 @dataclass(frozen=True, slots=True)
 class HomeProblem:
-    """Something that is not as it was written: of what, in which file, and which offsets of a topic it costs."""
+    """Damage: of what, in which file, and which offsets of a topic are lost."""
 
     of: str
     file: str
@@ -48,7 +48,7 @@ class HomeProblem:
 
 @dataclass
 class HomeVerification:
-    """What was looked at, and what is wrong with it."""
+    """What was checked, and the damage that was found."""
 
     topics: list[str] = field(default_factory=list)
     ledgers: list[str] = field(default_factory=list)
@@ -70,9 +70,9 @@ def verify_home(
     *,
     folders: Literal["all", "inside"] = "all",
 ) -> HomeVerification:
-    """Look at everything; `step` is told what is being looked at. Topics on Kafka and views in PostgreSQL lie elsewhere.
+    """Check everything; `step` is called with the name of each step. Topics on Kafka and views in PostgreSQL are not checked.
 
-    `folders`: which of those that flows write, since they may lie outside of the home.
+    `folders`: which of the folders that flows write, since they may be outside the home.
     """
     found = HomeVerification()
     if log is not None and not log.address:

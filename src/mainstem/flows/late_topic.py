@@ -1,12 +1,12 @@
-"""The rows that came too late for a flow's stages: into the topic `<flow>.late`, each once.
+"""The late rows of a flow's stages: written into the topic `<flow>.late`, exactly once.
 
-    the columns that the operator says      by what it is keyed, its time, its watermark, its window, what it would have added
-    stage: string                           which stage found it too late
+    the columns of the operator             its key, time, watermark and window, and what it would have added
+    stage: string                           the stage for which it was late
     other: string                           as JSON, columns whose type does not fit what the topic has under their name
     version: int, batch: bigint             of the flow
 
-They are appended when the sink has taken their batch, by a producer of the flow's own with the batch's number as sequence:
-a batch that is done again appends nothing twice.
+They are appended when the sink has committed their batch, by the flow's own producer with the batch number as sequence:
+a replayed batch appends nothing twice.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def late_topic_of(flow: str) -> str:
 
 
 class LateTopic:
-    """The way of one run's late rows into their topic. For one thread."""
+    """Appends the late rows of one run to their topic. For one thread."""
 
     def __init__(self, log: Log, run: FlowRun, checkpoint: str) -> None:
         self._log = log
@@ -53,7 +53,7 @@ class LateTopic:
         self._producer: Producer | None = None
 
     def read(self, paths: Sequence[str], stage: Stage) -> list[pa.Table]:
-        """What the tasks of a stage left, under the names that users know."""
+        """The late rows that the tasks of a stage left, under the names that users know."""
         found = []
         for path in filter(None, paths):
             with pa.OSFile(path) as file:
@@ -72,7 +72,7 @@ class LateTopic:
         return found
 
     def append(self, late: Sequence[pa.Table], batch: int) -> None:
-        """Append them, once for each batch; on disk when this returns."""
+        """Append them, once per batch; durable when this returns."""
         if not late:
             return
         name = late_topic_of(self._run.flow)

@@ -101,7 +101,7 @@ class NativeCatchUp:
         if planned == done:
             self.history.place(reached + 1)
         elif gone := self.history.missing(reached):
-            raise _damaged(self.history.read, f"The files of the batch under way are not there: {', '.join(gone)}.")
+            raise _damaged(self.history.read, f"The files of the current batch are missing: {', '.join(gone)}.")
         # Else the batch under way has its files; when it is written, the next ones are placed.
 
     def written(self, number: int) -> None:
@@ -138,9 +138,9 @@ def _found(history: NativeHistory, checkpoint: str) -> NativeHistory:
     if planned != last_batch(checkpoint) and planned is not None and file_offset(checkpoint, planned) is not None:
         raise Conflict(
             f'the home of "{checkpoint}" was moved in the middle of a batch',
-            detail=f'Spark does batch {planned} again, and looks for its files in "{history.folder}".',
-            hint="Move the home back and run the program there until it is idle. Or begin anew: delete the checkpoint "
-            "together with what the flow has written; the next run makes both again from the log.",
+            detail=f'Spark repeats batch {planned} and looks for its files in "{history.folder}".',
+            hint="Move the home back and run the program there until it is idle. Or start over: delete the checkpoint "
+            "together with what the flow has written; the next run rebuilds both from the log.",
         )
     return replace(history, folder=here)
 
@@ -195,16 +195,16 @@ def _files_in(folder: str) -> set[str]:
                 try:
                     entry: dict[str, Any] = json.loads(line)
                 except ValueError as error:
-                    raise _damaged(f"{folder}/{name}", f"It does not read as JSON: {error}.") from error
+                    raise _damaged(f"{folder}/{name}", f"It is not valid JSON: {error}.") from error
                 found.add(os.path.basename(entry["path"]))
     return found
 
 
 def _damaged(path: str, detail: str) -> CorruptHome:
     return CorruptHome(
-        f'the checkpoint file "{path}" cannot be right',
+        f'the checkpoint file "{path}" is damaged',
         detail=detail,
-        hint="Restore the checkpoint from a copy. Or begin anew: delete it together with what the flow has written; the "
-        "next run makes both again from the log.",
+        hint="Restore the checkpoint from a copy. Or start over: delete it together with what the flow has written; the "
+        "next run rebuilds both from the log.",
         path=path,
     )

@@ -1,10 +1,10 @@
-"""Program: a function from a mainstem to flows, looked at without starting any of them.
+"""Program: a function from a mainstem to flows, checked without starting any of them.
 
     def flows(stem):
         yield Flow(stem.topic("orders").stream().where("amount > 1000"), into=stem.topic("big_orders"))
 
-What can be known to be wrong is found here: an unknown topic or column, a sink that cannot take the rows, two flows into
-one sink, an operator that Spark cannot run as a stream.
+Errors that can be found before the start are found here: an unknown topic or column, a sink that cannot store the rows, two
+flows into one sink, an operator that Spark cannot run as a stream.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ _COLUMN = re.compile(
 
 @contextmanager
 def spark_errors(subject: str) -> Iterator[None]:
-    """What Spark refuses while a plan is built, as `Invalid`."""
+    """Raises Spark's errors while a plan is built as `Invalid`."""
     try:
         yield
     except MainstemError:
@@ -125,20 +125,20 @@ def spark_errors(subject: str) -> Iterator[None]:
 
 
 def translated(error: Exception, subject: str) -> Invalid:
-    """One of Spark's errors as ours, without its stack."""
+    """An error of Spark as one of ours, without its stack trace."""
     text = str(error)
     if found := _COLUMN.search(text):
         known = [name.strip(" `") for name in (found["known"] or "").split(",") if name.strip()]
         return SchemaMismatch(
-            f'{subject} uses the column "{found["name"]}", which is not there',
-            detail=f"The columns nearest to it are: {', '.join(known)}." if known else "",
-            hint=did_you_mean(found["name"], known) or "Name one of the columns that the rows have.",
+            f'{subject} uses the column "{found["name"]}", which does not exist',
+            detail=f"The most similar columns are: {', '.join(known)}." if known else "",
+            hint=did_you_mean(found["name"], known) or "Name a column that the rows have.",
             column=found["name"],
         )
     if "UNSUPPORTED_TIME_TYPE" in text:
         return Invalid(
-            f"{subject} uses a TIME, which this Spark session does not take",
-            detail="Spark has times of day, and Mainstem turns them on where nobody says otherwise.",
+            f"{subject} uses a TIME, which this Spark session does not support",
+            detail="Mainstem enables Spark's TIME type unless the session's settings disable it.",
             hint=TIME_HINT,
         )
     first = text.splitlines()[0] if text else type(error).__name__
@@ -146,7 +146,7 @@ def translated(error: Exception, subject: str) -> Invalid:
     return Invalid(
         f"{subject} cannot be built",
         detail=first if first.endswith(".") else f"{first}.",
-        hint="Nothing was started. Mend the program and check it again.",
+        hint="Nothing was started. Correct the program and check it again.",
     )
 
 
@@ -170,9 +170,9 @@ def with_idle_inputs(leaves: Mapping[int, Leaf], tables: Collection[int], log: L
     if len(spans) > 2 and not going:
         raise Invalid(
             f'every input of flow "{flow}" has an idle_after',
-            detail=f"They are: {', '.join(leaves[number].source for number in spans)}. While one is idle, the flow goes by the "
-            "watermark of those that have none.",
-            hint='Leave idle_after= out for one of them; for the table of an enrich: idle_after="never".',
+            detail=f"They are: {', '.join(leaves[number].source for number in spans)}. While one is idle, the flow uses the "
+            "watermark of the inputs without idle_after.",
+            hint='Leave idle_after= out for at least one of them; for the table of an enrich: idle_after="never".',
         )
     found = {number: replace(leaf, table=number in tables) for number, leaf in leaves.items()}
     for number, span in spans.items():
@@ -203,7 +203,7 @@ Flows: TypeAlias = "Callable[[Mainstem], Iterable[Flow]]"
 
 @dataclass(frozen=True)
 class PlannedFlow:
-    """A flow that could be started: what it reads, keeps and gives."""
+    """A flow that can be started: its sources, state and output."""
 
     flow: Flow
     output_mode: str
@@ -230,7 +230,7 @@ class PlannedFlow:
 
     @property
     def topic_reads(self) -> int:
-        """How often it reads topics; one that is joined with itself is read twice."""
+        """The number of topic reads; a topic that is joined with itself is read twice."""
         return sum(not source.startswith("view ") for source in self.plan["sources"])
 
     @property
@@ -242,7 +242,7 @@ class PlannedFlow:
         return LIGHT_ROWS_MAX if light else ROWS_MAX
 
     def warnings(self) -> list[str]:
-        """What is not wrong, but will hurt."""
+        """What is valid, but will cause problems."""
         unbounded = [
             f'the state of "{operator.name}" in flow "{self.name}" grows without bound: nothing lets it forget'
             for operator in self.operators
@@ -269,7 +269,7 @@ class Program:
         self.flows = patiently(self._planned, worth_it=_may_pass, clock=stem.log.clock)
 
     def only(self, names: Sequence[str] | None) -> list[PlannedFlow]:
-        """The flows of these names, or all: as they can run beside each other."""
+        """The flows of these names, or all: checked to run beside each other."""
         if names is None:
             check_cores(self.flows, self._stem.log)
             return self.flows
@@ -279,7 +279,7 @@ class Program:
                 raise FlowNotFound(
                     f'the program has no flow "{name}"',
                     detail=f"Its flows are: {', '.join(known) or 'none'}.",
-                    hint=did_you_mean(name, known) or "Name some of these.",
+                    hint=did_you_mean(name, known) or "Name one of these.",
                 )
         chosen = [known[name] for name in names]
         check_cores(chosen, self._stem.log)
@@ -298,7 +298,7 @@ class Program:
         return planned
 
     def _check_repeatable(self, planned: Sequence[PlannedFlow]) -> None:
-        """Build the program a second time, and raise `Invalid` if it is another one: a run is built from what was looked at."""
+        """Build the program a second time, and raise `Invalid` if it differs: a run is built from what was checked."""
         again = Build(cuts=self._cuts, schemas=self._build.schemas)
         with again.entered():
             flows = list(_yielded(self._flows, self._stem))
@@ -316,8 +316,8 @@ class Program:
         if not flow.rows.isStreaming:
             raise Invalid(
                 f'the rows of flow "{flow.name}" are not a stream',
-                detail="They are what was there when the program was built, and would never change.",
-                hint='Begin with .stream() instead of .read(): stem.topic("...").stream().',
+                detail="They are a snapshot taken when the program was built, and would never change.",
+                hint='Use .stream() instead of .read(): stem.topic("...").stream().',
             )
         schema = arrow_schema(flow.rows.schema)
         if not has_times(flow.rows.sparkSession):
@@ -362,16 +362,16 @@ class Program:
         )
 
     def _check_changes(self, rows: DataFrame, flow: str) -> None:
-        """Raise `Invalid` if Spark would count what left a view as if it had come."""
+        """Raise `Invalid` if Spark would count the deletes of a view as rows."""
         for number in sorted(aggregated_without_record(rows)):
             source = self._build.leaves[number].source
             if source.startswith("view "):
                 raise Invalid(
-                    f'flow "{flow}" aggregates the changes of {source} as if each were a row',
-                    detail="An update comes as a delete of the old row and an insert of the new one, and what is deleted "
-                    "comes once more, as a delete: all of them would be counted.",
-                    hint="Use aggregate(changes, by=..., aggregates=...) of mainstem.operators, which takes off what is taken "
-                    'away; to count the changes themselves, group by "record.change" too.',
+                    f'flow "{flow}" aggregates the changes of {source} as if each change were a row',
+                    detail="An update arrives as a delete of the old row and an insert of the new one, and a deleted row "
+                    "arrives again as a delete: all of them would be counted.",
+                    hint="Use aggregate(changes, by=..., aggregates=...) of mainstem.operators, which subtracts deleted "
+                    'rows; to count the changes themselves, group by "record.change" too.',
                 )
 
     def built_for(
@@ -418,7 +418,7 @@ class Program:
             except Exception:
                 if leaves is everything:
                     raise
-        raise _not_repeatable(f'flow "{planned.name}"', f"columns {planned.schema.names}", "others")
+        raise _not_repeatable(f'flow "{planned.name}"', f"columns {planned.schema.names}", "different columns")
 
     def _agreement(self, planned: PlannedFlow, run: FlowRun) -> str:
         """Where the sources of a query agree on the ends of its batches; empty where they do not."""
@@ -447,9 +447,9 @@ def _texts(rows: DataFrame, stages: Sequence[Stage]) -> list[str]:
 def _not_repeatable(what: str, one: str, other: str) -> Invalid:
     return Invalid(
         f"{what} is not deterministic: it changed between two builds",
-        detail=f"The first build has: {one}. The second one has: {other}.",
-        hint="Make the program depend on nothing but the mainstem it is given. Where the time of a batch is meant, write "
-        "current_timestamp() in SQL, which Spark asks for in every batch.",
+        detail=f"The first build has: {one}. The second build has: {other}.",
+        hint="Make the program depend only on the mainstem that is passed to it. For the time of a batch, use "
+        "current_timestamp() in SQL, which Spark evaluates in every batch.",
     )
 
 
@@ -466,8 +466,8 @@ def _yielded(flows: Flows, stem: Mainstem) -> Iterable[Flow]:
         made = flows(stem)
         if not isinstance(made, Iterable):
             raise Invalid(
-                f"the program gave {type(made).__name__}, not flows",
-                detail="`flows` is a function that yields flows, or returns a list of them.",
+                f"the program returned {type(made).__name__}, not flows",
+                detail="`flows` must be a function that yields flows or returns a list of them.",
                 hint="Write: yield Flow(rows, into=sink).",
             )
         for flow in made:
@@ -485,13 +485,13 @@ def _check_apart(flow: Flow, earlier: Sequence[PlannedFlow]) -> None:
         sink, theirs = flow.into, other.flow.into
         if (sink.kind, sink.name) == (theirs.kind, theirs.name):
             raise Conflict(
-                f'two flows go into {sink.kind} "{sink.name}"',
-                detail=f'They are "{other.name}" and "{flow.name}". Each would take the other\'s batches for its own.',
-                hint="Union their rows into one flow, or give each a sink of its own.",
+                f'two flows write into {sink.kind} "{sink.name}"',
+                detail=f'They are "{other.name}" and "{flow.name}". A sink tracks the batches of one flow only.',
+                hint="Union their rows into one flow, or give each flow its own sink.",
             )
         if flow.name == other.name:
             raise Conflict(
                 f'two flows are named "{flow.name}"',
-                detail="A flow's name is the place of its checkpoint.",
+                detail="The name of a flow identifies its checkpoint.",
                 hint="Give one of them another name: Flow(..., name=...).",
             )

@@ -1,13 +1,13 @@
-"""Flows in real time: which can be, how one is started, and what is seen to while it runs.
+"""Real-time flows: which are supported, how one is started, and what is done while it runs.
 
     Flow(rows, into=stem.topic("alerts"), mode="real-time")
 
-Spark's real-time mode does not gather rows into batches: a task reads on for as long as a batch lasts, and passes each row to
-the sink when it comes. Spark's own Kafka source and sink run there, and operators that look at one row at a time; nothing of
-ours that is in Python. So source and sink are the connector's, with rows decoded and encoded by Spark (`real_time_rows`,
-`real_time_rows`).
+Spark's real-time mode does not collect rows into batches: a task reads for as long as a batch lasts, and passes each row to
+the sink when it arrives. It supports Spark's own Kafka source and sink, and operators that work row by row; nothing of
+ours that is in Python. So source and sink are the connector's, and Spark decodes and encodes the rows
+(`real_time_rows`).
 
-The sink has no transactions. What was sent since the last batch ended is sent again after a crash: at least once.
+The sink has no transactions. After a crash, all rows sent since the end of the last batch are sent again: at least once.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ __all__ = [
 
 
 def unreadable_in(said: dict[str, Any]) -> int:
-    """How many values of a batch could not be read, by what Spark tells of it."""
+    """The number of unreadable values of a batch, from Spark's report on it."""
     observed = said.get("observedMetrics") or {}
     return sum(int(values.get("values") or 0) for name, values in observed.items() if name.startswith(UNREADABLE))
 
 
 def note_unreadable(log: Log, checkpoint: str, batch: int) -> None:
-    """Have all that cannot be read before the end of a batch lie in the topics of the unreadable."""
+    """Copy all unreadable messages up to the end of a batch into the topics of unreadable messages."""
     from mainstem.spark.real_time.real_time_rows import brokers_of
 
     brokers = brokers_of(log)
@@ -74,7 +74,7 @@ def note_unreadable(log: Log, checkpoint: str, batch: int) -> None:
 
 
 def look_through_last_batch(log: Log, checkpoint: str) -> None:
-    """Read what the last batch read; what of it cannot be read is noted by reading it."""
+    """Read the records of the last batch again; reading records the unreadable ones."""
     last = last_batch(checkpoint)
     if last is None:
         return
@@ -98,35 +98,35 @@ def _refuse(flow: str, part: str, detail: str, hint: str = "") -> NoReturn:
     raise Invalid(
         f'flow "{flow}" cannot run in real time: {part}',
         detail=detail,
-        hint=hint or "Take it out of the flow, or leave mode out: in batches it runs as it is.",
+        hint=hint or "Remove it from the flow, or leave mode out: the flow runs unchanged in batches.",
     )
 
 
 def check_real_time(flow: Flow, leaves: dict[int, Leaf], stages: Sequence[Any], log: Log) -> None:
-    """Raise `Invalid` with the part of a flow that real time does not have."""
+    """Raise `Invalid` with the part of a flow that real-time mode does not support."""
     name = flow.name
     if not log.address:
         _refuse(
-            name, "its log is in the home", "Spark has a source for real time of Kafka alone.",
+            name, "its log is in the home", "Spark has a real-time source for Kafka only.",
             'Open the home with log="kafka://...", or leave mode out: a batch takes a few tenths of a second.',
         )  # fmt: skip
     if stages:
-        _refuse(name, f'it has the operator "{stages[0].name}"', "What it keeps is kept in Python, batch by batch.")
+        _refuse(name, f'it has the operator "{stages[0].name}"', "Its state is kept in Python, batch by batch.")
     if kept := operators_in(flow.rows):
-        _refuse(name, f'it has Spark\'s "{kept[0].name}"', "It keeps something from one row to the next.")
+        _refuse(name, f'it has Spark\'s "{kept[0].name}"', "It keeps state from one row to the next.")
     if has_watermark(flow.rows):
         _refuse(
             name, "its stream has a watermark",
-            "Nothing of a flow in real time waits for one, and what batches have seen is not known.",
+            "No operator of a real-time flow uses a watermark, and the times seen by a batch are not observed.",
             "Leave watermark= out of the stream.",
         )  # fmt: skip
     for leaf in leaves.values():
         _check_source(name, leaf, log)
     sources = [leaf.source for leaf in leaves.values()]
     if twice := [source for source in sources if sources.count(source) > 1]:
-        _refuse(name, f'it streams topic "{twice[0]}" twice', "Spark cannot tell two equal sources of real time apart.")
+        _refuse(name, f'it streams topic "{twice[0]}" twice', "Spark cannot distinguish two equal real-time sources.")
     if part := unfit_operator(flow.rows):
-        _refuse(name, f"it has {part}", "Real time has operators that look at one row at a time, in Java alone.")
+        _refuse(name, f"it has {part}", "Real-time mode supports only operators that work row by row and run in Java.")
     _check_sink(flow)
     have_connector(flow.rows.sparkSession)
 
@@ -136,24 +136,24 @@ def _check_source(flow: str, leaf: Leaf, log: Log) -> None:
     from mainstem.spark.real_time.real_time_rows import read_natively
 
     if leaf.source.startswith(("view ", "topics ")):
-        _refuse(flow, f"it streams {leaf.source}", "Real time reads single topics of Kafka.")
+        _refuse(flow, f"it streams {leaf.source}", "Real-time mode reads single Kafka topics.")
     if leaf.source not in log.topic_names():
         _refuse(
-            flow, f'its topic "{leaf.source}" is not there yet', "Another flow is about to make it.", "Make it first."
+            flow, f'its topic "{leaf.source}" does not exist yet', "Another flow will create it.", "Create it first."
         )
     settings = log.open_topic(leaf.source).settings
     if settings.codec == "arrow":
         _refuse(
             flow, f'the codec of topic "{leaf.source}" is "arrow"',
-            "Python takes its messages apart; Spark alone cannot.",
-            'Copy it into a topic of codec "json", or leave mode out.',
+            "Only Python can decode its messages; Spark cannot.",
+            'Copy it into a topic with codec "json", or leave mode out.',
         )  # fmt: skip
     wanted = set(leaf.columns or ()) - {"record"}
     for field in settings.stored_schema if settings.codec != "raw" else ():
         if field.name in wanted and not read_natively(field.type):
             _refuse(
                 flow, f'it uses the column "{field.name}" of topic "{leaf.source}"',
-                f"Spark does not read {field.type} out of JSON as the log writes it.",
+                f"Spark cannot read {field.type} from JSON as the log writes it.",
             )  # fmt: skip
 
 
@@ -163,15 +163,15 @@ def _check_sink(flow: Flow) -> None:
     sink = flow.into
     if not isinstance(sink, SparkTopic):
         _refuse(
-            flow.name, f'it goes into {sink.kind} "{sink.name}"',
-            "That takes whole batches, each once. Rows that come one by one go into a topic.",
-            "Go into a topic, and from there, by another flow in batches, further on.",
+            flow.name, f'it writes into {sink.kind} "{sink.name}"',
+            "That sink commits whole batches, each exactly once. A real-time flow writes single rows, into a topic.",
+            "Write into a topic, and from there into the sink with another flow in batches.",
         )  # fmt: skip
     if reason := unfit_sink(_settings_of(sink, flow)):
         _refuse(
             flow.name,
-            f'it goes into topic "{sink.name}", and {reason}',
-            "Spark alone writes the messages in real time.",
+            f'it writes into topic "{sink.name}", and {reason}',
+            "Spark itself writes the messages in real time.",
         )
 
 
@@ -182,9 +182,9 @@ def _settings_of(sink: SparkTopic, flow: Flow) -> TopicSettings:
 
 
 def check_cores(flows: Sequence[PlannedFlow], log: Log) -> None:
-    """Raise `Invalid` if flows in real time would leave no core for what is to run beside them.
+    """Raise `Invalid` if the real-time flows would leave no core for the other flows.
 
-    A task of real time reads one partition, and goes on for as long as its batch: it never makes room for another.
+    A real-time task reads one partition and runs for as long as its batch: it never releases its core.
     """
     timed = [flow for flow in flows if flow.flow.mode == "real-time"]
     if not timed:
@@ -200,15 +200,15 @@ def check_cores(flows: Sequence[PlannedFlow], log: Log) -> None:
         return
     names = ", ".join(flow.name for flow in timed)
     raise Invalid(
-        f"the flows in real time need {needed} cores for themselves"
-        + (", and the others one at least" if others else ""),
-        detail=f"Spark has {cores}. A task for each partition of their topics runs for as long as the flow does: {names}.",
+        f"the real-time flows occupy {needed} cores"
+        + (", and the other flows need at least one more" if others else ""),
+        detail=f"Spark has {cores}. One task per partition of their topics runs for as long as the flow does: {names}.",
         hint=f'Open the home with spark="local[{needed + others}]" or more, or on a cluster.',
     )
 
 
 def check_mode(planned: PlannedFlow, known: dict[str, Any], checkpoint: str) -> None:
-    """Raise `Conflict` if a checkpoint was made in another mode: its offsets are those of another source."""
+    """Raise `Conflict` if a checkpoint was created in another mode: its offsets are those of another source."""
     last = last_batch(checkpoint, "offsets")
     before = known.get("pace", "batches")
     if last is None or before == planned.flow.mode:
@@ -217,9 +217,9 @@ def check_mode(planned: PlannedFlow, known: dict[str, Any], checkpoint: str) -> 
     ends = {} if done is None else batch_offsets(checkpoint, done)
     starts = [f"{topic}: start={dict(reached)}" for topic, reached in ends.items()] or ["at the beginning"]
     raise Conflict(
-        f'flow "{planned.name}" has run in mode "{before}" so far, and now is to run in mode "{planned.flow.mode}"',
-        detail="Each has a source of its own, which cannot go on from the other's checkpoint.",
-        hint=f'Give the flow another name, Flow(..., name="{planned.name}_2"), and have its streams begin where it stands: '
+        f'flow "{planned.name}" has run in mode "{before}" so far, and the program now has mode "{planned.flow.mode}"',
+        detail="Each mode has its own source, which cannot resume from the other's checkpoint.",
+        hint=f'Give the flow another name, Flow(..., name="{planned.name}_2"), and start its streams at its current offsets: '
         f"{'; '.join(starts)}.",
     )
 

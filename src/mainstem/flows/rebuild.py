@@ -1,12 +1,12 @@
-"""Rebuild: a view's next version, made from the log beside the live one, compared with it, and put to use.
+"""Rebuild: builds a view's next version from the log beside the live one, compares the two, and switches over.
 
     with stem.rebuild("revenue", flows) as rebuild:
         rebuild.wait(lambda done, rows: print(f"{done} of {rows}"))
         print(rebuild.difference())
         rebuild.apply()              # or keep_both(); if neither, the new version is dropped again
 
-Readers see the live version until `apply`, and the new one from then on. A run of the flow that is under way notices, and
-goes on with the new version's checkpoint.
+Readers see the live version until `apply`, and the new one from then on. A running flow notices the switch and
+continues with the new version's checkpoint.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TELL_SECONDS = 0.5
 
 
 class Rebuild:
-    """A rebuild under way. Used with `with`: what was not put to use or kept by the end of it is dropped."""
+    """A running rebuild. Used with `with`: at its end the new version is dropped unless it was applied or kept."""
 
     def __init__(self, stem: Mainstem, name: str, flows: Flows) -> None:
         self._stem = stem
@@ -61,12 +61,12 @@ class Rebuild:
 
     @property
     def rows(self) -> int:
-        """How many records there are to be replayed."""
+        """The number of records to replay."""
         return sum(sum(ends.values()) for ends in self._ends().values())
 
     @property
     def done(self) -> int:
-        """How many of them are in the new version."""
+        """The number of records that the new version has applied."""
         ends = self._ends()
         applied = self.view.offsets(self.version)
         return sum(
@@ -81,7 +81,7 @@ class Rebuild:
         }
 
     def wait(self, tell: Callable[[int, int], None] | None = None) -> None:
-        """Return when the new version has applied all that the live one has; `tell` hears (done, rows) now and then."""
+        """Return when the new version has applied all that the live one has; `tell` is called with (done, rows) at times."""
         [handle] = self._running
         while tell is not None and not self._caught_up():
             self._running.check()
@@ -89,7 +89,7 @@ class Rebuild:
                 raise Unavailable(
                     f'the rebuild of view "{self.view.name}" was stopped',
                     detail=f"{self.done:,} of {self.rows:,} records are in version {self.version}.",
-                    hint="Begin it again.",
+                    hint="Start it again.",
                 )
             tell(self.done, self.rows)
             handle.stopping.wait(TELL_SECONDS)
@@ -124,7 +124,7 @@ class Rebuild:
         self._kept = True
 
     def close(self) -> None:
-        """Stop, and drop the new version unless it was put to use or kept."""
+        """Stop, and drop the new version unless it was applied or kept."""
         self._running.stop()
         if not self._kept:
             self._kept = True
@@ -135,21 +135,21 @@ class Rebuild:
 
 
 def flow_into(program: Program, view: str) -> PlannedFlow:
-    """The flow of a program that keeps a view."""
+    """The flow of a program that writes a view."""
     by_view = {flow.flow.into.name: flow for flow in program.flows if flow.flow.into.kind == "view"}
     others = {flow.flow.into.name: flow.flow.into.kind for flow in program.flows if flow.flow.into.kind != "view"}
     if view not in by_view and view in others:
         raise Invalid(
             f'{others[view]} "{view}" cannot be rebuilt',
-            detail="Only a view has versions, of which one is made beside the other. What others have read of a topic or a "
-            "folder of files stays as it was read.",
-            hint="Let the flow write into another topic or folder, under another name, and let readers change over when it "
+            detail="Only a view has versions, so that a new one can be built beside the live one. Readers of a topic or a "
+            "folder keep what they have read.",
+            hint="Run the flow under another name into another topic or folder, and switch the readers over when it "
             "has caught up.",
         )
     if view not in by_view:
         raise FlowNotFound(
-            f'no flow of the program goes into view "{view}"',
-            detail=f"The views it keeps are: {', '.join(by_view) or 'none'}.",
-            hint=did_you_mean(view, by_view) or "Give the program whose flow makes the view.",
+            f'no flow of the program writes into view "{view}"',
+            detail=f"Its flows write into the views: {', '.join(by_view) or 'none'}.",
+            hint=did_you_mean(view, by_view) or "Give the program whose flow writes the view.",
         )
     return by_view[view]

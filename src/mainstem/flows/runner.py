@@ -1,7 +1,7 @@
 """Runner: the flows of a program in one Spark session.
 
-Each flow is one streaming query whose batches go into its sink, watched by a thread of its own: it is restarted with
-growing pauses where that can help (`Unavailable`), and otherwise stops alone while the others go on.
+Each flow is one streaming query that writes its batches into its sink, watched by its own thread: after an error that
+may pass (`Unavailable`) it is restarted with growing delays; after any other it stops, and the other flows continue.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def caught_up(stem: Mainstem, checkpoint: str) -> bool:
 
 
 def _has_tokens(stem: Mainstem, offset: Mapping[str, Any]) -> bool:
-    """Whether everything is in that the flows into a topic have read of their own topics."""
+    """Whether all output of the flows into a topic is applied, up to what they have read of their own topics."""
     backend = stem.log.open_topic(offset["topic"])
     passed = PassedTokens(stem.home, offset["topic"]).passed(backend)
     ends = {number: backend.latest(number) for number in passed.ends}
@@ -132,19 +132,19 @@ _SPARK = re.compile(r"\[(?P<kind>[A-Z_.]+)\] (?P<message>.*)")
 
 
 def root_cause(text: str) -> MainstemError | str:
-    """The error that a Spark exception tells of: one of ours as it was raised, or the line that says it best."""
+    """The root cause of a Spark exception: one of our errors as it was raised, or the most telling line."""
     lines = text.splitlines()
     if found := _WORKER.search(text):
         return Unavailable(
             "a Python worker of Spark did not start, or died",
             detail=f"Spark says: {found[0]}.",
-            hint="The machine may be too busy, or short of memory. It is tried again.",
+            hint="The machine may be overloaded or out of memory. The flow retries.",
         )
     if found := _BROKER.search(text):
         return BrokerUnavailable(
             "no Kafka broker answers Spark's connector",
             detail=f"The client says: {(found['said'] or 'nothing').rstrip('.')}.",
-            hint="Start the broker, or correct the address. It is tried again.",
+            hint="Start the broker, or correct the address. The flow retries.",
         )
     for index in range(len(lines) - 1, -1, -1):
         found = _RAISED.match(lines[index].strip())
@@ -194,7 +194,7 @@ def _call(lines: list[str]) -> str:
 def flow_failed(
     flow: str, batch: int | None, cause: BaseException | str, offsets: str = "", *, refused: bool = False
 ) -> FlowFailed:
-    """The error a user sees first. `refused`: it was not started, and with this program it never will be."""
+    """The error that a user sees first. `refused`: it was not started, and cannot be with this program."""
     where = "stopped before its first batch" if batch is None else f"stopped at batch {batch}"
     found: MainstemError | BaseException | str = cause
     if isinstance(cause, BaseException) and not isinstance(cause, MainstemError):
@@ -206,7 +206,7 @@ def flow_failed(
         facts, hint = f"{_named(found)}: {str(found).splitlines()[0] if str(found) else 'no message'}.", ""
     else:
         facts, hint = found if found.endswith(".") else f"{found}.", ""
-    advice = hint or "Mend the cause, then run the program again."
+    advice = hint or "Fix the cause, then run the program again."
     resumes = "" if batch is None or refused else f" Rows are safe in the topic; the next run resumes at batch {batch}."
     error = FlowFailed(
         f'flow "{flow}" {"was not started" if refused else where}',
@@ -242,7 +242,7 @@ def start_flows(stem: Mainstem, flows: Flows, only: Sequence[str] | None = None)
 
 
 class _VersionChanged(Exception):
-    """Another version of the sink was put to use: the flow goes on with that one's checkpoint."""
+    """The sink switched to another version: the flow continues with that version's checkpoint."""
 
 
 class RunningFlows:
@@ -268,7 +268,7 @@ class RunningFlows:
         if name not in self.handles:
             raise FlowNotFound(
                 f'no flow "{name}" was started',
-                detail=f"Started were: {', '.join(self.handles) or 'none'}.",
+                detail=f"Started flows: {', '.join(self.handles) or 'none'}.",
                 hint=did_you_mean(name, self.handles) or "Name one of these.",
             )
         return self.handles[name]
@@ -290,26 +290,26 @@ class RunningFlows:
         self._reports.end()
 
     def wait_until_idle(self) -> None:
-        """Return when every flow has everything that the log has, also what the others gave it meanwhile."""
+        """Return when every flow has processed all records of the log, including those that the other flows wrote meanwhile."""
         before = -1
         while before != (before := self._batches()) or not all(map(self._caught_up, self.handles.values())):
             for handle in self.handles.values():
                 handle.wait_until_idle()
 
     def wait(self) -> None:
-        """Return when every flow has ended; raises what the first one died of."""
+        """Return when every flow has ended; raises the error of the first that failed."""
         for thread in self._threads:
             thread.join()
         self.check()
 
     def check(self) -> None:
-        """Raise what a flow died of, if one did."""
+        """Raise the error of a flow that failed, if any."""
         for handle in self.handles.values():
             if handle.error is not None:
                 raise handle.error
 
     def caught_up(self) -> bool:
-        """Whether every flow that did not fail has everything that the log has."""
+        """Whether every flow that did not fail has processed all records of the log."""
         return all(self._caught_up(handle) for handle in self.handles.values() if handle.error is None)
 
     def _caught_up(self, handle: FlowHandle) -> bool:
@@ -352,7 +352,7 @@ class RunningFlows:
         self._end(handle, "stopped")
 
     def _end(self, handle: FlowHandle, state: Literal["stopped", "failed"], error: FlowFailed | None = None) -> None:
-        """Note what became of a flow, for other processes too."""
+        """Record the outcome of a flow, for other processes too."""
         first, *others = [""] if error is None else error.parts()
         lines = [] if error is None else [f"mainstem.{type(error).__name__}: {first}", *others]
         store = FlowStore(self._stem.home, handle.name)
@@ -365,13 +365,13 @@ class RunningFlows:
         handle.become(state, error)
 
     def _pause(self, handle: FlowHandle, seconds: float) -> None:
-        """Wait before the next attempt, unless somebody wishes that there be none."""
+        """Wait before the next attempt, unless a stop was requested."""
         while seconds > 0 and not handle.stopping.wait(min(LOOK_SECONDS, seconds)):
             seconds -= LOOK_SECONDS
             self._heed_wish(handle)
 
     def _heed_wish(self, handle: FlowHandle) -> bool:
-        """Whether another process wishes that the flow stop; it does from then on."""
+        """Whether another process has requested a stop; if so, the flow stops."""
         if handle.run is not None and FlowStore(self._stem.home, handle.name).asked_to_stop(handle.run):
             handle.stopping.set()
         return handle.stopping.is_set()
@@ -470,7 +470,7 @@ class RunningFlows:
             check_epoch(self._stem.home, run)
 
     def _replaced(self, handle: FlowHandle, run: FlowRun) -> bool:
-        """Whether a later run has begun. In batches that is found out by every step of a batch."""
+        """Whether a newer run has started. In batches every step of a batch checks that."""
         if handle.planned.flow.mode == "batches":
             return False
         try:

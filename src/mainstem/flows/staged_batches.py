@@ -84,7 +84,7 @@ def stages_of(rows: DataFrame, known: Mapping[int, Stage], flow: str) -> tuple[S
         if name in (other.name for other in stages):
             raise Conflict(
                 f'two stages of flow "{flow}" are named "{name}"',
-                detail="A stage's name is the place of its state.",
+                detail="The name of a stage identifies its state.",
                 hint="Give one of them another name: name=...",
             )
         stages.append(replace(stage, name=name))
@@ -95,16 +95,16 @@ def _check_after(rows: DataFrame, flow: str) -> None:
     """What comes after a stage runs batch by batch: it cannot keep anything there, nor be joined by another stream."""
     if kept := operators_in(rows):
         raise Invalid(
-            f'flow "{flow}" has Spark\'s own "{kept[0].name}" behind an operator of mainstem',
-            detail="Behind it each batch stands by itself, so nothing could be kept from one to the next.",
-            hint="Put it before the operator, use an operator of mainstem there (windowed, process), or go through a topic: "
-            "one flow into it, another one out of it.",
+            f'flow "{flow}" has Spark\'s stateful "{kept[0].name}" after an operator of mainstem',
+            detail="After that operator Spark sees each batch by itself and cannot keep state between batches.",
+            hint="Put it before the operator, use an operator of mainstem instead (windowed, process), or use a topic in "
+            "between: one flow writes it, another one reads it.",
         )
     if leaves_in(rows):
         raise Invalid(
-            f'flow "{flow}" brings another stream in behind an operator of mainstem',
-            detail="Behind it each batch stands by itself; a stream that has not passed it has no batches there.",
-            hint="Bring it in before the operator, or go through a topic: one flow into it, another one out of it.",
+            f'flow "{flow}" combines another stream with the output of an operator of mainstem',
+            detail="After that operator Spark sees each batch by itself; a stream that has not passed it has no batches there.",
+            hint="Combine them before the operator, or use a topic in between: one flow writes it, another one reads it.",
         )
 
 
@@ -444,10 +444,10 @@ def _check_numbers(stage: str, buckets: int, state: Collection[str]) -> None:
     strange = [at for at in state if int(at) >= buckets]
     if strange:
         raise CorruptHome(
-            f'the state of stage "{stage}" has parts that there are not',
-            detail=f"It has {buckets} parts, and some are numbered {', '.join(strange)}: an early version counted them so, and "
-            "could lose them.",
-            hint="The log has everything: rebuild the flow's sink, or delete the flow's checkpoint together with what it has "
+            f'stage "{stage}" has state for buckets beyond its number of buckets',
+            detail=f"It has {buckets} buckets, and there is state for the buckets {', '.join(strange)}: an early version "
+            "numbered them so and could lose them.",
+            hint="The log has all rows: rebuild the flow's sink, or delete the flow's checkpoint together with what it has "
             "written, and run it again.",
             path=stage,
         )
@@ -470,8 +470,8 @@ def _receipts(batch: StageBatch) -> dict[int, dict[str, Any]]:
             found[receipt["bucket"]] = receipt
     if len(found) != batch.buckets:
         raise Conflict(
-            f"the sink took only a part of batch {batch.number}",
-            detail=f"{len(found)} of {batch.buckets} parts of a stage were asked for.",
-            hint="A sink consumes all rows of a batch. If it is one of your own: see that it does.",
+            f"the sink read only a part of batch {batch.number}",
+            detail=f"It read {len(found)} of {batch.buckets} buckets of a stage.",
+            hint="A sink must read all rows of a batch. If the sink is your own, correct it.",
         )
     return found

@@ -197,10 +197,10 @@ class Replay:
             for number, end in ends.items():
                 if applied.get(topic, {}).get(number, 0) < end:
                     raise Unavailable(
-                        f'the replay for view "{self._into}" ended too early',
-                        detail=f"It has applied {token_of(applied) or 'nothing'}, and was to reach "
+                        f'the replay for view "{self._into}" ended before its target',
+                        detail=f"It has applied {token_of(applied) or 'nothing'}; its target is "
                         f"{token_of(self._cuts[-1])}.",
-                        hint="Begin again. If somebody stopped it (mainstem flow stop), that is why.",
+                        hint="Start the check again. The replay may have been stopped with: mainstem flow stop.",
                     )
 
     def _check_alone(self) -> None:
@@ -208,8 +208,8 @@ class Replay:
             if (process := running_in(run)) is not None:
                 raise Conflict(
                     f'view "{self._into}" is being checked',
-                    detail=f"Process {process['pid']} does so.",
-                    hint="Wait until it is done.",
+                    detail=f"Process {process['pid']} runs the check.",
+                    hint="Wait until it has finished.",
                 )
 
     def _remove(self) -> None:
@@ -473,9 +473,9 @@ class ViewCheck:
         """Compare about so many rows."""
         if sample < 1:
             raise Invalid(
-                f"a sample of {sample} rows shows nothing",
-                detail="It is how many rows of the view are made again and compared, about.",
-                hint="Give 1 or more; for all rows a number that is larger than the view.",
+                f"sample is {sample}",
+                detail="It is the approximate number of rows of the view that are recomputed and compared.",
+                hint="Give 1 or more; for all rows, a number larger than the view.",
             )
         with self._view.snapshot() as snapshot:
             version, rows, applied = snapshot.version, snapshot.count(), snapshot.offsets()
@@ -502,8 +502,8 @@ class ViewCheck:
         if others:
             raise Invalid(
                 f'view "{self._view.name}" cannot be checked against the log',
-                detail=f"It is not made from topics alone, but from {', '.join(others)}.",
-                hint="Check the views that it is made from; and build it anew beside the live one, which shows how they "
+                detail=f"Its flow does not read topics only, but also {', '.join(others)}.",
+                hint="Check the views that it is computed from; and rebuild it beside the live version, which shows how they "
                 f"differ: mainstem view rebuild {self._view.name} --program FILE --keep-both.",
             )
 
@@ -514,9 +514,9 @@ class ViewCheck:
             for number, end in ends.items():
                 if (first := backend.earliest(number)) > 0 and end > 0:
                     raise FellOff(
-                        f'view "{self._view.name}" can no longer be checked: topic "{topic}" has dropped what it was made from',
-                        detail=f"{topic}[{number}] begins at offset {first}.",
-                        hint=f"Keep the topic for longer, for views that are made from now on: mainstem topic alter {topic} --keep forever",
+                        f'view "{self._view.name}" can no longer be checked: topic "{topic}" has dropped records that it was computed from',
+                        detail=f"{topic}[{number}] starts at offset {first}.",
+                        hint=f"For future views, raise the topic's retention: mainstem topic alter {topic} --keep forever",
                         topic=topic,
                         partition=number,
                         first_lost=0,
@@ -580,8 +580,8 @@ class ViewCheck:
         with self._view.snapshot() as live:
             if live.version != version:
                 raise Conflict(
-                    f'another version of view "{self._view.name}" was put to use while it was checked',
-                    detail=f"Version {version} was compared, and {live.version} is live now.",
+                    f'view "{self._view.name}" switched to another version during the check',
+                    detail=f"Version {version} was compared; version {live.version} is live now.",
                     hint="Check it again.",
                 )
             yield live

@@ -1,6 +1,6 @@
-"""Operators that Spark lacks: functions from a DataFrame to a DataFrame, streaming or not as it came.
+"""Operators that Spark lacks: functions from a DataFrame to a DataFrame. A streaming input gives a streaming result.
 
-Each name is resolved on first use: Spark's workers, which need an engine alone, then load nothing else.
+Each name is imported on first use: Spark's workers, which need only an engine, load nothing else.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def __dir__() -> list[str]:
 
 
 class _Operators(ModuleType):
-    """A function and the module that it is defined in have one name: whoever imports the module must not hide the function."""
+    """A function and its module have the same name: importing the module must not hide the function."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _DEFINED_IN and isinstance(value, ModuleType)):

@@ -1,4 +1,4 @@
-"""aggregate: aggregates of the groups of a changing table, right after every change."""
+"""aggregate: aggregates of the groups of a changing table, correct after every change."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def aggregate(
     aggregates: Column | str | Sequence[Column | str],
     name: str | None = None,
 ) -> DataFrame:
-    """Aggregates of each group of a changing table, kept right when rows change or are taken away.
+    """Aggregates of each group of a changing table, updated when rows change or are deleted.
 
-    `by`: the group; without it all rows are one. `aggregates`: as for Spark's `agg`, or as SQL ("sum(price) AS total"). A
-    group without rows is not in the result, also where there is no `by`.
+    `by`: the columns of the group; without it all rows are one group. `aggregates`: as for Spark's `agg`, or as SQL
+    ("sum(price) AS total"). A group without rows is not in the result, even without `by`.
 
-    For count, and for sum and avg of whole numbers and decimals, one row is kept for each group. For all others, as min,
-    max, count(DISTINCT ...), stddev and sums of doubles, every value of the group is kept, and read when the group changes.
-    Lists (collect_list) are ordered by their values. first and last are not to be had: rows of a table have no order.
+    For count, and for sum and avg of integers and decimals, the state is one row per group. For all others, such as min,
+    max, count(DISTINCT ...), stddev and sums of doubles, the state has every value of the group, and is read when the
+    group changes. Lists (collect_list) are sorted by value. first and last are not supported: rows of a table have no order.
 
     >>> from mainstem.testing import TestStream
     >>> from mainstem.operators import table
@@ -42,8 +42,8 @@ def aggregate(
     written: list[Any] = list(aggregates) if isinstance(aggregates, (list, tuple)) else [aggregates]
     if not written:
         raise Invalid(
-            "aggregate is given no aggregates",
-            detail="It shows aggregates of groups.",
+            "aggregate has no aggregates",
+            detail="It computes aggregates for each group.",
             hint='For example: aggregates=[F.max("price").alias("price")]; for the groups alone: distinct(rows).',
         )
     plan: AggregatePlan = remembered("aggregate", lambda: planned_aggregate(changes, by, written))

@@ -1,11 +1,11 @@
-"""clock_corrected: event times of devices whose clocks are wrong, put right by two other readings.
+"""clock_corrected: corrects the event times of devices whose clocks are wrong, with two other readings.
 
     occurred    when it happened        by the device's clock
     sent        when it was sent        by the device's clock
-    received    when it came in         by ours
+    received    when it arrived         by our clock
 
-The two clocks differ by received - sent, and by the time that the message was under way, which cannot be told apart from it
-by one row alone. Of many rows of one device the smallest difference is the best estimate: some message was fast.
+received - sent is the difference of the two clocks plus the latency of the message; one row alone cannot separate them.
+Of many rows of one device the smallest difference is the best estimate: some message was fast.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def clock_corrected(
     outlier: Duration = "1 day",
     by: str | Sequence[str] | None = None,
 ) -> DataFrame:
-    """The rows with `corrected_at`, which is their event time from here on, `drift_us` and `drift_outlier`.
+    """Adds `corrected_at`, which becomes the event time of the rows, `drift_us` and `drift_outlier`.
 
     `corrected_at` is `occurred` plus the drift, `received` less `sent`. `drift_outlier` is true where the drift is larger
-    than `outlier`, either way, or cannot be known because a reading is missing; then `corrected_at` is `occurred`. With
-    `by`, the smallest drift of all rows of a device is used for each of them: over a table only, since in a stream a later
-    row would change what earlier ones were given.
+    than `outlier`, in either direction, or unknown because a reading is missing; then `corrected_at` is `occurred`. With
+    `by`, the smallest drift of all rows of a device is used for each of them: for batch rows only, since in a stream a
+    later row would change the result of earlier ones.
 
-    The watermark of a row stays what it was in the log, by the event time that the topic has.
+    The watermark of a row does not change: it follows the event time of the topic.
 
     >>> from mainstem.testing import TestStream
     >>> script = TestStream("tapped TIMESTAMP, sent TIMESTAMP, came TIMESTAMP", event_time="tapped")
@@ -61,16 +61,16 @@ def clock_corrected(
         _check_time(path, schema)
     if taken := sorted({CORRECTED, DRIFT, OUTLIER} & set(schema.names)):
         raise Invalid(
-            f'the rows have a column "{taken[0]}" already',
+            f'the rows already have a column "{taken[0]}"',
             detail=f"clock_corrected adds {CORRECTED}, {DRIFT} and {OUTLIER}.",
             hint="Give yours another name, or correct the clock once.",
         )
     names = by_names(by or (), schema, "clock_corrected")
     if names and rows.isStreaming:
         raise Invalid(
-            "the smallest drift of a device is not known in a stream",
-            detail="A row that comes later may have a smaller one, and would change what earlier rows were given.",
-            hint="Leave `by` out, or give it rows that are no stream: topic.read() instead of topic.stream().",
+            "the smallest drift of a device cannot be computed in a stream",
+            detail="A later row may have a smaller drift, which would change the result of earlier rows.",
+            hint="Leave `by` out, or use batch rows: topic.read() instead of topic.stream().",
         )
     if scripted(rows):
         columns = _shown(schema)
@@ -113,7 +113,7 @@ def _column(path: str) -> Column:
 
 
 def _shown(schema: pa.Schema) -> pa.Schema:
-    """The columns as they came, the new ones behind them, and `record` last."""
+    """The original columns, then the new ones, and `record` last."""
     record = record_field(schema)
     plain = [
         field.remove_metadata() if _marked(field) else field
@@ -141,8 +141,8 @@ def _check_time(path: str, schema: pa.Schema) -> None:
         found = pa.null() if place < 0 else found.field(place).type
     if not pa.types.is_timestamp(found):
         raise Invalid(
-            f'"{path}" is no time',
-            detail="occurred, sent and received are columns of times.",
+            f'column "{path}" is not a time',
+            detail="occurred, sent and received must be TIMESTAMP columns.",
             hint="Name a column of type TIMESTAMP.",
         )
 

@@ -1,4 +1,4 @@
-"""compare_with: results of windows beside those of an earlier time, as this hour against the same hour last week."""
+"""compare_with: results of windows beside those of an earlier time, for example this hour and the same hour last week."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def compare_with(
     lateness: Duration | None = None,
     name: str | None = None,
 ) -> DataFrame:
-    """Each result of a window beside the result of the same key one span earlier.
+    """Each result of a window beside the result of the same key `earlier` before.
 
-    `rows` has a column `window` (start and end), as `windowed` gives it. What stands before it is the key, unless `by`
-    says otherwise; the columns after it are compared: for each `total` there are `total`, `total_earlier`, and for a number
-    `total_ratio`, null where there is nothing earlier to compare with. A correction, also of the earlier result, comes as
-    an update. `lateness`: how long after its end a window may be corrected, as `windowed` was told.
+    `rows` has a column `window` (start and end), as the result of `windowed` has. The columns before it are the key, unless
+    `by` is given; the columns after it are compared: each `total` gives `total`, `total_earlier`, and for a number
+    `total_ratio`, null if there is no earlier result. A correction, also of the earlier result, is emitted as
+    an update. `lateness`: how long after its end a window may be corrected; the same as for `windowed`.
 
     >>> from mainstem.testing import TestStream
     >>> schema = "store STRING, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, sales BIGINT"
@@ -73,7 +73,7 @@ def _planned(
 ) -> tuple[StageSpec, list[Shown]]:
     span = duration_us(earlier, setting="earlier")
     if span <= 0:
-        raise Invalid(f'earlier "{earlier}" is no span of time', hint='For example: earlier="7 days".')
+        raise Invalid(f'earlier "{earlier}" is not a positive duration', hint='For example: earlier="7 days".')
     _check_window(schema)
     at = schema.get_field_index("window")
     names = by_names([field.name for field in list(schema)[:at]] if by is None else by, schema, "compare_with")
@@ -118,14 +118,14 @@ def _check_window(schema: pa.Schema) -> None:
     window = schema.field("window")
     if not pa.types.is_struct(window.type) or {field.name for field in window.type} != {"start", "end"}:
         raise Invalid(
-            'the column "window" is no window',
-            detail=f"It is {window.type}, and a window is a struct of start and end.",
+            'the column "window" is not a window',
+            detail=f"It is {window.type}; a window is a struct of start and end.",
             hint="Compare results of windowed(...).",
         )
     if (window.metadata or {}).get(RESULTS_MARK) == b"discard":
         raise Invalid(
-            "results that are discarded after they were shown cannot be compared",
-            detail='With results="discard" a row is a part of a window, and no row says what the window came to.',
+            'windows with results="discard" cannot be compared',
+            detail='With results="discard" each row is one part of a window, and no row has its total.',
             hint='Use results="accumulate" or "retract" in windowed(...).',
         )
 
@@ -136,9 +136,9 @@ def _lateness(window: pa.Field, lateness: Duration | None) -> int:
         return duration_us(lateness, setting="lateness")
     if (window.metadata or {}).get(RESULTS_MARK, b"final") != b"final":
         raise Invalid(
-            "compare_with is not told how long windows may be corrected",
-            detail="Results are kept for that long, and the windows come with early results or a lateness.",
-            hint='Give it the lateness that windowed has: lateness="1 hour", or "0 seconds".',
+            "compare_with needs lateness=",
+            detail="The windows have early results or a lateness, and results are kept for as long as they may be corrected.",
+            hint='Give the same lateness as windowed has: lateness="1 hour", or "0 seconds".',
         )
     return 0
 
@@ -147,14 +147,14 @@ def _check_names(values: Sequence[pa.Field], by: Sequence[str]) -> None:
     made = [f"{field.name}{end}" for field in values for end in ("_earlier", "_ratio")]
     if taken := sorted({*made} & {*by, *(field.name for field in values)}):
         raise Invalid(
-            f'the rows have a column "{taken[0]}" already',
+            f'the rows already have a column "{taken[0]}"',
             detail="compare_with adds a column of that name.",
             hint="Give yours another name.",
         )
 
 
 class _Preparation:
-    """From results to what the engine takes."""
+    """Converts results to the input of the engine."""
 
     def __init__(self, schema: pa.Schema, by: tuple[str, ...], values: tuple[str, ...], record: str | None) -> None:
         self.schema = schema

@@ -1,4 +1,4 @@
-"""dedupe: of rows with the same key within a span of event time, the first."""
+"""dedupe: keeps the first of several rows with the same key within a duration of event time."""
 
 from __future__ import annotations
 
@@ -36,12 +36,11 @@ __all__ = ["dedupe"]
 def dedupe(
     rows: DataFrame, *, by: str | Sequence[str], within: Duration, on: str | None = None, name: str | None = None
 ) -> DataFrame:
-    """The rows without those that repeat an earlier one: same `by`, less than `within` away in event time.
+    """The rows without duplicates: a duplicate has the same `by` as an earlier row, less than `within` apart in event time.
 
-    The first in the log is kept, the others are counted; where rows of one key lie in several partitions, the first that is
-    read. What was kept is remembered until the watermark is twice `within` past it; a row that comes later than `within`
-    after its time cannot be decided any more and goes to `<flow>.late`. `on`: the event time, where it is not the marked
-    column.
+    The first row in the log is kept (with a key in several partitions: the first that is read), and duplicates are counted.
+    State is evicted when the watermark is twice `within` past a row. A row whose event time is more than `within` behind
+    the watermark is late and goes to `<flow>.late`. `on`: the event time, if it is not the marked column.
 
     >>> from mainstem.testing import TestStream
     >>> stream = TestStream("order STRING, at TIMESTAMP", event_time="at")
@@ -62,8 +61,8 @@ def _planned(
     span = duration_us(within, setting="within")
     if span <= 0:
         raise Invalid(
-            f'within "{within}" is no span of time',
-            detail="Rows that are less than this apart are duplicates.",
+            f'within "{within}" is not a positive duration',
+            detail="Rows with the same key less than this apart are duplicates.",
             hint='For example: within="1 hour".',
         )
     if on is not None:
@@ -96,6 +95,6 @@ def _check_watermark(record: pa.Field | None) -> None:
     if record is None or record.type.get_field_index("watermark") < 0:
         raise Invalid(
             "dedupe needs a watermark, and the stream has none",
-            detail="Without one nothing that was kept could ever be forgotten.",
+            detail="Without a watermark its state could never be evicted.",
             hint='Read the topic with stream(watermark="10 minutes"), and keep `record` in what you select.',
         )

@@ -17,10 +17,10 @@ __all__ = ["distinct"]
 
 
 def distinct(changes: DataFrame, *, name: str | None = None) -> DataFrame:
-    """The different rows of a changing table, each once for as long as it is there at least once.
+    """The distinct rows of a changing table, each once for as long as the table has it at least once.
 
-    Two rows are the same if all columns are, `record` apart; null is the same as null. What is kept is a number for each
-    different row.
+    Two rows are equal if all columns except `record` are equal; null equals null. The state is a count for each
+    distinct row.
 
     >>> from mainstem.testing import TestStream
     >>> visits = TestStream("page STRING").rows([{"page": "/"}, {"page": "/about"}]).rows([{"page": "/"}])

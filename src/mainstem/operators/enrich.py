@@ -1,4 +1,4 @@
-"""enrich: rows of a stream, each with what a table says of it: as it was at the row's time, or as it is known."""
+"""enrich: joins each row of a stream with a row of a table: the version valid at the row's time, or the latest one."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _RECORD = pa.field("record", WATERMARKED_RECORD, metadata=RECORD_MARK)
 
 @dataclass(frozen=True)
 class Latest:
-    """Made by `latest`."""
+    """The value of `latest()`."""
 
 
 def latest() -> Latest:
-    """For `enrich`: a row is looked up when it comes, in what is known then.
+    """For `enrich`: look up a row in the latest version of the table when the row arrives.
 
     >>> latest()
     Latest()
@@ -67,19 +67,20 @@ def enrich(
     how: Literal["left", "inner"] = "left",
     name: str | None = None,
 ) -> DataFrame:
-    """Each row with the row of a table that has the same `on`, and `version`: from when on and until when it is valid, and its
-    place in the log.
+    """Each row with the row of a table that has the same `on`, and `version`: when that row is valid, and its position in the
+    log.
 
-    `table`: a view, or a table that changes (`table(rows, key=...)`). `at`: the time at which it is looked up, a column; the
-    event time unless said. What was valid then is known when the watermark of both is past it: so long a row waits, `wait` at most.
-    A table whose topic is silent for its `idle_after` is not waited for (`topic.stream(..., idle_after=...)`).
-    The version of a table made with `order_by` is valid from that time on, else from its event time, or its append. With
-    at=latest() a row does not wait: it gets what is known when it comes, which differs when it is done again.
+    `table`: a view, or a changing table (`table(rows, key=...)`). `at`: the column with the time of the lookup; by default the
+    event time. A row waits, at most `wait`, until the watermark of both inputs has passed that time: then all versions valid
+    at it have arrived. A table whose topic is idle for its `idle_after` is not waited for
+    (`topic.stream(..., idle_after=...)`). A version of a table with `order_by` is valid from that time on, else from its event
+    time, or its append. With at=latest() a row does not wait: it gets the latest version when it arrives, which may differ
+    in a replay.
 
-    A version that comes when rows were put out without it is ignored, or (`corrections="re-emit"`) exactly those rows are taken
-    back and put out anew that it is valid for. Old versions, and rows that may be corrected, are kept until the watermark is
-    `lateness` past them, and so is that a key is gone; a row that comes later goes to `<flow>.late`. `how`: "left" (a row that finds nothing has nulls) or
-    "inner" (it is left out).
+    A late version, which arrives after rows were emitted without it, is ignored; with `corrections="re-emit"` exactly the rows
+    that it is valid for are retracted and emitted again. Old versions, deletions, and rows that may be corrected are evicted
+    when the watermark is `lateness` past them; a later row goes to `<flow>.late`. `how`: "left" (a row without a match
+    has nulls) or "inner" (it is dropped).
 
     >>> from mainstem.operators import table
     >>> from mainstem.testing import TestStream, TestStreams
@@ -207,9 +208,9 @@ def _version_time(schema: pa.Schema, source: TableSource | None, at: str | Lates
     named = source.order_by
     if named is not None and not pa.types.is_timestamp(schema.field(named).type):
         raise Invalid(
-            f'enrich cannot look rows up by time in a table that is ordered by "{named}"',
-            detail=f"It is {schema.field(named).type}, and a row is valid from a time on.",
-            hint="Order the table by a TIMESTAMP, or look up what is known: at=latest().",
+            f'enrich cannot look up by time in a table ordered by "{named}"',
+            detail=f"It is {schema.field(named).type}; the start of a row's validity must be a time.",
+            hint="Order the table by a TIMESTAMP, or look up the latest row: at=latest().",
         )
     timed = named is not None or any(b"mainstem.event_time" in (field.metadata or {}) for field in schema)
     return time_of(schema, named, "enrich") if timed else appended
@@ -219,23 +220,23 @@ def _check_choices(how: str, corrections: str, at: str | Latest | None, wait: Du
     for given, known, what in ((how, ("left", "inner"), "how"), (corrections, ("ignore", "re-emit"), "corrections")):
         if given not in known:
             raise Invalid(
-                f'enrich cannot be done {what}="{given}"',
-                detail=f"It is one of: {', '.join(known)}.",
+                f'enrich does not support {what}="{given}"',
+                detail=f"It must be one of: {', '.join(known)}.",
                 hint=f'For example: {what}="{known[0]}".',
             )
     if isinstance(at, Latest) and (wait is not None or corrections != "ignore"):
         raise Invalid(
             "enrich with at=latest() neither waits nor corrects",
-            detail="A row gets what is known when it comes.",
-            hint='Look up what was valid at a time, at="...", or leave wait= and corrections= out.',
+            detail="A row gets the newest row of the table when it arrives.",
+            hint='Look up the row valid at a time, at="...", or leave wait= and corrections= out.',
         )
 
 
 def _check_table(schema: pa.Schema, source: TableSource | None, on: Mapping[str, str], frame: DataFrame) -> None:
     if source is None and not is_changing(schema) and frame.isStreaming:
         raise Invalid(
-            "enrich is given a stream in the place of a table",
-            detail="Which of its rows replaces which is not said.",
+            "enrich needs a table, and was given a stream",
+            detail="A stream has no key by which its rows replace each other.",
             hint='Make it a table: enrich(rows, table(..., key="..."), on=...); or join the two streams: join(..., within=...).',
         )
     if source is not None:
@@ -245,9 +246,9 @@ def _check_table(schema: pa.Schema, source: TableSource | None, on: Mapping[str,
 def _check_key(key: Sequence[str], on: Mapping[str, str]) -> None:
     if set(key) != set(on.values()):
         raise Invalid(
-            f"enrich looks rows up by {', '.join(on.values())}, and the table's key is {', '.join(key)}",
-            detail="A row finds one row of the table.",
-            hint=f"Name the key: on={{...: {key[0]!r}}}; or make tables of both and join them.",
+            f"enrich looks up rows by {', '.join(on.values())}, but the key of the table is {', '.join(key)}",
+            detail="A row matches at most one row of the table.",
+            hint=f"Use the key: on={{...: {key[0]!r}}}; or make tables of both and join them.",
         )
 
 
@@ -255,8 +256,8 @@ def _check_watermark(rows: DataFrame, facts: JoinSide) -> None:
     if rows.isStreaming and not facts.watermarked:
         raise Invalid(
             "enrich by time needs a watermark, and the stream has none",
-            detail="Without one nobody knows when everything that was valid at a row's time has come.",
-            hint='Read the topic with stream(watermark="10 minutes"), keep `record` in what you select; or at=latest().',
+            detail="Without a watermark it cannot decide when all versions valid at a row's time have arrived.",
+            hint='Read the topic with stream(watermark="10 minutes"), and keep `record` in what you select; or use at=latest().',
         )
 
 

@@ -1,4 +1,4 @@
-"""join: rows of two streams that belong together, within a span of time; or two tables that change."""
+"""join: rows of two streams that match within a duration of event time; or two changing tables."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def join(
     at: str | tuple[str, str] | None = None,
     name: str | None = None,
 ) -> DataFrame:
-    """The rows of two streams that have the same `on` and are at most `within` apart in event time, put out at once.
+    """The pairs of rows of two streams that have the same `on` and are at most `within` apart in event time, emitted at once.
 
-    `on`: a column of both, several, or what is called differently: {"left": "right"}. Null is equal to nothing. `within`: how
-    far apart, or two: how long before the left row, and how long after it. `how`: "inner", "left", "right", "full", "semi"
-    (left rows that meet somebody, once) or "anti" (those that do not). A row that met nobody is shown when its time is up:
-    when the watermark is past what it could meet. One that comes later than that, but not later than `lateness`, takes it
-    back and makes the pair; later than that it goes to `<flow>.late`, with the row that it would have met.
+    `on`: a column of both, several, or a dict for different names: {"left": "right"}. Null equals nothing. `within`: the
+    maximum distance, or two: before the left row, and after it. `how`: "inner", "left", "right", "full", "semi"
+    (matched left rows, once) or "anti" (unmatched left rows). An unmatched row is emitted when the watermark has passed every
+    row that could match it. A match that arrives later, but within `lateness`, retracts it and emits the pair; after
+    that it goes to `<flow>.late`, with the row that it would have matched.
 
-    The result has the columns of both and `event_time`, the later of the two; a column that both have must be named otherwise
-    on one side. `at`: the event times, where they are not the marked columns. A row meets at most `limit` others (10,000)
-    when it comes; the rest is counted. Without `within` all rows are kept for ever: say state="unbounded".
+    The result has the columns of both and `event_time`, the later of the two; a column that both have must be renamed on one
+    side. `at`: the event times, if they are not the marked columns. A new row is joined with at most `limit` others (10,000);
+    the rest is counted. Without `within` its state is never evicted: this needs state="unbounded".
 
-    Of two tables that change (`table`, a view's stream) the join is one too, for inner, left and full, without `within`.
+    The join of two changing tables (`table`, a view's stream) is a changing table: inner, left or full, without `within`.
 
     >>> from mainstem.testing import TestStream, TestStreams
     >>> streams = TestStreams(
@@ -134,14 +134,14 @@ def _terms(
 ) -> JoinTerms:
     if how not in HOW:
         raise Invalid(
-            f'join cannot be done how="{how}"',
-            detail=f"It is one of: {', '.join(HOW)}.",
+            f'join does not support how="{how}"',
+            detail=f"It must be one of: {', '.join(HOW)}.",
             hint=did_you_mean(how, HOW) or 'For example: how="left".',
         )
     if limit is not None and limit < 1:
         raise Invalid(
-            f"join is given a limit of {limit}",
-            detail="It is how many others a row may meet when it comes.",
+            f"limit is {limit}",
+            detail="It is the maximum number of rows that a new row may join with, and must be positive.",
             hint="For example: limit=1000.",
         )
     if within is None:
@@ -156,16 +156,16 @@ def _terms(
 def _check_unbounded(how: How, state: str) -> None:
     if state != "unbounded":
         raise Invalid(
-            "the join of two streams has no bound in time",
-            detail="Every row would be kept for ever: one that it meets may still come.",
-            hint='Say how far apart they may be: within="1 hour"; or, if the streams stay small, state="unbounded". Of tables '
+            "the join of two streams has no time bound",
+            detail="Join state could never be evicted: a matching row may still arrive.",
+            hint='Bound the distance in time: within="1 hour"; or, if the streams stay small, state="unbounded". For tables '
             'whose rows replace each other: join(table(..., key="..."), table(..., key="..."), on=...).',
         )
     if how not in ("inner", "semi"):
         raise Invalid(
-            f'a join without a bound in time cannot be done how="{how}"',
-            detail="A row that meets nobody would never be shown: it may still meet somebody.",
-            hint='Say how far apart they may be: within="1 hour".',
+            f'a join without a time bound does not support how="{how}"',
+            detail="An unmatched row could never be emitted: a match may still arrive.",
+            hint='Bound the distance in time: within="1 hour".',
         )
 
 
@@ -174,13 +174,13 @@ def _check_stream(side: JoinSide, terms: JoinTerms) -> None:
     if terms.bounded and not side.watermarked:
         raise Invalid(
             f"join needs a watermark, and the {which} stream has none",
-            detail="Without one nobody knows when a row has met all that it can meet, and all would be kept for ever.",
+            detail="Without a watermark, join state cannot be evicted.",
             hint='Read the topic with stream(watermark="10 minutes"), and keep `record` in what you select.',
         )
     if not side.placed:
         raise Invalid(
-            f"join needs to know where in the log the rows of the {which} stream are from",
-            detail=f"The columns are: {', '.join(side.schema.names)}. It is told by `record`.",
+            f"join needs the column `record`, which the {which} stream lacks",
+            detail=f"Its columns are: {', '.join(side.schema.names)}. `record` has the position of a row in the log.",
             hint="Keep `record` in what you select.",
         )
 
@@ -189,16 +189,16 @@ def _check_tables(changing: list[bool], within: Within | None) -> None:
     if not all(changing):
         which = "right" if changing[RIGHT] else "left"
         raise Invalid(
-            f"join is given a stream and, on its {which}, a table that changes",
-            detail="A row of the stream has one moment, and the table one state at that moment.",
+            f"join cannot join a stream with a changing table on the {which}",
+            detail="A row of the stream belongs to one moment, and the table has one state at that moment.",
             hint='Look the rows up: enrich(rows, table, on="...", at=...); or make a table of the stream too: '
             'table(rows, key="...").',
         )
     if within is not None:
         raise Invalid(
             "a join of tables has no `within`",
-            detail="Rows of a table are there until they are replaced or deleted.",
-            hint="Leave it out, or join the streams that the tables are made from.",
+            detail="Rows of a table stay until they are replaced or deleted.",
+            hint="Leave it out, or join the streams that the tables are built from.",
         )
 
 

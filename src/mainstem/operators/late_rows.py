@@ -1,7 +1,7 @@
-"""late_rows, on_time_rows: a frame split by each row's own watermark, before Spark's own operators see it.
+"""late_rows, on_time_rows: split a frame by each row's own watermark, before Spark's own operators see it.
 
-A row is late if its event time is below the watermark that held in the log when it was appended: a fact of the log, so the
-two halves are the same in every run. Spark drops late rows without a word; here they can go where somebody sees them.
+A row is late if its event time is below the watermark recorded in the log when it was appended. So the two halves are
+the same in every run. Spark drops late rows silently; with these functions a flow can keep them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["late_rows", "on_time_rows"]
 
 
 def late_rows(rows: DataFrame) -> DataFrame:
-    """The rows that came late.
+    """The late rows.
 
     >>> from mainstem.testing import TestStream
     >>> stream = TestStream("n INT, at TIMESTAMP", event_time="at").watermark("2026-01-01 12:00")
@@ -32,7 +32,7 @@ def late_rows(rows: DataFrame) -> DataFrame:
 
 
 def on_time_rows(rows: DataFrame) -> DataFrame:
-    """The rows that came in time; also those of which nobody can say: without an event time, or before any watermark.
+    """The rows that are not late; also rows without an event time, and rows before the first watermark.
 
     >>> from mainstem.testing import TestStream
     >>> stream = TestStream("n INT, at TIMESTAMP", event_time="at").watermark("2026-01-01 12:00")

@@ -1,4 +1,4 @@
-"""process: a user's own operator with state and timers, key by key."""
+"""process: a user's own operator with state and timers per key."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["process"]
 
 
 def process(rows: DataFrame, *, by: str | Sequence[str], using: type[Process], name: str | None = None) -> DataFrame:
-    """The rows that a class of yours makes of these, key by key, with a state for each key and timers.
+    """Applies a class of your own to the rows, key by key, with a state and timers for each key.
 
-    `by`: the columns of the key. `using`: a subclass of `Process`. Rows of a key come in the order of the log if the topic
-    has them in one partition, as it has when its key is among the columns of `by`. See docs/guides/own_operators.md.
+    `by`: the columns of the key. `using`: a subclass of `Process`. Rows of a key arrive in log order if they are in one
+    partition, which holds if the key of the topic is among the columns of `by`. See docs/guides/own_operators.md.
 
     >>> from dataclasses import dataclass
     >>> from mainstem.testing import TestStream
@@ -57,8 +57,8 @@ def _planned(schema: pa.Schema, by: str | Sequence[str], using: type[Process]) -
     output = schema_from_ddl(using.output)
     if using.event_time is not None and using.event_time not in output.names:
         raise Invalid(
-            f'process "{using.__name__}" says that its event time is "{using.event_time}", and puts out no such column',
-            detail=f"It puts out: {', '.join(output.names)}.",
+            f'process "{using.__name__}" has the event time "{using.event_time}", which its output lacks',
+            detail=f"Its output columns are: {', '.join(output.names)}.",
             hint="Name one of these.",
         )
     engine = ProcessEngine(using, tuple(keyed.by_fields), output, StateText(using.State), keyed.watermarked)
@@ -76,15 +76,15 @@ def _planned(schema: pa.Schema, by: str | Sequence[str], using: type[Process]) -
 def _check_class(using: type[Process]) -> None:
     if not (isinstance(using, type) and issubclass(using, Process)):
         raise Invalid(
-            f"{using!r} is not a class of Process",
-            detail="process makes one of it for each batch and bucket.",
+            f"{using!r} is not a subclass of Process",
+            detail="process creates one instance for each batch and bucket.",
             hint="Write class Visits(Process): ..., and give using=Visits.",
         )
     for wanted, what in (("output", 'output = "user STRING, visits BIGINT"'), ("State", "@dataclass class State: ...")):
         if not hasattr(using, wanted):
             raise Invalid(
                 f'process "{using.__name__}" has no {wanted}',
-                detail="It says which columns it puts out, and what it keeps for each key.",
+                detail="A process declares its output columns and its state per key.",
                 hint=f"Add: {what}",
             )
     if using.on_rows is Process.on_rows:

@@ -1,4 +1,4 @@
-"""table: rows of which the newest of each key counts, as a table that changes."""
+"""table: the newest row of each key, as a changing table."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ __all__ = ["table"]
 def table(
     rows: DataFrame, *, key: str | Sequence[str], order_by: str | None = None, name: str | None = None
 ) -> DataFrame:
-    """The newest row of each key: a changing table, made of facts ("this customer's address is now ...").
+    """The newest row of each key: a changing table, built from facts ("this customer's address is now ...").
 
-    The newest is the last in the log; keys should then be those of the topic, since its partitions have no order among
-    them. With `order_by`, a column, it is the row in which that is highest, and of those the last in the log; a row that
-    comes out of order changes nothing. A record that is a delete (`topic.delete(...)`) takes its key away; where it says
-    nothing of `order_by`, whatever is there when it comes. A row that says what is known changes nothing.
+    The newest row is the last in the log; `key` should then be the key of the topic, since there is no order between
+    partitions. With the column `order_by` it is the row with the highest value, and of those the last in the log; a row
+    that arrives out of order changes nothing. A delete (`topic.delete(...)`) removes its key; without a value of
+    `order_by` it removes the current row when it arrives. A row equal to the current one changes nothing.
 
-    When a row takes the place of another, the result has a delete of the old one, then an insert of the new one.
+    When a row replaces another, the result has a delete of the old row, then an insert of the new one.
 
     >>> from mainstem.testing import TestStream
     >>> customers = TestStream("id INT, city STRING").rows([{"id": 1, "city": "Bonn"}]).rows([{"id": 1, "city": "Ulm"}])
@@ -57,9 +57,7 @@ def _planned(
     schema = columns_of(rows)
     names = by_names(key, schema, "table")
     if not names:
-        raise Invalid(
-            "table is given no key", detail="It has the newest row of each key.", hint='For example: key="id".'
-        )
+        raise Invalid("table has no key", detail="It keeps the newest row of each key.", hint='For example: key="id".')
     check_record(schema, "table")
     fields = row_columns(schema)
     check_hashable(fields, "table")
@@ -70,8 +68,8 @@ def _planned(
         if pa.types.is_nested(order):
             raise Invalid(
                 f'table cannot order rows by "{order_by}"',
-                detail=f"It is {order}; what is newer is decided by a number, a text or a time.",
-                hint="Name a plain column.",
+                detail=f"It is {order}; rows can be ordered by a number, a text or a time.",
+                hint="Name a column of such a type.",
             )
     plan = _Preparation(schema, names, tuple(field.name for field in fields), order_by)
     by = f" by {order_by}" if order_by else ""
@@ -90,7 +88,7 @@ def _planned(
 
 @dataclass(frozen=True)
 class _Preparation:
-    """From facts to what the engine takes."""
+    """Converts facts to the input of the engine."""
 
     schema: pa.Schema
     key: tuple[str, ...]
@@ -130,7 +128,7 @@ class _Preparation:
 
     @property
     def packable(self) -> bool:
-        """Whether `arrow` gives rows the groups and identities that `native` does."""
+        """Whether `arrow` gives rows the same groups and identities as `native`."""
         return record_field(self.schema) is not None and all(hashable(field.type) for field in self.row_type)
 
     def _identity(self, row: list[pa.ChunkedArray], count: int) -> Int64Array:

@@ -35,11 +35,11 @@ def top(
 ) -> DataFrame:
     """The first `count` rows of each group of a changing table.
 
-    `by`: the group; without it all rows are one. `order`: as for Spark's `orderBy`, or as SQL ("revenue DESC"). Rows that
-    are equal in that are ordered by their columns from left to right. The result has the columns of the rows: a rank would
-    change for every row below one that comes in; count when you read.
+    `by`: the columns of the group; without it all rows are one group. `order`: as for Spark's `orderBy`, or as SQL
+    ("revenue DESC"). Rows with equal order are ordered by their columns from left to right. The result has no rank, which
+    would change for every row below a new one; compute it when you read.
 
-    All rows of a group are kept, and read when the group changes: any may come to stand among the first again.
+    The state has all rows of a group, and is read when the group changes: any row may become one of the first again.
 
     >>> from mainstem.testing import TestStream
     >>> sales = TestStream("store STRING, revenue INT").rows([{"store": "Bonn", "revenue": 5}, {"store": "Ulm", "revenue": 7}])
@@ -49,14 +49,14 @@ def top(
     """
     if not isinstance(count, int) or count < 1:
         raise Invalid(
-            f"top is asked for {count} rows", detail="It has the first rows of each group.", hint="Ask for at least 1."
+            f"count of top is {count}", detail="It is the number of rows for each group.", hint="Give 1 or more."
         )
     plan = remembered("top", lambda: _planned(changes, count, by, order))
     return shown_changes(staged(plan.narrowed(changes), plan.spec, name=name), plan.columns)
 
 
 class _Plan:
-    """A stage with what is computed before it."""
+    """A stage, and what is computed before it."""
 
     def __init__(self, spec: StageSpec, columns: list[Shown], values: dict[str, Any], schema: pa.Schema) -> None:
         self.spec = spec
@@ -65,7 +65,7 @@ class _Plan:
         self.schema = schema
 
     def narrowed(self, rows: Any) -> Any:
-        """The rows with what they are ordered by."""
+        """The rows with the columns that they are ordered by."""
         if not scripted(rows):
             return rows.withColumns(self.values)
 
@@ -88,7 +88,7 @@ def _planned(rows: DataFrame, count: int, by: str | Sequence[str], order: Any) -
     check_hashable(fields, "top")
     found = read_order(rows, order, "top")
     if taken := sorted(set(found.values) & set(schema.names)):
-        raise Invalid(f'top is given a column "{taken[0]}"', detail="It adds such a one.", hint="Rename yours.")
+        raise Invalid(f'the rows already have a column "{taken[0]}"', detail="top adds it.", hint="Rename yours.")
     wide = _wide_schema(rows, schema, found.values)
     types = tuple(wide.field(name).type for name in found.values)
     for part, of in zip(found.parts, types, strict=True):
@@ -96,7 +96,7 @@ def _planned(rows: DataFrame, count: int, by: str | Sequence[str], order: Any) -
             raise Invalid(
                 f"top cannot order rows by {part.text}",
                 detail=f"It is {of}; rows are ordered by numbers, texts and times.",
-                hint="Name plain columns.",
+                hint="Name columns of such types.",
             )
     row = tuple(field.name for field in fields)
     changed = ChangedRows(wide, names, hashed=(row,), kept=tuple(found.values), row=row)
@@ -132,12 +132,12 @@ class RowOrder:
 
 
 def read_order(rows: DataFrame, order: Column | str | Sequence[Column | str], operator: str) -> RowOrder:
-    """Read an order over these rows. Raises `Invalid` for what cannot be had."""
+    """Parse an order over these rows. Raises `Invalid` for what is not supported."""
     written: list[Any] = list(order) if isinstance(order, (list, tuple)) else [order]
     if not written:
         raise Invalid(
-            f"{operator} is given no order",
-            detail="It says which rows come first.",
+            f"{operator} has no order",
+            detail="The order defines which rows come first.",
             hint='For example: order=F.desc("revenue").',
         )
     if scripted(rows):
@@ -167,7 +167,7 @@ def _parsed(text: str, operator: str) -> nodes.Ordered:
         [ordered] = select.args["order"].expressions
     except (SqlglotError, ValueError) as error:
         raise Invalid(
-            f'{operator} does not understand the order "{text}"',
+            f'{operator} cannot parse the order "{text}"',
             detail=str(error).splitlines()[0],
             hint='For example: order="revenue DESC".',
         ) from error
@@ -198,7 +198,7 @@ def _of_columns(rows: DataFrame, written: Sequence[Any], operator: str) -> RowOr
         missing = str(parameters.get("objectName", "")).strip("`")
         if missing:
             raise _no_column(missing, rows.columns, operator) from error
-        raise Invalid(f"{operator} does not understand the order", detail=str(error).splitlines()[0]) from error
+        raise Invalid(f"{operator} cannot parse the order", detail=str(error).splitlines()[0]) from error
     while plan.nodeName() != "Sort":
         plan = plan.children().apply(0)
     reader = _NamedExpressions(rows)
@@ -235,7 +235,7 @@ class _NamedExpressions:
 
 def _no_column(name: str, names: Sequence[str], operator: str) -> Invalid:
     return Invalid(
-        f'{operator} orders rows by "{name}", and they have no such column',
+        f'{operator} orders rows by "{name}", which they lack',
         detail=f"Their columns are: {', '.join(names)}.",
         hint=did_you_mean(name, names) or "Name one of these.",
         column=name,

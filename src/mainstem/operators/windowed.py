@@ -1,4 +1,4 @@
-"""windowed: aggregates over windows of time, shown early, on time and late, as often and in the form that is asked for."""
+"""windowed: aggregates over windows of time, with early, on-time and late results."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def windowed(
 ) -> DataFrame:
     """Aggregates of the rows of each window, for each key.
 
-    `window`: which windows (`tumbling`, `hopping`, `cumulating`, `calendar`, `sliding`, `sessions`, `validity`,
-    `everything`). `by`: the key. `aggregates`: as for Spark's `agg`, or as SQL ("sum(score) AS total"). `on`: the time that
-    decides, the event time unless another column is named ("record.appended_at": the time of the append).
+    `window`: the kind of window (`tumbling`, `hopping`, `cumulating`, `calendar`, `sliding`, `sessions`, `validity`,
+    `everything`). `by`: the key. `aggregates`: as for Spark's `agg`, or as SQL ("sum(score) AS total"). `on`: the column with
+    the time; by default the event time ("record.appended_at": the time of the append).
 
-    A window is shown on time when the watermark has passed its end; before it, when `early` says so; after it, when `late`
-    says so (each row, unless said otherwise), for as long as `lateness`. Later rows go to the topic <flow>.late.
-    `results`: "accumulate" shows all rows so far, "discard" those since the last pane, "retract" all rows so far after
-    taking back what was shown. `on_time="if changed"`: the on-time pane is left out where it would say nothing new.
+    A window is emitted on time when the watermark has passed its end; before that, when the trigger `early` fires; after
+    it, when the trigger `late` fires (by default for each row), until `lateness` is over. Later rows go to the topic
+    <flow>.late. `results`: "accumulate" emits the total so far, "discard" the total since the last pane, "retract" the total
+    so far after a retraction of the previous one. `on_time="if changed"`: no on-time pane if it would equal the last one.
 
     The result has the columns of the key, `window` (start, end), the aggregates, `pane` (index, timing, final) and `record`.
 
@@ -59,7 +59,7 @@ def windowed(
     if not isinstance(window, WindowKind):
         raise Invalid(
             f"{window!r} is not a kind of window",
-            detail="windowed(rows, window, ...) is told which windows.",
+            detail="The second argument of windowed(rows, window, ...) must be a kind of window.",
             hint='For example: windowed(rows, tumbling("5 minutes"), ...), with tumbling from mainstem.operators.',
         )
     _check_choice("results", results, _RESULTS)
@@ -67,15 +67,15 @@ def windowed(
     for setting, trigger in (("early", early), ("late", late)):
         if trigger is not None and not isinstance(trigger, Trigger):
             raise Invalid(
-                f"{setting}={trigger!r} does not say when",
-                detail="It is a trigger: every(...), after_rows(...), each_row() or first_of(...).",
+                f"{setting}={trigger!r} is not a trigger",
+                detail="A trigger is every(...), after_rows(...), each_row() or first_of(...).",
                 hint=f'For example: {setting}=every("1 minute"), with every from mainstem.operators.',
             )
     written: list[Any] = list(aggregates) if isinstance(aggregates, (list, tuple)) else [aggregates]
     if not written:
         raise Invalid(
-            "windowed is given no aggregates",
-            detail="It shows aggregates of windows.",
+            "windowed has no aggregates",
+            detail="It computes aggregates for each window.",
             hint='For example: aggregates=[F.count("*").alias("orders")].',
         )
     shown = {
@@ -87,9 +87,9 @@ def windowed(
     }
     if shown["late"] is not None and not shown["lateness"]:
         raise Invalid(
-            "late= says when late rows are shown, and lateness= allows none",
-            detail="With a lateness of 0 seconds a window is final when it is shown on time.",
-            hint='Say for how long it may be corrected: lateness="1 hour".',
+            "late= needs a lateness",
+            detail="With a lateness of 0 seconds the on-time result of a window is final.",
+            hint='Set how long a window may be corrected: lateness="1 hour".',
         )
     from mainstem.operators.windows.window_plan import planned
 
@@ -100,7 +100,7 @@ def windowed(
 def _check_choice(setting: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         raise Invalid(
-            f'{setting}="{value}" is not known',
-            detail=f"It is one of: {', '.join(choices)}.",
+            f'{setting}="{value}" is not supported',
+            detail=f"It must be one of: {', '.join(choices)}.",
             hint=did_you_mean(str(value), choices) or f'For example: {setting}="{choices[1]}".',
         )

@@ -1,1 +1,1 @@
-"""Where rows leave, once."""
+"""Sinks outside the log: folders of Parquet files, written exactly once."""

@@ -1,16 +1,16 @@
-"""FileCommits: which files of a folder count, batch by batch.
+"""FileCommits: which files of a folder are committed, batch by batch.
 
     <folder>/_mainstem/sink.json                  {"format": 2, "id": "5f..", "flow": "out.orders", "epoch": 7, ...}
     <folder>/_mainstem/lock                       locked while a batch is moved in
     <folder>/_mainstem/v1/000000000017            one batch
     <folder>/_mainstem/v1/000000000000-000000000099   a hundred of them, one line each
 
-A batch is one line, its checksum and JSON, in a file that is written, synced and renamed: the moment at which the batch
-counts. After every hundred batches their lines are put into one file, and the single ones removed.
+A batch is one line, its checksum and JSON, in a file that is written, synced and renamed: the rename commits the
+batch. After every hundred batches their lines are merged into one file, and the single files are removed.
 
     5f2c01ab {"batch": 17, "epoch": 7, "rows": 120, "offsets": {"orders": {"0": 512}}, "files": [{"path": ...}]}
 
-Names that begin with "_" are passed over by Spark, Arrow, Hive and the like.
+Spark, Arrow, Hive and similar readers ignore names that begin with "_".
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _turns_guard = threading.Lock()
 
 @contextmanager
 def folder_lock(path: str, *, seconds_max: float = WAIT_SECONDS_MAX) -> Iterator[None]:
-    """Inside, nobody else is inside. `path` is the file that is locked; its folder is there."""
+    """An exclusive lock. `path` is the file that is locked; its folder exists."""
     with _turns_guard:
         turn = _turns[os.path.realpath(path)]
     with turn:
@@ -74,9 +74,9 @@ def _wait(handle: int, path: str, seconds_max: float) -> None:
         if pid is not None and (halted or waited > seconds_max):
             state = "stopped" if halted else "running"
             raise LockHeld(
-                f'"{os.path.dirname(path)}" is held by a {state} process',
-                detail=f"Process {pid} ({process_name(pid)}) writes a batch into it, for {waited:.1f} seconds at least.",
-                hint=f"Let it go on (kill -CONT {pid}), or end it (kill -9 {pid}): what it has not committed is removed.",
+                f'"{os.path.dirname(path)}" is locked by a {state} process',
+                detail=f"Process {pid} ({process_name(pid)}) has been writing a batch into it for at least {waited:.1f} seconds.",
+                hint=f"Resume it (kill -CONT {pid}), or end it (kill -9 {pid}): what it has not committed is removed.",
                 pid=pid,
                 path=path,
             )
@@ -94,7 +94,7 @@ _RANGE = re.compile(r"(\d{12})-(\d{12})")
 
 @dataclass(frozen=True)
 class FolderFacts:
-    """What a folder is: who writes it, in which version and shape, and which run of the flow counts."""
+    """The facts of a folder: its flow, version and partition columns, and the epoch of the current run."""
 
     flow: str
     # The columns as DDL, and what `record` is beside them; empty if the rows have none.
@@ -109,7 +109,7 @@ class FolderFacts:
 
 @dataclass(frozen=True)
 class CommittedFile:
-    """A file that counts, by its path in the folder."""
+    """A committed file, by its path in the folder."""
 
     path: str
     rows: int
@@ -118,7 +118,7 @@ class CommittedFile:
 
 @dataclass(frozen=True)
 class CommittedBatch:
-    """One batch: its files, and up to where it read each topic."""
+    """One batch: its files, and the end offsets of each topic."""
 
     batch: int
     epoch: int
@@ -129,7 +129,7 @@ class CommittedBatch:
 
 
 class FileCommits:
-    """The commit log of one folder. Any number of readers; who writes holds the lock."""
+    """The commit log of one folder. Any number of readers; the writer holds the lock."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -151,24 +151,24 @@ class FileCommits:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise self._corrupt(self._facts, f"It is not what was written: {error}.") from error
+            raise self._corrupt(self._facts, f"Its content is invalid: {error}.") from error
         if content.pop("format", 0) > FORMAT:
             raise NewerFormat(
                 f'"{self.folder}" was written by a newer Mainstem',
-                detail=f"Its format is newer than {FORMAT}, the newest that this one knows.",
-                hint="Install the newer version.",
+                detail=f"Its format is newer than {FORMAT}, the newest that this Mainstem reads.",
+                hint="Install the newer Mainstem.",
             )
         return FolderFacts(**{**content, "partition_by": tuple(content["partition_by"])})
 
     def put_facts(self, facts: FolderFacts) -> None:
-        """Under the lock; on disk when this returns."""
+        """Under the lock; durable when this returns."""
         content = {"format": FORMAT, **asdict(facts)}
         replace_file(REAL_FILES, self._facts, encode_checked(content, indent=1))
 
     # Batches
 
     def committed_batch(self, version: int) -> int:
-        """The last batch that counts; -1 if there is none."""
+        """The last committed batch; -1 if there is none."""
         return max((last for _, last, _ in self._names(version)), default=-1)
 
     def batches(self, version: int) -> Iterator[CommittedBatch]:
@@ -183,7 +183,7 @@ class FileCommits:
                     expected = line.batch + 1
 
     def commit(self, version: int, batch: CommittedBatch) -> None:
-        """Let a batch count. Under the lock; on disk when this returns."""
+        """Commit a batch. Under the lock; durable when this returns."""
         folder = self._made(version)
         text = json.dumps(asdict(batch), separators=(",", ":")).encode()
         replace_file(REAL_FILES, f"{folder}/{batch.batch:012}", b"%08x %s\n" % (zlib.crc32(text), text))
@@ -248,6 +248,6 @@ class FileCommits:
         return Corrupt(
             f'"{path}" is damaged',
             detail=detail,
-            hint="Restore the folder from a copy, or write it anew from the log: delete it together with its flow.",
+            hint="Restore the folder from a copy, or rebuild it from the log: delete it together with its flow.",
             path=path,
         )

@@ -1,4 +1,4 @@
-"""FileSink: a folder of Parquet files that a flow adds to, each batch once."""
+"""FileSink: a folder of Parquet files into which a flow writes each batch exactly once."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class FileWriter:
 
     @property
     def committed_batch(self) -> int:
-        """The last batch that is in; -1 if there is none."""
+        """The last committed batch; -1 if there is none."""
         return self._committed_batch
 
     def close(self) -> None:
@@ -87,14 +87,14 @@ class FileWriter:
             if known is not None and known.flow != self._run.flow:
                 raise Conflict(
                     f'"{self._commits.folder}" is written by flow "{known.flow}"',
-                    detail=f'Flow "{self._run.flow}" wants to write it too; each would take the other\'s batches for its own.',
-                    hint=f'Give the flow a folder of its own, or its old name: Flow(..., name="{known.flow}").',
+                    detail=f'Flow "{self._run.flow}" wants to write it too; a folder tracks the batches of one flow only.',
+                    hint=f'Give the flow its own folder, or its old name: Flow(..., name="{known.flow}").',
                 )
             if known is not None and known.version != self._run.version:
                 raise Conflict(
-                    f'"{self._commits.folder}" holds version {known.version} of its rows, and cannot hold another beside it',
-                    detail=f"Whoever reads the folder would find both, or nothing until version {self._run.version} is done.",
-                    hint="Let the flow write into a folder of its own, and read that one when it is done.",
+                    f'"{self._commits.folder}" has version {known.version} of its rows, and cannot have another beside it',
+                    detail=f"Readers of the folder would find both, or nothing until version {self._run.version} is complete.",
+                    hint="Let the flow write into its own folder, and read that one when it is complete.",
                 )
             self._check_epoch(known)
             folder_id = known.id if known is not None and known.id else uuid.uuid4().hex
@@ -104,7 +104,7 @@ class FileWriter:
             shutil.rmtree(self._staging, ignore_errors=True)
 
     def _remove_leftovers(self) -> None:
-        """Files that a run moved in and did not commit."""
+        """Files that a run moved into the folder and did not commit."""
         for folder, folders, names in os.walk(self._commits.folder):
             folders[:] = [name for name in folders if name != "_mainstem"]
             for name in names:
@@ -159,7 +159,7 @@ class FileWriter:
         (writer.partitionBy(*folders) if folders else writer).parquet(f"file://{staged}")
 
     def _staged_files(self, staged: str) -> tuple[dict[str, int], list[str]]:
-        """The files that are to be moved, each with its number of rows, and those of rows that are refused."""
+        """The files to be moved, each with its number of rows, and those of rejected rows."""
         taken, refused = {}, []
         for folder, _, names in os.walk(staged):
             for name in names:
@@ -192,7 +192,7 @@ class FileWriter:
     # Rows that are refused
 
     def _rejected(self, staged: str, paths: Sequence[str]) -> tuple[pa.Table, list[Rejection]]:
-        """The rows whose folder would be that of a null, whole again, and why each is refused."""
+        """The complete rows whose folder would be that of a null, and why each is rejected."""
         tables: list[pa.Table] = []
         rejections: list[Rejection] = []
         for path in paths:
@@ -206,7 +206,7 @@ class FileWriter:
                 whole = pa.array([value], pa.string()).cast(data_type)[0]
                 table = table.append_column(name, pa.repeat(whole, len(table)))
             column, text = next(iter(values.items()))
-            reason = f'column "{column}" is "{text}", and no folder can be told from that of a null by this name'
+            reason = f'column "{column}" is "{text}", and its folder would have the same name as that of a null'
             rejections += [Rejection(len(rejections) + row, reason) for row in range(len(table))]
             tables.append(table.select(self._schema.names).cast(self._schema.remove_metadata()))
         return pa.concat_tables([self._schema.remove_metadata().empty_table(), *tables]), rejections
@@ -215,10 +215,10 @@ class FileWriter:
         check_epoch(self._home, self._run)
         if known is not None and known.epoch > self._run.epoch and known.version == self._run.version:
             raise Fenced(
-                f'flow "{self._run.flow}" may not write "{self._commits.folder}" any more',
-                detail=f"This run has epoch {self._run.epoch}; one with epoch {known.epoch} has begun. Nothing of the "
-                "batch counts.",
-                hint="Two runs of a flow cannot be: the later one goes on. Start this one again to take over. If the flow "
+                f'this run of flow "{self._run.flow}" is fenced from "{self._commits.folder}"',
+                detail=f"This run has epoch {self._run.epoch}; a newer run with epoch {known.epoch} has started. Nothing of the "
+                "batch is committed.",
+                hint="Only one run of a flow may write; the newer one continues. Start this one again to take over. If the flow "
                 "was dropped, delete the folder too.",
                 epoch=self._run.epoch,
                 current_epoch=known.epoch,
@@ -238,11 +238,11 @@ def _mark(doubtful: Sequence[str]) -> Column:
 
 
 class FileSink:
-    """A folder of Parquet files; made by `stem.files(path, partition_by=[...])`.
+    """A folder of Parquet files; created by `stem.files(path, partition_by=[...])`.
 
-    With `partition_by` there is a folder for each value of these columns, as Spark, Hive and DuckDB know it:
-    `store=A/...parquet`. All columns are written, `record` among them; drop it from the rows where it is not wanted.
-    `read()` and `to_arrow()` give what is committed.
+    With `partition_by` there is a folder for each value of these columns, as in Spark, Hive and DuckDB:
+    `store=A/...parquet`. All columns are written, including `record`; drop it from the rows if you do not want it.
+    `read()` and `to_arrow()` return only committed rows.
     """
 
     kind = "files"
@@ -269,7 +269,7 @@ class FileSink:
     # Reading
 
     def read(self) -> DataFrame:
-        """What is committed now, as a DataFrame."""
+        """The committed rows as a DataFrame."""
         facts, batches = self._committed()
         spark = self._session()
         schema = spark_schema(_known_schema(facts))
@@ -281,7 +281,7 @@ class FileSink:
         return reader.parquet(*(f"file://{path}" for path in paths)).select(*(f"`{name}`" for name in schema.names))
 
     def to_arrow(self) -> pa.Table:
-        """What is committed now, as one table."""
+        """The committed rows as one table."""
         facts, batches = self._committed()
         schema = _known_schema(facts)
         folders = pa.schema([schema.field(name) for name in facts.partition_by])
@@ -309,7 +309,7 @@ class FileSink:
                         f'"{path}" is ' + ("missing" if size < 0 else "damaged"),
                         detail=f"Batch {batch.batch} was committed with it: {file.rows} rows, {file.bytes} bytes"
                         + ("." if size < 0 else f"; now it has {size}."),
-                        hint="Restore it from a copy, or write the folder anew from the log: delete it together with its flow.",
+                        hint="Restore it from a copy, or rebuild the folder from the log: delete it together with its flow.",
                         path=path,
                     )
                 paths.append(path)
@@ -320,7 +320,9 @@ class FileSink:
         if facts is None:
             raise NotFound(
                 f'no flow has written files into "{self.path}"',
-                detail="The folder is not there." if not os.path.isdir(self.path) else 'It has no "_mainstem" folder.',
+                detail="The folder does not exist."
+                if not os.path.isdir(self.path)
+                else 'It has no "_mainstem" folder.',
                 hint='Run a flow into it: Flow(rows, into=stem.files("...")).',
             )
         return facts, list(self._commits.batches(facts.version))
@@ -334,7 +336,7 @@ class FileSink:
 
     @property
     def id(self) -> str:
-        """What tells the folder from another one: it keeps it when it is moved or restored. Empty before a flow has written."""
+        """The id of the folder, which stays when it is moved or restored. Empty before a flow has written."""
         facts = self._commits.facts()
         return "" if facts is None else facts.id
 
@@ -345,7 +347,7 @@ class FileSink:
 
     @property
     def version(self) -> int:
-        """Which version of the flow writes it."""
+        """The version of the flow that writes it."""
         facts = self._commits.facts()
         return 1 if facts is None else facts.version
 
@@ -356,16 +358,16 @@ class FileSink:
         if known is None:
             if os.path.isdir(self.path) and any(not name.startswith(("_", ".")) for name in os.listdir(self.path)):
                 raise Conflict(
-                    f'"{self.path}" holds files that no flow has written',
-                    detail="Whoever reads the folder would take them for rows of the flow.",
-                    hint="Give an empty folder, or one that is not there yet.",
+                    f'"{self.path}" has files that no flow has written',
+                    detail="Readers of the folder would take them for rows of the flow.",
+                    hint="Give an empty folder, or one that does not exist yet.",
                 )
             return
         if known.partition_by != self.partition_by:
             raise Conflict(
-                f'"{self.path}" is divided by {_list(known.partition_by)}, not by {_list(self.partition_by)}',
-                detail="Folders of both kinds could not be read as one.",
-                hint=f"Write partition_by={list(known.partition_by)}, or give another folder.",
+                f'"{self.path}" is partitioned by {_list(known.partition_by)}, not by {_list(self.partition_by)}',
+                detail="A folder with both layouts could not be read as one table.",
+                hint=f"Use partition_by={list(known.partition_by)}, or give another folder.",
             )
         self._check_follows(_known_schema(known), _plain(schema))
 
@@ -382,7 +384,7 @@ class FileSink:
         for name in self.partition_by:
             if name not in schema.names:
                 raise SchemaMismatch(
-                    f'the rows have no column "{name}" to divide the files in "{self.path}" by',
+                    f'the rows lack the column "{name}", by which the files in "{self.path}" are partitioned',
                     detail=f"Their columns are: {', '.join(schema.names)}.",
                     hint=did_you_mean(name, schema.names) or "Name one of these.",
                     column=name,
@@ -390,21 +392,21 @@ class FileSink:
             kind = schema.field(name).type
             if not (kinds.is_string(kind) or kinds.is_integer(kind) or kinds.is_boolean(kind) or kinds.is_date(kind)):
                 raise Invalid(
-                    f'files cannot be divided by column "{name}", which is {kind}',
-                    detail="The name of a folder holds text, whole numbers, true and false, and dates exactly.",
-                    hint=f'Divide by a day or a text instead: rows.withColumn("day", F.to_date("{name}")).',
+                    f'files cannot be partitioned by column "{name}", which is {kind}',
+                    detail="The name of a folder can represent exactly only texts, integers, booleans and dates.",
+                    hint=f'Partition by a day or a text instead: rows.withColumn("day", F.to_date("{name}")).',
                 )
         if len(set(self.partition_by)) < len(self.partition_by) or len(self.partition_by) == len(schema):
             raise Invalid(
-                f"files cannot be divided by {_list(self.partition_by)}",
-                detail=f"The columns of the rows are: {', '.join(schema.names)}. One at least must be left for the files, and "
-                "none can be named twice.",
+                f"files cannot be partitioned by {_list(self.partition_by)}",
+                detail=f"The columns of the rows are: {', '.join(schema.names)}. At least one must be left for the files, and "
+                "none may be named twice.",
                 hint="Leave one out.",
             )
         _plain(schema)  # Raises for a type that a file cannot hold.
         if MARK in schema.names:
             raise Invalid(
-                f'the rows have a column "{MARK}"', detail="The name is used here.", hint="Rename the column."
+                f'the rows have a column "{MARK}"', detail="The sink uses that name itself.", hint="Rename the column."
             )
 
     def _check_follows(self, old: pa.Schema, new: pa.Schema) -> None:
@@ -414,8 +416,8 @@ class FileSink:
                 now = f"is {new.field(field.name).type} now" if field.name in new.names else "is not there any more"
                 raise SchemaMismatch(
                     f'column "{field.name}" of the rows for "{self.path}" {now}',
-                    detail=f"The files that are there have it as {field.type}.",
-                    hint="Give the flow a folder of its own for the new rows.",
+                    detail=f"The existing files have it as {field.type}.",
+                    hint="Give the flow a new folder for the new rows.",
                     column=field.name,
                 )
 

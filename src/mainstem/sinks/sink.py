@@ -1,8 +1,8 @@
-"""Sink: where a flow's rows go, each batch once.
+"""Sink: the target of a flow, which commits each batch exactly once.
 
-Topics, views and files keep to this by their shape. A sink commits the rows of a batch and the batch's number in one
-transaction of its own, and checks the epoch of the run in it: what it holds of a batch is all or nothing, and an older
-run of the flow commits nothing any more.
+Topics, views and files implement this protocol. A sink commits the rows of a batch and the batch's number in one
+transaction, and checks the epoch of the run in it: a batch is committed completely or not at all, and an older
+run of the flow is fenced.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ class BatchWriter(Protocol):
 
     @property
     def committed_batch(self) -> int:
-        """The number of the last batch that is committed; -1 if there is none."""
+        """The number of the last committed batch; -1 if there is none."""
 
     def write(self, rows: DataFrame, batch: Batch) -> Written:
         """Commit the rows and the batch's number together. The rows are consumed in one action."""
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close what is open."""
 
 
 class Sink(Protocol):
-    """Where rows go.
+    """The target of a flow.
 
-    A sink may also have an `id`, a text that stays the same when it is moved and that another one in its place does not
-    have, and a `location` to name in messages: then a flow that finds another sink than before is refused.
+    A sink may also have an `id`, a text that stays the same when it is moved and that no other sink has, and a `location`
+    for messages: then a flow that finds a different sink than before is refused.
     """
 
     @property
     def name(self) -> str:
-        """A flow is named after its sink."""
+        """The name; also the default name of the flow."""
 
     @property
     def kind(self) -> str:
-        """What it is: topic, view, files."""
+        """The kind of sink: topic, view, files."""
 
     @property
     def version(self) -> int:
-        """Which version of it is written. When it becomes another one, the flow goes on with that one's checkpoint."""
+        """The version that is written. When it changes, the flow continues with the checkpoint of the new version."""
 
     def accept(self, schema: pa.Schema) -> None:
-        """Raise if the sink cannot take such rows. Nothing is written."""
+        """Raise if the sink cannot store such rows. Nothing is written."""
 
     def writer(self, run: FlowRun, schema: pa.Schema) -> BatchWriter:
-        """Begin a run: the sink is made if it is not there, and older runs are fenced."""
+        """Begin a run: the sink is created if it does not exist, and older runs are fenced."""

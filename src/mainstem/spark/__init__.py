@@ -1,1 +1,1 @@
-"""The log as DataFrames: the session, sources, what is read from plans, and what a run keeps beside Spark's checkpoint."""
+"""The log as DataFrames: the session, sources, analysis of plans, and the files of a run beside Spark's checkpoint."""

@@ -1,8 +1,8 @@
-"""Build: what happens while a program makes its flows, without anything being started.
+"""Build: one call of a program's function, which creates its flows and starts nothing.
 
-A program is run several times: once to look at it, then once for each flow that is started, with the columns and
-conditions of its sources narrowed to what that flow needs. Each stream a program makes is a *leaf*, numbered in the
-order in which they are made, so that a leaf is found again in the next run.
+A program is built several times: once to check it, then once for each flow that is started, with the columns and
+conditions of its sources narrowed to what that flow needs. Each stream that a program creates is a *leaf*, numbered in the
+order of creation, so that a leaf is found again in the next build.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Build:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """What is made in here belongs to this build."""
+        """Streams and stages created in here belong to this build."""
         token = _current.set(self)
         try:
             yield
@@ -110,5 +110,5 @@ _current: ContextVar[Build | None] = ContextVar("mainstem_build", default=None)
 
 
 def current_build() -> Build | None:
-    """The build under way in this thread."""
+    """The current build of this thread."""
     return _current.get()

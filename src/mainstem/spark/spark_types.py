@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TIME_HINT", "arrow_schema", "check_no_times", "spark_schema"]
 
-TIME_HINT = "Take spark.sql.timeType.enabled = false out of the settings of the Spark session."
+TIME_HINT = "Remove spark.sql.timeType.enabled = false from the settings of the Spark session."
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -46,13 +46,13 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def check_no_times(schema: pa.Schema, subject: str) -> None:
-    """Raise `Invalid` if columns have a TIME in them, at any depth: for a Spark session that takes none."""
+    """Raise `Invalid` if columns have a TIME in them, at any depth: for a Spark session that does not support it."""
     for field in schema:
         if _has_time(field.type):
             raise Invalid(
-                f'column "{field.name}" of {subject} is a TIME, which this Spark session does not take',
-                detail=f"Its type is {field.type}. Spark has times of day, and Mainstem turns them on where nobody says "
-                "otherwise.",
+                f'column "{field.name}" of {subject} is a TIME, which this Spark session does not support',
+                detail=f"Its type is {field.type}. Mainstem enables Spark's TIME type unless the session's settings "
+                "disable it.",
                 hint=TIME_HINT,
                 column=field.name,
             )

@@ -1,4 +1,4 @@
-"""For tests of programs: a script of rows, watermarks, passing time and crashes, run with Spark or without.
+"""For tests of programs: a script of rows, watermarks, times and crashes, run with Spark or without.
 
 results = (
     TestStream("team STRING, score INT, at TIMESTAMP", event_time="at")

@@ -1,7 +1,7 @@
-"""Scripted streams in a home of their own: topics, a flow that reads them, and a clock that the script moves.
+"""Scripted streams in a temporary home: topics, a flow that reads them, and a clock that the script advances.
 
-Each step is waited for before the next one. A batch that is killed dies when its rows were made and not yet taken; the flow is
-then started again, as after a crash.
+Each step ends before the next one starts. A killed batch dies after its rows were computed and before they are committed;
+the flow is then restarted, as after a crash.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class CollectingSink:
         if self.killing:
             self.killing = False
             self.lost[batch.number] = found
-            raise Invalid(f"batch {batch.number} was killed", detail="The test says so.", hint="It is done again.")
+            raise Invalid(f"batch {batch.number} was killed", detail="The test scripted it.", hint="It is repeated.")
         self.batches[batch.number] = found
         if batch.number in self.lost:
             _check_same(batch.number, _changes(self.lost[batch.number]), _changes(found))
@@ -287,7 +287,7 @@ class CollectingSink:
 def _check_same(number: int, first: list[Any], second: list[Any]) -> None:
     # As text: NaN is not equal to itself.
     if str(first) != str(second):
-        raise AssertionError(f"batch {number} was killed and done again, and gave {second} instead of {first}")
+        raise AssertionError(f"batch {number} was killed and repeated, and returned {second} instead of {first}")
 
 
 def _changes(rows: pa.Table) -> list[tuple[str, dict[str, Any]]]:

@@ -1,6 +1,6 @@
 """ScriptedRows: the rows of a scripted stream on their way through operators, without Spark.
 
-Given to an operator in place of a DataFrame. What Spark itself would do with them cannot be had here and is refused; an
+Passed to an operator instead of a DataFrame. Spark's own methods are not supported and raise an error; an
 operator's engine gets the rows and clocks that it would get from a flow.
 """
 
@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class TestResults:
-    """What was put out, in order, and what was not.
+    """The rows that were emitted, in order, and the late rows and counts.
 
     >>> results = TestResults([[("insert", {"team": "red", "total": 3})], [("update", {"team": "red", "total": 5})]])
     >>> results.rows
@@ -61,11 +61,11 @@ class TestResults:
 
     @property
     def rows(self) -> list[Row]:
-        """All rows that were put out, without what was taken back."""
+        """All rows that were emitted, without retractions."""
         return [row for change, row in self.changes if change != "delete"]
 
     def latest(self, key: str | Sequence[str]) -> list[Row]:
-        """What a view with this key would hold, in the order in which its keys first came."""
+        """The rows of a view with this key, in the order in which its keys first appeared."""
         names = [key] if isinstance(key, str) else list(key)
         held: dict[str, Row] = {}
         for change, row in self.changes:
@@ -181,9 +181,9 @@ class ScriptedRows:
         if name not in _SPARK_ALONE:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         raise Invalid(
-            f'"{name}" is done by Spark, and this test runs without it',
-            detail="Without Spark a scripted stream goes through Mainstem's own operators alone, one after the other.",
-            hint="Use run_on_spark in place of run, or test the operator by itself.",
+            f'"{name}" needs Spark, and this test runs without it',
+            detail="Without Spark a scripted stream passes only through Mainstem's own operators, one after the other.",
+            hint="Use run_on_spark instead of run, or test the operator alone.",
         )
 
     def through(self, spec: StageSpec, name: str | None = None, others: Sequence[ScriptedRows] = ()) -> ScriptedRows:
@@ -253,7 +253,7 @@ def _check_same(first: Step, second: Step, stage: str) -> None:
         # As text where they differ: NaN is not equal to itself.
         if one != other and str(_listed(one)) != str(_listed(other)):
             raise AssertionError(
-                f'stage "{stage}" did a batch twice from the same state and gave something else: {part} was '
+                f'stage "{stage}" ran a batch twice from the same state with different results: {part} was '
                 f"{_listed(one)}, then {_listed(other)}"
             )
 

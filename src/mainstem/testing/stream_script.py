@@ -1,4 +1,4 @@
-"""TestStream: a script of rows, watermarks, passing time and crashes, to try operators and programs with."""
+"""TestStream: a script of rows, watermarks, times and crashes, to test operators and programs."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ CUTS = ("scripted", "single rows", "one")
 
 @dataclass(frozen=True, init=False)
 class TestStream:
-    """A stream as a test tells it, step by step; each step is a batch. Every method gives a new script.
+    """A scripted stream for tests; each step is a batch. Every method returns a new script.
 
-    Times are datetimes, or text in UTC. `delay` is what `topic.stream(watermark=...)` takes: the watermark follows the
-    highest event time at that distance. Without it only `watermark(...)` moves it. `idle_after` is that of `topic.stream`:
-    beside other streams this one stops holding them back when it had no rows for so long, by `now(...)`.
+    Times are datetimes, or text in UTC. `delay` is that of `topic.stream(watermark=...)`: the watermark follows the
+    highest event time at that distance. Without it only `watermark(...)` advances it. `idle_after` is that of
+    `topic.stream`: the stream no longer holds back other streams when it had no rows for that long, by `now(...)`.
 
     >>> from mainstem.operators.late_rows import late_rows
     >>> stream = TestStream("n INT, at TIMESTAMP", event_time="at").watermark("2026-01-01 12:00")
@@ -73,7 +73,7 @@ class TestStream:
                 duration_us(given, setting=setting)
         if event_time is not None and text(event_time, "event_time") not in columns.names:
             raise Invalid(
-                f'the stream has no column "{event_time}" to be its event time',
+                f'the stream lacks the column "{event_time}", its event time',
                 detail=f"Its columns are: {', '.join(columns.names)}.",
                 hint="Name one of these.",
             )
@@ -86,7 +86,7 @@ class TestStream:
     # The script
 
     def rows(self, rows: Sequence[Mapping[str, Any]], *, partition: int = 0) -> TestStream:
-        """These rows are appended, and read in one batch. One with `record` says itself which change it is:
+        """Append these rows; they are read in one batch. A row may set its change in `record`:
         {"record": {"change": "delete"}, ...}."""
         number = _partition(partition)
         given = [self._row(row) for row in _dicts(rows)]
@@ -97,7 +97,7 @@ class TestStream:
         return self._with(Append(table, number, changes=checked_changes(pa.array(changes, CHANGE))))
 
     def delete(self, rows: Sequence[Mapping[str, Any]], *, partition: int = 0) -> TestStream:
-        """Deletes are appended, and read in one batch: of each row the key, as in `topic.delete`, or all columns.
+        """Append deletes; they are read in one batch. Each row has the key, as in `topic.delete`, or all columns.
 
         >>> from mainstem.operators import table
         >>> stock = TestStream("item STRING, pieces INT").rows([{"item": "pen", "pieces": 3}]).delete([{"item": "pen"}])
@@ -107,39 +107,39 @@ class TestStream:
         return self.rows([{**row, "record": {"change": "delete"}} for row in _dicts(rows)], partition=partition)
 
     def watermark(self, at: str | datetime) -> TestStream:
-        """The source states that nothing earlier than this will come."""
+        """Declare a watermark: no earlier event time will follow."""
         if self.event_time is None:
             raise Invalid(
                 "the stream has no event time, so it has no watermark",
-                detail="A watermark says up to which event time everything has come.",
+                detail="A watermark is the event time up to which all rows are expected to have arrived.",
                 hint='Give TestStream(..., event_time="...").',
             )
         return self._with(Moment("watermark", _moment(at)))
 
     def now(self, at: str | datetime) -> TestStream:
-        """It becomes this time of day; what waits for it is due."""
+        """Advance processing time (the clock) to `at`; timers and triggers that are due fire."""
         return self._with(Moment("now", _moment(at)))
 
     def kill(self) -> TestStream:
-        """The batch of the step before is done and lost, and done again by a flow that is started anew."""
+        """Kill the batch of the step before, before it is committed; the flow is restarted and repeats it."""
         if not self.steps:
             raise Invalid(
-                "there is nothing to kill yet", detail="A step is killed after it.", hint="Script a step first."
+                "there is no step to kill yet", detail="kill() kills the step before it.", hint="Script a step first."
             )
         return self._replaced((*self.steps[:-1], replace(self.steps[-1], killed=True)))
 
     # Running it
 
     def run(self, operator: Callable[[Any], Any], *, batches: Batches = "scripted") -> TestResults:
-        """What the operator makes of it, without Spark, in milliseconds.
+        """Run the operator on the stream without Spark, in milliseconds.
 
-        `operator`: a function of rows that calls operators of Mainstem. `batches`: as scripted, a batch for each "single
-        row", or all in "one": on-time and final results are the same for all three, and a test may hold that.
+        `operator`: a function of rows that calls operators of Mainstem. `batches`: as "scripted", a batch for each "single
+        row", or "one" for all: on-time and final results are the same for all three, and a test may assert that.
         """
         return run_scripted({ONLY: self.topic}, self.steps, _alone(operator), batches)
 
     def run_on_spark(self, operator: Callable[[Any], Any], spark: SparkSession | str = "local[2]") -> TestResults:
-        """The same in a home of its own, in a temporary folder: a topic, a flow that reads it, a Spark session."""
+        """The same in a temporary home: a topic, a flow that reads it, a Spark session."""
         from mainstem.testing.scripted_home import run_in_home
 
         return run_in_home({ONLY: self.topic}, self.steps, _alone(operator), spark)
@@ -166,7 +166,7 @@ class TestStream:
 def run_scripted(
     topics: Mapping[str, ScriptedTopic], steps: Sequence[LogStep], operator: Callable[..., Any], batches: Batches
 ) -> TestResults:
-    """What an operator makes of scripted streams, which it takes by their names."""
+    """The results of an operator on scripted streams, which it gets by their names."""
     chosen(batches, "batches", CUTS)
     check_operator(operator)
     run = ScriptedRun()
@@ -174,8 +174,8 @@ def run_scripted(
     given = operator(**{name: ScriptedRows(topics[name].shown, of, run) for name, of in scripted.items()})
     if not isinstance(given, ScriptedRows):
         raise Invalid(
-            f"the operator gave a {type(given).__name__}",
-            detail="It is to give what the last operator in it gave.",
+            f"the operator returned a {type(given).__name__}",
+            detail="It must return the rows that the last operator in it returns.",
             hint="Return the rows: .run(lambda rows: dedupe(rows, ...)).",
         )
     plain = [_changes(batch.rows) for batch in given.batches]
@@ -188,7 +188,7 @@ def check_operator(operator: object) -> None:
     if not callable(operator):
         raise Invalid(
             f"{show_value(operator)} is not an operator",
-            detail=f"It is of type {type(operator).__name__}; run calls it with the rows, and takes the rows that it gives.",
+            detail=f"It is of type {type(operator).__name__}; run calls it with the rows, and takes the rows that it returns.",
             hint="Give a function: .run(lambda rows: dedupe(rows, ...)).",
         )
 
@@ -220,7 +220,7 @@ def _change(place: int, record: Any) -> str | None:
     ):
         raise InvalidRows(
             f"row {place}: record is {show_value(record)}",
-            detail="A row may say in its record which change it is. The log gives the rest: where the row is, and when it came.",
+            detail="The record of a row may only set its change. The log sets the rest: its position and its time of append.",
             hint='For example: {"record": {"change": "delete"}, ...}.',
             row=place,
             column="record",
@@ -232,7 +232,7 @@ def _partition(number: Any) -> int:
     whole_number(number, "partition")
     if number >= PARTITIONS_MAX:
         raise Invalid(
-            f"partition {number} is more than a topic has",
+            f"partition {number} does not exist",
             detail=f"A topic has at most {PARTITIONS_MAX} partitions, numbered from 0.",
             hint="The partitions of a stream are 0 to the highest that its script names; give a low number.",
         )
@@ -269,9 +269,9 @@ def _changes(rows: pa.Table) -> list[tuple[str, dict[str, Any]]]:
 
 @dataclass(frozen=True, init=False)
 class TestStreams:
-    """Streams by their names, as a test tells them, step by step. The operator takes them by these names.
+    """Several scripted streams by name. The operator gets them by these names.
 
-    The watermark of a batch is the lowest of its streams.
+    The watermark of a batch is the lowest of its streams' watermarks.
 
     >>> from mainstem.operators import join
     >>> at = "2026-01-01 12:00"
@@ -293,15 +293,15 @@ class TestStreams:
     def __init__(self, **streams: TestStream) -> None:
         if not streams:
             raise Invalid(
-                "TestStreams is given no streams",
-                detail="The operator takes streams by the names that they have here.",
+                "TestStreams has no streams",
+                detail="The operator gets the streams by the names given here.",
                 hint='For example: TestStreams(shown=TestStream("ad INT")).',
             )
         for name, stream in streams.items():
             if not isinstance(stream, TestStream):
                 raise Invalid(
                     f'stream "{name}" is {show_value(stream)}',
-                    detail=f"It is of type {type(stream).__name__}; a stream is a TestStream.",
+                    detail=f"It is of type {type(stream).__name__}; a stream must be a TestStream.",
                     hint=f'For example: TestStreams({name}=TestStream("ad INT")).',
                 )
         object.__setattr__(self, "streams", streams)
@@ -310,38 +310,38 @@ class TestStreams:
     # The script
 
     def rows(self, stream: str, rows: Sequence[Mapping[str, Any]], *, partition: int = 0) -> TestStreams:
-        """These rows are appended to a stream, and read in one batch."""
+        """Append these rows to a stream; they are read in one batch."""
         return self._with(stream, lambda script: script.rows(rows, partition=partition))
 
     def delete(self, stream: str, rows: Sequence[Mapping[str, Any]], *, partition: int = 0) -> TestStreams:
-        """Deletes are appended to a stream, and read in one batch; see `TestStream.delete`."""
+        """Append deletes to a stream; they are read in one batch. See `TestStream.delete`."""
         return self._with(stream, lambda script: script.delete(rows, partition=partition))
 
     def watermark(self, stream: str, at: str | datetime) -> TestStreams:
-        """The source of a stream states that nothing earlier than this will come."""
+        """Declare the watermark of a stream: no earlier event time will follow."""
         return self._with(stream, lambda script: script.watermark(at))
 
     def now(self, at: str | datetime) -> TestStreams:
-        """It becomes this time of day; what waits for it is due."""
+        """Advance processing time (the clock) to `at`; timers and triggers that are due fire."""
         return self._with(next(iter(self.streams)), lambda script: script.now(at))
 
     def kill(self) -> TestStreams:
-        """The batch of the step before is done and lost, and done again by a flow that is started anew."""
+        """Kill the batch of the step before, before it is committed; the flow is restarted and repeats it."""
         if not self.steps:
             raise Invalid(
-                "there is nothing to kill yet", detail="A step is killed after it.", hint="Script a step first."
+                "there is no step to kill yet", detail="kill() kills the step before it.", hint="Script a step first."
             )
         return self._replaced((*self.steps[:-1], replace(self.steps[-1], killed=True)))
 
     # Running it
 
     def run(self, operator: Callable[..., Any], *, batches: Batches = "scripted") -> TestResults:
-        """What the operator makes of them, without Spark; see `TestStream.run`."""
+        """Run the operator on the streams without Spark; see `TestStream.run`."""
         topics = {name: stream.topic for name, stream in self.streams.items()}
         return run_scripted(topics, self.steps, operator, batches)
 
     def run_on_spark(self, operator: Callable[..., Any], spark: SparkSession | str = "local[2]") -> TestResults:
-        """The same in a home of its own: a topic for each stream, a flow that reads them, a Spark session."""
+        """The same in a temporary home: a topic for each stream, a flow that reads them, a Spark session."""
         from mainstem.testing.scripted_home import run_in_home
 
         check_operator(operator)

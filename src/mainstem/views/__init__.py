@@ -1,1 +1,1 @@
-"""Views: keyed tables that flows keep current, one SQLite file for each version of one."""
+"""Views: keyed tables that flows keep current, in SQLite files or in a PostgreSQL database."""

@@ -1,6 +1,6 @@
-"""Where the views of a home are kept: in the home itself, or in a PostgreSQL database.
+"""Where the views of a home are stored: in the home itself, or in a PostgreSQL database.
 
-In this order: what the program says (`mainstem.open(home, views="postgresql://...")`), MAINSTEM_VIEWS in the environment,
+In this order: the program's setting (`mainstem.open(home, views="postgresql://...")`), MAINSTEM_VIEWS in the environment,
 `views.toml` in the home, the home itself.
 
     # views.toml
@@ -38,7 +38,7 @@ def backend_of_home(home: str, address: str | None = None) -> ViewBackend:
 
 
 def backend_at(home: str, address: str | None) -> ViewBackend:
-    """The place with this address; without one, in the home itself."""
+    """The backend with this address; without one, the home itself."""
     if address is None:
         return SqliteBackend(home)
     from mainstem.views.postgres.postgres_backend import PostgresBackend

@@ -1,4 +1,4 @@
-"""What a batch of rows comes to for a view: one row for each key, to be kept or to be deleted, and those that do not fit.
+"""Merges a batch of rows for a view: one upsert or delete per key, and the rejected rows.
 
 Of several rows with one key the latest counts: the last by (partition, offset) where rows have a `record`, else the last
 one given. A row whose `record.change` is "delete" deletes its key. Whole columns at a time; the result is sorted by key,
@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Rejection:
-    """A row that the view cannot take: which one of those given, counted from 0, and why."""
+    """A rejected row: its number in the batch, from 0, and the reason."""
 
     row: int
     reason: str
@@ -53,7 +53,7 @@ class MergedBatch:
 
     @property
     def rows(self) -> int:
-        """How many keys the batch has."""
+        """The number of keys in the batch."""
         return len(self.upserts[0]) + len(self.deletes[0])
 
 
@@ -67,7 +67,7 @@ class MergedColumns:
 
     @property
     def rows(self) -> int:
-        """How many keys the batch has."""
+        """The number of keys in the batch."""
         return len(self.upserts[0]) + len(self.deletes[0])
 
 
@@ -116,25 +116,25 @@ def merge_columns(
 
 
 def check_columns(given: pa.Schema, schema: pa.Schema, *, view: str) -> None:
-    """Refuses rows that have not exactly the view's columns, besides `record`, each of a type that can be converted."""
+    """Raise unless the rows have exactly the view's columns, besides `record`, each of a convertible type."""
     names = [name for name in given.names if name != "record"]
     for name in names:
         if name not in schema.names:
             raise _mismatch(view, f'has no column "{name}"', schema, name, did_you_mean(name, schema.names))
     for field in schema:
         if field.name not in names:
-            raise _mismatch(view, f'has a column "{field.name}", and the rows have none', schema, field.name, "")
+            raise _mismatch(view, f'has a column "{field.name}", which the rows lack', schema, field.name, "")
         converted(pa.nulls(0, given.field(field.name).type), field.type, path=field.name, topic=view)
 
 
 def check_panes(given: pa.Schema, key: Sequence[str], *, view: str) -> None:
-    """Refuses windows of which each pane holds only what came since the last one, unless panes are rows of their own."""
+    """Raise for windows with results="discard", unless `pane` is part of the key."""
     marks = given.field("window").metadata or {} if "window" in given.names else {}
     if marks.get(b"mainstem.results") == b"discard" and "pane" not in key:
         raise Invalid(
-            f'view "{view}" would keep the last pane of each window alone',
-            detail='With results="discard" a pane holds what came since the last one, and each would replace the one before.',
-            hint='Use results="accumulate", or make "pane" a part of the key: each pane is a row then.',
+            f'view "{view}" would keep only the last pane of each window',
+            detail='With results="discard" a pane covers the rows since the previous pane, and each would replace the one before.',
+            hint='Use results="accumulate", or make "pane" part of the key, so that each pane is a row.',
         )
 
 

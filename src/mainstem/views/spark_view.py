@@ -1,4 +1,4 @@
-"""SparkView: a view with its two ways into Spark, and as the sink of a flow."""
+"""SparkView: a view as a DataFrame, as a streaming DataFrame, and as the sink of a flow."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SOURCE = "mainstem_view"
 
 
 class SparkViewWriter:
-    """The batches of a flow into a view."""
+    """Writes the batches of a flow into a view."""
 
     def __init__(self, writer: VersionWriter) -> None:
         self.writer = writer
 
     @property
     def committed_batch(self) -> int:
-        """The last batch that is in; -1 if there is none."""
+        """The last committed batch; -1 if there is none."""
         return self.writer.committed_batch
 
     def write(self, rows: DataFrame, batch: Batch) -> Written:
@@ -72,17 +72,17 @@ class SparkView(View):
     # Into Spark
 
     def read(self, *, as_of: AsOf | None = None) -> DataFrame:
-        """What is there, as of one moment, as a DataFrame: now, or, where the view keeps its history, a time or a token."""
+        """A snapshot of the rows as a DataFrame: now, or, if the view keeps its history, as of a time or a token."""
         schema = spark_schema(self.schema)
         reader = self._session().read.schema(schema)
         folder = tempfile.mkdtemp(prefix="read-", dir=_made(f"{self.home}/views/.reads"))
         return reader.parquet(self.export(folder, as_of=as_of))
 
     def stream(self) -> DataFrame:
-        """Its changes as they are committed, as a streaming DataFrame with `record` as its last column.
+        """Its changes as they are committed, as a streaming DataFrame with `record` as the last column.
 
-        It begins with every row as an insert. An update is a delete of the old row, then an insert of the new one: a
-        filter would swallow an update that leaves it.
+        It starts with every row as an insert. An update is a delete of the old row, then an insert of the new one: otherwise
+        a filter would drop an update whose new row does not pass it.
         """
         build = current_build()
         number = -1 if build is None else build.number()

@@ -1,4 +1,4 @@
-"""Two versions of a view side by side: which rows are the same, and the SQL that finds out.
+"""Two versions of a view compared: which rows are equal, and the SQL that finds out.
 
 `new` and `old` are the tables of their rows. Both stores speak nearly the same SQL: what differs is how equality counts
 nulls (SQLite's `IS` is everybody else's `IS NOT DISTINCT FROM`), and what can be compared at all.
@@ -28,7 +28,7 @@ Row = tuple[Any, ...]
 class Difference:
     """How one version differs from another: counts, and the first ten rows of each kind, by key.
 
-    A row that changed is shown as a pair, as it was and as it is. A column that one version lacks is null there.
+    A changed row is a pair, old and new. A column that one version lacks is null there.
     """
 
     before: int

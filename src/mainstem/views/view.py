@@ -1,4 +1,4 @@
-"""View: a keyed table that a flow keeps current, to be asked by any process meanwhile."""
+"""View: a keyed table that a flow keeps current, which any process can query meanwhile."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ __all__ = ["View", "ViewDescription", "ViewVersion", "describe", "list_versions"
 
 @dataclass(frozen=True)
 class ViewVersion:
-    """One version: who writes it and how far it is. `batch` is the last one that is in, -1 if none.
+    """One version: its flow and its progress. `batch` is the last committed batch, -1 if none.
 
-    `location` is where its rows are: a file, or a schema of the database.
+    `location` is where its rows are stored: a file, or a schema of the database.
     """
 
     number: int
@@ -67,11 +67,11 @@ class ViewVersion:
 
 @dataclass(frozen=True)
 class ViewDescription:
-    """A view as `describe()` gives it; `live` is the version that readers see.
+    """A view as `describe()` returns it; `live` is the version that readers see.
 
-    Changes behind `first_position`, up to `last_position`, can be read from the live version. `history` is how long it keeps
-    what it was, None if it does not, and `history_since` from when on it can be asked. `path` is the directory that it is
-    kept in, or the address of the database.
+    Changes after `first_position`, up to `last_position`, can be read from the live version. `history` is the retention of its
+    history, None if it keeps none, and `history_since` the earliest time that `as_of` can have. `path` is its directory, or
+    the address of the database.
     """
 
     name: str
@@ -136,7 +136,7 @@ def _version(snapshot: VersionSnapshot) -> ViewVersion:
 
 
 def query_table(name: str, rows: pa.Table, sql: str, parameters: Sequence[object], limits: QueryLimits) -> pa.Table:
-    """The answer, with the rows as a table of that name.
+    """The result of a query, with the rows as a table of that name.
 
     >>> query_table("n", pa.table({"a": [1, 2]}), "SELECT max(a) AS m FROM n WHERE a < ?", [2], QueryLimits()).to_pylist()
     [{'m': 1}]
@@ -167,11 +167,11 @@ COLUMNS_MAX = 900
 
 
 class View:
-    """A view of a home; made by `stem.view(name, key=...)`. Thread-safe.
+    """A view of a home; created by `stem.view(name, key=...)`. Thread-safe.
 
-    It may be named before it is there: the flow that writes into it makes it. `changes_max` and `changes_age` say how
-    many changes it keeps, and for how long (a million, and 7 days), from the next run of that flow on. With `history` ("30
-    days") it keeps all changes of that time, and can be asked what it was at any moment of it (`as_of`).
+    It may be named before it exists: the flow that writes into it creates it. `changes_max` and `changes_age` are the
+    retention of its changes (a million, and 7 days), from the next run of that flow on. With `history` ("30 days") it
+    keeps all changes of that time, and can be read as of any moment in it (`as_of`).
 
     >>> import tempfile
     >>> from mainstem.batch import Batch, FlowRun
@@ -209,9 +209,9 @@ class View:
         self._history_age_us = None if history is None else duration_us(history, setting="history")
         if self._history_age_us and changes_max is not None:
             raise Invalid(
-                f'view "{name}" cannot keep its history and {changes_max:,} changes at most',
-                detail="What it was is what it is with all later changes undone: none of them may be missing.",
-                hint="Leave changes_max out. How far back it goes is said by history alone.",
+                f'view "{name}" cannot have both a history and changes_max={changes_max:,}',
+                detail="A past state is computed by undoing all later changes: none of them may be missing.",
+                hint="Leave changes_max out: history alone defines how far back it goes.",
             )
         self._given_key = None if key is None else column_names(key, "key")
         if self._given_key is not None and self._store.exists():
@@ -222,17 +222,17 @@ class View:
 
     @property
     def exists(self) -> bool:
-        """Whether it is there: a flow has made it."""
+        """Whether it exists: a flow has created it."""
         return self._store.exists()
 
     @property
     def id(self) -> str:
-        """What tells it from another view of the same name, made after it was dropped; positions are of one id alone."""
+        """Distinguishes it from a view of the same name that was created after it was dropped; positions belong to one id."""
         return self._store.facts().id
 
     @property
     def location(self) -> str:
-        """Where it is kept, as a person finds it: a directory of the home, or a database without its password."""
+        """Where it is stored, in words: a directory of the home, or a database without its password."""
         return self._store.location
 
     @property
@@ -252,7 +252,7 @@ class View:
         return schema_to_ddl(self.schema)
 
     def close(self) -> None:
-        """Let go of all files and connections."""
+        """Close all files and connections."""
         self._store.close()
 
     # Asking
@@ -262,11 +262,11 @@ class View:
     ) -> dict[str, Any] | None:
         """The row with this key (a value, a tuple or a dict), or None.
 
-        `after`: the token of an append; then it is waited until the view has applied that append, `wait` at most. If it
-        has not by then, `NotYet` says what is missing.
+        `after`: the token of an append; blocks until the view has applied that append, at most `wait`. If it has not by
+        then, raises `NotYet` with what is missing.
 
-        `as_of`: a time, or the token of an append; then the row as it was at that time, or right after the batch that holds
-        the append. Only where the view keeps its `history`; beyond what is kept it is `FellOff`, ahead of it `NotYet`.
+        `as_of`: a time, or the token of an append; returns the row as of that time, or right after the batch with the
+        append. Needs a view with `history`; raises `FellOff` for what is no longer kept, `NotYet` for the future.
         """
         wanted = None if after is None else parse_token(after)
         wait_us = duration_us(wait, setting="wait")
@@ -294,19 +294,19 @@ class View:
         return None if as_of is None else position_as_of(snapshot, as_of, view=self.name, now=now)
 
     def to_arrow(self, *, as_of: AsOf | None = None) -> pa.Table:
-        """All rows, sorted by key, as of one moment: now, or, where the view keeps its history, a time or a token."""
+        """A snapshot of all rows, sorted by key: now, or, if the view keeps its history, as of a time or a token."""
         now = self._clock.now()
         with self._store.live() as snapshot:
             return snapshot.to_arrow(self._position(snapshot, as_of, now))
 
     def batches(self, *, as_of: AsOf | None = None) -> Generator[pa.RecordBatch, None, None]:
-        """The same in batches; memory does not grow with the view. Until the last one the moment is held."""
+        """The same in batches; memory does not grow with the view. The snapshot is held until the last batch."""
         now = self._clock.now()
         with self._store.live() as snapshot:
             yield from snapshot.batches(self._position(snapshot, as_of, now))
 
     def snapshot(self, version: int | None = None) -> AbstractContextManager[VersionSnapshot]:
-        """A version, the live one unless another is named, as of one moment: rows in batches, and how far it was."""
+        """A snapshot of a version, by default the live one: rows in batches, and the offsets applied."""
         return self._store.live() if version is None else self._store.at(version)
 
     def query(
@@ -318,13 +318,13 @@ class View:
         rows_max: int = ROWS_MAX,
         timeout: Duration | None = None,
     ) -> pa.Table:
-        """Ask in SQL (DuckDB): one SELECT, as of one moment; the view is a table of its name, `?` stands for a parameter."""
+        """Query a snapshot in SQL (DuckDB): one SELECT; the view is a table of its name, `?` is a parameter."""
         limits = QueryLimits.checked(rows_max, timeout)
         asked, given = text(sql, "sql"), values(parameters, "parameters")
         return query_table(self.name, self.to_arrow(as_of=as_of), asked, given, limits)
 
     def export(self, folder: str | os.PathLike[str], *, as_of: AsOf | None = None) -> str:
-        """Write all rows, as of one moment, to a Parquet file in `folder`; its path. Memory does not grow with it."""
+        """Write a snapshot of all rows to a Parquet file in `folder`; returns its path. Memory does not grow with the view."""
         from pyarrow import parquet
 
         folder = path_text(folder, "folder")
@@ -343,16 +343,16 @@ class View:
     # What changes
 
     def subscribe(self, cursor: str | None = None, *, wait: Duration | None = None) -> Iterator[Update]:
-        """All rows, then every change as it is committed; from a cursor on, what changed since.
+        """All rows, then every change as it is committed; with a cursor, the changes since then.
 
-        Blocks in between. With `wait` it ends when nothing came for so long. `FellOff` if the changes behind the cursor
-        are no longer kept. After another version was put to use, the difference comes as changes.
+        Blocks while there are none. With `wait` it ends when there was no change for that long. Raises `FellOff` if the
+        changes after the cursor are no longer kept. After a switch to another version, the difference follows as changes.
         """
         wait_us = None if wait is None else duration_us(wait, setting="wait")
         return subscription(self._store, self._clock, cursor, wait_us)
 
     def changes(self, after: int = 0, limit: int = 65_536) -> Changes:
-        """The next changes behind a position, `limit` at most, with where they end."""
+        """The next changes after a position, at most `limit`, and the position at which they end."""
         history = ViewHistory(self._store)
         last = history.last()
         return history.between(whole_number(after, "after"), last, whole_number(limit, "limit", least=1))
@@ -362,26 +362,26 @@ class View:
         return self._store.watch()
 
     def last_position(self) -> int:
-        """The position of the last change; 0 if there is none, also where the view is not made yet."""
+        """The position of the last change; 0 if there is none, or if the view does not exist yet."""
         return ViewHistory(self._store).last() if self.exists else 0
 
     def status(self) -> tuple[int, dict[str, dict[int, int]]]:
-        """The position of the last change, and how far each source was applied by then: of one moment."""
+        """The position of the last change, and the offsets applied by then, read at one moment."""
         with self._store.live() as snapshot:
             return snapshot.positions()[1], snapshot.offsets()
 
     def changes_between(self, start: int, end: int, rows_max: int) -> Changes:
-        """The changes behind `start` up to `end`, at most so many: the same ones whenever it is asked."""
+        """The changes after `start` up to `end`, at most `limit`: the same at every call."""
         return ViewHistory(self._store).between(start, end, rows_max)
 
     # How it stands
 
     def describe(self) -> ViewDescription:
-        """Key, columns, versions, and how far it is."""
+        """Key, columns, versions, and progress."""
         return describe(self._store)
 
     def offsets(self, version: int | None = None) -> dict[str, dict[int, int]]:
-        """How far a version, the live one unless another is named, has applied each of its sources."""
+        """The offsets of each source that a version, by default the live one, has applied."""
         number = self._store.facts().live if version is None else whole_number(version, "version")
         with self._store.at(number) as snapshot:
             return snapshot.offsets()
@@ -393,12 +393,12 @@ class View:
         return list_versions(self._store)
 
     def new_version(self, schema: pa.Schema | None = None) -> int:
-        """Make an empty version beside the live one, with other columns if they are given; its number."""
+        """Create an empty version beside the live one, with other columns if given; returns its number."""
         columns = self.schema if schema is None else self._checked(schema)
         return self._store.versions(self._clock).new(columns)
 
     def use(self, version: int) -> None:
-        """Make a version the live one: readers see the one or the other, never none."""
+        """Make a version the live one, atomically for readers."""
         self._store.versions(self._clock).use(whole_number(version, "version"))
 
     def drop_version(self, version: int) -> None:
@@ -418,9 +418,9 @@ class View:
     # Being written
 
     def accept(self, schema: pa.Schema, *, version: int | None = None) -> None:
-        """Raise if the view cannot take such rows. Nothing is written.
+        """Raise if the view cannot store such rows. Nothing is written.
 
-        A version that is not there yet takes any columns that have the key.
+        A version that does not exist yet accepts any columns that include the key.
         """
         columns = self._checked(schema)
         self._check_key_in(columns)
@@ -435,7 +435,7 @@ class View:
                 check_columns(schema, snapshot.schema, view=self.name)
 
     def writer(self, run: FlowRun, schema: pa.Schema) -> VersionWriter:
-        """Begin a run: the view, and version `run.version` of it, are made if they are not there; older runs are fenced."""
+        """Begin a run: the view and its version `run.version` are created if they do not exist; older runs are fenced."""
         self.accept(schema, version=run.version)
         columns = self._checked(schema)
         if not self.exists:
@@ -465,8 +465,8 @@ class View:
         if len(columns) > COLUMNS_MAX:
             raise Invalid(
                 f'view "{self.name}" cannot have {len(columns)} columns',
-                detail=f"A view takes {COLUMNS_MAX} at most.",
-                hint="Select the ones that are asked for, or put some together in a struct.",
+                detail=f"A view has at most {COLUMNS_MAX} columns.",
+                hint="Select the columns that are queried, or combine some in a struct.",
             )
         # Comments and marks say something of a topic's columns, not of the view's.
         plain = pa.schema([field.remove_metadata() for field in columns])
@@ -477,13 +477,13 @@ class View:
         if not self._given_key and not self.exists:
             raise Invalid(
                 f'view "{self.name}" has no key',
-                detail=f"It is not there yet, so its key must be said. The columns are: {', '.join(schema.names)}.",
-                hint=f'Say which columns tell one row from another: stem.view("{self.name}", key=["{schema.names[0]}"]).',
+                detail=f"A new view needs a key. The columns are: {', '.join(schema.names)}.",
+                hint=f'Name the columns that identify a row: stem.view("{self.name}", key=["{schema.names[0]}"]).',
             )
         for name in self.key:
             if name not in schema.names:
                 raise Invalid(
-                    f'view "{self.name}" has the key "{name}", and the rows have no such column',
+                    f'view "{self.name}" has the key "{name}", which the rows lack',
                     detail=f"Their columns are: {', '.join(schema.names)}.",
                     hint=did_you_mean(name, schema.names) or "Name columns that the rows have.",
                     column=name,
@@ -491,8 +491,8 @@ class View:
             if pa.types.is_map(schema.field(name).type):
                 raise Invalid(
                     f'view "{self.name}" has the key "{name}", which is a map',
-                    detail="Two maps with the same entries in another order would be two keys.",
-                    hint="Take a value out of it, or make an array of its sorted entries.",
+                    detail="Maps with the same entries in a different order would be different keys.",
+                    hint="Use one of its values, or an array of its sorted entries.",
                     column=name,
                 )
 
@@ -500,8 +500,8 @@ class View:
         if self._given_key is not None and self._given_key != tuple(found):
             raise Conflict(
                 f'view "{self.name}" has the key {", ".join(found)}',
-                detail=f"Asked for was {', '.join(self._given_key)}.",
-                hint=f'Leave the key out to take the view as it is: stem.view("{self.name}"). To change it, drop the view '
+                detail=f"The key given is {', '.join(self._given_key)}.",
+                hint=f'Leave the key out to use the existing view: stem.view("{self.name}"). To change it, drop the view '
                 "and run its flow again, or give the new one another name.",
             )
 
@@ -511,7 +511,7 @@ def _make_folder(folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise Unavailable(
-            f"folder {show_value(folder)} cannot be made: {os.strerror(error.errno or 0)}",
+            f"folder {show_value(folder)} cannot be created: {os.strerror(error.errno or 0)}",
             detail=f"This process has user id {os.getuid()}.",
             hint="Give a folder that this user may write into.",
         ) from error

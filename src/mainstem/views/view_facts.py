@@ -1,4 +1,4 @@
-"""What is known of a view as a whole: its key, its versions, which one is live, and which changes each one served."""
+"""The facts of a view as a whole: its key, its versions, which one is live, and which changes each one served."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class VersionFacts:
 
 @dataclass(frozen=True)
 class Segment:
-    """From when on a version was the live one: it served the changes after this position."""
+    """When a version became the live one: it serves the changes after this position."""
 
     version: int
     after: int
@@ -62,7 +62,7 @@ class Facts:
             if (version := content.pop("format")) > FACTS_FORMAT:
                 raise NewerFormat(
                     f'view "{view}" was written by a newer Mainstem',
-                    detail=f"{path} has format {version}; this Mainstem knows up to {FACTS_FORMAT}.",
+                    detail=f"{path} has format {version}; this Mainstem reads formats up to {FACTS_FORMAT}.",
                     hint="Install the newer Mainstem.",
                     found_version=version,
                     known_version=FACTS_FORMAT,
@@ -77,7 +77,7 @@ class Facts:
             raise CorruptView(
                 f'the description of view "{view}" cannot be read',
                 detail=f"{path} should be JSON with key, versions and history: {error}.",
-                hint=f"Drop the view and run its flow: it is made again from the log. (mainstem view drop {view})",
+                hint=f"Drop the view and run its flow: it is rebuilt from the log. (mainstem view drop {view})",
                 path=path,
                 view=view,
             ) from error
@@ -92,7 +92,7 @@ class Facts:
         )
 
     def numbers(self) -> list[int]:
-        """The versions that are there."""
+        """The numbers of the existing versions."""
         return [version.number for version in self.versions]
 
 
@@ -102,7 +102,7 @@ def no_such_view(view: str, names: Sequence[str], location: str) -> ViewNotFound
         f'view "{view}" does not exist',
         detail=f"{location} has {len(names)} views: {', '.join(names)}." if names else f"{location} has no views yet.",
         hint=did_you_mean(view, names)
-        or "A view is made by the flow that writes into it: run the program with that flow first.",
+        or "A view is created by the flow that writes into it: run the program with that flow first.",
         view=view,
     )
 

@@ -1,8 +1,8 @@
-"""A view's changes as one run of positions, through all of its versions.
+"""A view's changes as one sequence of positions, through all of its versions.
 
 Each version keeps the changes of the time when it was live. When another one becomes live, the difference between the
-two is written into it as changes, at the positions that follow. So whoever reads on from a position gets what led from
-there to now, flips included; and the same again when the same range is asked for again.
+two is written into it as changes, at the positions that follow. So a reader that continues from a position gets all
+changes from there to now, switches included; and the same again when it reads the same range again.
 
     history      v1 after 0            v2 after 900           v1 after 1200
     positions    1 ... 900             901 ... 1200           1201 ...
@@ -52,13 +52,13 @@ AsOf = datetime | str
 
 
 def position_as_of(snapshot: VersionSnapshot, as_of: AsOf, *, view: str, now: int) -> int:
-    """The position behind which everything is to be undone; `now` is a time before the snapshot was taken."""
+    """The position after which all changes are to be undone; `now` is a time before the snapshot was taken."""
     since = snapshot.kept_since()
     if since is None:
         raise Invalid(
             f'view "{view}" keeps no history',
-            detail="It can tell what it is, not what it was.",
-            hint=f'Say for how long it shall: stem.view("{view}", key=..., history="30 days"). Its history begins with the '
+            detail="It has only its current rows, and no earlier ones.",
+            hint=f'Set how long it keeps history: stem.view("{view}", key=..., history="30 days"). Its history starts with the '
             "next run of its flow.",
         )
     if isinstance(as_of, datetime):
@@ -67,7 +67,7 @@ def position_as_of(snapshot: VersionSnapshot, as_of: AsOf, *, view: str, now: in
         return _reached(snapshot, since, as_of, view)
     raise Invalid(
         f"{as_of!r:.60} is neither a time nor a token",
-        detail="A view can be asked as of a datetime with a zone, or as of the token of an append.",
+        detail="as_of is a datetime with a time zone, or the token of an append.",
         hint="Give one of these: datetime(2026, 1, 1, tzinfo=UTC), or placed.token of an append.",
     )
 
@@ -75,13 +75,13 @@ def position_as_of(snapshot: VersionSnapshot, as_of: AsOf, *, view: str, now: in
 def _at(snapshot: VersionSnapshot, since: KeptSince, at: int, view: str, now: int) -> int:
     if at > now:
         raise NotYet(
-            f'what view "{view}" will be at {_shown(at)} is not known yet',
+            f'view "{view}" cannot be read as of {_shown(at)}, which is in the future',
             detail=f"It is {_shown(now)}.",
-            hint="Ask as of a time that has passed; for what it is now, leave as_of out.",
+            hint="Give a time in the past; for the current rows, leave as_of out.",
             view=view,
         )
     if at < since.at:
-        raise _gone(view, since, f"what it was at {_shown(at)}")
+        raise _gone(view, since, f"its rows as of {_shown(at)}")
     found = snapshot.position_at(at)
     return since.position if found is None else max(found, since.position)
 
@@ -101,15 +101,15 @@ def _reached(snapshot: VersionSnapshot, since: KeptSince, token: str, view: str)
                 raise not_yet(view, missing, applied)
             position = max(position, found)
     if position < since.position:
-        raise _gone(view, since, f"what it was as of {token}")
+        raise _gone(view, since, f"its rows as of {token}")
     return position
 
 
 def _gone(view: str, since: KeptSince, what: str) -> FellOff:
     return FellOff(
-        f'view "{view}" does not keep {what}',
+        f'view "{view}" no longer has {what}',
         detail=f"Its history goes back to {_shown(since.at)}.",
-        hint="Ask as of a later time, or of a later append. How long history is kept is a setting of the view: "
+        hint="Give a later time, or the token of a later append. The retention of history is a setting of the view: "
         f'stem.view("{view}", history="90 days").',
         view=view,
     )
@@ -121,7 +121,7 @@ def _shown(at: int) -> str:
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes behind position `start` up to and with position `end`, an update as delete and insert."""
+    """The changes after position `start` up to and including `end`, an update as delete and insert."""
 
     rows: pa.Table
     start: int
@@ -140,9 +140,9 @@ class ViewHistory:
             return snapshot.positions()[1]
 
     def between(self, start: int, end: int, changes_max: int) -> Changes:
-        """The changes behind `start` up to `end`, at most so many; `FellOff` if some of them are no longer kept.
+        """The changes after `start` up to `end`, at most `limit`; raises `FellOff` if some of them are no longer kept.
 
-        The same range always gives the same rows. What is given may end before `end`: its own `end` says where.
+        The same range always gives the same rows. The result may end before `end`: its own `end` says where.
         """
         facts = self._store.facts()
         if start < facts.history[0].after:
@@ -176,8 +176,8 @@ class ViewHistory:
     def _ahead(self, start: int, last: int) -> FellOff:
         return FellOff(
             f'view "{self._store.view}" has no position {start} yet',
-            detail=f"Its last change is {last}: it was most likely put back from an older copy.",
-            hint="Begin again with a snapshot: view.subscribe() without a cursor.",
+            detail=f"Its last change is {last}: it was most likely restored from an older copy.",
+            hint="Start again with a snapshot: view.subscribe() without a cursor.",
             view=self._store.view,
             first_lost=last + 1,
             last_lost=start,
@@ -187,7 +187,7 @@ class ViewHistory:
         return FellOff(
             f'view "{self._store.view}" no longer keeps its changes from {start + 1} to {last_lost}',
             detail="They were trimmed, or their version was dropped, before they were read.",
-            hint="Begin again with a snapshot: view.subscribe() without a cursor. How long changes are kept is a "
+            hint="Start again with a snapshot: view.subscribe() without a cursor. The retention of changes is a "
             "setting of the view.",
             view=self._store.view,
             first_lost=start + 1,
@@ -196,27 +196,27 @@ class ViewHistory:
 
 
 def format_cursor(facts: Facts, position: int) -> str:
-    """A position of this very view, as users hold it.
+    """A position of this view, as users store it.
 
-    The id tells it from a view of the same name that was made later.
+    The id distinguishes it from a view of the same name that was created later.
     """
     return f"{facts.id[:8]}@{position}"
 
 
 def parse_cursor(cursor: str, facts: Facts, view: str) -> int:
-    """The position in a cursor; `FellOff` if it is one of an earlier view of that name."""
+    """The position in a cursor; raises `FellOff` if it belongs to an earlier view of that name."""
     made, _, position = cursor.partition("@") if isinstance(cursor, str) else ("", "", "")
     if len(made) != 8 or not position.isascii() or not position.isdigit():
         raise Invalid(
             f"{cursor!r:.60} is not a cursor",
-            detail=f'A cursor is what the items of view.subscribe() carry, such as "{facts.id[:8]}@17".',
-            hint="Give the cursor of the last item that was handled, or none to begin with a snapshot.",
+            detail=f'Each item of view.subscribe() has a cursor, such as "{facts.id[:8]}@17".',
+            hint="Give the cursor of the last item that you processed, or none to start with a snapshot.",
         )
     if made != facts.id[:8]:
         raise FellOff(
-            f'cursor "{cursor}" is of a view "{view}" that was dropped',
-            detail="The view was made anew since, and its changes are counted anew.",
-            hint="Begin again with a snapshot: view.subscribe() without a cursor.",
+            f'cursor "{cursor}" belongs to a view "{view}" that was dropped',
+            detail="The view was created again since, and its changes are numbered from the start.",
+            hint="Start again with a snapshot: view.subscribe() without a cursor.",
             view=view,
         )
     return int(position)
@@ -232,7 +232,7 @@ LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Update:
-    """An item of a subscription. `view.subscribe(cursor=update.cursor)` goes on behind it.
+    """An item of a subscription. `view.subscribe(cursor=update.cursor)` continues after it.
 
     A "snapshot" has all rows of the view. "changes" have the rows that were deleted and inserted, in order, as
     `record.change` says; an update is a delete of the old row followed by an insert of the new one.
@@ -244,7 +244,7 @@ class Update:
 
 
 def subscription(store: ViewStore, clock: Clock, cursor: str | None, wait_us: int | None) -> Iterator[Update]:
-    """The items; ends when nothing came for `wait_us`, or never."""
+    """The items; ends when there was no change for `wait_us`, or never."""
     history = ViewHistory(store)
     facts = store.facts()
     if cursor is None:
@@ -271,7 +271,7 @@ def subscription(store: ViewStore, clock: Clock, cursor: str | None, wait_us: in
 
 
 def wait_for_commit(watch: CommitWatch, clock: Clock, since: int, wait_us: int | None) -> bool:
-    """Wait until something was committed, or for a while; False if more than `wait_us` passed since `since`."""
+    """Wait for a commit, for a limited time; False if more than `wait_us` passed since `since`."""
     left = LOOK_SECONDS
     if wait_us is not None:
         left = min(left, (since + wait_us - clock.monotonic()) / 1_000_000)
@@ -283,8 +283,8 @@ def wait_for_commit(watch: CommitWatch, clock: Clock, since: int, wait_us: int |
 
 def _replaced(view: str) -> ViewNotFound:
     return ViewNotFound(
-        f'view "{view}" was dropped while it was followed',
-        detail="There is a view of that name, made since.",
+        f'view "{view}" was dropped during a subscription',
+        detail="A view of that name was created since.",
         hint="Subscribe again, without a cursor.",
         view=view,
     )

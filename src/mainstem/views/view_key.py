@@ -1,4 +1,4 @@
-"""The key that a user gives to `get`, as the store is asked for it."""
+"""The key that a user gives to `get`, converted for the lookup in the store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def change_rows(
     new: tuple[Sequence[int], pa.RecordBatch],
     commits: Sequence[tuple[int, int]],
 ) -> pa.Table:
-    """Rows as they were and as they became, each with its positions, as one table in the order of positions.
+    """Old and new rows of changes, each with its position, as one table in the order of positions.
 
     `commits`: the last position of each commit and its time, from the first position on, in order.
     """

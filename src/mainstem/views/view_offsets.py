@@ -1,4 +1,4 @@
-"""How far a view has applied its sources, against how far somebody wants it to have."""
+"""The offsets that a view has applied, compared with those that a reader requires."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Missing = dict[str, dict[int, tuple[int, int]]]
 
 
 def missing_of(wanted: Mapping[str, Mapping[int, int]], applied: Mapping[str, Mapping[int, int]]) -> Missing:
-    """What is not applied of what is wanted, both end offsets by topic and partition.
+    """The required offsets that are not applied; both are end offsets by topic and partition.
 
     >>> missing_of({"orders": {0: 5, 1: 3}}, {"orders": {0: 5, 1: 2}})
     {'orders': {1: (2, 3)}}
@@ -27,7 +27,7 @@ def missing_of(wanted: Mapping[str, Mapping[int, int]], applied: Mapping[str, Ma
 
 
 def not_yet(view: str, missing: Missing, applied: Mapping[str, Mapping[int, int]]) -> NotYet:
-    """Says per topic and partition what is missing; a topic of which nothing is known is most likely not read."""
+    """What is missing by topic and partition; a topic without applied offsets is most likely not a source of the view."""
     parts = [
         f"{topic}[{partition}] is applied up to {reached}, asked for was {end}"
         for topic, partitions in missing.items()

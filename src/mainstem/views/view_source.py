@@ -1,15 +1,15 @@
-"""The view source: a view's changes as a streaming source of Spark.
+"""The view source: a view's changes as a streaming source for Spark.
 
     offset  {"view": "revenue", "id": "5f..", "position": 900, "applied": {"orders": {"0": 512}}}   changes up to here are in
             {"view": "revenue", "id": "5f..", "position": 900, "snapshot": "....parquet", ...}      begin with these rows
 
-The id says which view it was, should one of that name be dropped and made again. Positions go through all versions of a
-view; the same range gives the same rows at every replay. Where the first changes are no longer kept, a new reader begins
-with a snapshot, which is written down before the first batch.
+The id identifies the view, in case it is dropped and created again. Positions go through all versions of a
+view; the same range gives the same rows at every replay. If the first changes are no longer kept, a new reader starts
+with a snapshot, which is written before the first batch.
 
-`applied` is what the view had applied of its own topics when its last change up to the position was made. It goes on to
-whatever is made from these changes, so that a token of a topic means something there too. Records that changed nothing in
-the view move it as well: a batch without rows tells of them.
+`applied` has the offsets that the view had applied of its own topics at its last change up to the position. It is passed on to
+the sinks that are computed from these changes, so that a token of a topic is valid there too. Records that changed nothing
+in the view advance it as well: a batch without rows reports them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def open_view(home: str, name: str, address: str | None) -> View:
 
 
 def _standing(view: View) -> tuple[int, Applied]:
-    """The position of a view's last change, and what it has applied; of one that is not made yet nothing."""
+    """The position of a view's last change, and what it has applied; for a view that does not exist yet, nothing."""
     if not view.exists:
         return 0, {}
     position, applied = view.status()
@@ -72,7 +72,7 @@ def _standing(view: View) -> tuple[int, Applied]:
 
 
 class ViewRange(InputPartition):
-    """Changes behind one position up to another."""
+    """Changes after one position up to another."""
 
     def __init__(self, start: dict[str, Any], end: int) -> None:
         super().__init__((start, end))
@@ -80,7 +80,7 @@ class ViewRange(InputPartition):
 
 
 class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What changes in a view, batch by batch."""
+    """Reads the changes of a view, batch by batch."""
 
     def __init__(self, request: dict[str, Any], address: str | None) -> None:
         self._request = request
@@ -148,13 +148,13 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"view": view.name, "id": made, "position": position, "applied": applied or {}}
 
     def _check_same(self, view: View, offset: dict[str, Any]) -> None:
-        """A view that was made again counts its changes anew."""
+        """A view that was created again numbers its changes from the start."""
         known = offset.get("id", "")
         if known and (not view.exists or view.id != known):
             raise Conflict(
                 f'view "{view.name}" is not the one that flow "{self._request["flow"]}" has read so far',
-                detail="It was dropped and made again since: its changes are counted from the beginning.",
-                hint="Begin anew: delete the flow's checkpoint and what it has written.",
+                detail="It was dropped and created again since: its changes are numbered from the start.",
+                hint="Start over: delete the flow's checkpoint and what it has written.",
             )
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -1,13 +1,13 @@
-"""What keeps a view: the protocol behind `View`, and its parts.
+"""The storage of a view: the protocol behind `View`, and its parts.
 
-    ViewBackend        where the views of a home are kept: SQLite files in it, or a PostgreSQL database
+    ViewBackend        where the views of a home are stored: SQLite files in it, or a PostgreSQL database
     └── ViewStore    one view there: its facts, its versions, its commits
         ├── VersionSnapshot  one version as it is at one moment
         ├── VersionWriter    applies the batches of one run to one version, each of them once
-        ├── VersionControl   makes, compares, uses and drops versions
+        ├── VersionControl   creates, compares, switches and drops versions
         └── CommitWatch      waits for commits
 
-Every place passes the contract suite of a view.
+Every backend passes the contract suite of a view.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ Progress = tuple[str | None, int, int, int | None]
 
 
 class KeptSince(NamedTuple):
-    """How far back the history of a view goes: what it was right after this position, which it was at from `at` on.
+    """The start of a view's history: its state right after this position, which it had from `at` on.
 
-    The position is -1 where nothing is missing: before its first change, and before the first batch.
+    The position is -1 if nothing is missing: before its first change, and before the first batch.
     """
 
     position: int
@@ -53,7 +53,7 @@ class KeptSince(NamedTuple):
 
 
 class VersionSnapshot(Protocol):
-    """What a version held at one moment. Good until the `with` ends that gave it."""
+    """A snapshot of a version. Valid until the end of the `with` that returned it."""
 
     @property
     def facts(self) -> Facts: ...
@@ -63,10 +63,10 @@ class VersionSnapshot(Protocol):
     def schema(self) -> pa.Schema: ...
     @property
     def location(self) -> str:
-        """Where this version is kept, as a person finds it."""
+        """Where this version is stored, in words."""
 
     def get(self, key: Any, position: int | None = None) -> dict[str, Any] | None:
-        """The row with this key, given as a user gives it; as it was right after a position."""
+        """The row with this key, in the form that users give; as it was right after a position."""
 
     def count(self) -> int: ...
     def bytes(self) -> int: ...
@@ -75,17 +75,17 @@ class VersionSnapshot(Protocol):
 
     def to_arrow(self, position: int | None = None) -> pa.Table: ...
     def offsets(self) -> dict[str, dict[int, int]]:
-        """How far each source is in, by topic and partition."""
+        """The end offsets applied, by topic and partition."""
 
     def progress(self) -> Progress: ...
     def positions(self) -> tuple[int, int]:
-        """The first change that is kept and the last one; there may be gaps from times when it was not live."""
+        """The first change that is kept and the last one; there are gaps for the times when it was not live."""
 
     def changes(self, after: int, until: int) -> pa.Table:
         """Changes as rows with `record`: an update is a delete of the old row followed by an insert of the new one."""
 
     def commits(self) -> list[tuple[int, int]]:
-        """The last position and the batch of each commit that is kept, in order; of a flip the batch is -1."""
+        """The last position and the batch of each commit that is kept, in order; for a switch of versions the batch is -1."""
 
     # What it was: only where it keeps its history
 
@@ -113,7 +113,7 @@ class PreparedRows(Protocol):
 
 @dataclass(frozen=True)
 class WrittenRows(Written):
-    """What came of a batch: `rows` keys were written, `changes` of them were new or other than before."""
+    """The result of a batch: `rows` keys were written, `changes` of them were new or changed."""
 
     changes: int = 0
     rejections: tuple[Rejection, ...] = ()
@@ -126,19 +126,19 @@ class VersionWriter(Protocol):
 
     @property
     def committed_batch(self) -> int:
-        """The number of the last batch that is in; -1 if there is none."""
+        """The number of the last committed batch; -1 if there is none."""
 
     def holds(self, number: int) -> bool:
         """Whether this batch is committed already."""
 
     def prepare(self, rows: pa.Table) -> PreparedRows:
-        """The rows as they will be written; its `rejections` are known before anything is."""
+        """The rows as they will be written; its `rejections` are known before anything is written."""
 
     def apply(self, rows: pa.Table, batch: Batch) -> WrittenRows:
-        """Commit the rows and the batch together. A batch that is in already changes nothing."""
+        """Commit the rows and the batch together. Idempotent: a committed batch changes nothing."""
 
     def commit(self, merged: Any, batch: Batch) -> WrittenRows:
-        """Commit prepared rows and the batch together. A batch that is in already changes nothing."""
+        """Commit prepared rows and the batch together. Idempotent: a committed batch changes nothing."""
 
     def close(self) -> None: ...
 
@@ -153,20 +153,20 @@ class VersionControl(Protocol):
 
 
 class CommitWatch(Protocol):
-    """Whatever is committed after it was made ends the next `wait`."""
+    """Any commit after its creation ends the next `wait`."""
 
     def wait(self, seconds: float) -> bool: ...
     def close(self) -> None: ...
 
 
 class ViewStore(Protocol):
-    """Where one view is kept. Thread-safe."""
+    """The storage of one view. Thread-safe."""
 
     view: str
 
     @property
     def title(self) -> str:
-        """Where it is, as a person finds it; never with a password."""
+        """Where it is, in words; never with a password."""
 
     @property
     def location(self) -> str:
@@ -174,18 +174,18 @@ class ViewStore(Protocol):
 
     def exists(self) -> bool: ...
     def facts(self) -> Facts:
-        """What it is now; `ViewNotFound` if there is no view."""
+        """Its current facts; raises `ViewNotFound` if there is no view."""
 
     def check(self, schema: pa.Schema) -> None:
         """Raise if it cannot have such columns."""
 
     def create(self, facts: Facts, schema: pa.Schema) -> None:
-        """Make the view with its first version; done if another process was first."""
+        """Create the view with its first version; does nothing if another process was first."""
 
     def keep_changes(
         self, changes_max: int | None, changes_age_us: int | None, history_age_us: int | None = None
     ) -> None:
-        """Keep so many changes, for so long, and the history for so long, from now on; None: as it is."""
+        """Set the retention of changes, by number and age, and of the history; None leaves a setting unchanged."""
 
     def live(self) -> AbstractContextManager[VersionSnapshot]:
         """The live version, now."""
@@ -197,21 +197,21 @@ class ViewStore(Protocol):
     def writer(self, run: FlowRun, clock: Clock) -> VersionWriter: ...
     def watch(self) -> CommitWatch: ...
     def remove(self) -> None:
-        """Drop the view with all that it has."""
+        """Drop the view with all its versions."""
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close what is open."""
 
 
 class ViewBackend(Protocol):
-    """Where the views of a home are kept. Thread-safe."""
+    """The storage of the views of a home. Thread-safe."""
 
     @property
     def address(self) -> str | None:
         """Where another process of this home finds it, a password included; None: in the home itself."""
 
     def names(self) -> list[str]:
-        """The views there, sorted."""
+        """The names of the views, sorted."""
 
     def store(self, view: str) -> ViewStore: ...
     def close(self) -> None: ...

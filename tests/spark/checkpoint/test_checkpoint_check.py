@@ -78,16 +78,16 @@ def test_what_a_crash_leaves_passes(tmp_path: Path, planned: int, committed: int
 
 def test_a_checkpoint_that_is_not_there_passes_where_the_sink_is_empty(tmp_path: Path) -> None:
     check_checkpoint(str(tmp_path / "none"), -1, accounts="every batch")
-    with pytest.raises(CorruptHome, match="cannot be right") as refused:
+    with pytest.raises(CorruptHome, match="is damaged") as refused:
         check_checkpoint(str(tmp_path / "none"), 4)
-    assert "The sink holds batch 4" in refused.value.detail
+    assert "The sink has committed batch 4" in refused.value.detail
 
 
 def test_a_sink_that_lost_what_it_held_is_noticed(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 5, 5)
     with pytest.raises(CorruptHome) as refused:
         check_checkpoint(str(tmp_path), -1, accounts="every batch")
-    assert "the sink holds only those up to -1" in refused.value.detail
+    assert "the sink has only batches up to -1" in refused.value.detail
     # A topic has nothing of a batch without rows for it.
     check_checkpoint(str(tmp_path), -1)
 
@@ -115,7 +115,7 @@ def test_a_sink_older_than_the_checkpoint_is_refused(tmp_path: Path, committed: 
     assert wrong(rows_after(tmp_path, held, latest), latest) != ""
     with pytest.raises(CorruptHome, match="the sink is older than the checkpoint") as refused:
         check_checkpoint(str(tmp_path), held, accounts="every batch", otherwise="Or rebuild it.")
-    assert f"Batch {committed} is committed, but the sink holds only those up to {held}" in refused.value.detail
+    assert f"Batch {committed} is committed, but the sink has only batches up to {held}" in refused.value.detail
     assert refused.value.hint.endswith("Or rebuild it.")
 
 

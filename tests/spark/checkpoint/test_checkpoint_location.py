@@ -217,7 +217,7 @@ def test_a_place_that_cannot_be_used_is_told(spark: SparkSession, tmp_path: Path
             stem.run(flows, until="idle")
     assert isinstance(failed.value.__cause__, Invalid)
     assert 'No FileSystem for scheme "nowhere"' in failed.value.__cause__.detail
-    with pytest.raises(Invalid, match="holds a password") as refused:
+    with pytest.raises(Invalid, match="contains a password") as refused:
         mainstem.open(tmp_path / "home", checkpoints="s3a://key:canary@shop/x")
     assert "canary" not in f"{refused.value}{refused.value.detail}{refused.value.hint}"
     with pytest.raises(Invalid, match="no place"):

@@ -1,4 +1,4 @@
-"""A topic that was deleted and made again under a flow's checkpoint: noticed, with what to do, and nothing lost."""
+"""A topic that was deleted and created again under a flow's checkpoint: noticed, with what to do, and nothing lost."""
 
 import json
 import shutil
@@ -63,7 +63,7 @@ def test_another_topic_of_the_name_is_told_from_the_one_that_was_read(tmp_path: 
         with pytest.raises(Conflict) as refused:
             check_topics(log, offset, "totals", hint="Rebuild.")
         assert refused.value.summary == 'topic "orders" is not the one that flow "totals" has read so far'
-        assert "deleted and made again" in refused.value.detail
+        assert "deleted and created again" in refused.value.detail
         assert refused.value.hint == "Rebuild."
 
     # Without an id a shorter one is noticed still.
@@ -71,7 +71,7 @@ def test_another_topic_of_the_name_is_told_from_the_one_that_was_read(tmp_path: 
     check_topics(EmbeddedLog(tmp_path), offset, "totals", hint="Rebuild.")
     made(log, 9)
     without_id(tmp_path)
-    with pytest.raises(BeyondEnd, match='topic "orders" holds less than flow "totals" has read of it') as refused:
+    with pytest.raises(BeyondEnd, match='topic "orders" ends before the position of flow "totals"') as refused:
         check_topics(EmbeddedLog(tmp_path), offset, "totals", hint="Rebuild.")
     assert "up to offset 10; it ends at 9" in refused.value.detail
 
@@ -109,7 +109,7 @@ def test_a_stream_with_a_checkpoint_of_its_own_does_not_go_on_beyond_the_end(tmp
     assert len(source.partitions(first, there)) == 1
     beyond = json.loads(json.dumps(there).replace('"0": 10', '"0": 11'))
     for ask in (lambda at: at.latestOffset(beyond, None), lambda at: at.partitions(first, beyond)):
-        with pytest.raises(BeyondEnd, match='topic "orders" holds less'):
+        with pytest.raises(BeyondEnd, match='topic "orders" ends before'):
             ask(reader())
     topic.append([{"store": "A", "amount": 1}])
     assert reader().latestOffset(beyond, None) == beyond
@@ -178,7 +178,7 @@ def test_a_sink_topic_made_again_stops_the_flow_that_has_written_into_it(
         cause = raised.value.__cause__
         assert isinstance(cause, Conflict)
         assert cause.summary == 'topic "copied" is not the one that flow "copied" has written into so far'
-        assert ("deleted and made again since" if rows is not None else "It was deleted since") in cause.detail
+        assert ("deleted and created again since" if rows is not None else "It was deleted since") in cause.detail
         assert 'Flow(..., name="copied_2")' in cause.hint
         assert "replays 10 rows" in cause.hint
         assert ("copied" in stem.log.topic_names()) == (rows is not None)

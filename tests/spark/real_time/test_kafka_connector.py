@@ -71,6 +71,6 @@ def test_a_missing_connector_is_told_with_its_name(monkeypatch: pytest.MonkeyPat
     assert [jar for jar in connector_jars() if "spark-sql-kafka" in jar]
     monkeypatch.setattr(sys, "prefix", "/nowhere")
     monkeypatch.setattr(kafka_connector, "_is_known", lambda spark: False)
-    with pytest.raises(NotFound, match="connector is not there") as missing:
+    with pytest.raises(NotFound, match="connector is missing") as missing:
         have_connector(Session())  # type: ignore[arg-type]
     assert "spark.jars.packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0" in missing.value.hint

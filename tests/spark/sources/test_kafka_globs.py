@@ -127,9 +127,9 @@ def test_a_home_that_tasks_do_not_see_is_told_and_a_task_that_never_reads_is_not
     reader.stop()
 
     elsewhere = kind(replace(request, home=str(tmp_path / "elsewhere")), topic.shown_schema().remove(2).remove(0))
-    with pytest.raises(Conflict, match='nothing of flow "flow" lies in the home') as hidden:
+    with pytest.raises(Conflict, match='has no directory of flow "flow"') as hidden:
         list(elsewhere.read(part))
-    assert "a path that the driver and all executors see" in hidden.value.hint
+    assert "a path that the driver and all executors share" in hidden.value.hint
 
 
 @pytest.mark.parametrize("kind", [KafkaStreamReader, KafkaTopicsReader])

@@ -96,13 +96,13 @@ def _not_understood(rows: DataFrame, error: Any) -> Invalid:
     missing = str(parameters.get("objectName", "")).strip("`")
     if "UNRESOLVED_COLUMN" in reason and missing:
         return Invalid(
-            f'an aggregate names the column "{missing}", and the rows have none',
+            f'an aggregate uses the column "{missing}", which the rows lack',
             detail=f"Their columns are: {', '.join(rows.columns)}.",
             hint=did_you_mean(missing, rows.columns) or "Name one of these.",
             column=missing,
         )
     return Invalid(
-        "the aggregates are not understood",
+        "the aggregates cannot be parsed",
         detail=reason,
         hint='Write them as for groupBy(...).agg(...): F.sum("amount").alias("revenue").',
     )
@@ -124,8 +124,8 @@ class _Reader:
         name = str(expression.name())
         if name in self.found.answers:
             raise Invalid(
-                f'two aggregates are called "{name}"',
-                detail="Each becomes a column of its own.",
+                f'two aggregates are named "{name}"',
+                detail="Each aggregate becomes a column of the result.",
                 hint='Give one another name: F.sum("amount").alias("revenue").',
             )
         inner = expression.child() if _kind(expression) == "Alias" else expression

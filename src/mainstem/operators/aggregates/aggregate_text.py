@@ -106,13 +106,13 @@ class _Reader:
             projection = sqlglot.parse_one(f"SELECT {text}", dialect="spark").expressions[0]
         except SqlglotError as error:
             raise Invalid(
-                f'the aggregate "{text}" is not understood',
+                f'the aggregate "{text}" cannot be parsed',
                 detail=str(error).splitlines()[0],
                 hint='For example: "sum(score) AS total".',
             ) from error
         name = projection.alias or text
         if name in self.found.answers:
-            raise Invalid(f'two aggregates are called "{name}"', hint='Give one another name: "sum(score) AS total".')
+            raise Invalid(f'two aggregates are named "{name}"', hint='Give one another name: "sum(score) AS total".')
         inner = projection.this if isinstance(projection, nodes.Alias) else projection
         replaced = inner.transform(self._replaced, text)
         self.found.answers[name] = replaced.sql("duckdb")
@@ -182,7 +182,7 @@ class _Reader:
             known = self._schema.names
             if column.parts[0].name not in known:
                 raise Invalid(
-                    f'an aggregate names the column "{column.name}", and the rows have none',
+                    f'an aggregate uses the column "{column.name}", which the rows lack',
                     detail=f"Their columns are: {', '.join(known)}.",
                     hint=did_you_mean(column.name, known) or "Name one of these.",
                     column=column.name,

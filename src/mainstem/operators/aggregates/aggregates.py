@@ -81,9 +81,9 @@ class Aggregates:
                 raise no_such_aggregate(call.text, call.function)
             if _ACCUMULATORS[call.function] is Counted and pa.types.is_nested(call.inputs[0]):
                 raise Invalid(
-                    f"{call.text} is not to be had: its values are lists, maps or structs",
-                    detail="Values are told apart by comparing them, which is done for plain ones alone.",
-                    hint="Make one plain value of it: F.to_json(...), or a field of the struct.",
+                    f"{call.text} is not supported: its values are lists, maps or structs",
+                    detail="Only values of simple types can be compared.",
+                    hint="Convert it to a simple value: F.to_json(...), or a field of the struct.",
                 )
 
     @cached_property
@@ -174,21 +174,21 @@ class Aggregates:
 def no_such_aggregate(text: str, function: str) -> Invalid:
     """The refusal of a function that has no accumulator."""
     return Invalid(
-        f"the aggregate {text} is not to be had in a window",
-        detail=f"What can be merged, corrected and kept is: {', '.join(FUNCTIONS)}; count also of DISTINCT values, and all of "
-        "them with arithmetic around and with FILTER (WHERE ...).",
+        f"the aggregate {text} is not supported in a window",
+        detail=f"Supported are: {', '.join(FUNCTIONS)}; count also of DISTINCT values, and all of them in arithmetic "
+        "expressions and with FILTER (WHERE ...).",
         hint=did_you_mean(function, FUNCTIONS)
-        or "Use one of these, or collect_list and a function over the list afterwards.",
+        or "Use one of these, or collect_list and then a function over the list.",
     )
 
 
 def not_of_corrections(text: str) -> Invalid:
     """The refusal of a function of which a row cannot be subtracted."""
     return Invalid(
-        f"the aggregate {text} is not to be had of windows that are taken back",
-        detail='The rows are windows with results="retract": what is taken back must be subtracted, which a sum and a '
-        "count allow.",
-        hint="Use sum and count (an average is one divided by the other), or windows that are shown once.",
+        f"the aggregate {text} is not supported over windows that are retracted",
+        detail='The rows are windows with results="retract": a retracted row must be subtracted, which only sum and '
+        "count can do.",
+        hint="Use sum and count (an average is one divided by the other), or windows that are emitted once.",
     )
 
 

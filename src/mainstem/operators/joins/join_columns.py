@@ -33,8 +33,8 @@ def key_names(on: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
         found = dict(zip(names, names, strict=True))
     if not found:
         raise Invalid(
-            "join is given no column to join by",
-            detail="Rows that have nothing in common would all meet.",
+            "join has no columns to join on",
+            detail="Every row would match every other.",
             hint='For example: on="customer", on=["store", "day"], or on={"author": "followee"}.',
         )
     return found
@@ -115,14 +115,14 @@ def check_clashes(sides: tuple[JoinSide, JoinSide], shared: Sequence[str], own: 
         first = clashing[0]
         raise Invalid(
             f'both sides of the join have a column "{first}"',
-            detail=f"The result would have twice: {', '.join(clashing)}.",
+            detail=f"The result would have these columns twice: {', '.join(clashing)}.",
             hint=f'Give one another name: right.withColumnRenamed("{first}", "right_{first}"); or leave it out: '
-            f'right.drop("{first}"); or join by it too.',
+            f'right.drop("{first}"); or join on it too.',
         )
     if own in (*left, *right):
         raise Invalid(
             f'a side of the join has a column "{own}"',
-            detail=f"That is what the result calls {meaning}.",
+            detail=f"The result uses that name for {meaning}.",
             hint=f'Give it another name: rows.withColumnRenamed("{own}", "own_{own}").',
         )
 

@@ -273,7 +273,7 @@ def _flags(rows: pa.Table, name: str) -> BoolArray:
 
 def _too_many(pairs: int) -> Invalid:
     return Invalid(
-        f"a join would give {pairs:,} pairs in one batch, from one part of the keys",
-        detail=f"More than {PAIRS_MAX:,} would not fit into memory: a few keys have very many rows on both sides.",
-        hint="Lower its limit= so that a row meets fewer others, join by more columns, or within= a shorter time.",
+        f"a join would produce {pairs:,} pairs in one bucket of one batch",
+        detail=f"The maximum is {PAIRS_MAX:,}, to fit into memory: a few keys have very many rows on both sides.",
+        hint="Lower limit= so that a row joins with fewer others, join on more columns, or use a shorter within=.",
     )

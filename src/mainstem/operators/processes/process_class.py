@@ -1,4 +1,4 @@
-"""Process: what a user's own operator is."""
+"""Process: the base class of a user's own operator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Process"]
 
 
 class Process:
-    """What a user's own operator is: subclass it, and hand the class to `process`.
+    """The base class of a user's own operator: subclass it, and pass the class to `process`.
 
     >>> from dataclasses import dataclass
     >>> class Visits(Process):
@@ -39,18 +39,18 @@ class Process:
     State: ClassVar[type]
 
     def on_rows(self, key: Any, rows: Iterable[dict[str, Any]], state: Any, timers: Timers) -> Any:
-        """Take some rows of a key, in the order of the log, and yield rows as dicts.
+        """Process some rows of a key, in log order, and yield rows as dicts.
 
-        How many come at once is chance. They end early where a timer that was just set comes before the next one.
+        How many rows are passed at once is not defined. They end early if a timer that was just set is due before the next row.
         """
         raise NotImplementedError
 
     def on_timer(self, key: Any, name: str, at: Any, state: Any, timers: Timers) -> Any:
-        """A timer went off: yield rows as dicts."""
+        """A timer has fired: yield rows as dicts."""
         return ()
 
     def forget(self, state: Any) -> None:
-        """Set a state back to State(): without timers, its key then takes no memory any more."""
+        """Reset a state to State(): a key with neither state nor timers is evicted."""
         fresh = type(state)()
         for name in fresh.__dataclass_fields__:
             setattr(state, name, getattr(fresh, name))

@@ -50,7 +50,7 @@ def process_failed(
     return FlowFailed(
         f'process "{using.__name__}" failed in {method} for the key {shown}',
         detail=f"{type(error).__name__}: {summary_of(error)}{_line(error)}.{_origin(row)}",
-        hint="Rows and state are safe: correct the program and start it again; it goes on with this batch.",
+        hint="Rows and state are safe: correct the program and start it again; it resumes with this batch.",
     )
 
 
@@ -209,9 +209,9 @@ class ProcessBatch:
             self._collect("on_rows", key, run.last_watermark, run, key.shown, run, key.state, key.timers)
             if not run.taken and not run.stopped:
                 raise Invalid(
-                    f'on_rows of "{self.engine.using.__name__}" took none of the rows it was given',
-                    detail=f"They are rows of the key {key.shown!r}; rows that are not taken would be lost.",
-                    hint="Go through them: for row in rows.",
+                    f'on_rows of "{self.engine.using.__name__}" read none of its rows',
+                    detail=f"They are rows of the key {key.shown!r}; rows that are not read would be lost.",
+                    hint="Iterate over them: for row in rows.",
                 )
             rows = rows[run.taken :]
 
@@ -246,9 +246,9 @@ class ProcessBatch:
         key.going_off += 1
         if key.going_off > GOING_OFF_MAX:
             raise Invalid(
-                f'timer "{timer.name}" of process "{self.engine.using.__name__}" is set again without end',
-                detail=f"It went off {GOING_OFF_MAX} times in one batch for the key {key.shown!r}, now for {timer.at}.",
-                hint="Set it to a later time than the one it went off for, and not at all where timers.ended is true.",
+                f'timer "{timer.name}" of process "{self.engine.using.__name__}" sets itself again endlessly',
+                detail=f"It fired {GOING_OFF_MAX} times in one batch for the key {key.shown!r}, last for {timer.at}.",
+                hint="Set it to a later time than the one it fired for, and do not set it when timers.ended is true.",
             )
         key.timers.cancel(timer.name)
         # One in event time goes off when the watermark reaches it: the last before that; of the clock nothing is known.
@@ -275,8 +275,8 @@ class ProcessBatch:
     def _check_timers(self, key: _Key) -> None:
         if not self.engine.watermarked and key.timers.next_event != NEVER and self.clock.watermark == NO_TIME:
             raise Invalid(
-                "a timer in event time would never go off",
-                detail="The rows come from a stream without a watermark.",
+                "an event-time timer would never fire",
+                detail="The stream has no watermark.",
                 hint='Read the topic with stream(watermark="10 minutes"), or use set_processing.',
             )
 
@@ -286,8 +286,8 @@ class ProcessBatch:
         for row in self.given:
             if not isinstance(row, Mapping) or set(row) - set(names):
                 raise Invalid(
-                    f'process "{using}" put out what its output does not have: {row!r}',
-                    detail=f"Its columns are: {', '.join(names)}.",
+                    f'process "{using}" yielded a row that does not match its output: {row!r}',
+                    detail=f"The output columns are: {', '.join(names)}.",
                     hint="Yield dicts with these names, or declare what is missing in `output`.",
                 )
         try:
@@ -297,7 +297,7 @@ class ProcessBatch:
             ]
         except MainstemError as error:
             raise FlowFailed(
-                f'process "{using}" put out a row that does not fit its output: {error.summary}',
+                f'process "{using}" yielded a value that does not fit its output: {error.summary}',
                 detail=error.detail.replace(" Nothing was written.", ""),
                 hint="Change what is yielded, or `output`.",
             ) from error
@@ -396,17 +396,17 @@ class ProcessEngine:
         before, version = kept["version"], now["version"]
         if before > version or (before == version and kept["state"] != now["state"]):
             raise Invalid(
-                f'State of process "{now["process"]}" is not what its kept state was written with',
-                detail=f"Kept is version {before}: {_fields(kept['state'])}. The program has version {version}: "
+                f'State of process "{now["process"]}" does not match its stored state',
+                detail=f"Stored is version {before}: {_fields(kept['state'])}. The program has version {version}: "
                 f"{_fields(now['state'])}.",
-                hint=f"Set version = {before + 1} and write upgrade(self, old), which makes a State of a dict of the old "
+                hint=f"Set version = {before + 1} and write upgrade(self, old), which returns a State for a dict of the old "
                 "fields; or rebuild.",
             )
         if before < version and kept["state"] != now["state"] and not hasattr(self.using, "upgrade"):
             raise Invalid(
-                f'process "{now["process"]}" has version {version} and no upgrade',
-                detail=f"Kept is version {before}: {_fields(kept['state'])}.",
-                hint="Write upgrade(self, old), which makes a State of a dict of the old fields; or rebuild.",
+                f'process "{now["process"]}" has version {version} but no upgrade',
+                detail=f"Stored is version {before}: {_fields(kept['state'])}.",
+                hint="Write upgrade(self, old), which returns a State for a dict of the old fields; or rebuild.",
             )
         return True
 

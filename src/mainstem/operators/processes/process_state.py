@@ -1,4 +1,4 @@
-"""The state of a user's own operator as text and back: JSON in which every value says of which type it is.
+"""The state of a user's own operator as text and back: JSON in which every value has its type.
 
     null, true, 7, 1.5, "text"      themselves
     {"list": [...]}                 also tuple and set
@@ -10,8 +10,8 @@
     {"bytes": "..."}                in base 64
     {"fields": {...}}               a dataclass
 
-So a text can be read without the class that wrote it: what an older version of a program kept becomes a dict, out of which
-the newer one makes its own state, key by key, when a key is next touched.
+So a text can be read without the class that wrote it: the state of an older version of a program becomes a dict, which
+the newer version upgrades to its own state, key by key, when a key is next used.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LAST = as_us(datetime.max.replace(tzinfo=UTC))
 
 @dataclass(frozen=True, order=True)
 class Timer:
-    """When a key is to be woken, in microseconds, and what it called that. Ordered as they go off."""
+    """A timer of a key: its time in microseconds, and its name. Ordered as they fire."""
 
     kind: Literal["event", "processing"]
     at: int
@@ -51,7 +51,7 @@ class Timer:
 
 
 class Timers:
-    """The timers of one key: set, moved and cancelled by name. A name is one timer, of either kind.
+    """The timers of one key: set, moved and cancelled by name. A name is one timer, in event time or processing time.
 
     >>> from datetime import UTC, datetime
     >>> timers = Timers({}, BatchClock(now=0))
@@ -69,24 +69,24 @@ class Timers:
 
     @property
     def now(self) -> datetime:
-        """The time of day, as it was written down for the batch: a batch that is done again sees the same."""
+        """The processing time recorded for the batch: a replayed batch sees the same time."""
         return as_datetime(max(0, min(self._clock.now, _LAST)))
 
     @property
     def ended(self) -> bool:
-        """Whether no more rows can come, as over a table: then every timer goes off, whatever it waits for."""
+        """Whether no more rows can arrive, as with batch rows: then every timer fires, whatever its time."""
         return self._clock.watermark >= END_OF_TIME
 
     def set_event(self, name: str, at: datetime) -> None:
-        """Wake this key when the watermark reaches `at`."""
+        """Fire when the watermark reaches `at`."""
         self._set("event", name, at)
 
     def set_processing(self, name: str, at: datetime) -> None:
-        """Wake this key when the clock on the wall reaches `at`."""
+        """Fire when processing time (the clock) reaches `at`."""
         self._set("processing", name, at)
 
     def cancel(self, name: str) -> bool:
-        """Let go of a timer; whether there was one."""
+        """Cancel a timer; returns whether there was one."""
         found = self.by_name.pop(name, None)
         self.next_event = _earliest(self.by_name)
         return found is not None
@@ -95,7 +95,7 @@ class Timers:
         if not isinstance(name, str) or not isinstance(at, datetime):
             raise Invalid(
                 f"a timer {name!r} cannot be set to {at!r}",
-                detail="A timer has a name, and a datetime with a zone at which it goes off.",
+                detail="A timer needs a name and a datetime with a time zone.",
                 hint='For example: timers.set_event("close", row["at"] + timedelta(minutes=30)).',
             )
         self.by_name[name] = Timer(kind, as_us(at), name)
@@ -119,20 +119,20 @@ _ALLOWED = (
 
 
 class StateText:
-    """Writes and reads values of one dataclass; made once, it refuses what it could not write."""
+    """Writes and reads values of one dataclass; its constructor rejects types that it could not write."""
 
     def __init__(self, state: type) -> None:
         if not (isinstance(state, type) and dataclasses.is_dataclass(state)):
             raise Invalid(
                 f'State "{getattr(state, "__name__", state)}" is not a dataclass',
-                detail="What is kept for a key is a dataclass, so that it is known what is in it and of which type.",
+                detail="The state of a key must be a dataclass, which declares its fields and their types.",
                 hint="Write @dataclass above it.",
             )
         for field in dataclasses.fields(state):
             if field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
                 raise Invalid(
                     f'field "{field.name}" of State has no default',
-                    detail="A key that was never seen begins with State().",
+                    detail="A new key starts with State().",
                     hint=f"Give it one: {field.name}: ... = ..., or field(default_factory=list).",
                 )
         self.state = state
@@ -142,16 +142,16 @@ class StateText:
         self.described = {name: _deep_name(hint, self._types) for name, hint in self._types[state].items()}
 
     def new(self) -> Any:
-        """The state of a key that was never seen."""
+        """The state of a new key."""
         return self.state()
 
     def written(self, value: Any) -> str:
         """A state as text; the same text for an equal state."""
         if type(value) is not self.state:
             raise Invalid(
-                f"the state has become a {type(value).__name__}",
-                detail=f"What is kept for a key is a {self.state.__name__}.",
-                hint="Change the fields of the state that was given.",
+                f"the state was replaced by a {type(value).__name__}",
+                detail=f"The state of a key must be a {self.state.__name__}.",
+                hint="Change the fields of the given state instead.",
             )
         types = self._types
         fields = {name: _encoded(getattr(value, name), hint, name, types) for name, hint in types[self.state].items()}
@@ -163,7 +163,7 @@ class StateText:
 
     @staticmethod
     def fields(text: str) -> dict[str, Any]:
-        """What is in a text, whichever class wrote it."""
+        """The content of a text, whichever class wrote it."""
         return {name: _decoded(value) for name, value in json.loads(text).items()}
 
 
@@ -185,7 +185,7 @@ def _hints(state: type) -> dict[str, Any]:
 
 
 def _types_in(state: type) -> Types:
-    """The types of the fields of a dataclass and of those in it; raises at one that cannot be kept."""
+    """The types of the fields of a dataclass and of those in it; raises for a type that cannot be stored."""
     found: Types = {}
     waiting = [state]
     while waiting:
@@ -197,8 +197,8 @@ def _types_in(state: type) -> Types:
             inner = _dataclasses_in(hint)
             if inner is None:
                 raise Invalid(
-                    f'field "{name}" of {kind.__name__} is of a type that cannot be kept: {type_name(hint)}',
-                    detail=f"A state may hold {_ALLOWED}.",
+                    f'field "{name}" of {kind.__name__} has a type that cannot be stored: {type_name(hint)}',
+                    detail=f"A state may contain {_ALLOWED}.",
                     hint="Use one of these.",
                 )
             waiting += inner
@@ -206,7 +206,7 @@ def _types_in(state: type) -> Types:
 
 
 def _dataclasses_in(hint: Any) -> list[type] | None:
-    """The dataclasses in a type; None if it is not one that can be kept."""
+    """The dataclasses in a type; None if the type cannot be stored."""
     inner, _ = _without_none(hint)
     if inner in _PLAIN or inner is Ellipsis:
         return []
@@ -232,7 +232,7 @@ def _deep_name(hint: Any, types: Types) -> str:
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
-    """The type, and whether None may stand in for it."""
+    """The type, and whether it is optional."""
     if get_origin(hint) in (types.UnionType, Union):
         others = [of for of in get_args(hint) if of is not type(None)]
         if len(others) == 1:
@@ -266,7 +266,7 @@ def _encoded(value: Any, hint: Any, path: str, types: Types) -> Any:
     raise Invalid(
         f'field "{path}" of the state is {value!r}',
         detail=f"It is declared as {type_name(hint)}.",
-        hint="Declare the type of what is put there.",
+        hint="Declare the type of the value that you assign.",
     )
 
 

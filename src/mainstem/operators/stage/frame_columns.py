@@ -66,8 +66,8 @@ def check_record(schema: pa.Schema, operator: str) -> None:
     """Raise if a column has the name that the result's own has, and is not such a one."""
     if "record" in schema.names and not _marked(schema.field("record"), RECORD_MARK):
         raise Invalid(
-            f'{operator} is given a column "record" that no topic gave',
-            detail="Its result has a `record` of its own, which says where in the log a row is from.",
+            f'{operator} cannot take rows with a column "record" that is not from a topic',
+            detail="Its result has its own `record`, with the position of a row in the log.",
             hint='Give yours another name: rows.withColumnRenamed("record", ...); or read the topic with read() or stream().',
         )
 
@@ -77,9 +77,9 @@ def check_lasting(rows: DataFrame, schema: pa.Schema, operator: str) -> None:
     check_uncorrected(rows, schema, operator)
     if rows.isStreaming and shown_results(schema) in ("accumulate", "retract"):
         raise Invalid(
-            f"{operator} is given windows that are shown again",
-            detail='What windowed shows early or late replaces what it showed before: with results="retract" by rows that take '
-            'it back, with "accumulate" by rows that hold all of it. Each of these would be taken for a further row.',
+            f"{operator} cannot take windows that are emitted more than once",
+            detail='An early or late result of windowed replaces the one before: with results="retract" by rows that retract '
+            'it, with "accumulate" by rows with the new total. Each of these would be counted as a new row.',
             hint='Leave early= and lateness= out of windowed, or use results="discard"; or make a table of the windows: '
             'table(windows, key=[..., "window"]).',
         )
@@ -98,18 +98,18 @@ def check_uncorrected(rows: DataFrame, schema: pa.Schema, operator: str) -> None
         return
     if _marked(record, CHANGING_MARK):
         raise Invalid(
-            f"{operator} is given a table that changes",
-            detail="When a row of it changes, the old one is taken away and the new one put in; both would be counted as rows.",
-            hint="Join the two tables: join(table(...), table(...), on=...); or give it the rows that the table is made from."
+            f"{operator} cannot take a changing table",
+            detail="When a row changes, the old row is deleted and the new one inserted; both would be counted as rows.",
+            hint="Join the two tables: join(table(...), table(...), on=...); or give it the rows that the table is built from."
             if operator == "enrich"
             else "Use aggregate(rows, by=..., aggregates=...), with the window as a column of by=; or give it the rows that the "
-            "table is made from.",
+            "table is built from.",
         )
     if _marked(record, CORRECTED_MARK):
         raise Invalid(
-            f"{operator} is given rows of which some take earlier ones back",
-            detail="What a join shows of rows that met nobody is taken back while lateness= lasts, what enrich shows with "
-            'corrections="re-emit". These rows would be counted as further ones.',
+            f"{operator} cannot take rows that retract earlier ones",
+            detail="A join with lateness= may retract its unmatched rows, and enrich its results with "
+            'corrections="re-emit". Retractions would be counted as new rows.',
             hint='Leave lateness= out of the join, or use how="inner"; corrections="ignore" in enrich.',
         )
 
@@ -119,8 +119,8 @@ def event_time_of(schema: pa.Schema, operator: str, *, named: str = "on") -> str
     marked = [field.name for field in schema if _marked(field, EVENT_TIME_MARK)]
     if len(marked) != 1:
         raise Invalid(
-            f"{operator} needs the event time, and {len(marked) or 'no'} columns are marked as it",
-            detail=f"The columns are: {', '.join(schema.names)}. A topic marks the one that it was created with.",
+            f"{operator} needs one event time, and {len(marked) or 'no'} columns are marked as event time",
+            detail=f"The columns are: {', '.join(schema.names)}. A topic marks the column it was created with.",
             hint=f'Create the topic with event_time="...", or name the column: {named}="...".',
         )
     return str(marked[0])
@@ -133,12 +133,12 @@ def by_names(by: str | Sequence[str], schema: pa.Schema, operator: str) -> tuple
         check_column(name, schema, operator)
         if pa.types.is_map(schema.field(name).type):
             raise Invalid(
-                f'{operator} cannot take the map "{name}" as a key',
-                detail="Two maps with the same pairs in another order would be two keys.",
+                f'{operator} cannot use the map "{name}" as a key',
+                detail="Maps with the same entries in a different order would be different keys.",
                 hint="Use one of its values, or its sorted entries.",
             )
     if len(set(names)) != len(names):
-        raise Invalid(f"{operator} is given a key with a column twice", detail=f"It is: {', '.join(names)}.")
+        raise Invalid(f"the key of {operator} names a column twice", detail=f"It is: {', '.join(names)}.")
     return names
 
 
@@ -146,7 +146,7 @@ def check_column(name: str, schema: pa.Schema, operator: str) -> None:
     """Raise if there is no such column, or two."""
     if schema.names.count(name) != 1:
         raise Invalid(
-            f'{operator} is told of a column "{name}" that the rows {"have twice" if name in schema.names else "lack"}',
+            f'{operator} uses the column "{name}", which the rows {"have twice" if name in schema.names else "lack"}',
             detail=f"The columns are: {', '.join(schema.names)}.",
             hint=did_you_mean(name, schema.names) or "Name one of these.",
         )

@@ -185,10 +185,10 @@ def prepared_batch(batch: BatchStages, stage: Stage) -> DataFrame:
 def _check_streams(stage: Stage) -> None:
     if not all(rows.isStreaming for rows in stage.inputs):
         raise Invalid(
-            f"{stage.spec.operator} is given a stream and rows that are none",
-            detail="What is not a stream never changes, and would have no batches.",
-            hint="Give it streams alone, .stream(), or rows that are there alone, .read(); to look rows up in a table that "
-            "stays as it is, use Spark's own join.",
+            f"{stage.spec.operator} cannot combine a stream with batch rows",
+            detail="Batch rows never change, and have no batches.",
+            hint="Give it only streams, .stream(), or only batch rows, .read(); to look up rows in a table that "
+            "never changes, use Spark's own join.",
         )
 
 

@@ -153,8 +153,8 @@ class RunFile:
         found = (self.table.schema.metadata or {}).get(b"mainstem.format", b"none")
         if found not in _KNOWN_FORMATS:
             raise Corrupt(
-                f"state of a flow has format {found.decode()}, which this version does not know",
-                detail=f'The file is "{path}". Known are formats 1 to {FORMAT.decode()}.',
+                f"the state of a flow has format {found.decode()}, which this version cannot read",
+                detail=f'The file is "{path}". This version reads formats 1 to {FORMAT.decode()}.',
                 hint="Run the program with the version of mainstem that wrote it, or a later one.",
             )
         self.batch = batch
@@ -264,15 +264,15 @@ def check_run(folder: str, entry: RunEntry) -> None:
     if (size, checksum) != (entry.bytes, entry.crc32c):
         raise _damaged(
             path,
-            f"It should have {entry.bytes} bytes with checksum {entry.crc32c:08x}, it has {size} with {checksum:08x}.",
+            f"It should have {entry.bytes} bytes with checksum {entry.crc32c:08x}; it has {size} with {checksum:08x}.",
         )
 
 
 def _damaged(path: str, detail: str) -> Corrupt:
     return Corrupt(
-        "state of a flow is damaged",
+        "the state of a flow is damaged",
         detail=f'The file is "{path}". {detail}',
-        hint="The log has everything: rebuild the flow's sink (mainstem view rebuild NAME --program FILE), or delete the "
+        hint="The log has all rows: rebuild the flow's sink (mainstem view rebuild NAME --program FILE), or delete the "
         "flow's checkpoint together with what it has written and run it again.",
         path=path,
     )

@@ -58,16 +58,16 @@ class StageManifests:
                 raise ValueError(f"it is the file of batch {content['batch']}")
         except (FileNotFoundError, ValueError) as error:
             raise CorruptHome(
-                f"the state of a flow after batch {batch} is not there",
-                detail=f'"{path}" is missing or damaged: {error}.',
-                hint="The log has everything: rebuild the flow's sink, or delete the flow's checkpoint together with what it "
+                f"the state of a flow after batch {batch} is missing or damaged",
+                detail=f'"{path}" cannot be read: {error}.',
+                hint="The log has all rows: rebuild the flow's sink, or delete the flow's checkpoint together with what it "
                 "has written, and run it again.",
                 path=path,
             ) from error
         if (found := content.get("format", 1)) > FORMAT:
             raise NewerFormat(
                 f'"{path}" was written by a newer Mainstem',
-                detail=f"It has format {found}; this Mainstem knows up to {FORMAT}.",
+                detail=f"It has format {found}; this Mainstem reads formats up to {FORMAT}.",
                 hint="Install the newer Mainstem.",
                 found_version=found,
                 known_version=FORMAT,

@@ -60,9 +60,9 @@ __all__ = ["AggregateEngine", "ChangingAggregates", "Values", "no_room"]
 
 
 _REFUSED = {
-    "first": "Rows of a changing table have no order among them: use max_by(value, order) or min_by.",
-    "last": "Rows of a changing table have no order among them: use max_by(value, order) or min_by.",
-    "approx_percentile": "Every value is kept here, so that the exact one costs no more: use percentile.",
+    "first": "Rows of a changing table have no order: use max_by(value, order) or min_by.",
+    "last": "Rows of a changing table have no order: use max_by(value, order) or min_by.",
+    "approx_percentile": "All values are kept here, so the exact result costs no more: use percentile.",
 }
 _MOMENTS = ("stddev_samp", "stddev_pop", "var_samp", "var_pop")
 _PAIRS = ("min_by", "max_by")
@@ -88,7 +88,7 @@ class ChangingAggregates:
         for call in self.calls:
             if call.function in _REFUSED:
                 raise Invalid(
-                    f"the aggregate {call.text} is not to be had of a table that changes", hint=_REFUSED[call.function]
+                    f"the aggregate {call.text} is not supported over a changing table", hint=_REFUSED[call.function]
                 )
 
     @cached_property

@@ -137,13 +137,13 @@ def _check_names(by: Sequence[str], aggregates: Sequence[str]) -> None:
     for name in [*by, *aggregates]:
         if name == "record":
             raise Invalid(
-                'a column of the result would be called "record"',
-                detail="That one says where a row is from.",
+                'a column of the result would be named "record"',
+                detail="The result has its own `record`, with the position of a row in the log.",
                 hint='Give it another name: .alias("records").',
             )
     if both := sorted(set(by) & set(aggregates)):
         raise Invalid(
-            f'an aggregate is called "{both[0]}" like a column of the key',
+            f'an aggregate has the name of a key column: "{both[0]}"',
             detail="Both are columns of the result.",
             hint=f'Give the aggregate another name: .alias("{both[0]}_total").',
         )

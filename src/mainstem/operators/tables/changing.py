@@ -71,9 +71,9 @@ def check_hashable(fields: Sequence[pa.Field], operator: str) -> None:
     for field in fields:
         if "map<" in str(field.type):
             raise Invalid(
-                f'{operator} cannot tell rows apart by the map "{field.name}"',
-                detail="Two maps with the same pairs in another order would be two rows.",
-                hint=f'Leave it out, or make a sorted list of it: F.array_sort(F.map_entries("{field.name}")).',
+                f'{operator} cannot compare rows by the map "{field.name}"',
+                detail="Maps with the same entries in a different order would be different rows.",
+                hint=f'Leave it out, or convert it to a sorted list: F.array_sort(F.map_entries("{field.name}")).',
             )
 
 

@@ -46,8 +46,8 @@ def _planned(
 ) -> tuple[StageSpec, list[Shown]]:
     if how not in HOWS:
         raise Invalid(
-            f'join cannot be done how="{how}"',
-            detail=f"It is one of: {', '.join(HOWS)}.",
+            f'join does not support how="{how}"',
+            detail=f"It must be one of: {', '.join(HOWS)}.",
             hint=did_you_mean(how, list(HOWS)) or 'For example: how="left".',
         )
     schemas = columns_of(left), columns_of(right)
@@ -95,14 +95,14 @@ def _shown(schemas: Sequence[pa.Schema], shared: tuple[str, ...], how: str) -> l
 
 def _check_keys(schemas: Sequence[pa.Schema], keys: Sequence[tuple[str, ...]]) -> None:
     if not keys[LEFT]:
-        raise Invalid("join is given nothing to join on", hint='For example: on="id", or on={"author": "followee"}.')
+        raise Invalid("join has no columns to join on", hint='For example: on="id", or on={"author": "followee"}.')
     for mine, other in zip(*keys, strict=True):
         types = schemas[LEFT].field(mine).type, schemas[RIGHT].field(other).type
         if types[LEFT] != types[RIGHT]:
             raise Invalid(
-                f'join is to compare "{mine}" with "{other}", and they are of different types',
-                detail=f"On the left it is {types[LEFT]}, on the right {types[RIGHT]}.",
-                hint=f'Make them alike before: rows.withColumn("{other}", F.col("{other}").cast(...)).',
+                f'join cannot compare "{mine}" with "{other}": their types differ',
+                detail=f'"{mine}" on the left is {types[LEFT]}, "{other}" on the right {types[RIGHT]}.',
+                hint=f'Cast one of them first: rows.withColumn("{other}", F.col("{other}").cast(...)).',
             )
 
 
@@ -113,7 +113,7 @@ def _check_names(schemas: Sequence[pa.Schema], shared: tuple[str, ...], how: str
     if both := sorted((names[LEFT] & names[RIGHT]) - set(shared)):
         raise Invalid(
             f'both sides of a join have a column "{both[0]}"',
-            detail=f"The result would have two of them. Columns that both have: {', '.join(both)}.",
+            detail=f"The result would have these columns twice: {', '.join(both)}.",
             hint=f'Rename one of them: rows.withColumnRenamed("{both[0]}", "..."), or leave it out.',
         )
 

@@ -225,8 +225,8 @@ class _Batch:
         shown = self.table.column(name)[int(row)].as_py()
         return Invalid(
             f"a row of a join has {partners} partners, more than {than}",
-            detail=f"It is of the {name} side: {shown}.",
-            hint="Join by more columns, or leave out what is not needed on the other side; or state a higher limit=.",
+            detail=f"It is on the {name} side: {shown}.",
+            hint="Join on more columns, filter the other side, or set a higher limit=.",
         )
 
     def _alone(self, side: int, *, met: bool) -> tuple[Int64Array, Int64Array]:

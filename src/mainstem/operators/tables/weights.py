@@ -33,8 +33,8 @@ def weights_of(rows: pa.Table, operator: str) -> Int64Array:
     column = whole(rows.column("weight"))
     if column.null_count:
         raise Invalid(
-            f"{operator} is given an update, which does not say what it replaces",
-            detail='It takes rows that are put in ("insert") and taken away ("delete") again.',
+            f"{operator} cannot take an update: it does not have the row that it replaces",
+            detail='It takes inserts and deletes (record.change "insert" and "delete").',
             hint="Make a changing table of the rows first: table(rows, key=...).",
         )
     return np.asarray(column).astype(np.int64, copy=False)

@@ -72,8 +72,8 @@ def scripted_plan(
     """The same checks as for a DataFrame."""
     if isinstance(window, Sessions) and not isinstance(window.gap, int):
         raise Invalid(
-            "a session's gap that differs from row to row is computed by Spark, and this test runs without it",
-            hint="Use run_on_spark in place of run, or one gap for all rows.",
+            "a session gap that is a column needs Spark, and this test runs without it",
+            hint="Use run_on_spark instead of run, or one gap for all rows.",
         )
     taken_back = None
     if check_corrections(schema) and time.record is not None:

@@ -1,7 +1,7 @@
-"""Triggers: when a window's result is shown before and after the watermark has passed its end.
+"""Triggers: when a window's result is emitted before and after the watermark has passed its end.
 
-A trigger is a value: after how many rows it fires, and after which periods. Both count from the last pane: what was
-looked at and found unchanged counts as shown.
+A trigger is a value: after how many rows it fires, and after which periods. Both count from the last pane; a result
+that was unchanged counts as emitted.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class Period:
     aligned: bool
 
     def due(self, came: int) -> int:
-        """When what came at a time is to be shown."""
+        """When rows that arrived at a time are to be emitted."""
         return (came // self.length + 1) * self.length if self.aligned else came + self.length
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """Fires when so many rows have come since the last pane, or one of the periods has passed; whichever is first."""
+    """Fires after a number of rows since the last pane, or when one of the periods has passed; whichever is first."""
 
     rows: int | None = None
     periods: tuple[Period, ...] = ()
 
     def due(self, came: int) -> int:
-        """When rows that came at a time are to be shown at the latest; NEVER if time does not matter."""
+        """When rows that arrived at a time are to be emitted at the latest; NEVER if time does not matter."""
         if not self.periods or came == NO_TIME:
             return NEVER
         return min(NEVER, *(period.due(came) for period in self.periods))
@@ -66,10 +66,10 @@ class Trigger:
 
 
 def every(period: Duration, *, since: str = "epoch") -> Trigger:
-    """Show what has changed, once in each period of processing time.
+    """Emit changed results once in each period of processing time.
 
-    Periods are counted since 1970, so that all windows are shown at the same moments; with `since="first row"` from
-    the first row that was not shown yet.
+    Periods are aligned to 1970, so that all windows are emitted at the same time; with `since="first row"` a period starts
+    at the first row that was not emitted yet.
 
     >>> every("1 minute").due(90_000_000)
     120000000
@@ -79,25 +79,27 @@ def every(period: Duration, *, since: str = "epoch") -> Trigger:
     chosen(since, "since", _SINCE)
     length = duration_us(period, setting="period")
     if length <= 0:
-        detail = "A period of no length would never end."
+        detail = "A period must be longer than zero."
         raise Invalid(f'period "{period}" is not positive', detail=detail, hint='For example: every("1 minute").')
     return Trigger(periods=(Period(length, since == "epoch"),))
 
 
 def after_rows(count: int) -> Trigger:
-    """Show a result whenever so many rows have come since the last one, counted one by one in the log's order.
+    """Emit a result after every `count` rows since the last one, counted one by one in log order.
 
     >>> after_rows(3).rows
     3
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        detail = "Rows are counted by whole numbers, from 1."
-        raise Invalid(f"after_rows({count!r}) counts no rows", detail=detail, hint="For example: after_rows(100).")
+        detail = "The count must be an integer of at least 1."
+        raise Invalid(
+            f"after_rows({count!r}) is not a number of rows", detail=detail, hint="For example: after_rows(100)."
+        )
     return Trigger(rows=count)
 
 
 def each_row() -> Trigger:
-    """Show a result after each row.
+    """Emit a result after each row.
 
     >>> each_row() == after_rows(1)
     True
@@ -106,14 +108,14 @@ def each_row() -> Trigger:
 
 
 def first_of(*triggers: Trigger) -> Trigger:
-    """Whichever comes first.
+    """Fires when the first of the triggers fires.
 
     >>> first_of(every("1 minute"), after_rows(100)).rows
     100
     """
     if not triggers:
         hint = 'For example: first_of(every("1 minute"), after_rows(100)).'
-        raise Invalid("first_of() names no trigger", detail="It would never show anything.", hint=hint)
+        raise Invalid("first_of() has no trigger", detail="It would never fire.", hint=hint)
     return _first(triggers)
 
 

@@ -1,7 +1,7 @@
 """Window kinds: which windows a row belongs to, as values. Lengths are in microseconds.
 
-`Tumbling`, `Hopping`, `Cumulating`, `Calendar` and `Everything` are fixed: a row's time alone says its windows. Those
-of `Sessions`, `Sliding` and `Validity` depend on the other rows of the key.
+`Tumbling`, `Hopping`, `Cumulating`, `Calendar` and `Everything` are fixed: a row's windows depend on its time alone.
+Those of `Sessions`, `Sliding` and `Validity` depend on the other rows of the key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOUCHING = ("split", "join")
 
 @dataclass(frozen=True)
 class Tumbling:
-    """Windows of one length, side by side."""
+    """Windows of one length that do not overlap."""
 
     size: int
     offset: int = 0
@@ -43,7 +43,7 @@ class Hopping:
 
 @dataclass(frozen=True)
 class Cumulating:
-    """Windows that begin together and end one step after the other, up to `size`; then anew."""
+    """Windows with the same start that end one step after the other, up to `size`; then the next series starts."""
 
     step: int
     size: int
@@ -60,19 +60,19 @@ class Calendar:
 
 @dataclass(frozen=True)
 class Everything:
-    """One window, which ends when everything has come."""
+    """One window, which ends when all rows have arrived."""
 
 
 @dataclass(frozen=True)
 class Sliding:
-    """One window for each different set of rows within the span, both ends included."""
+    """One window for each distinct set of rows within the span, both ends included."""
 
     span: int
 
 
 @dataclass(frozen=True)
 class Sessions:
-    """Rows that follow each other within a gap. `gap` is a number, or whatever gives a row's own (a Spark column)."""
+    """Rows that follow each other within a gap. `gap` is a number, or a Spark column with the gap of each row."""
 
     gap: Any
     # Whether rows exactly one gap apart are one session.
@@ -99,7 +99,7 @@ def shown_window(window: WindowKind) -> dict[str, str]:
 
 
 def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> Tumbling:
-    """Windows of one length, side by side, counted since 1970 (UTC) plus `offset`, which may be "-6 minutes".
+    """Windows of one length that do not overlap, aligned to 1970 (UTC) plus `offset`, which may be "-6 minutes".
 
     >>> tumbling("10 minutes")
     Tumbling(size=600000000, offset=0)
@@ -109,7 +109,7 @@ def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> Tumbling:
 
 
 def hopping(size: Duration, *, slide: Duration, offset: Duration = "0 seconds") -> Hopping:
-    """Windows of one length, a new one at each `slide`; with a slide longer than the size, rows between are in none.
+    """Windows of one length, a new one at each `slide`; with a slide longer than the size, rows in between are in no window.
 
     >>> hopping("10 minutes", slide="5 minutes")
     Hopping(size=600000000, slide=300000000, offset=0)
@@ -119,21 +119,21 @@ def hopping(size: Duration, *, slide: Duration, offset: Duration = "0 seconds") 
 
 
 def cumulating(size: Duration, *, step: Duration, offset: Duration = "0 seconds") -> Cumulating:
-    """Windows that begin together and end one `step` after the other until `size` is full.
+    """Windows with the same start that end one `step` after the other, up to `size`.
 
     >>> cumulating("1 day", step="1 hour").step
     3600000000
     """
     length, short = _positive(size, "size"), _positive(step, "step")
     if length % short:
-        detail = "The last window of a round would be cut off."
-        hint = "Take a size that is a multiple of the step."
+        detail = "The last window of each series would be cut off."
+        hint = "Use a size that is a multiple of the step."
         raise Invalid(f'size "{size}" is not a multiple of step "{step}"', detail=detail, hint=hint)
     return Cumulating(short, length, _offset(offset) % length)
 
 
 def calendar(unit: str, *, time_zone: str = "UTC") -> Calendar:
-    """Days, weeks (from Monday), months and so on, as a calendar in that time zone has them.
+    """Calendar days, weeks (from Monday), months and so on in a time zone.
 
     >>> calendar("month", time_zone="Europe/Berlin")
     Calendar(unit='month', time_zone='Europe/Berlin')
@@ -149,7 +149,7 @@ def calendar(unit: str, *, time_zone: str = "UTC") -> Calendar:
 
 
 def everything() -> Everything:
-    """One window over all rows, shown on time when everything has come.
+    """One window over all rows, emitted on time when all rows have arrived.
 
     >>> everything()
     Everything()
@@ -158,7 +158,7 @@ def everything() -> Everything:
 
 
 def sliding(span: Duration) -> Sliding:
-    """One window for each different set of rows that lie within the span, both ends included.
+    """One window for each distinct set of rows within the span, both ends included.
 
     >>> sliding("10 minutes")
     Sliding(span=600000000)
@@ -167,7 +167,7 @@ def sliding(span: Duration) -> Sliding:
 
 
 def sessions(gap: Any, *, touching: str = "split") -> Sessions:
-    """Rows that follow each other within `gap`: a duration, or a Spark column of durations that says it row by row.
+    """Rows that follow each other within `gap`: a duration, or a Spark column with the duration of each row.
 
     >>> sessions("30 minutes")
     Sessions(gap=1800000000, touching='split')
@@ -179,7 +179,7 @@ def sessions(gap: Any, *, touching: str = "split") -> Sessions:
 
 
 def validity() -> Validity:
-    """From each row's time to the next row's of its key: how long a value holds.
+    """From each row's time to the time of the next row of its key: how long a value is valid.
 
     >>> validity()
     Validity()
@@ -190,7 +190,7 @@ def validity() -> Validity:
 def _positive(value: Duration, setting: str) -> int:
     length = duration_us(value, setting=setting)
     if length <= 0:
-        detail = "A window of no length holds nothing."
+        detail = "A window must be longer than zero."
         raise Invalid(f'{setting} "{value}" is not positive', detail=detail, hint='For example: "10 minutes".')
     return length
 

@@ -71,7 +71,7 @@ def planned(
     if rows.isStreaming and not (time.watermarked or time.appended) and not isinstance(window, Everything):
         raise Invalid(
             "windowed needs each row's watermark, and the rows have none",
-            detail="A window is shown on time when the watermark passes its end; without one it never would be.",
+            detail="A window is emitted on time when the watermark passes its end; without a watermark it never would be.",
             hint='Read the topic with stream(watermark="10 minutes"), and keep `record` in what you select.',
         )
     if scripted(rows):
@@ -177,13 +177,13 @@ def check_names(by: Sequence[str], aggregates: Sequence[str]) -> None:
         if name in RESERVED:
             what = "a column of the key" if name in by else "an aggregate"
             raise Invalid(
-                f'{what} is called "{name}"',
+                f'{what} is named "{name}"',
                 detail="The columns of windows are the key, `window`, the aggregates, `pane` and `record`.",
                 hint=f'Give it another name: .alias("{name}_of_row").',
             )
     if both := sorted(set(by) & set(aggregates)):
         raise Invalid(
-            f'an aggregate is called "{both[0]}" like a column of the key',
+            f'an aggregate has the name of a key column: "{both[0]}"',
             detail="Both are columns of the result.",
             hint=f'Give the aggregate another name: .alias("{both[0]}_total").',
         )
@@ -200,9 +200,9 @@ def check_corrections(schema: pa.Schema) -> bool:
     results = shown_results(schema)
     if results == "accumulate":
         raise Invalid(
-            "windowed is given windows of which each pane holds all that came before it",
-            detail='With results="accumulate" a window that is shown again would be counted again.',
-            hint='Show them with results="retract": what is shown again is taken back first.',
+            'windowed cannot aggregate windows with results="accumulate"',
+            detail="A window that is emitted again would be counted again.",
+            hint='Use results="retract": the earlier result is retracted before the new one is emitted.',
         )
     return results == "retract"
 
@@ -228,8 +228,8 @@ def _gap(rows: DataFrame, window: WindowKind) -> list[Column]:
     found = rows.select(window.gap).schema.fields[0].dataType
     if not isinstance(found, DayTimeIntervalType):
         raise Invalid(
-            f"a session's gap is a column of type {found.simpleString()}",
-            detail="A gap that differs from row to row is a column of durations (INTERVAL DAY TO SECOND).",
+            f"the session gap is a column of type {found.simpleString()}",
+            detail="A gap that differs from row to row must be a column of durations (INTERVAL DAY TO SECOND).",
             hint='For example: sessions(gap=F.expr("make_dt_interval(0, 0, minutes)")).',
         )
     return [F.unix_micros(F.timestamp_micros(F.lit(0)) + window.gap).alias("gap")]

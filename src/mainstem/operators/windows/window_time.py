@@ -107,16 +107,16 @@ def row_time(schema: pa.Schema, on: str | None) -> RowTime:
     for part in path[1:]:
         if not pa.types.is_struct(of) or of.get_field_index(part) < 0:
             raise Invalid(
-                f'windowed is told of a time "{on}" that the rows lack',
+                f'windowed uses the time "{on}", which the rows lack',
                 detail=f'Column "{path[0]}" is {of}.',
-                hint='Name a column of times: on="placed_at", or on="record.appended_at".',
+                hint='Name a TIMESTAMP column: on="placed_at", or on="record.appended_at".',
             )
         of = of.field(part).type
     if not pa.types.is_timestamp(of):
         raise Invalid(
-            f'windowed is told of a time "{".".join(path)}" that is {of}',
-            detail="Windows are of time: the column must be a TIMESTAMP.",
-            hint="Make it one: F.timestamp_millis(...), F.to_timestamp(...).",
+            f'windowed uses the time "{".".join(path)}", which is {of}',
+            detail="The time of a window must be a TIMESTAMP.",
+            hint="Convert it: F.timestamp_millis(...), F.to_timestamp(...).",
         )
     # What was appended was never late for the time at which it was.
     appended = name is not None and path == (name, "appended_at")

@@ -1,1 +1,1 @@
-"""What a flow keeps in the home and beside Spark's checkpoint, and whether it fits the log and the sink."""
+"""The files of a flow in the home and beside Spark's checkpoint, and whether they match the log and the sink."""

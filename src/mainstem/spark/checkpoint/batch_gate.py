@@ -1,11 +1,11 @@
 """BatchGate: where a flow can be held between two batches, by any process.
 
-    <checkpoint>/gate.<epoch>   locked (POSIX) by that run while it does a batch, and by whoever holds the flow
-    <checkpoint>/begun          {"epoch": 7, "batch": 17, "done": true}: the last batch that a run has begun; not synced
+    <checkpoint>/gate.<epoch>   locked (POSIX) by that run during a batch, and by the process that holds the flow
+    <checkpoint>/begun          {"epoch": 7, "batch": 17, "done": true}: the last batch that a run has started; not synced
 
-Each run has a gate of its own: one that a paused (zombie) run holds does not keep a later run from its batches.
-While the gate is closed, the sink and the state of the stages stay as they are after one batch. Spark may still note
-that this batch is committed, and plan the next one, of which nothing was done then.
+Each run has its own gate: one that a paused (zombie) run holds does not block a newer run.
+While the gate is closed, the sink and the state of the stages stay as they are after one batch. Spark may still record
+that this batch is committed, and plan the next one, which does not start.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class BatchGate:
 
     @contextmanager
     def batch(self, number: int) -> Iterator[None]:
-        """Inside, a batch is done; waits while somebody holds the flow."""
+        """A batch runs inside; waits while another process holds the flow."""
         with self._locked():
             self._note(number, done=False)
             yield
@@ -50,14 +50,14 @@ class BatchGate:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Inside, the flow does no batch; waits for the end of the one that it does now."""
+        """Inside, the flow runs no batch; waits for the end of the current one."""
         with self._locked():
             yield
 
     def begun(self) -> int | None:
-        """The last batch that this run has begun; None if it has begun none. For who holds the flow.
+        """The last batch that this run has started; None if there is none. For the holder of the gate.
 
-        One that is done is waited for until Spark has noted it as committed, which it does without going through the gate.
+        A finished batch is waited for until Spark has recorded its commit, which does not go through the gate.
         """
         try:
             with open(f"{self._checkpoint}/{BEGUN}", encoding="ascii") as file:

@@ -1,22 +1,22 @@
-"""Whether what a checkpoint says can be believed: looked at before Spark goes on from it.
+"""Whether a checkpoint is intact and matches its sink: checked before Spark resumes from it.
 
-    metadata                    who the checkpoint is
+    metadata                    the id of the checkpoint
     offsets/<batch>             a version, metadata and one line for each source; written before the batch runs
     commits/<batch>             a version and metadata; written after it
     state/<operator>/<part>/    what Spark's operators keep
     .<name>.crc                 beside each file: "crc\0", bytes in a chunk (u32), the CRC-32 of each chunk (u32), big-endian
 
-Spark checks a file against its checksums when it reads it. But one that was cut where a chunk ends is taken as it is, and
-a log whose last entry is gone is taken for a shorter one: rows would be skipped or counted twice. So before it starts:
+Spark checks a file against its checksums when it reads it. But it accepts a file that was truncated at the end of a chunk,
+and a log whose last entry is missing: rows would be skipped or counted twice. So before it starts:
 
-- every entry that Spark will look at is whole: where it began, where it ended, and what is committed;
-- no batch is committed, or held by the sink, that is not planned: its number would be given out again, for other rows;
-- the sink holds every batch that is committed (`sink_rows` says which ones had rows, where it keeps no account of the
-  others): else it is older than the checkpoint, and what it lacks would never be written again.
+- every entry that Spark will read is intact: the start and end of the batch, and the last commit;
+  - every batch that is committed, by Spark or by the sink, is planned: otherwise its number would be reused for other rows;
+  - the sink has every committed batch (`sink_rows` records which ones had rows, for sinks that do not track empty
+  ones): otherwise it is older than the checkpoint, and the missing rows would never be written again.
 
-Two things are mended, since nothing can be lost by it. The entry of a batch that was planned, but which the sink does not
-hold (a power cut leaves it empty), is removed: the batch is planned anew. A damaged commit is removed: its batch is done
-again, and the sink knows it. All else is refused.
+Two kinds of damage are repaired, since nothing can be lost. The damaged entry of a batch that was planned but not committed
+by the sink (a power cut leaves it empty) is removed: the batch is planned again. A damaged commit is removed: its batch is
+repeated, and the sink skips it. Any other damage is an error.
 """
 
 from __future__ import annotations
@@ -53,15 +53,17 @@ __all__ = [
 # new topic without a word, or wait for records that are never to come.
 
 
-_IDENTITY_HINT = "Nothing that the flow has written is lost. Stop it, and run the program again to be told what to do."
+_IDENTITY_HINT = (
+    "Nothing that the flow has written is lost. Stop it and run the program again: its error says what to do."
+)
 
 
 def check_same_topic(backend: TopicBackend, known: str, flow: str, *, hint: str = _IDENTITY_HINT) -> None:
-    """Raise `Conflict` if the topic has another id than the one that is known; an empty one fits every topic."""
+    """Raise `Conflict` if the topic has another id than the known one; an empty id matches every topic."""
     if known and backend.id and backend.id != known:
         raise Conflict(
             f'topic "{backend.name}" is not the one that flow "{flow}" has read so far',
-            detail="It was deleted and made again since: its offsets are counted from the beginning.",
+            detail="It was deleted and created again since: its offsets start at 0 again.",
             hint=hint,
         )
 
@@ -75,10 +77,10 @@ def topics_in(offset: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[int, i
 
 
 def check_topics(log: Log, offset: Mapping[str, Any], flow: str, *, hint: str) -> None:
-    """Raise `Conflict` if a source cannot go on from its offset: its topic is another one, or (`BeyondEnd`) holds less than was
-    read.
+    """Raise `Conflict` if a source cannot resume from its offset: its topic is a different one, or (`BeyondEnd`) ends before
+    it.
 
-    What was read is on disk, so a topic never gets shorter by itself: it was made again, or put back from a copy.
+    Records are durable before they can be read, so a topic never becomes shorter: it was created again, or restored from a copy.
     """
     there = set(log.topic_names())
     for name, known, positions in topics_in(offset):
@@ -92,16 +94,16 @@ def check_topics(log: Log, offset: Mapping[str, Any], flow: str, *, hint: str) -
 def check_reached(
     backend: TopicBackend, positions: Mapping[int, int], flow: str, *, hint: str = _IDENTITY_HINT
 ) -> None:
-    """Raise `BeyondEnd` if a topic ends before what a flow has read of it."""
+    """Raise `BeyondEnd` if a topic ends before the position of a flow."""
     partitions = backend.settings.partitions
     for number, reached in positions.items():
         # The end of all that is published: a flow may begin behind a transaction that is open.
         end = backend.end(number) if number < partitions else 0
         if end < reached:
             raise BeyondEnd(
-                f'topic "{backend.name}" holds less than flow "{flow}" has read of it',
+                f'topic "{backend.name}" ends before the position of flow "{flow}"',
                 detail=f"The flow has read partition {number} up to offset {reached}; it ends at {end}: the topic was "
-                "deleted and made again, or put back from an older copy.",
+                "deleted and created again, or restored from an older copy.",
                 hint=hint,
                 topic=backend.name,
                 partition=number,
@@ -132,12 +134,12 @@ def _numbered(positions: Mapping[str, int]) -> dict[int, int]:
 
 
 def last_with_rows(checkpoint: str, upto: int) -> int:
-    """The last batch, of those up to this one, that had rows for the sink; -1 if none is noted."""
+    """The last batch up to this one that had rows for the sink; -1 if none is recorded."""
     return max((number for number in _noted(checkpoint) if number <= upto), default=-1)
 
 
 def note_rows(checkpoint: str, batch: int) -> None:
-    """Note that the sink holds a batch with rows, and none behind it. For the run that counts."""
+    """Record that the sink has a batch with rows, and none after it. For the current run."""
     noted = _noted(checkpoint)
     if batch < 0 or (batch in noted and max(noted) == batch):
         return
@@ -163,12 +165,12 @@ _HEAD = struct.Struct(">4sI")
 _MAGIC = b"crc\0"
 # Hadoop's default, and there is no reason to change it.
 CHUNK = 512
-_ANEW = "Or begin anew: delete the checkpoint together with what the flow has written; the next run makes both again from the log."
+_ANEW = "Or start over: delete the checkpoint together with what the flow has written; the next run rebuilds both from the log."
 _HINT = f"Restore the checkpoint from a copy. {_ANEW}"
 
 
 def checkpoint_id(checkpoint: str) -> str:
-    """Who a checkpoint is: another one, made in the same place, has another id."""
+    """The id of a checkpoint: a new one in the same directory has another id."""
     with open(f"{checkpoint}/metadata", encoding="utf-8") as file:
         return str(json.load(file)["id"])
 
@@ -176,19 +178,22 @@ def checkpoint_id(checkpoint: str) -> str:
 def check_checkpoint(
     checkpoint: str, in_sink: int, *, accounts: Literal["every batch", "rows"] = "rows", otherwise: str = ""
 ) -> None:
-    """Raise `CorruptHome` if Spark must not go on from here.
+    """Raise `CorruptHome` if Spark must not resume from here.
 
-    `in_sink` is the last batch that the sink has, -1 for none; `accounts` says whether it keeps account of every batch, or
-    only of those that had rows for it. `otherwise` says what can be done if the sink is older and no copy is there.
+    `in_sink` is the last batch that the sink has, -1 for none; `accounts` is whether it tracks every batch, or
+    only those with rows. `otherwise` is what to do if the sink is older and there is no copy.
     """
     planned, committed = _numbers(checkpoint, "offsets"), _numbers(checkpoint, "commits")
     _mend(checkpoint, planned, committed, in_sink)
     last, done = max(planned, default=-1), max(committed, default=-1)
     if last < done:
-        raise _refused(f"{checkpoint}/offsets", f"Batch {done} is committed, but planned are only those up to {last}.")
+        raise _refused(
+            f"{checkpoint}/offsets", f"Batch {done} is committed, but only batches up to {last} are planned."
+        )
     if last < in_sink:
         raise _refused(
-            f"{checkpoint}/offsets", f"The sink holds batch {in_sink}, but planned are only those up to {last}."
+            f"{checkpoint}/offsets",
+            f"The sink has committed batch {in_sink}, but only batches up to {last} are planned.",
         )
     # A batch is planned when the one before it is committed, also if that commit was found damaged.
     finished = max(done, last - 1)
@@ -196,9 +201,9 @@ def check_checkpoint(
     if in_sink < expected:
         raise CorruptHome(
             f'the sink is older than the checkpoint "{checkpoint}"',
-            detail=f"Batch {expected} is committed, but the sink holds only those up to {in_sink}: it was restored from an "
-            "older copy, or is another one. The rows of the missing batches would never be written again.",
-            hint=f"Restore a copy of the sink that holds batch {expected}, or a copy of the checkpoint from the same moment "
+            detail=f"Batch {expected} is committed, but the sink has only batches up to {in_sink}: it was restored from an "
+            "older copy, or is a different sink. The rows of the missing batches would never be written again.",
+            hint=f"Restore a copy of the sink that has batch {expected}, or a copy of the checkpoint taken at the same time "
             f"as the sink. {otherwise or _ANEW}",
             path=checkpoint,
         )
@@ -212,7 +217,7 @@ def check_checkpoint(
 
 
 def damaged_files(checkpoint: str) -> Iterator[tuple[str, str]]:
-    """Every file of a checkpoint that is not what Spark's checksums beside it say, and what is wrong with it."""
+    """Every file of a checkpoint that does not match Spark's checksums beside it, and the reason."""
     for inside, _, names in os.walk(checkpoint):
         known = set(names)
         for name in sorted(known):
@@ -233,13 +238,13 @@ def _damaged_chunk(path: str, sums_path: str) -> str:
         place = _HEAD.size
         while chunk := file.read(CHUNK):
             if sums[place : place + 4] != struct.pack(">I", zlib.crc32(chunk)):
-                return f"it is not what its checksums say, from byte {(place - _HEAD.size) // 4 * CHUNK} on"
+                return f"it does not match its checksums from byte {(place - _HEAD.size) // 4 * CHUNK} on"
             place += 4
-    return "" if place == len(sums) else "it has fewer bytes than it has checksums for"
+    return "" if place == len(sums) else "it is shorter than its checksums say"
 
 
 def _mend(checkpoint: str, planned: set[int], committed: set[int], in_sink: int) -> None:
-    """Remove what stands in the way and can be made again."""
+    """Remove damaged entries that can be written again."""
     last = max(planned, default=-1)
     if last > max(committed, default=-1) and last > in_sink and _damage(checkpoint, "offsets", last):
         _forget(f"{checkpoint}/offsets", last)
@@ -251,9 +256,9 @@ def _mend(checkpoint: str, planned: set[int], committed: set[int], in_sink: int)
 
 
 def _check_sizes(folder: str, version: int) -> None:
-    """Files of state are large, and Spark reads what it needs of them; but one that was cut it may take for whole.
+    """Check the sizes of state files: they are large, Spark reads them in parts, and may accept a truncated one.
 
-    What is named after a later version belongs to a batch that is done again, and is written again with it; what begins
+    A file named after a later version belongs to a batch that is repeated, and is written again with it; a name that begins
     with a dot was being written when a run was killed.
     """
     for inside, _, names in os.walk(folder):
@@ -264,11 +269,11 @@ def _check_sizes(folder: str, version: int) -> None:
                 continue
             size, sums = os.path.getsize(f"{inside}/{name}"), os.path.getsize(f"{inside}/.{name}.crc")
             if sums != _HEAD.size + 4 * -(-size // CHUNK):
-                raise _refused(f"{inside}/{name}", f"Its {size} bytes are not as many as it has checksums for.")
+                raise _refused(f"{inside}/{name}", f"Its size, {size} bytes, does not match its checksums.")
 
 
 def _refused(path: str, detail: str) -> CorruptHome:
-    return CorruptHome(f'the checkpoint file "{path}" cannot be right', detail=detail, hint=_HINT, path=path)
+    return CorruptHome(f'the checkpoint file "{path}" is damaged', detail=detail, hint=_HINT, path=path)
 
 
 def _numbers(checkpoint: str, log: str) -> set[int]:
@@ -306,16 +311,16 @@ def _difference(content: bytes, sums: bytes) -> str:
         return "Its checksums are damaged."
     chunks = [content[first : first + CHUNK] for first in range(0, len(content), CHUNK)]
     expected = b"".join(struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks)
-    return "" if expected == sums[_HEAD.size :] else "It is not what its checksums say."
+    return "" if expected == sums[_HEAD.size :] else "It does not match its checksums."
 
 
 def _nonsense(content: bytes, log: str) -> str:
-    """What is wrong by the look of it: for a file without checksums."""
+    """What is wrong with the content: for a file without checksums."""
     version, *lines = content.split(b"\n")
     try:
         read = [json.loads(line) for line in (lines if log else [version])]
     except ValueError:
-        return "It does not read as JSON."
+        return "It is not valid JSON."
     if log and (not version.startswith(b"v") or len(read) < (2 if log == "offsets" else 1)):
-        return f"It is no entry of {log}."
+        return f"It is not an entry of {log}."
     return ""

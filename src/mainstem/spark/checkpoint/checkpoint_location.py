@@ -1,20 +1,20 @@
-"""Where Spark keeps its checkpoints: in the home, or on a file system of Hadoop's that all machines reach.
+"""Where Spark stores its checkpoints: in the home, or on a Hadoop file system that all machines can access.
 
-In this order: what the program says (`mainstem.open(home, checkpoints="hdfs://...")`), MAINSTEM_CHECKPOINTS in the
+In this order: the program's setting (`mainstem.open(home, checkpoints="hdfs://...")`), MAINSTEM_CHECKPOINTS in the
 environment, `checkpoints.toml` in the home, the home itself.
 
     # checkpoints.toml
     url = "s3a://shop/checkpoints"
 
-A checkpoint stays where it was begun: a file beside it says where that is.
+A checkpoint stays where it was created: a file in the home records its address.
 
     flows/<name>/v<version>/elsewhere     {"format": 2, "url": "s3a://shop/checkpoints/<name>/v<version>-<random>", ...}
     flows/<name>/v<version>/metadata      copies of what Spark writes there, made when a run begins and with every batch
     flows/<name>/v<version>/offsets/
     flows/<name>/v<version>/commits/
 
-What there is counts, and the copies are for those who have no Spark: sources, commands, tokens. All else that belongs to a
-checkpoint (the state of stages, observed times, which batches had rows) is in the home, which a cluster must reach anyway.
+The files there are authoritative; the copies are for readers without Spark: sources, commands, tokens. All other files of a
+checkpoint (the state of stages, observed times, which batches had rows) are in the home, which a cluster must share anyway.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ def _checked(address: str) -> str:
     parts = urlsplit(address)
     if parts.password is not None:
         raise Invalid(
-            "the address of checkpoints holds a password",
-            detail="It is written down beside every checkpoint, and Spark shows it.",
-            hint="Give it to Spark by a setting of the file system: spark.hadoop.fs.s3a.secret.key, for example.",
+            "the address of checkpoints contains a password",
+            detail="The address is stored beside every checkpoint, and Spark shows it.",
+            hint="Pass the password to Spark in a setting of the file system, for example spark.hadoop.fs.s3a.secret.key.",
         )
     if not address.strip("/"):
         raise Invalid(
-            "checkpoints are given no address",
+            "the address of checkpoints is empty",
             detail=f'The address is "{address}".',
             hint='For example: checkpoints="hdfs://namenode:8020/shop".',
         )
@@ -86,12 +86,12 @@ def _checked(address: str) -> str:
 
 
 def is_elsewhere(checkpoint: str) -> bool:
-    """Whether Spark keeps this one somewhere else."""
+    """Whether Spark stores this checkpoint outside the home."""
     return os.path.exists(f"{checkpoint}/{POINTER}")
 
 
 class CheckpointLocation:
-    """The place of one checkpoint, by its folder in the home. Thread-safe."""
+    """The location of one checkpoint, by its folder in the home. Thread-safe."""
 
     def __init__(self, spark: SparkSession, checkpoint: str, url: str | None) -> None:
         self.folder = checkpoint
@@ -218,7 +218,7 @@ def _explained(url: str) -> Iterator[None]:
         raise (Invalid if lasting else Unavailable)(
             f'checkpoints at "{url}" cannot be used',
             detail=f"Spark says: {said}",
-            hint="See whether the address is right, and whether Spark has the jars and settings of its file system "
+            hint="Check the address, and that Spark has the jars and settings of its file system "
             "(spark.jars.packages, spark.hadoop.*).",
         ) from error
 
@@ -239,9 +239,9 @@ def damaged_note(path: str, error: Exception) -> CorruptHome:
     """A small file of a checkpoint is not what was written."""
     return CorruptHome(
         f'"{path}" is damaged',
-        detail=f"It is not what was written: {error}.",
-        hint="Restore it from a copy. Or begin anew: delete the checkpoint together with what the flow has written; the next "
-        "run makes both again from the log.",
+        detail=f"Its content is invalid: {error}.",
+        hint="Restore it from a copy. Or start over: delete the checkpoint together with what the flow has written; the next "
+        "run rebuilds both from the log.",
         path=path,
     )
 

@@ -1,4 +1,4 @@
-"""What a checkpoint says about a batch: up to where it reads each topic.
+"""The offsets in a checkpoint: the end offsets of a batch in each topic.
 
 Spark writes `offsets/<batch>` before a batch runs and `commits/<batch>` after it: a version, metadata, then one line for
 each source. Our sources name their topic in it.
@@ -64,7 +64,7 @@ def file_offset(checkpoint: str, number: int) -> int | None:
 
 
 def batch_offsets(checkpoint: str, number: int) -> Offsets:
-    """Up to where a batch reads each topic; one that is read twice counts up to where both have come."""
+    """The end offsets of a batch in each topic; for a topic that is read twice, the lower ones."""
     return furthest(
         {content["topic"]: content["offsets"]} if "topic" in content else content.get("topics", {})
         for content in source_offsets(checkpoint, number)

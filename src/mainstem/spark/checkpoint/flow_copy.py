@@ -1,8 +1,8 @@
-"""FlowCopy: what a home keeps of a flow, copied into another home as it is between two batches.
+"""FlowCopy: copies the files of a flow into another home, as they are between two batches.
 
 The gates of the flow's checkpoints are closed, so its sink and its state stay as they are after one batch. Batches that
-Spark has planned since, and of which nothing was done, are left out: in the copy they are planned anew. What a run that
-died has planned is copied with all else, and done again in the copy, as it would be here.
+Spark has planned since, and that have not started, are left out: in the copy they are planned again. The planned batch of
+a run that died is copied too, and repeated in the copy, as it would be here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FlowCopy:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Inside, the flow does no batch."""
+        """Inside, the flow runs no batch."""
         with ExitStack() as stack:
             for version in self._versions():
                 facts = self._facts(version)
@@ -51,12 +51,12 @@ class FlowCopy:
             yield
 
     def check_held(self) -> None:
-        """Raise `Unavailable` if another run began meanwhile: it has a gate of its own, which was not closed."""
+        """Raise `Unavailable` if another run started meanwhile: it has its own gate, which was not closed."""
         if any(self._facts(version).get("epoch", 0) != epoch for version, epoch in self._epochs.items()):
             raise Unavailable(
-                f'flow "{self.name}" was started again while the home was copied',
+                f'flow "{self.name}" was restarted while the home was copied',
                 detail="Its checkpoint and its sink may have been copied from different batches.",
-                hint="Remove the unfinished copy, and copy again.",
+                hint="Remove the incomplete copy, then copy again.",
             )
 
     def copy(self) -> None:

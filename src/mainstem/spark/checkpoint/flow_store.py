@@ -1,16 +1,16 @@
-"""What a home keeps of a flow: which run of it counts, and the checkpoint of each version.
+"""The files of a flow in a home: its current run, and the checkpoint of each version.
 
     flows/<name>/flow.json          {"format": 2, "epoch": 7, "runs": {"1": {"epoch": 6, "plan": ...}, "2": {"epoch": 7, ...}}}
     flows/<name>/lock               locked while flow.json changes
-    flows/<name>/v<version>/        the checkpoint that Spark keeps
+    flows/<name>/v<version>/        Spark's checkpoint
 
-`flow.json` is replaced whole and synced. A run begins by raising the epoch and writing it down for its version: a version
-has one run that counts, and whoever finds another epoch than its own is fenced. Two versions may run beside each other,
-while one is rebuilt. The plan says what the version's checkpoint was made for.
+`flow.json` is replaced atomically and synced. A run starts by raising the epoch and recording it for its version: a version
+has one current run, and a run that finds another epoch than its own is fenced. Two versions may run beside each other,
+while one is rebuilt. The plan describes the program that the version's checkpoint belongs to.
 
-A run has its `process`, and, once it is over, how it `ended`; one that did not get to say so and whose process is gone
-was killed. `stop` is the wish, of any process, that it stop: whoever runs it looks for that now and then. The next run
-begins without it, so a wish that came too late, or to a dead process, never has to be taken back.
+A run has its `process`, and, after its end, how it `ended`; if its process died without recording an exit, it
+was killed. `stop` is a stop request of any process: the running process polls it. The next run starts without it,
+so a request that was too late, or for a dead process, never has to be withdrawn.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def flow_names(home: str) -> list[str]:
 
 
 def running_in(facts: dict[str, Any]) -> Identity | None:
-    """The process in which a run goes on now, by what is known of the run; None if it does not."""
+    """The process in which a run is active now, by the facts of the run; None if there is none."""
     process: Identity | None = facts.get("process")
     return process if process is not None and "ended" not in facts and alive(process) else None
 
 
 def check_epoch(home: str, run: FlowRun) -> None:
-    """Raise `Fenced` if a later run of the flow has begun."""
+    """Raise `Fenced` if a newer run of the flow has started."""
     _check_current(FlowStore(home, run.flow).of_version(run.version), run)
 
 
@@ -68,9 +68,9 @@ def _check_current(facts: dict[str, Any], run: FlowRun) -> None:
     current = facts.get("epoch", 0)
     if current != run.epoch:
         raise Fenced(
-            f'a later run of flow "{run.flow}" has begun',
-            detail=f"This run has epoch {run.epoch}, the flow is at epoch {current}.",
-            hint="Nothing of this run is lost: the later one goes on where it stood. Run a flow in one place at a time.",
+            f'this run of flow "{run.flow}" is fenced: a newer run has started',
+            detail=f"This run has epoch {run.epoch}; the flow is at epoch {current}.",
+            hint="Nothing is lost: the newer run continues where this one stopped. Only one run of a flow may write.",
             epoch=run.epoch,
             current_epoch=current,
         )
@@ -84,7 +84,7 @@ def _with_facts(known: dict[str, Any], run: FlowRun, facts: dict[str, Any]) -> d
 
 
 class FlowStore:
-    """The place of one flow in a home. Any process may use it."""
+    """The directory of one flow in a home. Any process may use it."""
 
     def __init__(self, home: str, name: str) -> None:
         self.name = check_own_name(name, "flow")
@@ -96,7 +96,7 @@ class FlowStore:
         return os.path.exists(self._path)
 
     def read(self) -> dict[str, Any]:
-        """What is known of the flow; empty if it never ran."""
+        """The facts of the flow; empty if it never ran."""
         try:
             with open(self._path, "rb") as file:
                 content = decode_checked(file.read(), since=2, known=FORMAT)
@@ -105,14 +105,14 @@ class FlowStore:
         except ValueError as error:
             raise CorruptHome(
                 f'"{self._path}" is damaged',
-                detail=f"It is not what was written: {error}.",
+                detail=f"Its content is invalid: {error}.",
                 hint="Restore it from a copy, or drop the flow with its checkpoint: the next run rebuilds from the log.",
                 path=self._path,
             ) from error
         if (found := content.get("format", 1)) > FORMAT:
             raise NewerFormat(
                 f'flow "{self.name}" was run by a newer Mainstem',
-                detail=f'"{self._path}" has format {found}; this Mainstem knows up to {FORMAT}.',
+                detail=f'"{self._path}" has format {found}; this Mainstem reads formats up to {FORMAT}.',
                 hint="Install the newer Mainstem.",
                 found_version=found,
                 known_version=FORMAT,
@@ -120,21 +120,21 @@ class FlowStore:
         return content
 
     def change(self, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-        """Replace what is known, one process at a time; on disk when this returns."""
+        """Replace the facts, one process at a time; durable when this returns."""
         with self._locked():
             changed = {**edit(self.read()), "format": FORMAT}
             replace_file(REAL_FILES, self._path, encode_checked(changed, indent=1))
         return changed
 
     def of_version(self, version: int) -> dict[str, Any]:
-        """What is known of the last run of a version; empty if there was none."""
+        """The facts of the last run of a version; empty if there was none."""
         found: dict[str, Any] = self.read().get("runs", {}).get(str(version), {})
         return found
 
     def begin(self, version: int = 1, *, after: FlowRun | None = None, **facts: Any) -> FlowRun:
-        """Begin a run of a version; older ones of it are fenced from here on. Facts are kept with it.
+        """Begin a run of a version; older runs of it are fenced from here on. Facts are stored with it.
 
-        One that goes on `after` another of the same process takes over from nobody else: raises `Fenced` if it would.
+        A run that continues `after` another of the same process raises `Fenced` if a third one has started in between.
         """
 
         def raised(known: dict[str, Any]) -> dict[str, Any]:
@@ -147,15 +147,15 @@ class FlowStore:
         return FlowRun(self.name, self.change(raised)["epoch"], version)
 
     def note(self, run: FlowRun, **facts: Any) -> None:
-        """Keep more facts with a run. Of a later run nothing changes."""
+        """Store more facts with a run. A newer run is not changed."""
         self.change(lambda known: _with_facts(known, run, facts))
 
     def end(self, run: FlowRun, state: Literal["stopped", "failed"], error: Sequence[str] = ()) -> None:
-        """Note what became of a run; `error` is what it died of, a line for each part. Of a later run nothing changes."""
+        """Record the end of a run; `error` has a line for each part of its error. A newer run is not changed."""
         self.note(run, ended={"state": state, "error": list(error)})
 
     def refuse(self, version: int, error: Sequence[str]) -> None:
-        """Note that the next run of a version could not begin, unless one runs: it failed, as whoever started it was told."""
+        """Record that the next run of a version failed to start, unless one is active."""
 
         def failed(known: dict[str, Any]) -> dict[str, Any]:
             runs = known.get("runs", {})
@@ -169,12 +169,12 @@ class FlowStore:
             self.change(failed)
 
     def last_version(self) -> int:
-        """The version whose run began last; 0 if the flow never ran."""
+        """The version whose run started last; 0 if the flow never ran."""
         runs = self.read().get("runs", {})
         return int(max(runs, key=lambda number: runs[number]["epoch"], default="0"))
 
     def ask_to_stop(self, version: int) -> None:
-        """Ask the run of a version that counts now to stop, whichever process it is in."""
+        """Request a stop of the current run of a version, whichever process it is in."""
 
         def marked(known: dict[str, Any]) -> dict[str, Any]:
             runs = known.get("runs", {})
@@ -184,11 +184,11 @@ class FlowStore:
         self.change(marked)
 
     def asked_to_stop(self, run: FlowRun) -> bool:
-        """Whether somebody asked this run to stop."""
+        """Whether a stop of this run was requested."""
         return bool(self.of_version(run.version).get("stop") == run.epoch)
 
     def forget(self, version: int) -> None:
-        """Forget the runs of a version that was dropped."""
+        """Remove the runs of a version that was dropped."""
 
         def without(known: dict[str, Any]) -> dict[str, Any]:
             runs = {number: run for number, run in known.get("runs", {}).items() if number != str(version)}
@@ -201,7 +201,7 @@ class FlowStore:
         return f"{self.folder}/v{version}"
 
     def drop(self) -> None:
-        """Forget the flow with its checkpoints, and let go of the records that its planned batch may have read again."""
+        """Remove the flow with its checkpoints, and release the records that its planned batch holds."""
         for folder in glob.glob(f"{glob.escape(self.folder)}/v*"):
             remove_checkpoint(folder)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -219,7 +219,7 @@ class FlowStore:
 
     @contextmanager
     def guarded(self, run: FlowRun) -> Iterator[None]:
-        """While in here, no later run of the flow begins; raises `Fenced` if one has."""
+        """Inside, no newer run of the flow starts; raises `Fenced` if one has."""
         with self._locked():
             _check_current(self.of_version(run.version), run)
             yield

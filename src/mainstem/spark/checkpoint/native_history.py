@@ -1,4 +1,4 @@
-"""NativeHistory: which sealed files a flow reads with Spark's own file source before it goes live, noted beside its
+"""NativeHistory: the sealed files that a flow reads with Spark's own file source before it goes live, recorded beside its
 checkpoint before the first of them is read.
 
     <checkpoint>/history/note               what follows, as JSON, and the checksum of it
@@ -6,9 +6,9 @@ checkpoint before the first of them is read.
                                   read/     where Spark looks: a portion is moved here when it is its turn
 
 A portion is what one batch reads. Spark's file source numbers what it finds from 0 ({"logOffset": n}), and it finds one
-portion at a time: so n is the number of a portion, and the note says up to which offset of the log that is. The same
-holds for whatever run reads the checkpoint, however often it was killed. Nothing ever changes the note; the links are
-removed once the first batch behind them is committed.
+portion at a time: so n is the number of a portion, and the note has its end offsets in the log. This holds for every
+run of the checkpoint, however often it was killed. The note never changes; the links are
+removed once the first batch after them is committed.
 """
 
 from __future__ import annotations
@@ -167,16 +167,16 @@ def noted_history(checkpoint: str) -> NativeHistory | None:
     if not sound:
         raise CorruptHome(
             f'"{path}" is damaged',
-            detail="Its checksum does not fit. It says which files of the log the flow has read, and where it goes on.",
-            hint="Restore it from a copy. Or begin anew: delete the checkpoint together with what the flow has written; "
-            "the next run makes both again from the log.",
+            detail="Its checksum does not match. It records which files of the log the flow has read, and where it resumes.",
+            hint="Restore it from a copy. Or start over: delete the checkpoint together with what the flow has written; "
+            "the next run rebuilds both from the log.",
             path=path,
         )
     known = json.loads(body)
     if known["format"] > FORMAT:
         raise NewerFormat(
             f'"{path}" has format {known["format"]}',
-            detail=f"This version of Mainstem reads it up to format {FORMAT}.",
+            detail=f"This version of Mainstem reads formats up to {FORMAT}.",
             hint="Run the program with a newer Mainstem.",
         )
     portions = tuple(

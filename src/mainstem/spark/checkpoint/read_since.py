@@ -1,6 +1,6 @@
 """ReadSince: how far each partition of a compacted topic was compacted when a flow began to read it.
 
-It stands in the offsets of a flow's batches, so that a flow which goes on knows whether it has missed deletions (see
+It is in the offsets of a flow's batches, so that a flow that resumes knows whether it has missed deletions (see
 `log.missed_deletions`):
 
     offset  {"topic": ..., "cleaned": {"0": 512}}       of the partitions of which something was read
@@ -49,7 +49,7 @@ class ReadSince:
         return noted
 
     def check(self, starts: Mapping[int, int], flow: str, *, hint: str = HINT) -> None:
-        """Raise `MissedDeletions` if nobody may go on from here. After the records of the batch are held."""
+        """Raise `MissedDeletions` if a flow must not resume from here. After the records of the batch are held."""
         for number, start in starts.items():
             since = 0 if self._noted is None else self._noted.get(str(number))
             if since is not None and number < self._backend.settings.partitions:
@@ -57,7 +57,7 @@ class ReadSince:
 
 
 def check_no_deletions_missed(log: Log, offset: Mapping[str, Any], flow: str, *, hint: str) -> None:
-    """Raise `MissedDeletions` if a source must not go on from its offset."""
+    """Raise `MissedDeletions` if a source must not resume from its offset."""
     there = set(log.topic_names())
     for name, positions, noted in _topics(offset):
         if name in there:
@@ -66,7 +66,7 @@ def check_no_deletions_missed(log: Log, offset: Mapping[str, Any], flow: str, *,
 
 
 def deletions_at_risk(log: Log, offset: Mapping[str, Any], flow: str) -> list[str]:
-    """What to warn of before a flow goes on from an offset: deletions that it has missed, or may have.
+    """Warnings before a flow resumes from an offset: deletions that it has missed, or may have.
 
     A log on Kafka does not tell what the broker has dropped. There, a flow whose next record is older than the topic keeps
     tombstones may have missed some.

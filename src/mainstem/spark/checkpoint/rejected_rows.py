@@ -1,4 +1,4 @@
-"""Rows that a flow's sink cannot take: into the topic `<flow>.rejected`, each once, with the reason.
+"""Rejected rows of a flow's sink: written into the topic `<flow>.rejected`, exactly once, with the reason.
 
     the columns of the rows         those that fit beside what the topic has already
     row: string                     the whole row as JSON
@@ -12,11 +12,11 @@
         offset          bigint
         rejected_at     timestamp
 
-They are appended before the sink commits the batch, or in the same transaction where the sink is a topic, by a producer of
-the flow's own with the batch's number as sequence: a batch that is done again appends nothing twice. The producer is named
-after the checkpoint too. Where that is thrown away, the numbers of batches begin anew, and so do the sequences.
+They are appended before the sink commits the batch, or in the same transaction if the sink is a topic, by the flow's own
+producer with the batch number as sequence: a replayed batch appends nothing twice. The producer is named after the
+checkpoint too: if that is deleted, batch numbers and sequences start again.
 
-How many may be rejected is looked at before anything is written.
+`rejected_max` is checked before anything is written.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RowRejection(Protocol):
 
 @dataclass(frozen=True)
 class Rejection:
-    """A row that a sink cannot take: which one of those given, counted from 0, and why."""
+    """A rejected row: its number in the batch, from 0, and the reason."""
 
     row: int
     reason: str
@@ -107,12 +107,12 @@ def reject(
     taken: int,
     transaction: Transaction | None = None,
 ) -> None:
-    """Bring the rows of a batch that its sink cannot take to where they belong; call it before the sink commits."""
+    """Append the rejected rows of a batch to their topic; call it before the sink commits."""
     if rows is None or not rejections:
         return
     if batch.rejected is None:
         raise InvalidRows(
-            f"the sink cannot take {len(rejections)} rows of batch {batch.number}",
+            f"the sink cannot store {len(rejections)} rows of batch {batch.number}",
             detail=f"{rejections[0].reason}.",
             hint="Correct the rows.",
         )
@@ -121,7 +121,7 @@ def reject(
 
 
 class RejectedRows:
-    """The way of one run's rejected rows into their topic. For one thread."""
+    """Appends the rejected rows of one run to their topic. For one thread."""
 
     def __init__(
         self, log: Log, checkpoint: str, *, sink: str, topics: Sequence[str] = (), share_max: float = 1.0
@@ -141,7 +141,7 @@ class RejectedRows:
             return
         reasons = "; ".join(dict.fromkeys(rejection.reason for rejection in rejections[:1000]))
         raise InvalidRows(
-            f"the {self._sink} refuses {count:,} of {taken + count:,} rows, more than rejected_max allows",
+            f"the {self._sink} rejects {count:,} of {taken + count:,} rows, more than rejected_max allows",
             detail=f"rejected_max is {self._share_max:g}. The reasons: {_short(reasons)}. Nothing of the batch was written.",
             hint="Correct the program or the sink, or allow more: Flow(..., rejected_max=...).",
         )
@@ -149,7 +149,7 @@ class RejectedRows:
     def append(
         self, rows: pa.Table, rejections: Sequence[RowRejection], batch: Batch, transaction: Transaction | None = None
     ) -> None:
-        """Append them, once for each batch: on disk when this returns, or with the transaction."""
+        """Append them, once per batch: durable when this returns, or with the transaction."""
         name = rejected_topic_of(batch.run.flow)
         table = self._table(rows, rejections, batch)
         topic = widened_topic(self._log, name, table.schema)

@@ -1,1 +1,1 @@
-"""Everything that looks into Catalyst's plans."""
+"""Analysis of Catalyst's plans."""

@@ -1,4 +1,4 @@
-"""BoundPlan: the analysed plan of a frame over placeholders, into which the rows of each batch are put.
+"""BoundPlan: the analysed plan of a frame over placeholders, which are replaced by the rows of each batch.
 
 What follows a stage is built and analysed once, over a placeholder (see `flow_plan.STAGE_OPTION`). For a batch its plan is copied
 with the batch's rows in the placeholder's place, under the ids that the placeholder's columns have:
@@ -7,8 +7,8 @@ with the batch's rows in the placeholder's place, under the ids that the placeho
       Project [null AS key#4, null AS total#5]   ->        Project [key#71 AS key#4, total#72 AS total#5]
         StreamingRelationV2 stage 0                          the batch's own plan, with key#71 and total#72
 
-Spark has no public door to this. Where a plan has something in it that must be new in every batch, it is not bound: `obstacle`
-says what.
+Spark has no public API for this. A plan with a part that must be evaluated anew in every batch is not bound: `obstacle`
+says which part.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def placeholder(rows: DataFrame, key: object, schema: Any) -> DataFrame:
 
 
 def obstacle(rows: DataFrame) -> str:
-    """Why a frame over placeholders must be built anew for every batch; empty if it need not."""
+    """Why a frame over placeholders must be built again for every batch; empty if it need not."""
     plan = rows._jdf.queryExecution().analyzed()
     patterns = rows.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr]
     if not plan.deterministic():

@@ -1,6 +1,6 @@
-"""What Spark's optimizer says about a flow that is not started: its sources, columns, operators, output mode.
+"""The analysis of a flow before its start, from Spark's optimizer: its sources, columns, operators, output mode.
 
-Spark has no public door to this; everything here goes through its logical plans.
+Spark has no public API for this; everything here uses its logical plans.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ STREAMS = ("StreamingRelationV2", "StreamingRelation")
 
 @dataclass(frozen=True)
 class Operator:
-    """One stateful operator, and what lets it forget (empty: nothing does)."""
+    """One stateful operator, and what bounds its state (empty: its state is never evicted)."""
 
     name: str
     bounded_by: str
@@ -160,11 +160,11 @@ def has_watermark(rows: DataFrame) -> bool:
 
 
 def fingerprint(rows: DataFrame, sources: Mapping[int, str]) -> dict[str, Any]:
-    """What a checkpoint depends on: the sources in their order, and what each stateful operator keeps.
+    """What a checkpoint depends on: the sources in their order, and the state of each stateful operator.
 
-    Everything else of a flow may change between two runs of it. What an operator keeps lies in its state by place, not by
-    name, as the optimizer has put it: Spark would take two sums, or two columns of a join, that changed places for each
-    other, without a word.
+    Everything else of a flow may change between two runs. The state of an operator is by position, not by
+    name, in the order of the optimizer: Spark would silently confuse two sums, or two columns of a join, that changed
+    places.
     """
     plan = rows._jdf.queryExecution().analyzed()
     leaves = [(leaf, node) for node in _nodes(plan) if (leaf := _leaf_of(node)) is not None]
@@ -356,8 +356,8 @@ def output_mode(rows: DataFrame, flow: str) -> str:
     raise Invalid(
         f'flow "{flow}" cannot run as a stream',
         detail=reasons[-1],
-        hint="An aggregate over all time wants update mode, a sorted one none at all: give the stream a watermark, or "
-        "leave out what needs all rows at once.",
+        hint="Spark cannot run an aggregate without a watermark in append mode, nor sort a stream: give the stream a "
+        "watermark, or leave out what needs all rows at once.",
     )
 
 

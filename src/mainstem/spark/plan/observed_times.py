@@ -1,15 +1,15 @@
-"""ObservedTimes: which event times a flow has seen of a topic whose log does not tell them.
+"""ObservedTimes: the event times that a flow has seen of a topic whose log does not record them.
 
-Kafka knows when a record was appended, not when it happened. So each task notes the latest times of what it read beside the
-flow's checkpoint, and the next batch's offset carries what all batches before it have seen:
+Kafka records when a record was appended, not its event time. So each task writes the latest times that it read beside the
+flow's checkpoint, and the next batch's offset has the latest times of all batches before it:
 
     <checkpoint>/observed/<leaf>/<partition>-<start>-<end>.json     {"event": ..., "appended": ..., "crc32c": ...}
 
     offset      {..., "leaf": 0, "times": {"0": [event, appended], ...}, "known": watermark or null}
 
-What producers have declared of time (`producer.declare_watermark`) counts from the batch on that begins behind the statement.
-A record's watermark is what was known when its batch was planned, so it stands in the batch's offset: a batch that is done
-again finds the same records late. Another cut into batches may not; that is what such a log can promise.
+A watermark that a producer declares (`producer.declare_watermark`) is effective from the first batch that starts after it.
+A record's watermark is the one known when its batch was planned, and is in the batch's offset: a replayed batch
+finds the same records late. A different split into batches may not; such a log cannot guarantee more.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""RowCondition: what of a topic's rows a flow wants, applied in Arrow before they are sent to Spark.
+"""RowCondition: a filter that a flow applies to a topic's rows in Arrow, before they are sent to Spark.
 
-Written down as JSON lists, so that it travels in a source's options:
+Written as JSON lists, so that it can be passed in a source's options:
 
     condition   ["and", condition, ...]  ["or", condition, ...]  ["not", condition]
                 ["=" | "<" | "<=" | ">" | ">=" | "<=>", value, value]

@@ -1,1 +1,1 @@
-"""Real-time mode: plans that Spark can run continuously, their messages, and the note of how far a run is."""
+"""Real-time mode: plans that Spark can run continuously, their messages, and the record of a run's topics."""

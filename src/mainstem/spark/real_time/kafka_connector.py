@@ -1,8 +1,8 @@
-"""Spark's own Kafka connector: found, made known to a session, and told how to reach the brokers.
+"""Spark's own Kafka connector: found, added to a session, and configured for the brokers.
 
-It is needed for flows in real time alone. Its jars are where the user put them (`spark.jars.packages`), or in the environment
-that `make setup` made. `kafka.toml` has the words of one client library (librdkafka), the connector has those of another (the
-Java client): what both mean is translated here, and what cannot be is refused.
+Only real-time flows need it. Its jars are where the user put them (`spark.jars.packages`), or in the environment
+that `make setup` created. `kafka.toml` has the settings of one client library (librdkafka), the connector has those of
+another (the Java client): they are translated here, and a setting without a counterpart is an error.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def have_connector(spark: SparkSession) -> None:
         jars = connector_jars()
         if not jars or not _added(spark, jars):
             raise NotFound(
-                "Spark's Kafka connector is not there",
-                detail="A flow in real time reads and writes with it; it does not come with PySpark.",
-                hint=f"Name it in spark-defaults.conf: spark.jars.packages {PACKAGE}:{spark.version}. In a copy of the "
-                "source, `make setup` fetches it.",
+                "Spark's Kafka connector is missing",
+                detail="A real-time flow reads and writes through it; PySpark does not include it.",
+                hint=f"Add it in spark-defaults.conf: spark.jars.packages {PACKAGE}:{spark.version}. In a copy of the "
+                "source, `make setup` downloads it.",
             )
     spark.conf.set("spark.sql.redaction.options.regex", REDACTED)
 
@@ -143,8 +143,8 @@ def _text_of(path: str, name: str) -> str:
         return Path(path).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise Invalid(
-            f'"{name}" of the Kafka client is not a file that can be read',
-            detail=f'It is "{path}": {type(error).__name__}. For Spark\'s connector it must be a PEM file.',
+            f'the file for "{name}" of the Kafka client cannot be read',
+            detail=f'It is "{path}": {type(error).__name__}. Spark\'s connector needs a PEM file.',
             hint="Correct it in [client] of kafka.toml, or in the environment.",
         ) from None
 
@@ -152,7 +152,7 @@ def _text_of(path: str, name: str) -> str:
 def _untranslatable(name: str) -> Invalid:
     return Invalid(
         f'"{name}" of the Kafka client has no counterpart in Spark\'s connector',
-        detail="A flow in real time reaches the brokers through that one. It knows PLAIN and SCRAM logins, and certificates "
+        detail="A real-time flow connects to the brokers through it. It supports PLAIN and SCRAM logins, and certificates "
         "in PEM files.",
-        hint="Use one of these, or leave mode out: batches go through the client that has the setting.",
+        hint="Use one of these, or leave mode out: flows in batches use the client that has the setting.",
     )

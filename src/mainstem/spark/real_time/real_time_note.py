@@ -1,10 +1,10 @@
-"""What a checkpoint of a flow in real time is of: Spark's own Kafka source knows topics by their names on the brokers alone.
+"""The topics of a real-time flow's checkpoint: Spark's own Kafka source knows topics only by their names on the brokers.
 
     <checkpoint>/real_time.json     {"format": 2, "topics": {"shop.orders": {"topic": "orders", "id": "5f.."}}, "crc32c": ...}
     <checkpoint>/offsets/<batch>    {"shop.orders": {"0": 512, "1": 498}}       as Spark writes it
 
-With it such an offset reads as those of our own source do. Spark writes both `offsets` and `commits` when a batch of real
-time is over: what comes after the last of them comes again.
+With it such an offset can be read like those of our own source. Spark writes both `offsets` and `commits` when a real-time
+batch ends: rows after the last of them are read again after a crash.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A topic on Kafka as Spark's own source gives it, decoded by Spark alone: for flows in real time.
+"""A topic on Kafka from Spark's own source, decoded by Spark alone: for real-time flows.
 
-The columns and the `record` are those that every other stream of the topic has. What differs: Spark reads JSON, which takes
-a number for text where `JsonCodec` does not; and a value that cannot be read is left out here and counted, and whoever
-watches the flow has it noted where all unreadable values are (`flows.real_time`).
+The columns and the `record` are those of every other stream of the topic. Two differences: Spark's JSON reader accepts a
+number as text, which `JsonCodec` does not; and an unreadable value is skipped here and counted, and the thread that watches
+the flow copies it to the unreadable messages (`flows.real_time`).
 """
 
 from __future__ import annotations

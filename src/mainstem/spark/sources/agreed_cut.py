@@ -1,4 +1,4 @@
-"""AgreedCut: all sources of a flow end a batch where no transaction is half in it.
+"""AgreedCut: all sources of a flow end a batch where it splits no transaction.
 
 Spark asks the sources of a query for their next offsets one after the other, each once for every batch, and each source is a
 process of its own. The one that is asked first plans for all of them and leaves the plan in a folder beside the
@@ -8,9 +8,9 @@ checkpoint; the others take their part from it.
     <checkpoint>/cut/<random>/plan              {"round": 3, "ends": {"0": {"orders": {"0": 17, ...}}, "1": ...}, ...}
     <checkpoint>/cut/<random>/start-<leaf>      {"round": 2, "ends": ...}   where a source stands that a plan does not know
 
-Each start of a query has a folder of its own, so a plan is never an earlier one's. A source that was given its part of
-a round is the first one of the next. After a restart nobody knows where the others stand: then each source says so once, and gives
-no rows before the next round.
+Each start of a query has its own folder, so a plan is never that of an earlier start. A source that was given its part of
+a round is the first one of the next. After a restart the positions of the other sources are unknown: then each source
+reports its own once, and gives no rows before the next round.
 
     <checkpoint>/cut/note           what the last batches had to do with transactions, for `mainstem flow describe`
                                     {"waits": [[12, "orders", 3, 4711], ...], "torn": 0, "last_torn": []}
@@ -246,7 +246,7 @@ class AgreedCut:
         elif known:
             starts = positions(known["ends"])
         else:
-            raise self._disagreement(f'Source "{peer.topic}" has not said where it stands.')
+            raise self._disagreement(f'Source "{peer.topic}" has not reported its position.')
         log = self._open_log()
         names = {name for name, _ in starts} & set(log.topic_names()) if peer.pattern else {peer.topic}
         topics = {name: log.open_topic(name) for name in sorted(names)}
@@ -272,13 +272,13 @@ class AgreedCut:
         known = positions(planned.get(str(self._request.leaf), {}))
         if any(starts.get(lane, 0) != at for lane, at in known.items()):
             raise self._disagreement(
-                f'Source "{self._request.topic}" was planned from another offset than the one that Spark has for it.'
+                f'Source "{self._request.topic}" was planned from a different offset than Spark has for it.'
             )
 
     def _disagreement(self, detail: str) -> Unavailable:
         return Unavailable(
-            f'the sources of flow "{self._request.flow}" do not agree on where a batch begins',
+            f'the sources of flow "{self._request.flow}" do not agree on the start of a batch',
             detail=f"{detail} Nothing was read.",
-            hint="The flow is started again by itself. If this stays so, report it together with the folder "
+            hint="The flow restarts by itself. If the error persists, report it together with the folder "
             f'"{self._folder}".',
         )

@@ -1,14 +1,14 @@
-"""What time it is for a batch of a flow with stages.
+"""The clock of a batch of a flow with stages: watermark, processing time and append time.
 
-It stands in the batch's own offset, which Spark writes down before the batch runs: a batch that is done again sees the same.
+It is in the batch's own offset, which Spark writes before the batch runs: a replayed batch sees the same clock.
 
     {"topic": "orders", ..., "watermark": 1767268800000000, "now": 1767268805123456, "appended": 1767268805000000,
      "delay": 600000000}
 
-in microseconds; a watermark of null is not known, with a delay of null nobody asked for one.
+in microseconds; a watermark of null is unknown, a delay of null means that the stream has no watermark.
 
-No row of a later batch has a watermark of its own below the batch's. Where no rows come, a batch comes all the same when
-something is due: the stages leave a note of it beside the checkpoint.
+No row of a later batch has a watermark below the batch's. Without new rows a batch still runs when a timer or result is
+due: the stages record that beside the checkpoint.
 
     stages/due.json         {"event": ..., "processing": ..., "watermark": ...}
                             when the next row of state wakes, and the watermark of the batch that says so

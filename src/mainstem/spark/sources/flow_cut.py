@@ -1,11 +1,12 @@
-"""FlowCut: where the next batch of a flow ends in all partitions of all its sources, so that no transaction is half in it.
+"""FlowCut: where the next batch of a flow ends in all partitions of all its sources, so that it splits no transaction.
 
-Each source has its own limits, by rows, bytes and event time. Below them the batch ends at the greatest ends
-that cut no transaction. If that leaves little or nothing, it goes on to the first ones behind, as long as the rows up to there
-are no more bytes than a batch may have. If they are more, the batch ends at its limits all the same, so that the flow goes on,
-and which transactions were cut is noted. If they wait for a transaction that is not decided, so does the flow.
+Each source has its own limits, by rows, bytes and event time. Below them the batch ends at the highest offsets
+that split no transaction. If that leaves little or nothing, it extends to the first such offsets after the limits, if the
+rows up to there are no more bytes than a batch may have. If they are more, the batch ends at its limits, so that the flow
+makes progress, and the split transactions are recorded. If a transaction is undecided, the flow waits for it.
 
-How far partitions can be read is looked at before the transactions are: of what could be read then, all parts were written.
+The readable ends of the partitions are read before the transactions: of all records readable then, the whole transaction
+was written.
 """
 
 from __future__ import annotations

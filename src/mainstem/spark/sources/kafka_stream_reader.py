@@ -382,9 +382,9 @@ def check_home(request: TopicRequest) -> None:
         return
     if not FlowStore(request.home, request.flow).exists():
         raise Conflict(
-            f'nothing of flow "{request.flow}" lies in the home "{request.home}"',
-            detail=f"That is what machine {socket.gethostname()} sees, where a task of the flow runs.",
-            hint="The home must be a path that the driver and all executors see.",
+            f'the home "{request.home}" has no directory of flow "{request.flow}"',
+            detail=f"So it appears on machine {socket.gethostname()}, where a task of the flow runs.",
+            hint="The home must be on a path that the driver and all executors share.",
         )
     check_epoch(request.home, request.run)
 

@@ -1,4 +1,4 @@
-"""KafkaTopicsReader: what comes into all topics on Kafka that fit a pattern, batch by batch.
+"""KafkaTopicsReader: reads the records of all topics on Kafka that match a pattern, batch by batch.
 
 As `TopicsStreamReader`, with what is different on Kafka as `KafkaStreamReader` has it. Event times are noted by topic:
 
@@ -6,8 +6,8 @@ As `TopicsStreamReader`, with what is different on Kafka as `KafkaStreamReader` 
     offset      {"glob": ..., "leaf": 0, "times": {"orders.eu": {"0": [event, appended]}}, "known": watermark or null,
                  "noted": 512}
 
-All partitions of all topics count as one: a topic that gets nothing any more does not hold the watermark, and one that
-joins finds it where it is.
+All partitions of all topics count as one: an idle topic does not hold back the watermark, and a topic that
+joins takes the current one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ["KafkaTopicsReader"]
 
 
 class KafkaTopicsReader(TopicsStreamReader):
-    """What comes into the topics, batch by batch."""
+    """Reads the topics, batch by batch."""
 
     _waking: tuple[list[str], KafkaWaking] | None = None
     _noted: Positions | None = None

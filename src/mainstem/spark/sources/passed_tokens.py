@@ -1,10 +1,11 @@
-"""PassedTokens: what the flows into a topic have read of their own topics, so that a token of these holds behind it too.
+"""PassedTokens: the offsets that the flows into a topic have read of their own topics, so that tokens of these are valid
+for readers of the topic too.
 
     orders  --flow-->  big_orders  --flow-->  view          view.get(key, after=<token of an append to orders>)
 
-A flow commits a batch when its rows are in its topic. So whoever looks first at what is committed and then at where the
-topic ends, and reads up to there, has all that came of it, and if nothing came of it, has that too. Nothing is written
-down for this: the checkpoints of the flows say it.
+A flow commits a batch when its rows are in its topic. So a reader that reads first the committed offsets, then the end of
+the topic, and then the topic up to there, has all output of these offsets, even if there is none. Nothing is stored for
+this: the checkpoints of the flows have it.
 
 Of several flows into one topic that read the same topic, the one that has read least counts.
 """

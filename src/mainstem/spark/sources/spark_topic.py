@@ -1,4 +1,4 @@
-"""SparkTopic: a topic with its two ways into Spark, and as the sink of a flow."""
+"""SparkTopic: a topic as a DataFrame, as a streaming DataFrame, and as the sink of a flow."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ class SparkTopic(Topic):
     def read(
         self, *, watermark: Duration | None = None, start: Position = "earliest", stop: Position = "latest"
     ) -> DataFrame:
-        """What the topic holds now, as a DataFrame with `record` as its last column: all of a transaction or none.
+        """A snapshot of the topic as a DataFrame with `record` as the last column: transactions are complete or absent.
 
-        It stays as it is, whatever happens to the topic, for as long as it or a frame made from it is in use. `start`
-        and `stop` are as in `batches`. With `watermark`, `record.watermark` is there as in `stream`.
+        It does not change, whatever happens to the topic, for as long as it or a frame derived from it is in use. `start`
+        and `stop` are as in `batches`. With `watermark`, it has `record.watermark` as in `stream`.
         """
         from mainstem.spark.sources.topic_read import read_topic
 
@@ -117,14 +117,14 @@ class SparkTopic(Topic):
         start: Position = "earliest",
         idle_after: Duration | Literal["never"] | None = None,
     ) -> DataFrame:
-        """The topic's records and those that come, as a streaming DataFrame with `record` as its last column.
+        """The topic's records, existing and new, as a streaming DataFrame with `record` as the last column.
 
-        With `watermark` the event-time column gets Spark's watermark with that delay, and `record.watermark` the one
-        that held in the log when the record was appended.
+        With `watermark` the event-time column gets Spark's watermark with that delay, and `record.watermark` is the
+        watermark in the log when the record was appended.
 
-        A flow's watermark is the lowest of its inputs. With `idle_after` this one stops holding the others back when its topic
-        had no append for that long; what comes later may be late. Unless said it never does, but for the table of an
-        `enrich` by time: there it is the topic's own `idle_after`, unless "never" is given.
+        A flow's watermark is the lowest of its inputs. With `idle_after` this input no longer holds back the others when its
+        topic had no append for that long; later rows may be late. By default it is never idle, except as the table of an
+        `enrich` by time: there the default is the topic's own `idle_after`, and "never" turns it off.
         """
         delay = self._delay(watermark)
         idle = idle_span(idle_after, delay, f'topic "{self.name}"')
@@ -154,8 +154,8 @@ class SparkTopic(Topic):
         cuts = None if build is None else build.cuts.get(self.name)
         if cuts is not None and start == "latest":
             raise Invalid(
-                f'what was made of topic "{self.name}" cannot be made again',
-                detail='It is read from "latest" on: where that was when the flow began is not written down.',
+                f'what was computed from topic "{self.name}" cannot be recomputed',
+                detail='The flow starts at "latest", and the offsets at which it started are not recorded.',
                 hint='Read it from "earliest", from a time or from offsets.',
             )
         columns = tuple(leaf.schema.names) if leaf.columns is None else leaf.columns
@@ -207,7 +207,7 @@ class SparkTopic(Topic):
         if self.settings.event_time is None:
             raise Invalid(
                 f'topic "{self.name}" has no event time',
-                detail="A watermark says up to which event time everything has come.",
+                detail="A watermark is the event time up to which all rows are expected to have arrived.",
                 hint="Create the topic with event_time=..., or leave watermark out.",
             )
         return duration_us(watermark, setting="watermark")
@@ -221,10 +221,10 @@ class SparkTopic(Topic):
         needed = {*settings.key, settings.event_time, *(field.name for field in settings.schema if not field.nullable)}
         if missing := sorted(name for name in needed - {None} if name is not None and name not in schema.names):
             raise SchemaMismatch(
-                f'topic "{self.name}" needs the column "{missing[0]}", and the rows have none',
-                detail=f"Their columns are: {', '.join(schema.names)}. A key, an event time and what is NOT NULL cannot be "
-                "left out.",
-                hint=f'Keep "{missing[0]}" in the rows, or go into another topic.',
+                f'topic "{self.name}" needs the column "{missing[0]}", which the rows lack',
+                detail=f"Their columns are: {', '.join(schema.names)}. The key, the event time and NOT NULL columns are "
+                "required.",
+                hint=f'Keep "{missing[0]}" in the rows, or write into another topic.',
                 column=missing[0],
             )
 
@@ -241,8 +241,8 @@ def idle_span(idle_after: Duration | Literal["never"] | None, delay: int | None,
         return None if idle_after is None else NEVER_IDLE
     if delay is None:
         raise Invalid(
-            f"the stream of {source} has idle_after= and no watermark",
-            detail="idle_after says when a silent input stops holding the watermark of its flow back.",
+            f"the stream of {source} has idle_after= but no watermark",
+            detail="idle_after is the time after which an idle input no longer holds back the watermark of its flow.",
             hint="Give it a watermark too: stream(watermark=..., idle_after=...); or leave idle_after out.",
         )
     return duration_us(idle_after, setting="idle_after")

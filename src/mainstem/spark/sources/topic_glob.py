@@ -1,4 +1,4 @@
-"""TopicGlob: all topics whose names fit a pattern, as one stream (those that are made later join it) or as one frame."""
+"""TopicGlob: all topics whose names match a pattern, as one stream (later topics join it) or as one frame."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OWN_BEGINNING = "mainstem."
 
 
 def fitting(glob: str, names: Iterable[str]) -> list[str]:
-    """The names that fit, without those of Mainstem's own topics (`mainstem.*`, `*.late`, `*.rejected`, ...).
+    """The matching names, without those of Mainstem's own topics (`mainstem.*`, `*.late`, `*.rejected`, ...).
 
     >>> fitting("orders*", ["orders", "orders.eu", "orders.late", "orders.emails.rejected", "clicks"])
     ['orders', 'orders.eu']
@@ -67,7 +67,7 @@ def why_not(settings: TopicSettings, wanted: pa.Schema, event_time: str | None) 
 
 
 class TopicGlob:
-    """Made by `stem.topics("orders.*")`."""
+    """The topics that match a pattern; created by `stem.topics("orders.*")`."""
 
     def __init__(self, log: Log, glob: str, home: str, session: Callable[[], SparkSession]) -> None:
         self._log = log
@@ -79,7 +79,7 @@ class TopicGlob:
         return f"<TopicGlob {self._glob!r} of {self._log.title}>"
 
     def names(self) -> list[str]:
-        """The topics that fit now, sorted. Mainstem's own are never among them."""
+        """The topics that match now, sorted. Mainstem's own are never among them."""
         return fitting(self._glob, self._log.topic_names())
 
     def stream(
@@ -89,14 +89,14 @@ class TopicGlob:
         start: Literal["earliest", "latest"] = "earliest",
         idle_after: Duration | Literal["never"] | None = None,
     ) -> DataFrame:
-        """The records of all of them and those that come, with `topic` before `record` to tell them apart.
+        """The records of all of them, existing and new, with the name of the topic in the column `topic` before `record`.
 
-        It has the columns of all of them, null where a topic has no such column. A topic that is made later joins from
-        its first record on, with the columns that the stream has, unless one is of another type: then it is left out, and
+        It has the columns of all of them, null if a topic lacks the column. A topic that is created later joins with
+        its first record, with the columns that the stream has, unless one has another type: then it is skipped, and
         a row in the topic `mainstem.refused_topics` says why.
 
-        With `idle_after`, as in `topic.stream`: it stops holding the other inputs of its flow back when none of the topics had an
-        append for that long. Unless said it never does.
+        `idle_after`, as in `topic.stream`: it no longer holds back the other inputs of its flow when none of the topics had an
+        append for that long. By default it is never idle.
         """
         build = current_build()
         number = -1 if build is None else build.number()
@@ -116,9 +116,9 @@ class TopicGlob:
         return rows
 
     def read(self, *, watermark: Duration | None = None) -> DataFrame:
-        """What they hold now, as a DataFrame with the columns that `stream` has.
+        """A snapshot of the topics, as a DataFrame with the columns of `stream`.
 
-        Of each topic all of a transaction is in it or nothing of it; the topics are looked at one after another.
+        In each topic a transaction is complete or absent; the topics are read one after another.
         """
         from pyspark.sql import functions as F
 
@@ -172,9 +172,9 @@ class TopicGlob:
         topics = [self._log.open_topic(name).settings for name in self.names()]
         if not topics:
             raise TopicNotFound(
-                f'no topic fits "{self._glob}"',
-                detail=f"There are: {', '.join(self._log.topic_names()) or 'none'}.",
-                hint="Create one of them first: it says which columns the stream has.",
+                f'no topic matches "{self._glob}"',
+                detail=f"The topics are: {', '.join(self._log.topic_names()) or 'none'}.",
+                hint="Create one that matches first: the stream takes its columns from it.",
                 topic=self._glob,
             )
         columns: dict[str, pa.Field] = {}
@@ -186,22 +186,22 @@ class TopicGlob:
         if TOPIC in columns:
             raise Invalid(
                 f'a column of the topics "{self._glob}" is named "{TOPIC}"',
-                detail="So is the column that says which topic a row is of.",
+                detail="The stream adds a column of that name, with the topic of each row.",
                 hint="Read the topics one by one, and give the column another name.",
             )
         event_times = {settings.event_time for settings in topics}
         event_time = topics[0].event_time if len(event_times) == 1 else None
         if delay is not None and event_time is None:
             raise Invalid(
-                f'the topics "{self._glob}" have no event time in common',
-                detail=f"They have: {', '.join(sorted(str(name or 'none') for name in event_times))}.",
+                f'the topics "{self._glob}" have different event times',
+                detail=f"Their event times are: {', '.join(sorted(str(name or 'none') for name in event_times))}.",
                 hint="Create them with the same event_time=..., or leave watermark out.",
             )
         plain = pa.schema(columns.values())
         for settings in topics:
             if reason := why_not(settings, plain, event_time):
                 raise SchemaMismatch(
-                    f'the topics "{self._glob}" do not fit into one stream',
+                    f'the topics "{self._glob}" cannot be read as one stream',
                     detail=f'Topic "{settings.name}": {reason}.',
                     hint="Read them one by one, cast what differs, and union them.",
                 )

@@ -1,4 +1,4 @@
-"""What a topic holds as a DataFrame: a native scan of frozen Parquet files.
+"""A snapshot of a topic as a DataFrame: a native scan of frozen Parquet files.
 
 The files stay for as long as Spark knows the scan: every frame made from it, cached or not, holds on to the same
 relation in Spark's own memory, and a weak reference there tells when the last one is gone. Looked at when the next read

@@ -1,4 +1,4 @@
-"""TopicRequest: what a flow wants of a topic, as it travels through the options of a Spark source."""
+"""TopicRequest: a flow's read of a topic, as it is passed in the options of a Spark source."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _written(value: Any) -> Any:
         return {"type": _written(pa.schema([("of", value)]))}
     if value is None or isinstance(value, str | int | float | bool):
         return value
-    raise Invalid(f"{type(value).__name__} cannot be sent to a source of Spark", detail=f"It is {value!r}.")
+    raise Invalid(f"{type(value).__name__} cannot be passed to a Spark source", detail=f"It is {value!r}.")
 
 
 def _read(found: Any) -> Any:
@@ -80,7 +80,9 @@ def _read(found: Any) -> Any:
         return _read(found["type"]).field(0).type
     module, _, name = found["class"].partition(":")
     if not module.startswith("mainstem."):
-        raise Invalid(f'"{module}" is no module of mainstem', detail="Only its own values are read from options.")
+        raise Invalid(
+            f'"{module}" is not a module of mainstem', detail="Options hold values of mainstem's own types only."
+        )
     return getattr(import_module(module), name)(**{name: _read(part) for name, part in found["fields"].items()})
 
 

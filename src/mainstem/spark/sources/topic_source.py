@@ -1,7 +1,7 @@
-"""The topic source: a topic of the log as a streaming source of Spark.
+"""The topic source: a topic of the log as a streaming source for Spark.
 
-Spark begins a Python process each time such a source is named, before it knows whether it will be read: so nothing that
-takes long is imported here.
+Spark starts a Python process each time such a source is named, before it knows whether it will be read: so nothing
+slow is imported here.
 """
 
 from __future__ import annotations

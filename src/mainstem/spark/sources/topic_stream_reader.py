@@ -1,13 +1,13 @@
-"""TopicStreamReader: what comes into a topic, batch by batch, as Arrow batches.
+"""TopicStreamReader: reads the records of a topic, batch by batch, as Arrow batches.
 
 The driver's side (offsets) lives in one Python process for as long as the query runs; `read` runs in the workers. A
-batch's offsets say everything: `read` opens the log of the home itself and finds the same rows at every replay.
+batch is defined by its offsets: `read` opens the log of the home itself and finds the same rows at every replay.
 
     offset  {"topic": "orders", "id": "5f..", "offsets": {"0": 512, "1": 498}}      the next offset of each partition
-            {"topic": ..., "applied": {"carts": {"0": 77}}}     and what of other topics is in, where flows write into it
+            {"topic": ..., "applied": {"carts": {"0": 77}}}     and the offsets applied of other topics, if flows write into it
             {"topic": ..., "cleaned": {"0": 512}}               of a compacted topic: see `read_since`
 
-Whoever asks is checked: a run that a later one has replaced learns nothing more here.
+Every request checks the epoch: a run that a newer one has replaced is fenced.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _as_planned(batch: pa.RecordBatch, schema: pa.Schema, topic: str) -> pa.Reco
             except pa.ArrowInvalid as error:
                 raise SchemaMismatch(
                     f'column "{field.name}" of topic "{topic}" was widened to {type_to_ddl(column.type)}',
-                    detail=f"The flow was built when it was {type_to_ddl(field.type)}, which does not hold all values: "
+                    detail=f"When the flow was built it was {type_to_ddl(field.type)}, which cannot hold all values: "
                     f"{error}.",
                     hint="Run the program again.",
                     column=field.name,
@@ -137,7 +137,7 @@ def _as_planned(batch: pa.RecordBatch, schema: pa.Schema, topic: str) -> pa.Reco
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What comes into a topic, batch by batch."""
+    """Reads a topic, batch by batch."""
 
     def __init__(self, request: TopicRequest, schema: pa.Schema, packing: str = "") -> None:
         """`packing`: what is done with the rows for a stage before they are given; empty for nothing."""

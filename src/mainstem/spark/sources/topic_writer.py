@@ -1,8 +1,8 @@
-"""TopicWriter: the batches of a flow into a topic, each once.
+"""TopicWriter: writes the batches of a flow into a topic, exactly once.
 
-A batch is one transaction of the flow's producer; its appends carry sequences that begin at the batch's number times a
-thousand. Since a transaction is seen whole or not at all, one sequence of a batch in any partition means that all of
-it is there. A later run of the flow opens the producer anew, and this one is fenced. Rows that the topic cannot take
+A batch is one transaction of the flow's producer; its appends have sequences that start at the batch's number times a
+thousand. Since a transaction is visible completely or not at all, one sequence of a batch in any partition means that
+the batch is committed. A newer run of the flow opens the producer again, and this one is fenced. Rejected rows
 are appended to the topic of the flow's rejected rows in the same transaction.
 """
 
@@ -40,8 +40,8 @@ __all__ = ["NewTopic", "TopicWriter", "fitting_rows", "flow_producer", "taken_aw
 def fitting_rows(table: pa.Table, settings: TopicSettings) -> tuple[pa.Table, list[Rejection]]:
     """The rows that fit, and the others by their number, with the reason for each.
 
-    A check tells of one row that does not fit. So the table is halved until every part fits or is one row: that costs
-    nothing where all fit, as it nearly always is, and little where few do not.
+    A check reports one row that does not fit. So the table is halved until every part fits or is one row: that costs
+    nothing if all rows fit, as they nearly always do, and little if few do not.
 
     >>> settings = TopicSettings.of("t", schema="n TINYINT")
     >>> rows, rejections = fitting_rows(pa.table({"n": pa.array([1, 300, 2], pa.int64())}), settings)
@@ -77,7 +77,7 @@ TIMEOUT = "10 minutes"
 
 
 def flow_producer(log: Log, run: FlowRun) -> Producer:
-    """The producer under whose name a flow appends. A rebuilt version begins with its own sequences."""
+    """The name of the flow's producer. A rebuilt version starts its own sequences."""
     return Producer(log, log.open_producer(f"mainstem.flow.{run.flow}.v{run.version}"))
 
 
@@ -100,7 +100,7 @@ class TopicWriter:
 
     @property
     def committed_batch(self) -> int:
-        """The last batch that is in; -1 if there is none."""
+        """The last committed batch; -1 if there is none."""
         return self._producer.kept_sequence(self._topic) // APPENDS_MAX
 
     def write(self, rows: DataFrame, batch: Batch) -> Written:
@@ -109,7 +109,7 @@ class TopicWriter:
         return self.append(table, batch)
 
     def append(self, table: pa.Table, batch: Batch) -> Written:
-        """Append the rows of a batch, and those that do not fit to the topic of the rejected."""
+        """Append the rows of a batch, and the rejected rows to their topic."""
         try:
             self._append(table, batch)
         except InvalidRows:
@@ -144,7 +144,7 @@ PARTITIONS = 4
 
 
 class NewTopic(SparkTopic):
-    """A topic by its name and by what is going to be in it. Its settings come from the rows of the flow that makes it:
+    """A topic that does not exist yet, by its name. Its settings come from the rows of the flow that creates it:
     the marks on their columns say which of them are key and event time."""
 
     def __init__(self, log: Log, name: str, home: str, session: Callable[[], SparkSession]) -> None:
@@ -178,7 +178,7 @@ class NewTopic(SparkTopic):
             detail=f"{self._log.title[0].upper()}{self._log.title[1:]} has {len(known)} topics"
             + (f": {', '.join(known[:10])}." if known else "."),
             hint=did_you_mean(self._name, known)
-            or f'Create it with: mainstem topic create {self._name} --schema "..." or let an earlier flow make it.',
+            or f'Create it with: mainstem topic create {self._name} --schema "..." or let an earlier flow create it.',
         )
 
     def accept(self, schema: pa.Schema) -> None:

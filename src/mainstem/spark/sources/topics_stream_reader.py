@@ -1,4 +1,4 @@
-"""TopicsStreamReader: what comes into all topics that fit a pattern, batch by batch.
+"""TopicsStreamReader: reads the records of all topics that match a pattern, batch by batch.
 
     offset  {"glob": "orders.*",
              "topics":  {"orders.eu": {"0": 512}, ...}     the next offset of each partition
@@ -7,7 +7,7 @@
              "refused": {"orders.uk": "it has no ..."}     topics that do not fit
              "cleaned": {"orders.eu": {"0": 512}}}         of compacted topics: see `read_since`
 
-A topic that is made later joins with the next batch. One that does not fit is noted once in `mainstem.refused_topics`.
+A topic that is created later joins with the next batch. One that does not fit is recorded once in `mainstem.refused_topics`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TopicsSlice(InputPartition):
 
 
 class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What comes into the topics, batch by batch."""
+    """Reads the topics, batch by batch."""
 
     def __init__(self, request: TopicRequest, schema: pa.Schema) -> None:
         self._request = request

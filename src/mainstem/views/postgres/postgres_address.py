@@ -1,4 +1,4 @@
-"""The address of a PostgreSQL database: read, shown without its password, and completed with what a long life needs."""
+"""The address of a PostgreSQL database: parsed, shown without its password, and completed with keepalive settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class PostgresAddress:
-    """An address that can be shown to anyone. What opens a connection is in `parameters`, which no message has."""
+    """An address that is safe to show. `parameters`, which opens connections, is never in a message."""
 
     shown: str
     parameters: dict[str, Any] = field(repr=False, compare=False)
@@ -36,7 +36,7 @@ class PostgresAddress:
 
     @classmethod
     def parse(cls, url: str) -> PostgresAddress:
-        """Reads `postgresql://user@host:port/database`, with whatever options libpq knows.
+        """Parses `postgresql://user@host:port/database`, with all options of libpq.
 
         >>> PostgresAddress.parse("postgresql://shop:geheim@db.local/shop").shown
         'postgresql://shop@db.local:5432/shop'
@@ -65,12 +65,12 @@ class PostgresAddress:
 
     @property
     def without_password(self) -> str:
-        """The address as it may be written down: passwords come from ~/.pgpass or PGPASSWORD then."""
+        """The address as it may be stored: passwords then come from ~/.pgpass or PGPASSWORD."""
         without = re.sub(r"^(\w+://[^:@/?]*):[^@]*@", r"\1@", self.url)
         return re.sub(r"([?&])(password|sslpassword)=[^&]*&?", r"\1", without).rstrip("?&")
 
     def safe(self, text: object) -> str:
-        """A text on one line, without the password, should a library have put it there."""
+        """A text on one line, without the password in case a library included it."""
         found = " ".join(str(text).split()).rstrip(".")
         for name in ("password", "sslpassword"):
             if secret := self.parameters.get(name):
@@ -79,18 +79,18 @@ class PostgresAddress:
 
 
 def _check(parameters: dict[str, Any]) -> None:
-    """A password with / @ : ? # or % in it must be written with %; else a part of it is taken for something else."""
+    """The characters / @ : ? # and % of a password must be percent-encoded; otherwise it is parsed wrongly."""
     for name in ("host", "port", "dbname", "user"):
         value = str(parameters.get(name) or "")
         strange = "@" in value or (name == "port" and not all(part.isdigit() for part in value.split(",") if part))
         if strange:
-            raise _refused(f"What would be its {name} is not one.")
+            raise _refused(f"Its {name} is not valid.")
 
 
 def _refused(facts: str) -> Invalid:
     return Invalid(
-        "this is no address that views can be kept at",
-        detail=f"{facts} The address itself is not shown, for it may hold a password.",
+        "this is not a valid address of a PostgreSQL database",
+        detail=f"{facts} The address is not shown because it may contain a password.",
         hint="For example: postgresql://user@host:5432/database. In a password, write / as %2F, @ as %40, : as %3A, "
         "? as %3F, # as %23 and % as %25; better, keep it in ~/.pgpass or PGPASSWORD.",
     )
@@ -108,12 +108,12 @@ _REFUSED = (errors.InsufficientPrivilege, errors.FeatureNotSupported, errors.Pro
 
 
 def rolled_back_by_server(error: BaseException) -> bool:
-    """Whether the server undid the transaction so that others could go on."""
+    """Whether the server rolled back the transaction in favour of others."""
     return isinstance(error, _AGAIN)
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection ended, and with it all knowledge of what became of a COMMIT on its way."""
+    """Whether the connection ended, so that the outcome of a COMMIT is unknown."""
     gone = (errors.AdminShutdown, errors.CrashShutdown, errors.IdleInTransactionSessionTimeout, InterfaceError)
     return isinstance(error, gone) or (isinstance(error, OperationalError) and error.sqlstate is None)
 
@@ -123,38 +123,38 @@ _SAID_NO = re.compile(r"FATAL:\s+(?!.*(?:starting up|shutting down|recovery mode
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether a database that could not be had may be there a little later."""
+    """Whether an unavailable database may become available soon."""
     return isinstance(error, DatabaseUnavailable) and not _SAID_NO.search(error.detail)
 
 
 def unreachable(address: PostgresAddress, error: BaseException) -> DatabaseUnavailable:
-    """The database cannot be had now; the runner tries again by itself."""
+    """The database is unavailable; the runner retries."""
     return DatabaseUnavailable(
         f'the database "{address.shown}" cannot be reached',
         detail=f"PostgreSQL's client says: {address.safe(error)}.",
         hint="Check that it runs, that this machine may connect to it, and the user's password (~/.pgpass, PGPASSWORD, or "
-        "the address). Nothing is lost: a batch that is not in is written again.",
+        "the address). Nothing is lost: a batch that was not committed is written again.",
         address=address.shown,
     )
 
 
 @contextmanager
 def translated(address: PostgresAddress, view: str) -> Iterator[None]:
-    """Turns what PostgreSQL says inside into our own errors."""
+    """Raises PostgreSQL's errors as our own."""
     try:
         yield
     except _NO_SUCH as error:
         raise ViewNotFound(
-            f'view "{view}" has no such version in the database any more',
+            f'this version of view "{view}" no longer exists in the database',
             detail=f"PostgreSQL says: {address.safe(error)}. The view, or this version of it, was dropped meanwhile.",
-            hint="Ask again; if it was dropped, run the flow that makes it.",
+            hint="Retry; if the view was dropped, run the flow that writes it.",
             view=view,
         ) from error
     except errors.LockNotAvailable as error:
         raise LockHeld(
-            f'view "{view}" is held by another session of the database',
+            f'view "{view}" is locked by another session of the database',
             detail=f"PostgreSQL says: {address.safe(error)}.",
-            hint="Find who holds it (SELECT * FROM pg_stat_activity), and let it go on or end it. Nothing is lost: what was "
+            hint="Find that session (SELECT * FROM pg_stat_activity), and let it finish or end it. Nothing is lost: what was "
             "not committed is written again.",
             path=address.shown,
         ) from error
@@ -162,35 +162,35 @@ def translated(address: PostgresAddress, view: str) -> Iterator[None]:
         raise DiskFull(
             f'no space left for view "{view}"',
             detail=f'PostgreSQL says "{address.safe(error)}". Nothing of the batch was written.',
-            hint="Free space on the database's disk; the batch is written again when the flow goes on.",
+            hint="Free space on the database's disk; the batch is written again when the flow continues.",
             path=address.shown,
         ) from error
     except errors.DependentObjectsStillExist as error:
         raise Conflict(
-            f'something of the database depends on view "{view}"',
+            f'another object of the database depends on view "{view}"',
             detail=f"PostgreSQL says: {address.safe(error)}. {error.diag.message_detail or ''}".strip(),
-            hint="Drop what depends on it first, and make it again afterwards.",
+            hint="Drop that object first, and create it again afterwards.",
         ) from error
     except errors.DuplicateTable as error:
         raise Conflict(
-            f'the database has something else of the name "{view}"',
+            f'the database already has another object named "{view}"',
             detail=f"PostgreSQL says: {address.safe(error)}.",
             hint="Give the view another name, or its home a schema of its own: "
             "postgresql://host/database?options=-csearch_path%3Dshop",
         ) from error
     except _REFUSED as error:
         raise Invalid(
-            f'the database does not allow it for view "{view}"',
+            f'the database user lacks a privilege for view "{view}"',
             detail=f"PostgreSQL says: {address.safe(error)}.",
-            hint="The user needs CREATE on the database and on the schema that its views are in: "
+            hint="The user needs CREATE on the database and on the schema of the views: "
             "GRANT CREATE ON DATABASE ... TO ...; GRANT CREATE, USAGE ON SCHEMA ... TO ...",
         ) from error
     except (*_AGAIN, errors.QueryCanceled) as error:
         raise Unavailable(
-            f'the database undid what was asked of view "{view}"',
+            f'the database rolled back an operation on view "{view}"',
             detail=f"PostgreSQL says: {address.safe(error)}.",
-            hint="See who else locks its tables (SELECT * FROM pg_locks), and whether the server sets a statement_timeout. "
-            "Nothing is lost: a batch that is not in is written again.",
+            hint="Check who else locks its tables (SELECT * FROM pg_locks), and whether the server sets a statement_timeout. "
+            "Nothing is lost: a batch that was not committed is written again.",
         ) from error
     except Error as error:
         if is_lost(error) or isinstance(error, (OperationalError, *_ELSEWHERE)):

@@ -1,14 +1,14 @@
-"""Views in a PostgreSQL database: one table that names them all, and a schema for each version of each.
+"""Views in a PostgreSQL database: one table with all of them, and a schema for each version of a view.
 
     <first schema of the search path>
-        mainstem_views     view | facts: what view.json is for a view in a file
+        mainstem_views     view | facts: as in view.json of a view in SQLite
         <view>             a plain view for every view of Mainstem: SELECT * FROM revenue shows the live version
     mainstem_<view>_<id>_v<n>
         the tables of version n: see postgres_tables.py
 
 Everything that changes together changes in one transaction. The row of a view in `mainstem_views` is locked while its
-versions are made, used or dropped. `options=-csearch_path%3Dshop` in the address chooses another schema than `public`, so
-several homes share a database.
+versions are created, switched or dropped. `options=-csearch_path%3Dshop` in the address selects another schema than
+`public`, so that several homes can share a database.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PostgresVersions:
         self._clock = clock
 
     def new(self, schema: pa.Schema, number: int | None = None) -> int:
-        """Make an empty version beside the live one; its number."""
+        """Create an empty version beside the live one; returns its number."""
         with self._store.writing() as connection:
             facts = self._store.facts_in(connection, "FOR UPDATE")
             made = max(facts.numbers()) + 1 if number is None else number
@@ -74,7 +74,7 @@ class PostgresVersions:
                 raise Conflict(
                     f'version {number} of view "{self._store.view}" is the live one',
                     detail=f"It has the versions {', '.join(map(str, facts.numbers()))}.",
-                    hint="Use another one first, or drop the whole view.",
+                    hint="Switch to another version first, or drop the whole view.",
                 )
             left = tuple(version for version in facts.versions if version.number != number)
             # A history with a part missing leads nowhere: it begins after the last part of this version.
@@ -84,7 +84,7 @@ class PostgresVersions:
             connection.execute(f"DROP SCHEMA {quoted(self._store.tables(facts, number).name)} CASCADE")
 
     def use(self, number: int) -> None:
-        """Make a version the live one. Readers see the one or the other; followers get the difference."""
+        """Make a version the live one, atomically for readers; subscribers get the difference."""
         with self._store.writing() as connection:
             facts = self._checked(connection, number)
             if number == facts.live:
@@ -105,7 +105,7 @@ class PostgresVersions:
     def _write_difference(
         self, connection: Session, new: PostgresTables, old: PostgresTables, facts: Facts, position: int
     ) -> bool:
-        """Write the way from the old version to the new one as changes of the new one; False where there is none."""
+        """Write the difference between the old version and the new one as changes of the new one; False if there is none."""
         served = [
             facts.history[index + 1].after
             for index, segment in enumerate(facts.history[:-1])
@@ -135,7 +135,7 @@ class PostgresVersions:
         return pair.compatible
 
     def difference(self, before: int, after: int) -> Difference:
-        """How version `after` differs from version `before`, each as it is now."""
+        """How version `after` differs from version `before`, each in its current state."""
         with self._store.reading() as connection:
             facts = self._store.facts_in(connection)
             for number in (before, after):
@@ -171,7 +171,7 @@ def _pair(new: PostgresTables, old: PostgresTables) -> VersionPair:
 
 
 def _changes(pair: VersionPair, new: PostgresTables, old: PostgresTables) -> list[str]:
-    """Statements that write what leads from the old rows to the new ones, behind position $1, as rows of the new one."""
+    """Statements that write the changes from the old rows to the new ones, after position $1, as rows of the new one."""
     known = set(old.schema.names)
     was = new.row_of([f"o.{quoted(name)}" if name in known else "NULL" for name in new.schema.names])
     kinds: list[tuple[Kind, str, str, str]] = [
@@ -191,7 +191,7 @@ def _changes(pair: VersionPair, new: PostgresTables, old: PostgresTables) -> lis
 
 
 def _show(connection: Session, old: PostgresTables, new: PostgresTables) -> None:
-    """Point the plain view at the new version; whoever was allowed to read it still is."""
+    """Point the plain view at the new version; its privileges stay."""
     name = quoted(new.view)
     # PostgreSQL replaces a view in place, with its grants and all that depends on it, while its columns stay as they are.
     kept = [(one.name, one.type) for one in new.schema][: len(old.schema)] == [
@@ -222,7 +222,7 @@ OWN_COLUMNS = frozenset(["tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"])
 
 
 class PostgresBackend:
-    """A database that views are kept in."""
+    """A database that stores views."""
 
     def __init__(self, address: str) -> None:
         self._parsed = PostgresAddress.parse(address)
@@ -287,7 +287,7 @@ class PostgresStore:
             return self.facts_in(connection)
 
     def facts_in(self, connection: Session, lock: str = "") -> Facts:
-        """The facts as this transaction sees them; with "FOR UPDATE" nobody else changes them until it ends."""
+        """The facts as this transaction sees them; with "FOR UPDATE" they are locked until it ends."""
         try:
             found = connection.execute(
                 f"SELECT facts FROM mainstem_views WHERE view = $1 {lock}", (self.view,)
@@ -306,7 +306,7 @@ class PostgresStore:
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """A transaction that sees one moment."""
+        """A transaction that reads one snapshot."""
         with translated(self.pool.address, self.view), self.pool.borrowed(READ) as connection:
             yield connection
 
@@ -325,7 +325,7 @@ class PostgresStore:
             raise self._refused(f"its name has {len(self.view)} characters", f"{NAME_BYTES_MAX} at most")
         for name in schema.names:
             if name in OWN_COLUMNS:
-                raise self._refused(f'it has a column "{name}"', "a column of that name in every table, its own")
+                raise self._refused(f'it has a column "{name}"', "a system column of that name in every table")
             if len(name.encode()) > NAME_BYTES_MAX:
                 raise self._refused(
                     f'the name of column "{name[:40]}..." is too long', f"{NAME_BYTES_MAX} bytes at most"
@@ -333,7 +333,7 @@ class PostgresStore:
 
     def _refused(self, complaint: str, limit: str) -> MainstemError:
         return Invalid(
-            f'view "{self.view}" cannot be kept in PostgreSQL: {complaint}',
+            f'view "{self.view}" cannot be stored in PostgreSQL: {complaint}',
             detail=f"PostgreSQL has {limit}.",
             hint='Give it another name; for a column: frame.withColumnRenamed("old name", "new name").',
         )
@@ -352,13 +352,13 @@ class PostgresStore:
             connection.execute(insert, (self.view, facts.encode().decode()))
 
     def add_version(self, connection: Session, facts: Facts, schema: pa.Schema, number: int, created_at: int) -> None:
-        """Make a version beside the others, in a transaction that has locked the facts."""
+        """Create a version beside the others, in a transaction that has locked the facts."""
         make_version(connection, PostgresTables(self.view, facts.id, number, facts.key, schema), recording=0)
         added = VersionFacts(number, schema_to_ddl(schema), created_at)
         self.write_facts(connection, replace(facts, versions=(*facts.versions, added)))
 
     def write_facts(self, connection: Session, facts: Facts) -> None:
-        """Replace what the view says of itself, in a transaction that has locked it."""
+        """Replace the facts of the view, in a transaction that has locked them."""
         update = "UPDATE mainstem_views SET facts = $2 WHERE view = $1"
         connection.execute(update, (self.view, facts.encode().decode()))
         connection.execute("SELECT pg_notify($1, '')", (channel_of(facts.id),))

@@ -1,10 +1,10 @@
-"""What a version of a view in PostgreSQL keeps of the past, besides its changes: the same two tables as in a file.
+"""The history of a version of a view in PostgreSQL, besides its changes: the same two tables as in SQLite.
 
     kept_since   one row: position, at
     reached      topic, partition, position, "end"
 
-and an index of `changes` by key; see `sqlite_history.py`. They are made in the version's schema when the history begins,
-and written in the transaction of the batch.
+and an index of `changes` by key; see `sqlite_history.py`. They are created in the version's schema when the history
+starts, and written in the transaction of the batch.
 """
 
 from __future__ import annotations

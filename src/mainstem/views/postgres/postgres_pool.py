@@ -1,7 +1,7 @@
 """Connections to a PostgreSQL database, shared by all views of a process that are in it.
 
-A connection is handed to one user at a time and kept for the next. Those that a forked process inherits it leaves alone.
-What is read through them comes as `arrow_column` takes it: moments and days as numbers since 1970, Booleans as 0 and 1.
+A connection is used by one thread at a time and kept for the next. A forked process does not use those that it inherits.
+Values are read in the form of `arrow_column`: moments and days as numbers since 1970, Booleans as 0 and 1.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class PostgresPool:
         self._guard = threading.Lock()
 
     def connect(self, name: str = "mainstem") -> Session:
-        """A connection of one's own, in no transaction; `name` is what the server shows for it."""
+        """A dedicated connection, outside a transaction; `name` is shown by the server."""
         try:
             connection: Session = _Silent.connect(
                 **{"application_name": name, **self.address.parameters},
@@ -148,7 +148,7 @@ class PostgresPool:
         connection.close()
 
     def close(self) -> None:
-        """Close those that nobody uses."""
+        """Close the unused connections."""
         with self._guard:
             idle, self._idle = self._idle, []
         for connection in idle:

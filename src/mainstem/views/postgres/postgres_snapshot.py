@@ -1,8 +1,8 @@
-"""PostgresSnapshot: one version of a view in PostgreSQL as it is at one moment, whatever is written meanwhile.
+"""PostgresSnapshot: a snapshot of one version of a view in PostgreSQL, unaffected by later writes.
 
-A transaction of isolation REPEATABLE READ sees what was committed at its first look. That look is at the view's facts, so
-which version was live, and what it held, are of one moment. What a transaction has read from cannot be dropped before it
-ends; what was dropped between its looks at the facts and at the version makes it begin anew.
+A transaction with isolation REPEATABLE READ sees what was committed at its first read. It reads the view's facts first, so
+the live version and its rows are of one moment. A table that a transaction has read cannot be dropped before it
+ends; if the version was dropped between the reads of the facts and of the version, the transaction starts again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TRIES = 10
 
 
 class PostgresSnapshot:
-    """What a version held at one moment. Good until the `with` ends that gave it."""
+    """A snapshot of a version. Valid until the end of the `with` that returned it."""
 
     def __init__(self, connection: Session, tables: PostgresTables, facts: Facts, title: str) -> None:
         self._connection = connection
@@ -81,7 +81,7 @@ class PostgresSnapshot:
         return int(self._one(f"SELECT count(*) FROM {self._tables.rows}")[0])
 
     def bytes(self) -> int:
-        """What its tables and their indexes take."""
+        """The size of its tables and their indexes."""
         sizes = "SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class AS c WHERE c.relnamespace = $1::regnamespace"
         return int(self._one(f"{sizes} AND c.relkind = 'r'", [f'"{self._tables.name}"'])[0])
 
@@ -105,7 +105,7 @@ class PostgresSnapshot:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def offsets(self) -> dict[str, dict[int, int]]:
-        """How far each source is in, by topic and partition."""
+        """The end offsets applied, by topic and partition."""
         found: dict[str, dict[int, int]] = {}
         select = f'SELECT topic, partition, "end" FROM {self._tables.table("offsets")}'
         for topic, partition, end in self._connection.execute(select):
@@ -117,7 +117,7 @@ class PostgresSnapshot:
         return found
 
     def positions(self) -> tuple[int, int]:
-        """The first change that is kept and the last one; there may be gaps from times when it was not live."""
+        """The first change that is kept and the last one; there are gaps for the times when it was not live."""
         table = self._tables.table
         kept = f"position > (SELECT trimmed FROM {table('progress')})"
         first, last = self._one(f"SELECT min(position), max(position) FROM {table('changes')} WHERE {kept}")

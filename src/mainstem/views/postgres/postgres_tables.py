@@ -4,15 +4,15 @@
         rows       the view's columns, by its key
         changes    position, change (insert | update | delete | none), old and new: whole rows, null where there is none
         commits    end_position, committed_at, epoch, batch: when the changes up to a position were committed
-        offsets    topic, partition, end: how far each source is in
-        progress   one row: flow, epoch, batch (the last one that is in), applied_at, recording,
+        offsets    topic, partition, end: the end offsets applied
+        progress   one row: flow, epoch, batch (the last one committed), applied_at, recording,
                    trimmed (changes up to this position are gone)
-        about      what this schema is: format, view, version, key, schema
+        about      the facts of this schema: format, view, version, key, schema
 
-and, where the view keeps its history, the two tables of `postgres_history.py`.
+and, if the view keeps its history, the two tables of `postgres_history.py`.
 
-The id in its name is that of the view: one that was dropped and made again has other schemas, so whoever still writes
-into the old ones notices. Times of commits are microseconds since 1970.
+The id in its name is that of the view: a view that was dropped and created again has other schemas, so a run that still
+writes into the old ones fails. Times of commits are microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PostgresTables:
 
     @cached_property
     def name(self) -> str:
-        """The schema's name; a view whose name is long is cut, for the id alone tells it from others."""
+        """The schema's name; a long name of a view is cut, since the id is unique."""
         end = f"_{self.id[:8]}_v{self.version}"
         return f"mainstem_{self.view}"[: NAME_BYTES_MAX - len(end)] + end
 
@@ -173,7 +173,7 @@ class PostgresTables:
 
     @cached_property
     def record_upserts(self) -> str:
-        """Write down what the upserts will change, behind position $1; rows that are the same already are none."""
+        """Record the changes of the upserts, after position $1; equal rows are not changes."""
         changed = f" OR ({_listed(self.values, 'o')}) IS DISTINCT FROM ({_listed(self.values, 'n')})" * bool(
             self.values
         )
@@ -189,7 +189,7 @@ class PostgresTables:
 
     @cached_property
     def upsert(self) -> str:
-        """Insert rows or replace them; a row that is the same already is not touched."""
+        """Insert or replace rows; an equal row is not touched."""
         insert = (
             f"INSERT INTO {self.rows} AS o ({_listed(self.schema.names)}) "
             f"SELECT {_listed(self.schema.names, 'n')} FROM {self._staged(UPSERTS, self.schema.names)} AS n "
@@ -203,7 +203,7 @@ class PostgresTables:
 
     @cached_property
     def record_deletes(self) -> str:
-        """Write down what the deletes will change, behind position $1."""
+        """Record the changes of the deletes, after position $1."""
         return (
             f"INSERT INTO {self.table('changes')} (position, change, old) "
             f"SELECT $1::bigint + row_number() OVER (ORDER BY {_listed(self.key, 'o')}), 'delete', o "

@@ -1,4 +1,4 @@
-"""PostgresWatch: waits for commits to a view, which PostgreSQL tells of (LISTEN, NOTIFY) as soon as they are visible."""
+"""PostgresWatch: waits for commits to a view, which PostgreSQL signals (LISTEN, NOTIFY) as soon as they are visible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def channel_of(view_id: str) -> str:
 
 
 class PostgresWatch:
-    """Whatever is committed after it was made ends the next `wait`. One waiting thread at a time."""
+    """Any commit after its creation ends the next `wait`. One waiting thread at a time."""
 
     def __init__(self, pool: PostgresPool, view_id: str) -> None:
         self._address = pool.address
@@ -28,7 +28,7 @@ class PostgresWatch:
             raise unreachable(self._address, error) from error
 
     def wait(self, seconds: float) -> bool:
-        """True as soon as something was committed; False when the time is over."""
+        """True after a commit; False when the time is over."""
         try:
             return any(True for _ in self._connection.notifies(timeout=max(0.0, seconds), stop_after=1))
         except psycopg.Error as error:

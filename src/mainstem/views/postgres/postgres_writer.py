@@ -1,17 +1,17 @@
-"""PostgresWriter: applies the batches of one run of a flow to one version of a view in PostgreSQL, each of them once.
+"""PostgresWriter: applies the batches of one run of a flow to one version of a view in PostgreSQL, exactly once.
 
     BEGIN
-    epoch, batch in `progress`, locked     from here on no other run writes; a later epoch: Fenced; the batch is in: done
+    epoch, batch in `progress`, locked     from here on no other run writes; a newer epoch: Fenced; batch committed: done
     COPY into two temporary tables, changes, rows, offsets, batch number
     COMMIT
 
-A later run begins by locking the same row, so it begins before or after a transaction of an older one, never within.
-Should the older one hold it and not go on (its process was stopped, its machine is gone), its session is ended by the
-server: whatever it had not committed is undone.
+A newer run starts by locking the same row, so it starts before or after a transaction of an older one, never within.
+If the older run holds the lock and does not continue (its process was paused, its machine died), the newer run has the
+server end its session: what it had not committed is rolled back.
 
-When the connection ends while a batch is written, nobody knows whether its COMMIT arrived. So the writer connects again,
-takes the lock, which a transaction that is still being committed holds, and looks which batch is in: if it is this one,
-it is done; if not, it is written again.
+If the connection ends while a batch is written, the outcome of its COMMIT is unknown. So the writer connects again,
+takes the lock, which a transaction that is still being committed holds, and reads the last committed batch: if it is
+this one, it is done; if not, the batch is written again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class PostgresWriter:
     # A run
 
     def _begin_run(self) -> None:
-        """Connect, and make this run the one that writes; says which batch is in."""
+        """Connect, and fence older runs; returns the last committed batch."""
         self.close()
         connection = self._store.pool.connect(f"{self._name}{self.run.epoch}")
         try:
@@ -105,7 +105,7 @@ class PostgresWriter:
         self._connection = connection
 
     def _end_older_sessions(self, connection: Session) -> None:
-        """End what an older run, or this one before its connection broke, left inside a transaction."""
+        """End the sessions that an older run, or this one before its connection broke, left inside a transaction."""
         found = connection.execute(
             "SELECT pid, application_name FROM pg_stat_activity WHERE starts_with(application_name, $1) "
             "AND pid <> pg_backend_pid() AND datname = current_database() AND usename = current_user AND state <> 'idle'",
@@ -123,7 +123,7 @@ class PostgresWriter:
                 f'view "{self._store.view}" is written by flow "{flow}"',
                 detail=f'Flow "{self.run.flow}" wants to write version {self.version} of it too; '
                 "each would overwrite the other's rows.",
-                hint=f'Give the flow a view of its own, or its old name: Flow(..., name="{flow}").',
+                hint=f'Give the flow its own view, or its old name: Flow(..., name="{flow}").',
             )
         self._check_epoch(epoch)
         update = f"UPDATE {self._tables.table('progress')} SET flow = $1, epoch = $2"
@@ -142,10 +142,10 @@ class PostgresWriter:
     def _check_epoch(self, epoch: int) -> None:
         if epoch > self.run.epoch:
             raise Fenced(
-                f'flow "{self.run.flow}" may not write view "{self._store.view}" any more',
-                detail=f"This run has epoch {self.run.epoch}; one with epoch {epoch} has begun. Nothing of the batch was "
-                "written.",
-                hint="Two runs of a flow cannot be: the later one goes on. Start this one again to take over.",
+                f'this run of flow "{self.run.flow}" is fenced from view "{self._store.view}"',
+                detail=f"This run has epoch {self.run.epoch}; a newer run with epoch {epoch} has started. Nothing of the batch "
+                "was written.",
+                hint="Only one run of a flow may write; the newer one continues. Start this one again to take over.",
                 epoch=self.run.epoch,
                 current_epoch=epoch,
             )
@@ -154,7 +154,7 @@ class PostgresWriter:
 
     @property
     def committed_batch(self) -> int:
-        """The number of the last batch that is in; -1 if there is none."""
+        """The number of the last committed batch; -1 if there is none."""
         return self._committed_batch
 
     def holds(self, number: int) -> bool:
@@ -162,17 +162,17 @@ class PostgresWriter:
         return number <= self._committed_batch
 
     def prepare(self, rows: pa.Table) -> MergedColumns:
-        """The rows as they will be written; its `rejections` are known before anything is."""
+        """The rows as they will be written; its `rejections` are known before anything is written."""
         tables = self._tables
         fits = partial(unfit, key=tables.key)
         return merge_columns(rows, tables.schema, tables.key, view=self._store.view, unfit=fits)
 
     def apply(self, rows: pa.Table, batch: Batch) -> WrittenRows:
-        """Commit the rows and the batch together. A batch that is in already changes nothing."""
+        """Commit the rows and the batch together. Idempotent: a committed batch changes nothing."""
         return self.commit(self.prepare(rows), batch)
 
     def commit(self, merged: MergedColumns, batch: Batch) -> WrittenRows:
-        """Commit prepared rows and the batch together. A batch that is in already changes nothing."""
+        """Commit prepared rows and the batch together. Idempotent: a committed batch changes nothing."""
         rejected = len(merged.rejections)
         payloads = copy_rows(merged.upserts), copy_rows(merged.deletes)
         # What this call sent off to be committed, should the answer not come.
@@ -216,7 +216,7 @@ class PostgresWriter:
         self._committed_batch = batch.number
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Release the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -266,7 +266,7 @@ class PostgresWriter:
             cursor.executemany(upsert, ends)
 
     def _trim(self, connection: Session, facts: Facts, last: int, now: int) -> None:
-        """Drop changes that need not be kept any longer; the last one stays in any case.
+        """Drop changes beyond their retention; the last one always stays.
 
         What was dropped lies in the index until the server cleans up: so each time it is begun where the last one ended.
         """
@@ -326,8 +326,8 @@ class PostgresWriter:
         except ViewNotFound as error:
             raise ViewNotFound(
                 f'view "{self._store.view}" was dropped while flow "{self.run.flow}" wrote it',
-                detail=f"The database has no schema {self._tables.name}, in which version {self.version} was.",
-                hint="Start the flow anew: it makes the view again from the log.",
+                detail=f"The database no longer has the schema {self._tables.name} of version {self.version}.",
+                hint="Start the flow again: it rebuilds the view from the log.",
                 view=self._store.view,
             ) from error
 

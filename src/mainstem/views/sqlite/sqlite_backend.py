@@ -38,7 +38,7 @@ class ViewVersions:
         self._clock = clock
 
     def new(self, schema: pa.Schema, number: int | None = None) -> int:
-        """Make an empty version beside the live one; its number."""
+        """Create an empty version beside the live one; returns its number."""
         with self._folder.locked():
             numbers = self._folder.facts().numbers()
             made = max(numbers) + 1 if number is None else number
@@ -55,12 +55,12 @@ class ViewVersions:
                 raise Conflict(
                     f'version {number} of view "{self._folder.view}" is the live one',
                     detail=f"It has the versions {', '.join(map(str, facts.numbers()))}.",
-                    hint="Use another one first, or drop the whole view.",
+                    hint="Switch to another version first, or drop the whole view.",
                 )
             self._folder.remove_version(number)
 
     def use(self, number: int) -> None:
-        """Make a version the live one. Readers see the one or the other; followers get the difference."""
+        """Make a version the live one, atomically for readers; subscribers get the difference."""
         with self._folder.locked():
             facts = self._folder.facts()
             self._check_there(facts, number)
@@ -83,7 +83,7 @@ class ViewVersions:
     def _write_difference(
         self, new: tuple[sqlite3.Connection, ViewFile], old: ViewFile, facts: Facts, position: int
     ) -> bool:
-        """Write the way from the old version to the new one as changes of the new one; False where there is none."""
+        """Write the difference between the old version and the new one as changes of the new one; False if there is none."""
         connection, file = new
         pair = _pair(file, old)
         served = [
@@ -122,7 +122,7 @@ class ViewVersions:
         return pair.compatible
 
     def difference(self, before: int, after: int) -> Difference:
-        """How version `after` differs from version `before`, each as it is now."""
+        """How version `after` differs from version `before`, each in its current state."""
         facts = self._folder.facts()
         self._check_there(facts, before)
         self._check_there(facts, after)
@@ -158,7 +158,7 @@ def _pair(new: ViewFile, old: ViewFile) -> VersionPair:
 
 
 def _changes(pair: VersionPair) -> list[str]:
-    """Statements that write what leads from the old rows to the new ones, in the columns of the new version."""
+    """Statements that write the changes from the old rows to the new ones, in the columns of the new version."""
     statements = []
     kinds: list[tuple[Kind, str, str, tuple[str, ...]]] = [
         ("removed", "delete", "o", ("old",)),

@@ -135,8 +135,8 @@ def python_row(values: Sequence[Any], schema: pa.Schema, *, view: str) -> dict[s
         except (ValueError, OverflowError) as error:
             raise InvalidRows(
                 f'column "{field.name}" of the row in view "{view}" cannot be read by Python',
-                detail=f"It is {type_to_ddl(field.type)} and stored as {shown(value)}; an older Mainstem took it.",
-                hint="Read it in Arrow: view.to_arrow(). A rebuild sends such rows to the rejected of the flow: "
+                detail=f"It is {type_to_ddl(field.type)} and stored as {shown(value)}; an older Mainstem accepted it.",
+                hint="Read it as Arrow: view.to_arrow(). A rebuild writes such rows to the rejected rows of the flow: "
                 f"mainstem view rebuild {view}.",
                 column=field.name,
             ) from error

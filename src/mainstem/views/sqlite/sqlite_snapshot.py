@@ -1,4 +1,4 @@
-"""ViewSnapshot: one version of a view in SQLite as it is at one moment, whatever is written meanwhile."""
+"""ViewSnapshot: a snapshot of one version of a view in SQLite, unaffected by later writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRIES = 10
 
 
 class ViewSnapshot:
-    """What a version held at one moment. Good until the `with` ends that gave it."""
+    """A snapshot of a version. Valid until the end of the `with` that returned it."""
 
     def __init__(self, connection: sqlite3.Connection, file: ViewFile, facts: Facts) -> None:
         self._connection = connection
@@ -36,7 +36,7 @@ class ViewSnapshot:
         self.facts = facts
 
     def release(self) -> None:
-        """Let the moment go."""
+        """Release the snapshot."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
@@ -53,7 +53,7 @@ class ViewSnapshot:
         return self.file.path
 
     def get(self, key: Any, position: int | None = None) -> dict[str, Any] | None:
-        """The row with this key, given as a user gives it; as it was right after a position."""
+        """The row with this key, in the form that users give; as it was right after a position."""
         stored = stored_key(key, self.file.key, self.schema, view=self.file.view)
         values = self.row(stored) if position is None else self._row_before(stored, position)
         if values is None:
@@ -75,7 +75,7 @@ class ViewSnapshot:
         return int(self._connection.execute("SELECT count(*) FROM rows").fetchone()[0])
 
     def bytes(self) -> int:
-        """What it takes on disk."""
+        """Its size on disk."""
         total = 0
         for suffix in ("", "-wal"):
             with suppress(FileNotFoundError):
@@ -101,7 +101,7 @@ class ViewSnapshot:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def offsets(self) -> dict[str, dict[int, int]]:
-        """How far each source is in, by topic and partition."""
+        """The end offsets applied, by topic and partition."""
         found: dict[str, dict[int, int]] = {}
         for topic, partition, end in self._connection.execute('SELECT topic, partition, "end" FROM offsets'):
             found.setdefault(topic, {})[partition] = end
@@ -117,7 +117,7 @@ class ViewSnapshot:
     # Changes
 
     def positions(self) -> tuple[int, int]:
-        """The first change that is kept and the last one; there may be gaps from times when it was not live."""
+        """The first change that is kept and the last one; there are gaps for the times when it was not live."""
         first, last = self._connection.execute("SELECT min(position), max(position) FROM changes").fetchone()
         return int(first), int(last)
 
@@ -187,8 +187,8 @@ def _pinned_live(folder: ViewFolder, connections: Connections) -> ViewSnapshot:
         snapshot.release()
     raise Unavailable(
         f'view "{folder.view}" changed its version {TRIES} times in a row',
-        detail="Each time between looking up the live version and opening it.",
-        hint="Ask again.",
+        detail="Each time it changed between the lookup of the live version and its opening.",
+        hint="Retry.",
     )
 
 

@@ -1,17 +1,17 @@
-"""ViewWriter: applies the batches of one run of a flow to one version of a view, each of them once.
+"""ViewWriter: applies the batches of one run of a flow to one version of a view, exactly once.
 
-Rows, their changes, the batch's number and how far each source is in are committed in one transaction of SQLite, synced
-(WAL, synchronous=FULL). The epoch is looked at inside of it, twice:
+Rows, their changes, the batch's number and the end offsets of each source are committed in one transaction of SQLite,
+synced (WAL, synchronous=FULL). The epoch is checked inside it, twice:
 
     BEGIN IMMEDIATE           from here on no other run writes
-    epoch in the file         a later run began before this transaction: Fenced
+    epoch in the file         a newer run started before this transaction: Fenced
     rows, changes, offsets, batch number, epoch
-    epoch in v<n>.fence       a later run began meanwhile, and waits for the lock: Fenced, rolled back
+    epoch in v<n>.fence       a newer run started meanwhile, and waits for the lock: Fenced, rolled back
     COMMIT
 
-A later run first raises the fence, then waits for the lock, then puts its epoch into the file. So a run that was stopped
-inside its transaction finds the fence raised when it goes on. Should it be stopped after its last look at it, its commit
-counts: the later run, which still waits, begins after it and finds the batch committed.
+A newer run first raises the fence, then waits for the lock, then writes its epoch into the file. So a run that was paused
+inside its transaction finds the fence raised when it continues. If it was paused after its last check, its commit is
+valid: the newer run, which still waits, starts after it and finds the batch committed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ViewWriter:
                     f'view "{self._folder.view}" is written by flow "{flow}"',
                     detail=f'Flow "{self.run.flow}" wants to write version {self.version} of it too; '
                     "each would overwrite the other's rows.",
-                    hint=f'Give the flow a view of its own, or its old name: Flow(..., name="{flow}").',
+                    hint=f'Give the flow its own view, or its old name: Flow(..., name="{flow}").',
                 )
             if epoch > self.run.epoch:
                 raise self._fenced(epoch)
@@ -85,7 +85,7 @@ class ViewWriter:
 
     @property
     def committed_batch(self) -> int:
-        """The number of the last batch that is in; -1 if there is none."""
+        """The number of the last committed batch; -1 if there is none."""
         return self._committed_batch
 
     def holds(self, number: int) -> bool:
@@ -93,15 +93,15 @@ class ViewWriter:
         return number <= self._committed_batch
 
     def prepare(self, rows: pa.Table) -> MergedBatch:
-        """The rows as they will be written; its `rejections` are known before anything is."""
+        """The rows as they will be written; its `rejections` are known before anything is written."""
         return merge_batch(rows, self.file.schema, self.file.key, view=self._folder.view)
 
     def apply(self, rows: pa.Table, batch: Batch) -> WrittenRows:
-        """Commit the rows and the batch together. A batch that is in already changes nothing."""
+        """Commit the rows and the batch together. Idempotent: a committed batch changes nothing."""
         return self.commit(self.prepare(rows), batch)
 
     def commit(self, merged: MergedBatch, batch: Batch) -> WrittenRows:
-        """Commit prepared rows and the batch together. A batch that is in already changes nothing."""
+        """Commit prepared rows and the batch together. Idempotent: a committed batch changes nothing."""
         rejected = len(merged.rejections)
         with self._translated():
             self._check_still_there()
@@ -124,7 +124,7 @@ class ViewWriter:
         return WrittenRows(merged.rows, rejected, changes, merged.rejections)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     # Inside of the transaction
@@ -158,7 +158,7 @@ class ViewWriter:
         )
 
     def _trim(self, last: int, now: int) -> None:
-        """Drop changes that need not be kept any longer; the last one stays in any case."""
+        """Drop changes beyond their retention; the last one always stays."""
         facts = self._folder.facts()
         too_old = self._history.too_old(now - max(facts.changes_age_us, facts.history_age_us), last)
         # A history has no gaps: it is kept for its time, however many changes there are.
@@ -183,7 +183,7 @@ class ViewWriter:
         return int(self._connection.execute("SELECT max(position) FROM changes").fetchone()[0])
 
     def _record_changes(self, recording: int) -> None:
-        """A version that is not live need not keep its changes: when it becomes so, it is given the difference."""
+        """A version that is not live does not keep its changes: when it becomes live, the difference is written into it."""
         if recording == self._recording:
             return
         for name, statement in self.file.triggers.items():
@@ -205,7 +205,7 @@ class ViewWriter:
             raise self._fenced(epoch)
 
     def _check_still_there(self) -> None:
-        """Rows written to a file that was dropped would be lost without a word."""
+        """Rows written to a file that was dropped would be lost silently."""
         try:
             there = os.stat(self._path).st_ino == self._inode
         except FileNotFoundError:
@@ -213,8 +213,8 @@ class ViewWriter:
         if not there:
             raise ViewNotFound(
                 f'view "{self._folder.view}" was dropped while flow "{self.run.flow}" wrote it',
-                detail=f"{self._path} is not the file that version {self.version} was.",
-                hint="Start the flow anew: it makes the view again from the log.",
+                detail=f"{self._path} is no longer the file of version {self.version}.",
+                hint="Start the flow again: it rebuilds the view from the log.",
                 view=self._folder.view,
             )
 
@@ -240,10 +240,10 @@ class ViewWriter:
 
     def _fenced(self, epoch: int) -> Fenced:
         return Fenced(
-            f'flow "{self.run.flow}" may not write view "{self._folder.view}" any more',
-            detail=f"This run has epoch {self.run.epoch}; one with epoch {epoch} has begun. Nothing of the batch was "
-            "written.",
-            hint="Two runs of a flow cannot be: the later one goes on. Start this one again to take over.",
+            f'this run of flow "{self.run.flow}" is fenced from view "{self._folder.view}"',
+            detail=f"This run has epoch {self.run.epoch}; a newer run with epoch {epoch} has started. Nothing of the batch "
+            "was written.",
+            hint="Only one run of a flow may write; the newer one continues. Start this one again to take over.",
             epoch=self.run.epoch,
             current_epoch=epoch,
         )

@@ -3,15 +3,15 @@
     rows       the view's columns, by its key
     changes    position, change (insert | update | delete | none), "key.<column>", "old.<column>", "new.<column>"
     commits    end_position, committed_at, epoch, batch: when the changes up to a position were committed
-    offsets    topic, partition, end: how far each source is in
-    progress   one row: flow, epoch, batch (the last one that is in), applied_at, recording
-    about      what this file is: format, view, version, key, schema
+    offsets    topic, partition, end: the end offsets applied
+    progress   one row: flow, epoch, batch (the last one committed), applied_at, recording
+    about      the facts of this file: format, view, version, key, schema
 
-where the view keeps its history, also the two tables of `sqlite_history.py`; and a SQL view with the name of the view that shows the rows with times as text. Everything that a batch changes is
-changed in one transaction. Rows are kept by their key alone (WITHOUT ROWID: a third less work than with one). A change
-is written by a trigger of the writer's connection, so there is none without its row.
+If the view keeps its history, also the two tables of `sqlite_history.py`; and a SQL view with the name of the view that shows
+the rows with times as text. A batch is one transaction. Rows are stored by their key alone (WITHOUT ROWID: a third less
+work than with one). A trigger of the writer's connection writes the changes, so there is none without its row.
 
-Positions count changes from 1 and are never used twice: the last change, or a row `none` in its place, always stays.
+Positions number the changes from 1 and are never reused: the last change, or a row `none` instead of it, always stays.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ViewFile:
     schema: pa.Schema
 
     def create(self, *, recording: int, position: int) -> None:
-        """Make the file; one that a crash has left half made is replaced."""
+        """Create the file; an incomplete one that a crash has left is replaced."""
         for suffix in ("", "-wal", "-shm"):
             if os.path.exists(self.path + suffix):
                 os.unlink(self.path + suffix)
@@ -108,12 +108,12 @@ class ViewFile:
 
     @classmethod
     def read(cls, connection: sqlite3.Connection, path: str) -> ViewFile:
-        """What the file says it is."""
+        """The facts that the file records of itself."""
         about = dict(connection.execute("SELECT name, value FROM about"))
         if int(about["format"]) > FORMAT:
             raise NewerFormat(
                 f'view "{about["view"]}" was written by a newer Mainstem',
-                detail=f"{path} has format {about['format']}; this Mainstem knows up to {FORMAT}.",
+                detail=f"{path} has format {about['format']}; this Mainstem reads formats up to {FORMAT}.",
                 hint="Install the newer Mainstem.",
                 found_version=int(about["format"]),
                 known_version=FORMAT,
@@ -184,7 +184,7 @@ class ViewFile:
 
     @cached_property
     def upsert(self) -> str:
-        """Insert a row or replace it; a row that is the same already is not touched."""
+        """Insert or replace a row; an equal row is not touched."""
         places = ", ".join("?" * len(self.schema))
         insert = f"INSERT INTO rows ({self.columns}) VALUES ({places}) ON CONFLICT ({_listed(self.key)})"
         if not self.values:
@@ -244,7 +244,7 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def connect(path: str, *, lock_seconds: float | None = None) -> sqlite3.Connection:
-    """A connection to a file that is there. What is committed through it is on disk."""
+    """A connection to an existing file. Its commits are durable."""
     # Not `mode=ro`: after a crash the first one to look must bring the file in order.
     connection = sqlite3.connect(
         f"file:{quote(os.path.abspath(path))}?mode=rw",
@@ -260,7 +260,7 @@ def connect(path: str, *, lock_seconds: float | None = None) -> sqlite3.Connecti
 
 
 class Connections:
-    """Connections for reading, one for each file and thread. Those that a forked process inherits it leaves alone."""
+    """Connections for reading, one for each file and thread. A forked process does not use those that it inherits."""
 
     def __init__(self) -> None:
         # By process, thread and path: which file it was, for one of the same name may have taken its place. Each thread
@@ -268,7 +268,7 @@ class Connections:
         self._open: dict[tuple[int, int, str], tuple[int, sqlite3.Connection, ViewFile]] = {}
 
     def of(self, path: str, view: str) -> tuple[sqlite3.Connection, ViewFile]:
-        """This thread's connection to a file, and what the file says it is."""
+        """This thread's connection to a file, and the facts that the file records of itself."""
         key = (os.getpid(), threading.get_ident(), path)
         try:
             inode = os.stat(path).st_ino
@@ -298,7 +298,7 @@ class Connections:
 
 @contextmanager
 def translated(path: str, view: str, *, holder: int | None = None) -> Iterator[None]:
-    """Turns what SQLite says inside into our own errors; `holder` is the process that may hold the file."""
+    """Raises SQLite's errors as our own; `holder` is the process that may hold the lock."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -307,7 +307,7 @@ def translated(path: str, view: str, *, holder: int | None = None) -> Iterator[N
             raise DiskFull(
                 f'no space left for view "{view}"',
                 detail=f'SQLite says "{error}" of {path}. Nothing of the batch was written.',
-                hint="Free space on that disk; the batch is written again when the flow goes on.",
+                hint="Free space on that disk; the batch is written again when the flow continues.",
                 path=path,
             ) from error
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -317,7 +317,7 @@ def translated(path: str, view: str, *, holder: int | None = None) -> Iterator[N
         raise Unavailable(
             f'the file of view "{view}" cannot be used: {error}',
             detail=f"The file is {path}.",
-            hint="Check that the disk is there, and that this user may read and write the file and its directory.",
+            hint="Check that the disk is mounted, and that this user may read and write the file and its directory.",
         ) from error
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.DataError):
@@ -325,7 +325,7 @@ def translated(path: str, view: str, *, holder: int | None = None) -> Iterator[N
         raise CorruptView(
             f'the file of view "{view}" cannot be read: {error}',
             detail=f"The file is {path}.",
-            hint=f"Drop the view and run its flow: it is made again from the log. (mainstem view drop {view})",
+            hint=f"Drop the view and run its flow: it is rebuilt from the log. (mainstem view drop {view})",
             path=path,
             view=view,
         ) from error
@@ -334,8 +334,8 @@ def translated(path: str, view: str, *, holder: int | None = None) -> Iterator[N
 def _dropped(path: str, view: str) -> ViewNotFound:
     return ViewNotFound(
         f'view "{view}" has no file "{os.path.basename(path)}"',
-        detail=f"{path} is not there: the view, or this version of it, was dropped meanwhile.",
-        hint="Ask again; if it was dropped, run the flow that makes it.",
+        detail=f"{path} does not exist: the view, or this version of it, was dropped meanwhile.",
+        hint="Retry; if the view was dropped, run the flow that writes it.",
         view=view,
     )
 
@@ -346,9 +346,9 @@ def _held(path: str, view: str, holder: int | None) -> LockHeld:
     if pid and pid != os.getpid():
         named = f" Most likely by process {pid} ({process_name(pid)}){', which is stopped' if stopped(pid) else ''}."
     return LockHeld(
-        f'view "{view}" is held by another process in the middle of a transaction',
+        f'view "{view}" is locked by a transaction of another process',
         detail=f"{path} is locked for writing.{named}",
-        hint="Let that process go on (kill -CONT) or end it; then start again. Nothing is lost: what it had not "
+        hint="Resume that process (kill -CONT) or end it; then start again. Nothing is lost: what it had not "
         "committed is written again.",
         pid=pid,
         path=path,

@@ -3,12 +3,12 @@
     views/<name>/
         view.json           key, versions with their schemas, the live one, the history of live ones, how long changes stay
         lock                locked while versions are made, used or dropped
-        wake                written after each commit: what readers that wait are woken by
+        wake                written after each commit: wakes waiting readers
         v<n>.sqlite         the rows of version n; beside it SQLite's own -wal and -shm
         v<n>.fence          epoch and process of the run that writes version n
 
-The directory is made whole under a name that begins with a dot and then renamed; it is dropped by renaming it back to
-such a name. view.json is replaced whole: whoever reads it sees one live version or the next, never none.
+The directory is created completely under a name that begins with a dot and then renamed; it is dropped by renaming it
+back to such a name. view.json is replaced atomically: a reader sees one live version or the next, never none.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ViewFolder:
         return os.path.exists(f"{self.path}/view.json")
 
     def facts(self) -> Facts:
-        """What view.json says now; `ViewNotFound` if there is no view."""
+        """The current content of view.json; raises `ViewNotFound` if there is no view."""
         path = f"{self.path}/view.json"
         seen = self._seen
         try:
@@ -78,7 +78,7 @@ class ViewFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Inside, nobody else makes, uses or drops versions."""
+        """Inside, no other process or thread creates, switches or drops versions."""
         try:
             lock = share_lock(_FILES, f"{self.path}/lock")
         except FileNotFoundError as error:
@@ -92,7 +92,7 @@ class ViewFolder:
     # Making and dropping
 
     def create(self, facts: Facts, schema: pa.Schema) -> None:
-        """Make the view with its first version; done if another process was first."""
+        """Create the view with its first version; does nothing if another process was first."""
         parent = f"{self.home}/views"
         beside = f"{parent}/.new-{os.getpid()}-{uuid.uuid4().hex[:8]}-{self.view}"
         with unavailable(self.home):
@@ -116,13 +116,13 @@ class ViewFolder:
                 shutil.rmtree(beside, ignore_errors=True)
 
     def keep_changes(self, changes_max: int | None, changes_age_us: int | None, history_age_us: int | None) -> None:
-        """Keep so many changes, for so long, and the history for so long, from now on; None: as it is."""
+        """Set the retention of changes, by number and age, and of the history; None leaves a setting unchanged."""
         if self.facts().keeping(changes_max, changes_age_us, history_age_us) != self.facts():
             with self.locked():
                 self.write_facts(self.facts().keeping(changes_max, changes_age_us, history_age_us))
 
     def add_version(self, schema: pa.Schema, number: int, created_at: int) -> None:
-        """Make a version beside the others; only with the lock held."""
+        """Create a version beside the others; only with the lock held."""
         facts = self.facts()
         file = ViewFile(self.view, number, self.version_path(number), facts.key, schema)
         with unavailable(self.home):
@@ -143,7 +143,7 @@ class ViewFolder:
                 os.unlink(f"{self.path}/v{number}{suffix}")
 
     def copy_to(self, home: str) -> int:
-        """Copy the view into another home, each version as after one of its commits; how many bytes."""
+        """Copy the view into another home, each version as of one of its commits; returns the number of bytes."""
         there = ViewFolder(home, self.view)
         _FILES.make_directory(there.path)
         size = 0
@@ -178,7 +178,7 @@ class ViewFolder:
                 yield path, "; ".join(line for text in said for line in text.splitlines())
 
     def remove(self) -> None:
-        """Drop the view: gone at once by its name, then its files."""
+        """Drop the view: first its name, then its files."""
         gone = f"{self.home}/views/.deleted-{uuid.uuid4().hex[:8]}-{self.view}"
         try:
             os.rename(self.path, gone)
@@ -190,7 +190,7 @@ class ViewFolder:
     # Waking and fencing
 
     def wake(self) -> None:
-        """Tell those who wait that something was committed."""
+        """Wake waiting readers after a commit."""
         with suppress(OSError):
             handle = os.open(f"{self.path}/wake", os.O_WRONLY | os.O_CLOEXEC)
             try:
@@ -199,7 +199,7 @@ class ViewFolder:
                 os.close(handle)
 
     def fence(self, version: int) -> tuple[int, int]:
-        """Epoch and process of the latest run that began to write a version."""
+        """Epoch and process of the latest run that writes a version."""
         try:
             data = read_file(_FILES, f"{self.path}/v{version}.fence")
         except FileNotFoundError:
@@ -217,7 +217,7 @@ class ViewFolder:
 
 
 def _copy_database(path: str, to: str) -> int:
-    """Copy what is committed in a file of SQLite; one that SQLite cannot read is copied as it is."""
+    """Copy the committed content of a SQLite file; a file that SQLite cannot read is copied byte by byte."""
     try:
         source = connect(path)
         try:
@@ -240,7 +240,7 @@ def _copy_database(path: str, to: str) -> int:
 
 
 def _sweep(parent: str) -> None:
-    """Remove what a drop or a making that was cut short has left."""
+    """Remove what an interrupted drop or creation has left."""
     for name in _FILES.list(parent):
         made = name.removeprefix(".new-").split("-")[0]
         cut_short = name.startswith(".new-") and made.isdigit() and identity_of(int(made)) is None
