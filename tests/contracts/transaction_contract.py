@@ -376,9 +376,9 @@ class TransactionContract:
         with other.transaction() as transaction:
             transaction.append("single", [{"k": "a", "n": 4}])
         assert numbers(single.to_arrow()) == [2, 4]
-        with pytest.raises(Fenced, match="is over"):
+        with pytest.raises(Fenced, match="has ended"):
             late.append(single, [{"k": "a", "n": 5}])
-        with pytest.raises(Fenced, match="is over"):
+        with pytest.raises(Fenced, match="has ended"):
             late.commit()
         late.abort()
         assert numbers(single.to_arrow()) == [2, 4]

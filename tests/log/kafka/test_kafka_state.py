@@ -126,7 +126,7 @@ def test_a_transaction_past_its_timeout_is_ended_by_the_broker(settings: KafkaSe
         forgotten.append(topic, [{"k": "a", "n": 1}])
         fill(topic, 2)
         assert [row["n"] for row in taken(other.topic("single").follow(start="earliest"), 1)] == [2]
-        with pytest.raises(Fenced, match="is over"):
+        with pytest.raises(Fenced, match="has ended"):
             forgotten.commit()
         assert forgotten.state == "aborted"
 
