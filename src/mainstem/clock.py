@@ -60,7 +60,7 @@ class ManualClock:
     >>> as_datetime(clock.now()).isoformat()
     '2026-01-01T00:01:30+00:00'
 
-    `set` is somebody changing the time of day: the other two clocks do not follow.
+    `set` changes the time of day: the other two clocks do not follow.
 
     >>> boot = clock.boot()
     >>> clock.set(datetime(2036, 1, 1, tzinfo=UTC))

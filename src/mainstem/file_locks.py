@@ -54,7 +54,7 @@ class PartitionLock(KeptFile):
         return _Held(self, byte, self._wait_for_work)
 
     def taken_over(self, byte: int, ended: list[str]) -> AbstractContextManager[None]:
-        """Like `held`; but a holder that does not go on is ended, if it is still the process that was found there.
+        """Like `held`; but a stopped holder is ended, if it still is the process that was found.
 
         Who was ended is added to `ended`.
         """

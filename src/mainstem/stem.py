@@ -279,7 +279,7 @@ class Mainstem:
     def take_over(self) -> TakeOverReport:
         """End stopped processes that hold a lock of this home, and fence their unfinished writes; return what was done.
 
-        Only partitions that nobody could append to are taken over. `LockHeld` names such a process; after a failed
+        Only partitions that cannot be appended to are taken over. `LockHeld` names such a process; after a failed
         fsync a new segment begins after the safe records. Reads need no lock, so no reader needs this.
         """
         return self.log.take_over()

@@ -52,7 +52,7 @@ def token_of(ends: Mapping[str, Mapping[int, int]]) -> str:
 
 
 def parse_token(token: str) -> dict[str, dict[int, int]]:
-    """What a token stands for: the end offsets by topic and partition.
+    """The end offsets in a token, by topic and partition.
 
     >>> parse_token("orders@0:42,1:17;payments@0:3")
     {'orders': {0: 42, 1: 17}, 'payments': {0: 3}}

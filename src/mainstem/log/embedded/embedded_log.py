@@ -249,7 +249,7 @@ class EmbeddedLog:
         store.close()
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with its groups and queues; appends under way in other processes are refused."""
+        """Delete a topic with its groups and queues; unfinished appends of other processes are fenced."""
         topic = self.open_topic(name)
         with self.home.locked(), self._guard:
             for partition in topic.store.partitions:

@@ -468,7 +468,7 @@ class EmbeddedTopic:
         return Watch([self.store.heads_path, *paths])
 
     def settle(self) -> None:
-        """Settle transactions that were left behind, for who waits for records. A reader goes on if it cannot be done now."""
+        """Settle abandoned transactions, for readers that wait. If that fails now, a reader continues."""
         with suppress(LockHeld):
             self._log.transactions.settle()
 
@@ -511,13 +511,13 @@ class EmbeddedTopic:
         return verify(self.store)
 
     def take_over(self) -> TakeOverReport:
-        """End processes that stand still inside a lock of this topic, and fence what they had under way; also in the ledgers
-        of its groups and queues, and in those of the home, without which nobody can append either."""
+        """End stopped processes that hold a lock of this topic, and fence their unfinished writes; also in the ledgers
+        of its groups and queues, and in those of the home, which appends need too."""
         parts = [take_over_partition(partition) for partition in self.store.partitions]
         return sum([*parts, self._take_over_ledgers()], self._log.take_over_home())
 
     def take_over_if_stuck(self) -> TakeOverReport:
-        """As `take_over`, but only what nobody can append to."""
+        """As `take_over`, but only partitions that cannot be appended to."""
         parts = [take_over_if_stuck(partition) for partition in self.store.partitions]
         return sum([*parts, self._take_over_ledgers()], TakeOverReport())
 

@@ -28,7 +28,7 @@ def take_over_partition(partition: Partition) -> TakeOverReport:
 
 
 def take_over_if_stuck(partition: Partition) -> TakeOverReport:
-    """Take a partition over if nobody can append to it: its lock is held by a stopped process, or an fsync failed."""
+    """Take a partition over if it cannot be appended to: a stopped process holds its lock, or an fsync failed."""
     return take_over_partition(partition) if _stuck(partition) else NOTHING
 
 

@@ -119,7 +119,7 @@ class TopicStore:
                     self._read_settings(identity)
 
     def is_current(self) -> bool:
-        """Whether the topic of this name is still the one that was opened: it may be deleted, or made anew."""
+        """Whether the topic of this name is still the one that was opened: it may be deleted, or created again."""
         try:
             # While it is open no other file gets its inode.
             with nullcontext() if self._closed else self.heads.held_open():

@@ -160,7 +160,7 @@ class PartitionFetch:
             self._waiting.extend(consumer.consume(TOGETHER_MAX, 0))
 
     def _rest(self, first: int, end: int) -> None:
-        """Ask the broker no more until somebody wants to know again."""
+        """Stop fetching from the broker until the next read."""
         self._empty = first, end
         self._waiting.clear()
         self._next = -1

@@ -178,7 +178,7 @@ class KafkaTransactions:
         return found
 
     def open_sequence(self, named: NamedWriter, topic_id: str) -> int:
-        """The highest sequence of a producer in a transaction that is under way; -1 if there is none."""
+        """The highest sequence of a producer in an open transaction; -1 if there is none."""
         with self._guard:
             known = [found.sequences.get(topic_id) for found in self._open.values() if found.named is named]
         return max((one["sequence"] for one in known if one is not None), default=-1)
@@ -261,7 +261,7 @@ class KafkaTransactions:
         return "committed" if self._said(slot_number, number) else "aborted"
 
     def owner_of(self, number: int) -> int | None:
-        """The id of the process that writes under a transaction's slot; None if nobody does any more."""
+        """The id of the process that uses a transaction's slot; None if there is none any more."""
         slot = self._ledger().current().slots.get(number >> COUNT_BITS)
         return None if slot is None else slot.process["pid"]
 

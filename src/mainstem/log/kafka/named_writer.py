@@ -50,7 +50,7 @@ def number_of(known: Known, sequence: int | None, topic: str, producer: str) -> 
 
 
 def unnumbered(offsets: Ranges, at: int) -> Known:
-    """What is told of an append that has no sequence."""
+    """The result of an append without a sequence."""
     return NOTHING | {"offsets": _places(offsets), "at": at}
 
 
@@ -138,7 +138,7 @@ class NamedWriter:
     def append_from(
         self, topic: str, topic_id: str, at: int, make: Callable[[Known], tuple[int, Messages] | None]
     ) -> tuple[Known, bool]:
-        """Append what `make(what is known)` makes, if it makes something; nobody else appends in between."""
+        """Append the messages that `make` returns for the known state, if any; no other append comes in between."""
         while True:
             with self.guard:
                 writer = self.writer()

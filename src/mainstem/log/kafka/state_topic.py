@@ -9,9 +9,9 @@ authors who wrote at once the first one's entry counts; the other sees that its 
              {"after": 17, "at": ..., "drop": true}          the ledger is empty again
              {"count": 200, "state": {...}}                  what 200 entries add up to; for who has not got them all
 
-From time to time an author writes down the state, and if nobody wrote in between, deletes the keys before it: compaction
-then takes them away. A reader that finds fewer entries than a state counts takes the state; any other passes over it.
-Thread-safe.
+From time to time an author writes the state, and if nothing was written in between, deletes the keys before it:
+compaction then removes them. A reader that finds fewer entries than a state counts takes the state; any other passes
+over it. Thread-safe.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class StateTopic:
             return self._ledgers.setdefault(ledger, LedgerRecords()).at
 
     def write_state(self, ledger: str, count: int, state: dict[str, Any]) -> None:
-        """Write down what `count` entries add up to; if nobody wrote meanwhile, what came before it is deleted."""
+        """Write the state after `count` entries; if nothing was written meanwhile, delete the entries before it."""
         with self._guard:
             records = self._ledgers[ledger]
             superfluous = list(records.keys)

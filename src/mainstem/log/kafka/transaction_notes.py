@@ -5,9 +5,10 @@ says so in `mainstem.transactions`, one partition, as the last thing before its 
 
     value    {"transaction": 17, "spans": {"<topic id>": {"<partition>": [first message, the one behind the last]}}}
 
-Notes are read whether their transactions are decided or not. So nobody waits for a writer that stopped between its note and its
-commit. Whoever sees a record of a transaction finds its note, since that was written before the commit. A note of a transaction
-that is open or was aborted does no harm: its records are not there, and no batch has to be cut because of them.
+Notes are read whether their transactions are decided or not. So no reader waits for a writer that stopped between its
+note and its commit. Whoever sees a record of a transaction finds its note, since that was written before the commit. A
+note of a transaction that is open or was aborted does no harm: its records are not there, and no batch has to be cut
+because of them.
 
 A note is kept as long as the records can be: `keep_milliseconds`.
 """
@@ -78,7 +79,7 @@ class WrittenSpans:
         return str(partition) in self._spans.get(topic_id, {})
 
     def note(self, transaction: int) -> Outgoing | None:
-        """What it says of itself; None if it is one message, which nobody can see a part of."""
+        """Its note; None if it wrote a single message, which is always visible as a whole."""
         if self._messages < 2:
             return None
         value = {"transaction": transaction, "spans": self._spans}

@@ -211,7 +211,7 @@ class Queue:
             waiter.wait(left / 1_000_000, taking.due_at, taking.holders)
 
     def _messages(self, taking: Taking) -> list[Message]:
-        """What was taken. A row that nobody can read is rejected by itself: the others are given out."""
+        """The messages taken. An unreadable row is rejected by itself; the others are delivered."""
         key = self._reads.key()
         found = []
         for opened, row in taking.messages:
@@ -298,7 +298,7 @@ class Queue:
         return found
 
     def _check_deletions(self, state: QueueState, cursors: Mapping[int, int], since: Mapping[int, int]) -> bool:
-        """Raise `MissedDeletions` where messages were taken. Elsewhere the queue begins anew: False says to read again."""
+        """Raise `MissedDeletions` where messages were taken. Elsewhere the queue starts again: False says to read again."""
         hint = 'Discard the results of the messages so far and start again: queue.rewind("earliest").'
         whole = True
         for partition, cursor in cursors.items():

@@ -30,7 +30,7 @@ Mask = Callable[[pa.RecordBatch], pa.BooleanArray]
 
 @dataclass(frozen=True, slots=True)
 class FreshRow:
-    """A row nobody has looked at: where it is, when it came, and the key it waits for if the queue is ordered."""
+    """A row that the queue has not read: its position, append time, and the key it waits for if the queue is ordered."""
 
     partition: int
     offset: int

@@ -70,7 +70,7 @@ def take(
 
 
 class _Choice:
-    """One decision under way."""
+    """One decision in progress."""
 
     def __init__(
         self,

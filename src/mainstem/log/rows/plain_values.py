@@ -54,7 +54,7 @@ def _writer(data_type: pa.DataType) -> Writer:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Any:
-    """An object, unless a key is there twice: then only pairs tell all."""
+    """An object, unless a key appears twice: then a list of pairs."""
     found = dict(pairs)
     return found if len(found) == len(pairs) else [list(pair) for pair in pairs]
 

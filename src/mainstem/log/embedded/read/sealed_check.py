@@ -210,7 +210,7 @@ def check_sealed(files: Files, path: str, size: int, crc32c: int, span: Span) ->
 
 
 def was_checked(files: Files, path: str, crc32c: int) -> bool:
-    """Whether this process has found the whole file sound, and nobody touched it since."""
+    """Whether this process has checked the whole file, and it has not changed since."""
     known = _known(files, path, crc32c)
     return known is not None and known.blocks is None
 
