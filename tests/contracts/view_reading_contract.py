@@ -73,8 +73,8 @@ class ViewReadingContract:
         with pytest.raises(NotYet) as missing:
             view.get("Berlin", after="orders@0:5,1:3;payments@0:7", wait="0 seconds")
         assert missing.value.missing == {"orders": {1: (2, 3)}, "payments": {0: (0, 7)}}
-        assert "orders[1] is applied up to 2, asked for was 3" in missing.value.detail
-        assert "payments[0] is applied up to 0, asked for was 7" in missing.value.detail
+        assert "orders[1] is applied up to 2, required is 3" in missing.value.detail
+        assert "payments[0] is applied up to 0, required is 7" in missing.value.detail
 
     def test_a_read_that_waits_is_woken_by_the_commit_of_another_process(self, open_view: OpenView) -> None:
         view = open_view("revenue", key="store")

@@ -109,7 +109,7 @@ def test_a_flow_reads_only_the_columns_it_needs(shop):
         ("aggregate", "the watermark of placed_at")
     ]
     assert per_store.warnings() == [
-        'the state of "aggregate" in flow "big_per_store" grows without bound: nothing lets it forget'
+        'the state of "aggregate" in flow "big_per_store" grows without bound: it is never evicted'
     ]
 
 

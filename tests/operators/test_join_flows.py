@@ -58,7 +58,7 @@ def test_what_a_program_with_joins_is_told(stem: Mainstem) -> None:
     [planned] = Program(stem, flows).flows
     [operator] = planned.operators
     assert operator.bounded_by == (
-        "rows are forgotten when the watermark is past them by 2 hours on the left, 1 hour on the right"
+        "rows are evicted when the watermark is past them by 2 hours on the left, 1 hour on the right"
     )
     assert planned.warnings() == []
 

@@ -101,8 +101,8 @@ def test_keys_that_no_index_takes_are_rejected_and_asked_for_in_vain(open_view: 
     rows = pa.table([["a\0b", "a", long, long[1:]], [b"k"] * 4, [1, 2, 3, 4]], schema=schema)
     written = view.writer(RUN, schema).apply(rows, Batch(0, RUN))
     assert [(one.row, one.reason) for one in written.rejections] == [
-        (0, 'column "place" holds the character U+0000, which PostgreSQL cannot keep'),
-        (2, 'column "place" is in the key and longer than 1,300 bytes, which PostgreSQL cannot keep'),
+        (0, 'column "place" has the character U+0000, which PostgreSQL cannot store'),
+        (2, 'column "place" is in the key and longer than 1,300 bytes, which PostgreSQL cannot store'),
     ]
     assert view.get((long[1:], b"k")) == {"place": long[1:], "kind": b"k", "n": 4}
     assert [view.get((key, b"k")) for key in ("a\0b", long, "b")] == [None, None, None]

@@ -46,7 +46,7 @@ def test_check_shows_every_flow_and_starts_none(cli):
 
     assert (said.status, said.err.splitlines()) == (
         0,
-        ['Warning: the state of "aggregate" in flow "per_store" grows without bound: nothing lets it forget'],
+        ['Warning: the state of "aggregate" in flow "per_store" grows without bound: it is never evicted'],
     )
     assert said.out.splitlines() == [
         "big_orders",

@@ -201,7 +201,7 @@ def test_get_waits_for_an_append_and_says_what_is_missing(cli, revenue):
     assert cli("view", "get", "revenue", *key, "--after", "orders@0:1").status == 0
     first, detail, _ = cli("view", "get", "revenue", *key, "--after", "orders@0:2", "--wait", "1 millisecond").error
     assert first.startswith("mainstem.NotYet")
-    assert "orders[0] is applied up to 1, asked for was 2" in detail
+    assert "orders[0] is applied up to 1, required is 2" in detail
 
 
 def test_get_with_a_struct_in_the_key(cli, stem, orders):

@@ -1,4 +1,4 @@
-"""NativeCatchUp: a flow that begins far behind reads what is sealed with Spark's own file source, then goes live.
+"""NativeCatchUp: a flow that starts far behind reads sealed files with Spark's own file source, then goes live.
 
     link        hard links of the sealed files, beside the checkpoint; then the note (`native_history`)
     files       a query over Spark's file source; each batch, when it is written, has the next portion placed
@@ -7,8 +7,8 @@
                 and knows from the note what that is in the log
     remove      the links, when a batch of the live query is committed
 
-A run that is killed anywhere finds by the checkpoint where it is: what was planned as files is finished as files, since
-Spark's replay of it asks for them; once a batch of the topic source is planned there is no way back.
+A run that is killed anywhere finds its position in the checkpoint: batches planned as files are finished as files, since
+Spark's replay reads them; after a batch of the topic source is planned, files are not read again.
 
 Only a flow with one source, the whole of a topic, none of whose operators forgets or drops by a watermark: Spark's
 watermark is the highest event time of all that was read, and files are not cut at one event time. And only where
@@ -119,7 +119,7 @@ class NativeCatchUp:
             reach("history_placed", number)
 
     def _check_noted(self, reached: int) -> None:
-        """Raise `CorruptHome` if Spark would pass over files, or read them again, without a word."""
+        """Raise `CorruptHome` if Spark would silently skip files, or read them again."""
         folder = f"{self._checkpoint}/sources/0"
         known = _files_in(folder)
         for number in (reached - 1, reached):

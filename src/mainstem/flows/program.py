@@ -244,13 +244,13 @@ class PlannedFlow:
     def warnings(self) -> list[str]:
         """What is valid, but will cause problems."""
         unbounded = [
-            f'the state of "{operator.name}" in flow "{self.name}" grows without bound: nothing lets it forget'
+            f'the state of "{operator.name}" in flow "{self.name}" grows without bound: it is never evicted'
             for operator in self.operators
             if not operator.bounded_by
         ]
         return unbounded + [
-            f'flow "{self.name}" waits for {leaf.source}, a table of enrich, whenever nothing is appended to it, for as long '
-            "as that lasts: it has no idle_after"
+            f'flow "{self.name}" waits for {leaf.source}, a table of enrich, while nothing is appended to it: '
+            "it has no idle_after"
             for leaf in self.leaves.values()
             if leaf.table and leaf.delay is not None and leaf.idle is None
         ]

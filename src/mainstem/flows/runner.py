@@ -408,7 +408,7 @@ class RunningFlows:
             check_held(planned, writer, checkpoint)
             check_checkpoint(
                 checkpoint, writer.committed_batch, accounts="rows" if sink.kind == "topic" else "every batch",
-                otherwise=f"Or begin anew. {way_out(planned)}",
+                otherwise=f"Or start over. {way_out(planned)}",
             )  # fmt: skip
             location.push_removals()
             if sink.kind == "topic":

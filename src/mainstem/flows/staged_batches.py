@@ -1,11 +1,11 @@
 """StagedBatches: the batches of one run of a flow with stages, each with its state, its clock and its late rows.
 
-A batch goes through all stages of its flow in one job of Spark, on its way into the sink. When the sink has taken it:
+A batch passes all stages of its flow and the sink in one Spark job. When the sink has committed it:
 
-    the tasks' receipts  ->  late rows appended, once  ->  the batch's manifest  ->  Spark is told that the batch is done
+    the tasks' receipts  ->  late rows appended, once  ->  the batch's manifest  ->  Spark commits the batch
 
-If that is cut short anywhere, the batch is done again from the manifest of the batch before, with the same rows and the
-same clock, and gives the same.
+If that is interrupted anywhere, the batch is repeated from the manifest of the batch before, with the same rows and the
+same clock, and gives the same result.
 """
 
 from __future__ import annotations

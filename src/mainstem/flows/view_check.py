@@ -1,4 +1,4 @@
-"""Whether a view is what its program makes of the log: sampled rows, made again, compared; and where one went wrong.
+"""Checks a view against the log: sampled rows are recomputed and compared; and where the first one went wrong is found.
 
     replay    the flow once more, in a place of its own, up to exactly what the view has applied (`replay`)
     compare   the rows of a sample of keys: those that differ, that are missing, and that should not be there
@@ -6,7 +6,7 @@
               keeps, what it was right after it, against a replay up to there; several batches with each replay
     offset    within that batch, the first record with which the row should have changed
 
-Nothing of the home is changed, and the flow may run meanwhile: compared is what the view was at one moment.
+Nothing in the home is changed, and the flow may run meanwhile: a snapshot of the view is compared.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class WrongRow:
-    """A row that is not what the log says: as the view shows it, and as it should be; None where there is none."""
+    """A wrong row: as the view has it, and as it should be; None if there is none."""
 
     name: str = field(repr=False)
     key: tuple[Any, ...]
@@ -138,7 +138,7 @@ HISTORY = "36500 days"
 
 
 class Replay:
-    """One replay. Used with `with`: everything it made is removed at the end."""
+    """One replay. Used with `with`: everything it created is removed at the end."""
 
     def __init__(
         self, stem: Mainstem, view: SparkView, planned: PlannedFlow, flows: Flows, cuts: Sequence[Offsets]
@@ -470,7 +470,7 @@ class ViewCheck:
         self._replays = 0
 
     def run(self, sample: int, seed: int) -> CheckedView:
-        """Compare about so many rows."""
+        """Compare about `sample` rows."""
         if sample < 1:
             raise Invalid(
                 f"sample is {sample}",

@@ -96,7 +96,7 @@ def _planned(
         engine,
         plan.native,
         plan.arrow,
-        bounded_by=f"a result is forgotten when the watermark is {kept_for} past the end of its window",
+        bounded_by=f"a result is evicted when the watermark is {kept_for} past the end of its window",
         definition={"by": list(names)},
         parameters={"earlier": show_span(span), "by": list(names), "lateness": show_span(corrected)},
     )

@@ -8,9 +8,9 @@ Input, one row for each change to a window of a key:
     partition, offset, tie          order the changes
     v_0 ...                         the values
 
-State: the rows themselves, by key and window, until nobody can ask for them any more: neither the window that is later by
-the span, nor a correction of it. A correction changes two rows: its own, and the later one that is compared with it. A
-window without a start (all of time) has nothing earlier to be compared with; one without an end is kept until it has one.
+State: the rows themselves, by key and window. A row is evicted when neither the window that is later by the span nor a
+correction of it can need it. A correction changes two rows: its own, and the later one that is compared with it. A
+window without a start (all of time) has no earlier window to compare with; one without an end is kept until it has one.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def _planned(
         engine,
         keyed.native,
         keyed.arrow,
-        bounded_by=f"what was kept is forgotten when the watermark is {remembered_for} past it",
+        bounded_by=f"a row is evicted when the watermark is {remembered_for} past it",
         late_names={f"by_{place}": name for place, name in enumerate(names)},
         definition={"by": list(names)},
         parameters={"by": list(names), "within": show_span(span), "on": time},

@@ -1,14 +1,14 @@
-"""DedupeEngine: of rows with the same key within a span of event time, the first in the log.
+"""DedupeEngine: keeps the first row in the log of several with the same key within a duration of event time.
 
-A row is a duplicate if a row of its key that was kept is less than `within` away in event time, before or after. What was
-kept is remembered until the watermark is twice `within` past it. A row whose own watermark is `within` or more past its
-event time is too late to be decided: it is told apart and counted, not kept. Every other row finds all that it could be a
-duplicate of, so which rows are kept does not depend on how they are cut into batches:
+A row is a duplicate if a kept row of its key is less than `within` apart in event time, before or after. A kept row
+is evicted when the watermark is twice `within` past it. A row whose own watermark is `within` or more past its
+event time is late: it is reported and counted, not kept. Every other row finds all rows that it could be a
+duplicate of, so the result does not depend on how the rows are split into batches:
 
     remembered t  while  watermark < t + 2 within
     decided    r  while  watermark < r + within        so a row that no longer finds t is at least `within` after it
 
-State rows: `check` and `time` of what was kept.
+State rows: `check` and `time` of the kept rows.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def _planned(changes: DataFrame) -> tuple[StageSpec, list[Shown]]:
     # The key is in the row already.
     engine = DistinctEngine(rows.row_type)
     spec = StageSpec(
-        "distinct", engine, rows.native, rows.arrow, bounded_by="one number for each different row of the table",
+        "distinct", engine, rows.native, rows.arrow, bounded_by="one count for each distinct row of the table",
         definition={"by": list(names)},
     )  # fmt: skip
     return spec, [Shown(f"row.{field.name}", field) for field in fields]

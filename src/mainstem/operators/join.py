@@ -208,5 +208,5 @@ def _bound(terms: JoinTerms) -> str:
     kept = [terms.after + terms.lateness + terms.span, terms.before + terms.lateness + terms.span]
     left, right = (show_duration(timedelta(microseconds=span)) for span in kept)
     if left == right:
-        return f"rows are forgotten when the watermark is {left} past them"
-    return f"rows are forgotten when the watermark is past them by {left} on the left, {right} on the right"
+        return f"rows are evicted when the watermark is {left} past them"
+    return f"rows are evicted when the watermark is past them by {left} on the left, {right} on the right"

@@ -78,7 +78,7 @@ def _planned(
         TableEngine(plan.row_type, order),
         plan.native,
         plan.arrow,
-        bounded_by=f"one row for each {', '.join(names)}{', also of one that was deleted' if order_by else ''}",
+        bounded_by=f"one row for each {', '.join(names)}{', deleted ones included' if order_by else ''}",
         definition={"key": list(names), "newest": f"the last in the log{by}"},
         parameters={"key": list(names), "order_by": order_by},
         packed=plan.input_schema if plan.packable else None,

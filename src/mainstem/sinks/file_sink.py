@@ -413,7 +413,7 @@ class FileSink:
         """Columns may be added: in older files they are null."""
         for field in old:
             if field.name not in new.names or not new.field(field.name).type.equals(field.type):
-                now = f"is {new.field(field.name).type} now" if field.name in new.names else "is not there any more"
+                now = f"is {new.field(field.name).type} now" if field.name in new.names else "is missing now"
                 raise SchemaMismatch(
                     f'column "{field.name}" of the rows for "{self.path}" {now}',
                     detail=f"The existing files have it as {field.type}.",

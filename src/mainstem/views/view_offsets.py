@@ -29,24 +29,24 @@ def missing_of(wanted: Mapping[str, Mapping[int, int]], applied: Mapping[str, Ma
 def not_yet(view: str, missing: Missing, applied: Mapping[str, Mapping[int, int]]) -> NotYet:
     """What is missing by topic and partition; a topic without applied offsets is most likely not a source of the view."""
     parts = [
-        f"{topic}[{partition}] is applied up to {reached}, asked for was {end}"
+        f"{topic}[{partition}] is applied up to {reached}, required is {end}"
         for topic, partitions in missing.items()
         for partition, (reached, end) in partitions.items()
     ]
     strange = sorted(set(missing) - set(applied))
     if strange and applied:
-        parts.append(f"nothing ever came from {', '.join(strange)}, but from {', '.join(sorted(applied))}")
+        parts.append(f"nothing was applied from {', '.join(strange)}, only from {', '.join(sorted(applied))}")
     hint = (
-        "Wait longer, or see whether its flow runs and reads these topics: mainstem flow list. A token from before the log was "
+        "Wait longer, or check that its flow runs and reads these topics: mainstem flow list. A token from before the log was "
         "restored from an older copy is never reached."
     )
     if strange and applied:
         hint = (
-            "Give the token of an append to a topic that the view is made from, directly or by way of other views and "
-            "topics. Topics that are read by a pattern pass no tokens on: take that of an append to one of them."
+            "Give the token of an append to a topic that the view is computed from, directly or through other views and "
+            "topics. Topics that are read by a pattern pass no tokens on: use that of an append to one of them."
         )
     return NotYet(
-        f'view "{view}" has not applied {sum(map(len, missing.values()))} of the positions asked for',
+        f'view "{view}" has not applied {sum(map(len, missing.values()))} of the required positions',
         detail=f"{'; '.join(parts)}.",
         hint=hint,
         view=view,

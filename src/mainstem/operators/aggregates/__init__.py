@@ -1,1 +1,1 @@
-"""Aggregate functions: how they are written, and what is kept of rows so that two parts can be merged."""
+"""Aggregate functions: how they are parsed, and their accumulators, which can be merged."""

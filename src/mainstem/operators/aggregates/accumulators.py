@@ -1,12 +1,12 @@
-"""Accumulators: what is kept of the rows behind one aggregate function, so that two parts can be merged.
+"""Accumulators: the mergeable state of one aggregate function.
 
 An aggregate function is a value (`AggregateCall`); its accumulator has a few columns of its own (`a0_sum`, `a0_count`),
-and says in four ways how they come about: native SQL for one row, native SQL for many rows at once, Arrow for one row,
-and a merge of parts over Arrow. `finished` makes the function's answer of them. The columns that go in are named after
-the function's number: `i0_0` is the first argument of the first function; `time`, `topic`, `partition` and `offset` say
-where a row stands.
+computed in four ways: native SQL for one row, native SQL for many rows at once, Arrow for one row,
+and a merge of parts over Arrow. `finished` computes the function's result from them. The input columns are named after
+the function's number: `i0_0` is the first argument of the first function; `time`, `topic`, `partition` and `offset`
+give the order of a row.
 
-Whatever is kept does not depend on how rows were divided into parts, but for the last digits of sums of doubles.
+The state does not depend on how rows were split into parts, except for the last digits of sums of doubles.
 """
 
 from __future__ import annotations
@@ -119,15 +119,15 @@ class AggregateCall:
 
 
 class Accumulator(Protocol):
-    """The columns that are kept for one function, and what can be done with them."""
+    """The state columns of one function, and the operations on them."""
 
     @property
     def fields(self) -> tuple[pa.Field, ...]:
-        """The columns that are kept."""
+        """The state columns."""
 
     @property
     def output(self) -> pa.Field:
-        """The column of the answer."""
+        """The column of the result."""
 
     def native_row(self) -> list[str]:
         """SQL for each column, of a single row."""
@@ -142,15 +142,15 @@ class Accumulator(Protocol):
         """The columns' values where there was no row."""
 
     def merged(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
-        """The columns, with the parts put together."""
+        """The columns, with the parts merged."""
 
     def finished(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
-        """The answers; `rows` says how many rows each is of."""
+        """The results; `rows` is the number of rows of each."""
 
 
 @dataclass(frozen=True)
 class Added:
-    """sum, count: numbers are added. A count is never null; a sum is null where rows came and none had a value.
+    """sum, count: numbers are added. A count is never null; a sum is null if no row had a value.
 
     signed_count: each row says how much it counts, 1 or -1.
     """
@@ -222,7 +222,7 @@ class Added:
 
 @dataclass(frozen=True)
 class Extreme:
-    """min, max; of doubles NaN is the largest, as Spark has it."""
+    """min, max; NaN is the largest double, as in Spark."""
 
     number: int
     call: AggregateCall
@@ -392,7 +392,7 @@ _PLACE_FIELDS = [pa.field("topic", pa.int32()), pa.field("partition", pa.int32()
 
 @dataclass(frozen=True)
 class Placed:
-    """The value of the row that is first or last by an order.
+    """The value of the first or last row in an order.
 
     Arguments: the value; the order (event time for first and last); whether the row counts at all.
     """
@@ -451,7 +451,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Collected:
-    """collect_list: all values that are not null, in the order of the log."""
+    """collect_list: all values that are not null, in log order."""
 
     number: int
     call: AggregateCall

@@ -1,9 +1,9 @@
-"""Reads aggregates that are written as Spark columns: `F.sum("amount") / F.count("*")`.
+"""Parses aggregates that are written as Spark columns: `F.sum("amount") / F.count("*")`.
 
-Spark analyses them over the rows they are for. Each aggregate function in what comes of that becomes an `AggregateCall`,
-whose arguments are computed natively before the stage (columns i0_0, i0_1, ...), and what stands around the functions is
-applied natively after it, to their answers (o0, o1, ...). Spark has no public door to its expressions; like
-`log_on_spark.flow_plan` this goes through its plans.
+Spark analyses them over the rows. Each aggregate function in the result becomes an `AggregateCall`, whose arguments are
+computed natively before the stage (columns i0_0, i0_1, ...); the expressions around the functions are
+computed natively after it, from their results (o0, o1, ...). Spark has no public API for its expressions; like
+`spark.plan.flow_plan` this module uses its plans.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _BY_ORDER = {"MinBy": "min_by", "MaxBy": "max_by"}
 
 @dataclass
 class WrittenAggregates:
-    """What was read: the functions, their arguments, and the columns that the user sees."""
+    """The parsed aggregates: the functions, their arguments, and the columns that the user sees."""
 
     calls: list[AggregateCall] = field(default_factory=list)
     # By name (i0_0, ...), to be selected from the rows.
@@ -66,9 +66,9 @@ class WrittenAggregates:
 def read_aggregates(
     rows: DataFrame, aggregates: Sequence[Column | str], time: Column, taken_back: Column | None = None
 ) -> WrittenAggregates:
-    """Read aggregates over these rows; `time` is the event time as a number. Raises `Invalid` for what cannot be had.
+    """Parse aggregates over these rows; `time` is the event time as a number. Raises `Invalid` for what is not supported.
 
-    `taken_back`: which rows take back an earlier one; then there is only what can be subtracted.
+    `taken_back`: which rows retract an earlier one; then only functions that can subtract are supported.
     """
     reader = _Reader(rows, time, taken_back)
     for expression in _analysed(rows, aggregates):
@@ -225,7 +225,7 @@ class _Reader:
         return "count", [F.when(there, F.lit(True))]
 
     def _signed(self, name: str, arguments: list[Column], text: str) -> tuple[str, list[Column]]:
-        """With the opposite sign where a row takes back an earlier one."""
+        """With the opposite sign if a row retracts an earlier one."""
         from pyspark.sql import functions as F
 
         if name not in ("sum", "count"):

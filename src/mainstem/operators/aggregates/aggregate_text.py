@@ -1,7 +1,7 @@
-"""Reads aggregates that are written as SQL, without Spark: "sum(score) / count(*) AS mean".
+"""Parses aggregates that are written as SQL, without Spark: "sum(score) / count(*) AS mean".
 
-For rows that a test scripted (`mainstem.testing`). Arguments and what stands around the functions are computed by DuckDB,
-in whose words the text is put.
+For scripted rows of tests (`mainstem.testing`). DuckDB computes the arguments and the expressions around the functions;
+the text is translated to its dialect.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class _Reader:
         return number
 
     def _signed(self, name: str, arguments: list[str], text: str) -> tuple[str, list[str]]:
-        """With the opposite sign where a row takes back an earlier one."""
+        """With the opposite sign if a row retracts an earlier one."""
         if name not in ("sum", "count"):
             raise not_of_corrections(text)
         if name == "sum":

@@ -1,8 +1,8 @@
-"""Aggregates: the aggregate functions of one operator, and what is kept of rows for all of them together.
+"""Aggregates: the aggregate functions of one operator, and their common state.
 
     rows  ->  partials (a0_sum, a1_count, ... and `a_rows`)  --merged-->  partials  --finished-->  answers (o0, o1, ...)
 
-Which functions there are, and which accumulator each has, is said here.
+This module defines the supported functions and the accumulator of each.
 """
 
 from __future__ import annotations
@@ -92,16 +92,16 @@ class Aggregates:
 
     @cached_property
     def partial_schema(self) -> pa.Schema:
-        """What is kept."""
+        """The columns of the state."""
         return pa.schema([ROWS, *(field for kept in self._accumulators for field in kept.fields)])
 
     @cached_property
     def output_schema(self) -> pa.Schema:
-        """The answers: o0, o1, ..."""
+        """The columns of the results: o0, o1, ..."""
         return pa.schema([kept.output for kept in self._accumulators])
 
     def described(self) -> list[list[str]]:
-        """What kept partials depend on."""
+        """What the stored partials depend on."""
         return [[call.function, call.text, str(call.output), repr(call.constants)] for call in self.calls]
 
     # Partials of rows
@@ -127,7 +127,7 @@ class Aggregates:
     # What becomes of them
 
     def merged(self, partials: pa.Table, ids: Int64Array, count: int) -> pa.Table:
-        """Partials with the same id (0 to count - 1) put together, in the order of the rows; row i is id i."""
+        """Partials with the same id (0 to count - 1) merged, in the order of the rows; row i is id i."""
         parts = Parts(np.asarray(ids, np.int64), count)
         columns = self._columns(partials)
         rows = parts.added(columns[ROWS.name]).fill_null(0)
@@ -172,7 +172,7 @@ class Aggregates:
 
 
 def no_such_aggregate(text: str, function: str) -> Invalid:
-    """The refusal of a function that has no accumulator."""
+    """The error for a function without an accumulator."""
     return Invalid(
         f"the aggregate {text} is not supported in a window",
         detail=f"Supported are: {', '.join(FUNCTIONS)}; count also of DISTINCT values, and all of them in arithmetic "
@@ -183,7 +183,7 @@ def no_such_aggregate(text: str, function: str) -> Invalid:
 
 
 def not_of_corrections(text: str) -> Invalid:
-    """The refusal of a function of which a row cannot be subtracted."""
+    """The error for a function that cannot subtract a row."""
     return Invalid(
         f"the aggregate {text} is not supported over windows that are retracted",
         detail='The rows are windows with results="retract": a retracted row must be subtracted, which only sum and '

@@ -1,9 +1,9 @@
-"""Accumulators that keep values and how often each came: exact answers, and sketches with a bound on what they keep.
+"""Accumulators that keep values with their counts: exact results, and sketches with bounded state.
 
     collect_set, count_distinct, mode, median, percentile, histogram_numeric     every value is kept
     approx_top_k     `tracked` different values at most; a count is too low by at most rows / tracked, never too high
 
-All but the last give the same answer however the rows came. (approx_percentile: see quantile_sketch.)
+All but the last give the same result for every order of the rows. (approx_percentile: see `sketches`.)
 """
 
 from __future__ import annotations

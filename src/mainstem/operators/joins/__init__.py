@@ -1,1 +1,1 @@
-"""Joins of streams and look-ups in tables: engines over Arrow, without Spark."""
+"""Joins of streams and lookups in tables: engines over Arrow, without Spark."""

@@ -1,22 +1,22 @@
 """EnrichEngine: each row with the row of a table that was valid at the row's time.
 
-Facts come on the left side, versions of the table's rows on the right; what comes in is as in `join_results`, where `taken_back`
-marks a version that says that its key is gone. A fact waits until the watermark is past its time: all versions up to then
-are there; or for as long as it may wait by the clock. A version that came late, by its own watermark, counts only for facts
-from then on: which one a fact gets depends on nothing but the log. A version is kept until the next one has held for
-`lateness`: a fact that comes later than that could no longer be told what was valid, and is told apart. The last version
-of a key stays; if it says that the key is gone, only for as long as that is remembered (see `versions`).
+Facts are the left side, versions of the table's rows the right side; the input is as in `join_results`, where `taken_back`
+marks a version that deletes its key. A fact waits until the watermark is past its time, when all versions up to then
+have arrived; or, by the clock, for at most `wait`. A late version, by its own watermark, is effective only for facts
+from then on: which one a fact gets depends only on the log. A version is evicted when the next one has been valid for
+`lateness`: a later fact could no longer find its version, and is late. The last version
+of a key stays; if it deletes the key, only for as long as deletions are kept (see `versions`).
 
-Until when a version is valid is told by the versions that were known of when the watermark was at the fact's time: of
-those that came later some may be there already, and some not.
+The end of a version's validity is computed from the versions that were known when the watermark was at the fact's time: of
+later ones some may have arrived already, and some not.
 
-With corrections facts are kept for `lateness` too: where a version comes that changes what was valid at a fact's time, what
-was put out is taken back, and put out as it is now.
+With corrections facts are kept for `lateness` too: when a version arrives that changes what was valid at a fact's time, the
+emitted row is retracted and emitted again.
 
-State rows: what comes in, and
-    shown      int8      of a fact: whether it was put out
-    version    int64     of a fact that was put out: which version with, by its item; 0 for none
-    until      int64     of a fact that was put out: until when that was said to be valid; NEVER if that was not known
+State rows: the input columns, and
+    shown      int8      of a fact: whether it was emitted
+    version    int64     of a fact that was emitted: its version, by its item; 0 for none
+    until      int64     of a fact that was emitted: the end of that version's validity then; NEVER if it was unknown
 """
 
 from __future__ import annotations

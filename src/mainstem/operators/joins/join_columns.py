@@ -1,4 +1,4 @@
-"""The columns of a join: by which rows meet, which of both sides the result has, and which of them is its event time."""
+"""The columns of a join: those it joins on, those of its result, and its event time."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _has_time(schema: pa.Schema) -> bool:
 
 
 def check_keys(sides: tuple[JoinSide, JoinSide]) -> None:
-    """Raise if columns that must be equal are of different types."""
+    """Raise if columns that are compared have different types."""
     for mine, other in zip(sides[LEFT].on, sides[RIGHT].on, strict=True):
         types = [side.schema.field(name).type for side, name in zip(sides, (mine, other), strict=True)]
         if not types[0].equals(types[1]):

@@ -1,13 +1,13 @@
-"""JoinEngine: rows of two streams that meet, put out at once; those that met nobody when their time is up; see `join_terms`.
+"""JoinEngine: emits matching rows of two streams at once, and unmatched rows when their time is up; see `join_terms`.
 
-What is kept is what comes in (see `join_results`), and
+The state has the input columns (see `join_results`), and
 
-    met        int8      whether it has met somebody, or was shown alone
+    met        int8      whether it has matched, or was emitted unmatched
 
-What is kept lies under another group than it came with, if it is of the right side: new rows look for the other side's alone.
+Rows of the right side are stored under another group than they arrived with: a new row looks up only the other side's.
 
-In a batch rows that are new are paired with all that are kept and with each other. A kept row is written again only when
-what is known of it changes: it met its first, or its time was up.
+In a batch new rows are joined with all stored rows and with each other. A stored row is written again only when
+it changes: it got its first match, or its time is up.
 """
 
 from __future__ import annotations

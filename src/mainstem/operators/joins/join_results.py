@@ -1,4 +1,4 @@
-"""What a join gives: the columns of both sides, and of rows that came too late who they are and whom they would have met."""
+"""The output of a join: the columns of both sides, and late rows with the rows that they would have matched."""
 
 from __future__ import annotations
 

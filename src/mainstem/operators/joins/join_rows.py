@@ -1,4 +1,4 @@
-"""JoinSide: from the rows of one side of a join to what its engine takes, with Spark and over Arrow."""
+"""JoinSide: converts the rows of one side of a join to the input of its engine, with Spark and over Arrow."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""JoinTerms: which rows of two streams meet, until when, and what is shown of them.
+"""JoinTerms: which rows of two streams match, until when, and what is emitted for them.
 
-A left row at time t meets the right rows of its key from t - before to t + after. From then on, when the watermark is past
-t + after, its time is *up*: if it met nobody and the join shows such rows, it is shown alone. `lateness` later it meets
-nobody any more.
+A left row at time t matches the right rows of its key from t - before to t + after. When the watermark is past
+t + after, its time is *up*: if it is unmatched and the join emits such rows, it is emitted alone. `lateness` later it
+can no longer match.
 
               t - before          t           t + after          t + after + lateness
     ---------------|--------------|---------------|-----------------------|----------> watermark when the partner came
-                                    the pair            the pair, and what    too late: told in <flow>.late
-                                                        was shown is taken back
+                                    the pair            the pair, and the     too late: in <flow>.late
+                                                        unmatched row is retracted
 
-Whether two rows make a pair depends on their times and their own watermarks alone, never on what was read first: both must
-have come before the other's time was up by more than `lateness`. So rows are kept until nobody can come any more for whom they
-count: to be met, and, a span of `before` and `after` longer, to be named to somebody who came too late for them.
+Whether two rows are a pair depends only on their times and their own watermarks, never on the order of reading: both must
+have arrived before the other's time was up by more than `lateness`. So a row is evicted when no row can arrive that could
+match it, or, a span of `before` and `after` longer, that would be reported as too late for it.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ SHOWN_MAX = 300
 def process_failed(
     using: type, method: str, key: tuple[Any, ...], error: Exception, row: Mapping[str, Any] | None
 ) -> FlowFailed:
-    """The error to raise from what user code raised."""
+    """The error for an exception of user code."""
     shown = ", ".join(map(repr, key)) or "of all rows"
     return FlowFailed(
         f'process "{using.__name__}" failed in {method} for the key {shown}',
@@ -87,7 +87,7 @@ GOING_OFF_MAX = 100_000
 
 @dataclass
 class _Key:
-    """One key while its batch is done."""
+    """One key during its batch."""
 
     group: int
     check: int
@@ -359,7 +359,7 @@ def _gone(rows: list[tuple[int, int, str | None]]) -> pa.Table:
 
 @dataclass(frozen=True)
 class ProcessEngine:
-    """Runs one class of `Process`. The loops over keys and rows are Python's: what is called is the user's."""
+    """Runs one class of `Process`. It loops over keys and rows in Python, since it calls user code."""
 
     using: type[Process]
     by_fields: tuple[pa.Field, ...]
@@ -389,7 +389,7 @@ class ProcessEngine:
         }
 
     def takes(self, kept: Mapping[str, Any]) -> bool:
-        """Whether it can go on with a state that was kept by what is described; raises with what to do otherwise."""
+        """Whether it can continue with the described state; raises with what to do otherwise."""
         now = self.described()
         if any(kept.get(name) != now[name] for name in ("process", "by")):
             return False

@@ -1,1 +1,1 @@
-"""The stage: where an engine of ours runs in a flow, and how its state is kept."""
+"""The stage: where one of our engines runs in a flow, and how its state is stored."""

@@ -1,9 +1,9 @@
-"""Engine: what an operator does with a batch of rows and the state it kept, without Spark.
+"""Engine: processes a batch of rows with the state of an operator, without Spark.
 
 An operator's rows are divided into buckets by a hash of their key; an engine sees the rows and the state of one bucket
-at a time. What it gives depends on nothing else, so a batch that is done again gives the same.
+at a time. Its output depends on nothing else, so a replayed batch gives the same.
 
-State is a table. Each row of it belongs to a *group* (a hash of the key) and is told apart from the others of its group
+State is a table. Each row of it belongs to a *group* (a hash of the key) and is identified in its group
 by its *item*, a second number that the engine chooses; it may wait for a time:
 
     group           int64       hash of the key
@@ -42,9 +42,9 @@ STATE_COLUMNS = (
 
 @dataclass(frozen=True)
 class BatchClock:
-    """What time it is for a batch, in microseconds; written down before the batch runs, so the same when it runs again.
+    """The clock of a batch, in microseconds; written before the batch runs, so the same in a replay.
 
-    No row that comes in a later batch has a watermark of its own below `watermark`.
+    No row of a later batch has its own watermark below `watermark`.
     """
 
     watermark: int = NO_TIME
@@ -67,7 +67,7 @@ class BatchClock:
 
 @dataclass
 class Step:
-    """What came of one batch in one bucket."""
+    """The result of one batch in one bucket."""
 
     # In the order in which the rows are to be seen.
     output: pa.Table
@@ -113,7 +113,7 @@ class Engine(Protocol):
         """The columns of `Step.late`; None where no row can be too late."""
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
-        """Take the rows of a batch, in the order of (topic, partition, offset), and what is due."""
+        """Process the rows of a batch, in the order of (topic, partition, offset), and the state that is due."""
 
     def described(self) -> dict[str, Any]:
         """What the kept state depends on, as JSON: an engine that describes itself otherwise cannot take it."""

@@ -1,6 +1,6 @@
-"""What an operator asks of the rows it is given: their columns, which of them is the event time, which make a key.
+"""What an operator needs to know of its rows: their columns, which of them is the event time, which make a key.
 
-The same questions for a DataFrame and for rows that a test scripted (`mainstem.testing`), which need no Spark.
+The same for a DataFrame and for scripted rows of a test (`mainstem.testing`), which need no Spark.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def columns_of(rows: DataFrame) -> pa.Schema:
 
 
 def record_field(schema: pa.Schema) -> pa.Field | None:
-    """The column that says where in the log a row is from; None where rows are from elsewhere."""
+    """The column with the position of a row in the log; None if rows are not from a topic."""
     return next((field for field in schema if _marked(field, RECORD_MARK) and pa.types.is_struct(field.type)), None)
 
 
 def check_record(schema: pa.Schema, operator: str) -> None:
-    """Raise if a column has the name that the result's own has, and is not such a one."""
+    """Raise if the rows have a column `record` that is not from a topic."""
     if "record" in schema.names and not _marked(schema.field("record"), RECORD_MARK):
         raise Invalid(
             f'{operator} cannot take rows with a column "record" that is not from a topic',
@@ -73,7 +73,7 @@ def check_record(schema: pa.Schema, operator: str) -> None:
 
 
 def check_lasting(rows: DataFrame, schema: pa.Schema, operator: str) -> None:
-    """Raise if some rows of a stream take earlier ones back, or replace them: the operator would take these for further rows."""
+    """Raise if rows of a stream retract or replace earlier ones: the operator would count these as new rows."""
     check_uncorrected(rows, schema, operator)
     if rows.isStreaming and shown_results(schema) in ("accumulate", "retract"):
         raise Invalid(

@@ -1,7 +1,7 @@
 """Hashes of keys and mixes of numbers, over Arrow and numpy.
 
-Where Spark prepares an engine's rows it hashes keys itself (xxhash64). These stand in for it where there is no Spark;
-that the two differ does no harm, because a state is always continued in the way in which it was begun.
+Where Spark prepares an engine's rows it hashes keys itself (xxhash64). These are used without Spark. The two may differ,
+because a state is always continued with the hashes with which it was started.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""KeyedRows: whole rows on their way to an engine, each with its key, its place in the log and its times.
+"""KeyedRows: the input rows of an engine, each with its key, its position in the log and its times.
 
     group      int64      hash of the key
     check      int64      another one: both together tell keys apart

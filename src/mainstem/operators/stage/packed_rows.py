@@ -1,13 +1,14 @@
-"""Packed rows: the rows of a topic on their way to a stage, many of them in one value that Spark only carries.
+"""Packed rows: the rows of a topic for a stage, many of them in one binary value that Spark does not decode.
 
-Between a topic and a stage there is often nothing but filters and columns with other names, or of windows. Then the reader of the topic does all
-of it over Arrow: it prepares its rows for the engine, divides them into the stage's buckets, and gives one row for each bucket:
+Between a topic and a stage there are often only filters and columns that are renamed, or windows. Then the reader of the topic
+does all of it over Arrow: it prepares its rows for the engine, divides them into the stage's buckets, and gives one row per
+bucket:
 
-    mainstem_bucket    int32     where it goes
+    mainstem_bucket    int32     the bucket
     mainstem_packed    binary    an Arrow stream of the rows as the engine takes them; columns of nulls alone are left out
 
-So Spark shuffles a handful of values where it would take tens of thousands of rows apart and put them together again, twice.
-A row has the bucket that it would have there (`spark_hashes`): whether rows come packed or not makes no difference to the state.
+So Spark shuffles a few values instead of decoding and encoding tens of thousands of rows twice.
+A row has the same bucket as in Spark's shuffle (`spark_hashes`): the state does not depend on whether rows are packed.
 """
 
 from __future__ import annotations

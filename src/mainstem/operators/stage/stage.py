@@ -1,16 +1,16 @@
-r"""Stage: where an operator of ours stands in a flow.
+r"""Stage: the place of one of our operators in a flow.
 
-Spark's streaming query ends before it. The stage and all that follows run on each batch of that query as a batch: native
-Spark prepares the rows, they are divided into buckets by their group, and an engine takes the rows and the state of each
+Spark's streaming query ends before it. The stage and all that follows run as batch jobs on each batch of that query: native
+Spark prepares the rows, they are divided into buckets by their group, and an engine processes the rows and the state of each
 bucket in one task. To the user it is a function from a DataFrame to a DataFrame:
 
     rows.where(...) -> [stage: prepare, divide, engine] -> .select(...) -> [another stage] -> sink
     \____________/    \___________________________________________________________________/
-     streaming query                    run anew on every batch of it
+     streaming query                    runs on every batch of it
 
-While a program is built, a stage gives a placeholder: a stream that is never read, found again in the plan by its
-number. In each batch the rows that the stage gives are put in its place (see `bound_plan`). Where that cannot be, the program is
-built once more for each batch, and then a stage gives the batch's own rows.
+While a program is built, a stage returns a placeholder: a stream that is never read, found again in the plan by its
+number. In each batch it is replaced by the output rows of the stage (see `bound_plan`). If that is not possible, the program is
+built again for each batch, and then a stage returns the batch's own rows.
 """
 
 from __future__ import annotations

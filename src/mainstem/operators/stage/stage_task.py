@@ -1,12 +1,12 @@
-"""What runs in Spark's workers for a stage: one step of the engine for each bucket, its state read and written beside it.
+"""The tasks of a stage in Spark's workers: one step of the engine per bucket, which reads and writes its state.
 
-A task leaves three things in files: the runs of the bucket's state, the rows that came too late, and last a *receipt* that
-names both. What follows gets its rows directly. The driver collects the receipts when the sink has taken the batch; of a
-bucket whose task ran twice it takes either, since both say the same.
+A task writes three kinds of files: the runs of the bucket's state, the late rows, and last a *receipt* that
+names both. The next operator gets its rows directly. The driver collects the receipts when the sink has committed the
+batch; if the task of a bucket ran twice it takes either receipt, since both are equal.
 
-Which bucket a task has, its rows say. Its number among Spark's tasks does not: where what a stage gives goes into a union, or to
-several places, the tasks of other rows are counted with it, and in another batch there may be more of them. A task without
-rows could not know, so wherever that may be every bucket is given a *marker*: a row with nothing in it but a group.
+The bucket of a task follows from its rows, not from its number among Spark's tasks: if the output of a stage goes into a
+union, or to several places, the tasks of other rows are numbered with it, and another batch may have more of them. A task
+without rows could not know its bucket, so then every bucket gets a *marker*: a row that has only a group.
 """
 
 from __future__ import annotations

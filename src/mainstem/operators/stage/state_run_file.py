@@ -1,9 +1,9 @@
-"""One run: a part of the state of a stage's bucket, sorted, never changed, in a file of its own.
+"""One run: a part of the state of a stage's bucket, sorted and immutable, in its own file.
 
-A run is an Arrow IPC file of one record batch, read where it lies; whole numbers but `group` and `item` are narrowed:
+A run is an Arrow IPC file of one record batch, memory-mapped; integers except `group` and `item` are narrowed:
 
     group, item             int64       sorted by both; no pair twice
-    gone                    bool        whether this row says that an older one is no more
+    gone                    bool        whether this row deletes an older one
     event_due               int64       as the state has them
     processing_due          int64
     event_due_sorted        int64       the same times in their own order, and beside each the number of its row:
@@ -12,7 +12,7 @@ A run is an Arrow IPC file of one record batch, read where it lies; whole number
     processing_due_row      int32       (where all times are one, their order is that of the rows, and is left out)
     ...                                 the engine's own columns
 
-Its name is its own: a task that runs twice leaves a file that nobody names, never two truths. The schema's metadata says
+Its name is unique: a task that runs twice leaves a file that no manifest names. The schema's metadata has
 `mainstem.format`: 2; in format 1 no column is narrowed.
 """
 

@@ -1,8 +1,8 @@
-"""StateRuns: the state of one bucket as runs, the newest first to be believed, merged like a log-structured tree.
+"""StateRuns: the state of one bucket as runs, of which newer ones override older ones, merged like an LSM tree.
 
-A batch reads the runs that the manifest of the batch before names, and writes at most two: what changed in it, and now and
-then a merger of the newest ones, so that there are never many. What is older than the batch is never touched, so a batch
-that is done again finds what it found before.
+A batch reads the runs that the manifest of the previous batch names, and writes at most two: its changes, and at times
+a merge of the newest runs, so that there are never many. Older runs are never changed, so a replayed batch
+finds the same state.
 """
 
 from __future__ import annotations

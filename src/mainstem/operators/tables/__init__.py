@@ -1,1 +1,1 @@
-"""Tables that change: rows that are put in and taken away again, and the engines over them."""
+"""Changing tables: rows that are inserted and deleted, and the engines over them."""

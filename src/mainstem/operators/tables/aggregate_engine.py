@@ -1,14 +1,14 @@
-"""AggregateEngine: aggregates of the groups of a changing table, as a table that changes.
+"""AggregateEngine: aggregates of the groups of a changing table, as a changing table.
 
 What comes in is `ChangedRows`: the key is the group; i0_0, i0_1, ... the arguments of the functions; h_0, h_1, ... hashes of
 the arguments of those functions whose values are kept, one after the other.
 
 State rows, of two kinds (`number`):
 
-    -1     the group: its key, how many rows it has (`count`), and what is added up (a0_count, a0_sum, ...)
+    -1     the group: its key, its number of rows (`count`), and its sums (a0_count, a0_sum, ...)
     n      a value of function n (vn), and how often the group has it (`count`)
 
-A group that has no rows any more is no more, and is taken out of the result. A batch reads the groups that it changes with
+A group without rows is evicted and deleted from the result. A batch reads the groups that it changes with
 all their values.
 """
 
@@ -215,7 +215,7 @@ def _sums(parts: Parts, values: pa.Array, call: AggregateCall) -> pa.Array:
 
 
 def no_room(call: AggregateCall) -> Invalid:
-    """The refusal of a sum that goes beyond its type."""
+    """The error for a sum that overflows its type."""
     return Invalid(
         f"{call.text} does not fit into a bigint",
         detail="The sum of a group is beyond 9223372036854775807.",
@@ -298,7 +298,7 @@ GROUP = -1
 
 @dataclass(frozen=True)
 class AggregateEngine:
-    """Keeps aggregates right. A value: it is sent to Spark's workers."""
+    """Maintains aggregates. A value: it is sent to Spark's workers."""
 
     by_fields: tuple[pa.Field, ...]
     aggregates: ChangingAggregates

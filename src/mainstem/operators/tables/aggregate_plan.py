@@ -1,4 +1,4 @@
-"""AggregatePlan: what `aggregate` found out about its rows: what it selects of them, the stage, and what is shown in the end."""
+"""AggregatePlan: the plan of an `aggregate`: its input columns, the stage, and its output columns."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class AggregatePlan:
 
 
 def planned_aggregate(rows: DataFrame, by: str | Sequence[str], aggregates: Sequence[Any]) -> AggregatePlan:
-    """Everything is checked here, so that a mistake is told while the program is built."""
+    """Everything is checked here, so that errors are raised while the program is built."""
     schema = columns_of(rows)
     names = by_names(by, schema, "aggregate")
     check_record(schema, "aggregate")

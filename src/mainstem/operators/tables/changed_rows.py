@@ -1,8 +1,8 @@
-"""ChangedRows: rows of a changing table on their way to an engine, each with its weight: 1 put in, -1 taken away.
+"""ChangedRows: the input rows of an engine over a changing table, each with its weight: 1 for an insert, -1 for a delete.
 
     group      int64      hash of the key
     check      int64      another one: both together tell keys apart
-    weight     int64      1 or -1; null for an update, which does not say what it replaces
+    weight     int64      1 or -1; null for an update, which does not have the row that it replaces
     h_0 ...    int64      hashes of some columns together, as the engine wants them
     by_0 ...              the key's columns
     ...                   columns that go through as they are

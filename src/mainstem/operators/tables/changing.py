@@ -1,11 +1,11 @@
-"""A changing table: a frame whose rows are put in (`record.change` = "insert") and taken away again ("delete").
+"""A changing table: a frame of inserts (`record.change` = "insert") and deletes ("delete").
 
-It is told by a mark on its `record`, which survives select, where and rename. A row that changes is taken away as it was
-and put in as it is now: so filters, projections and unions of Spark stand between operators as between tables. A row may
-be in it several times; a delete takes one of them away.
+It has a mark on its `record`, which survives select, where and rename. A changed row is a delete of the old row
+and an insert of the new one: so Spark's filters, projections and unions work between operators as on tables. A row may
+be in it several times; a delete removes one of them.
 
-In a batch everything that is taken away comes before what is put in, also where the old and the new row of a key come from
-two buckets of a stage: the `partition` of a delete is -1 - bucket, and sinks go by partition and offset.
+In a batch all deletes come before the inserts, also if the old and the new row of a key come from
+two buckets of a stage: the `partition` of a delete is -1 - bucket, and sinks order by partition and offset.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def row_columns(schema: pa.Schema) -> list[pa.Field]:
 
 
 def check_hashable(fields: Sequence[pa.Field], operator: str) -> None:
-    """Raise if rows cannot be told apart by these columns."""
+    """Raise if rows cannot be compared by these columns."""
     for field in fields:
         if "map<" in str(field.type):
             raise Invalid(

@@ -1,6 +1,6 @@
-"""DistinctEngine: each row of a changing table once, for as long as it is there at least once.
+"""DistinctEngine: each row of a changing table once, for as long as the table has it at least once.
 
-State rows: how often a row is there; no row itself, since whoever takes the last one away brings it along.
+State rows: the count of a row; not the row itself, since the delete of the last one has it.
 """
 
 from __future__ import annotations

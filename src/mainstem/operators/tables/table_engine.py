@@ -1,19 +1,19 @@
-"""TableEngine: of the rows of each key the newest, as a table that changes.
+"""TableEngine: the newest row of each key, as a changing table.
 
-The newest is the last in the log, or the one with the highest `order` and of those the last in the log. A row that came
-out of order, and one that says what is known, change nothing.
+The newest is the last in the log, or the one with the highest `order` and of those the last in the log. A row that
+arrives out of order, and one equal to the current row, change nothing.
 
 What comes in (`input_schema`), one row for each:
 
     group, check             int64       hashes of the key
     identity                 int64       hash of the whole row
-    deleted                  bool        the row takes its key away
+    deleted                  bool        the row deletes its key
     order                                what decides which is newer; left out where the log's order does
     partition, offset, tie               the place in the log
     row                      struct      the row as it came
 
-State rows: the newest row of each key. A key that was taken away stays known where `order` decides, without its row:
-an older row may still come.
+State rows: the newest row of each key. With `order` a deleted key stays in the state, without its row:
+an older row may still arrive.
 """
 
 from __future__ import annotations

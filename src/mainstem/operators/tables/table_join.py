@@ -33,9 +33,9 @@ def table_join(
     limit: int | None = None,
     name: str | None = None,
 ) -> DataFrame:
-    """Two changing tables, where columns of the left one (`on`: left -> right) are equal to columns of the right one.
+    """Joins two changing tables on equal columns (`on`: left -> right).
 
-    A column of the key that has one name on both sides is shown once. Null is equal to nothing.
+    A key column with the same name on both sides is in the result once. Null equals nothing.
     """
     spec, columns = remembered("table_join", lambda: _planned(left, right, on, how, limit))
     return shown_changes(staged_together([left, right], spec, name=name), columns)

@@ -1,4 +1,4 @@
-"""TableJoinEngine: two changing tables side by side, where their keys are equal; the result is a changing table.
+"""TableJoinEngine: joins two changing tables on their keys; the result is a changing table.
 
 What comes in, one row for each row that is put in or taken away on either side:
 
@@ -8,12 +8,12 @@ What comes in, one row for each row that is put in or taken away on either side:
     side            int8        0 left, 1 right
     left, right     struct      the row, in the column of its side
 
-A pair is there as often as both of its rows are: what changes is, for every pair of which one has changed, the product
-after less the product before. A row with no partner is there alone in an outer join (`how`) while the other side has no row
-of its key. So nothing is taken back that is put out again unchanged.
+The count of a pair is the product of the counts of its rows: its change is the product after the batch less the product
+before. In an outer join (`how`) an unmatched row is in the result while the other side has no row of its key. So nothing
+is deleted and inserted again unchanged.
 
 State rows: all rows of both tables, those of one key and side in one group (`key` is the hash of the key alone). A batch
-reads the rows that it changes and those that they meet.
+reads the rows that it changes and those that they match.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""TopEngine: of the rows of each group the first `limit` in an order, as a table that changes.
+"""TopEngine: the first `limit` rows of each group in an order, as a changing table.
 
 What comes in is `ChangedRows`: the key is the group, h_0 the hash of the whole row, order_0, order_1, ... what the rows are
 ordered by. Rows that are equal in that are ordered by their columns from left to right, so that the answer depends on
 the rows alone.
 
-State rows: all rows of each group, since any of them may come to stand among the first when others are taken away. A batch
-reads the groups that it changes whole.
+State rows: all rows of each group, since any of them may become one of the first when others are deleted. A batch
+reads all rows of the groups that it changes.
 """
 
 from __future__ import annotations

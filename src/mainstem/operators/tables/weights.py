@@ -1,4 +1,4 @@
-"""Weights: how often a row is in a table, how that changes in a batch, and what is to be shown of it.
+"""Weights: how often a row is in a table, how that changes in a batch, and which changes are emitted.
 
 All over numpy and Arrow, without a loop over rows.
 """

@@ -1,1 +1,1 @@
-"""Windows of time: their kinds, when they are shown, and the engines that keep them."""
+"""Windows of time: their kinds, their triggers, and their engines."""

@@ -1,4 +1,4 @@
-"""Cells: what is kept of one key in one window, and how it lies in an engine's state.
+"""Cells: the state of one key in one window, and its layout in an engine's state.
 
     group, item, event_due, processing_due      as every engine has them
     kind            int8        0 a cell, 1 a row that waits, 2 a row that is remembered
@@ -7,14 +7,14 @@
     window_start    int64       of a row that waits for its session: its own span
     window_end      int64
     rows            int64       of a cell: how many rows came since its last pane
-    panes           int32       how many panes were shown
-    timing          int8        of the last pane: 0 early, 1 on time, 2 late, -1 none was shown
+    panes           int32       how many panes were emitted
+    timing          int8        of the last pane: 0 early, 1 on time, 2 late, -1 none was emitted
     a0_sum ...                  accumulators: of all rows, or with `discard` of those since the last pane
-    shown_o0 ...                what the last pane showed, where it may have to be taken back or compared
+    shown_o0 ...                the values of the last pane, if it may have to be retracted or compared
     topic, partition, offset    of a single row: where it stands in the log
     watermark       int64       of a single row: its own
 
-The accumulators are one set: no kind of result needs both totals and what came since the last pane.
+The accumulators are one set: no kind of result needs both totals and the values since the last pane.
 """
 
 from __future__ import annotations

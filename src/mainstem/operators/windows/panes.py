@@ -1,7 +1,7 @@
-"""Panes: what is shown of cells in one step, in order, and the rows that come of it.
+"""Panes: the results of cells in one step, in order, and their output rows.
 
-A pane whose row would equal the last one shown is not put out, unless it must be (the on-time one). What `results`
-says:
+A pane whose row would equal the last one is not emitted, unless it must be (the on-time one). By
+`results`:
 
     discard      the values of the rows since the last pane, as an insert
     accumulate   the values of all rows: an insert, then updates

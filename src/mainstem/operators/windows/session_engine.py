@@ -1,16 +1,16 @@
-"""SessionEngine: windows that rows make themselves, each as long as rows follow one another within a gap.
+"""SessionEngine: session windows, each as long as rows follow one another within a gap.
 
-What is a session is decided in the order of the rows' own watermarks, which are facts of the log: before a row with
-the watermark v is looked at, the sessions that end at or before v are shown on time, and those whose lateness is over
-are forgotten; then the row joins what it overlaps. A row whose watermark the batch's has not reached waits in the
-state, so that every division into batches gives the same. A row is too late if its own span, [time, time + gap), and
-the lateness were over.
+Sessions are built in the order of the rows' own watermarks, which are recorded in the log: before a row with
+the watermark v is processed, the sessions that end at or before v are emitted on time, and those whose lateness is over
+are evicted; then the row joins the sessions that it overlaps. A row whose watermark is above the batch's waits in the
+state, so that every split into batches gives the same result. A row is too late if its own span, [time, time + gap), and
+the lateness are over.
 
 With touching="join" a row at the very end of a session belongs to it, and with the watermark v a row at v is not late.
 So there a session closes when the watermark is past its end: those that end before v.
 
-A session that grows is another window: what was shown of the old one is taken back (`discard` takes nothing back),
-and its panes are counted anew. So a late row may join two closed sessions: both are taken back, and one is put out.
+A session that grows is another window: the results of the old one are retracted (`discard` retracts nothing),
+and its panes are counted from 0. So a late row may join two closed sessions: both are retracted, and one is emitted.
 
 What comes in (`input_schema`), one row for each row:
 

@@ -1,15 +1,15 @@
-"""SlidingEngine: one window for each different set of rows that lie within a span, both ends included.
+"""SlidingEngine: one window for each distinct set of rows within a span, both ends included.
 
 As a window of that span slides over a key's rows, its set changes where a row comes in at its end, or has just gone
 out at its beginning. So each row makes two windows: one that ends at its time, and one that begins right after it (if
-there is anything in that). The engine remembers rows for as long as a window with them can change, finds which pairs
-of row and window are new in a batch, and hands these to a `WindowEngine`.
+there is anything in that). The engine keeps rows for as long as a window with them can change, finds which pairs
+of row and window are new in a batch, and passes these to a `WindowEngine`.
 
 A pair counts by the later of two own watermarks: the row's, and that of the first row that made the window. So what
 is on time is a fact of the log here too; rows whose own watermark is above the batch's wait.
 
-A batch of n rows within one span makes up to n x n pairs. Of the early panes that the pairs of one batch give, a window shows
-only the last, and only the last of the late ones: the others are outdated when they are written. All of them count in
+A batch of n rows within one span makes up to n x n pairs. Of the early panes that the pairs of one batch give, a window emits
+only the last, and only the last of the late ones: the others would be outdated at once. All of them count in
 `pane.index`, so that the index of the on-time pane does not depend on the batches.
 
 What comes in is `PaneEngine.single_rows`: group, check, by_0 ..., time, watermark (NO_TIME if nothing was known), topic,

@@ -1,13 +1,13 @@
-"""ValidityEngine: windows from each row's time to the next row's of its key: how long a value holds.
+"""ValidityEngine: windows from each row's time to that of the next row of its key: how long a value is valid.
 
-The windows of a key lie side by side, and the last is open until everything has come. A row divides the window in
-which its time falls; what was shown of that window is taken back (`discard` takes nothing back). Rows of one time are
+The windows of a key are adjacent, and the last is open until all rows have arrived. A row splits the window in
+which its time falls; the results of that window are retracted (`discard` retracts nothing). Rows of one time are
 in one window.
 
-Which window a row divides is decided in the order of the rows' own watermarks, which are facts of the log: a row is
-on time if its own watermark is below the end of that window as it is then, late if it is below that end and the
-lateness, else too late. Of rows with the same watermark the earlier one comes first. Rows wait until the batch's watermark is above their own, since one with the same may still
-come before them.
+Rows split windows in the order of their own watermarks, which are recorded in the log: a row is on time if its own
+watermark is below the current end of that window, late if it is below that end plus the lateness, else too late. Of rows
+with the same watermark the earlier one is first. Rows wait until the batch's watermark is above their own, since a row
+with the same watermark may still arrive before them.
 
 What comes in is `PaneEngine.single_rows`: group, check, by_0 ..., time, watermark (NO_TIME if nothing was known), topic,
 partition, offset, accumulators.

@@ -1,7 +1,7 @@
-"""Waiting rows: single rows that an engine looks at in the order of their own watermarks.
+"""Waiting rows: single rows that an engine processes in the order of their own watermarks.
 
-A row whose own watermark is above the batch's waits in the state until the batch's gets there: rows that belong
-before it may still come.
+A row whose own watermark is above the batch's waits in the state until the batch's reaches it: rows that belong
+before it may still arrive.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""WindowEngine: windows that a row's time alone decides (tumbling, hopping, cumulating, calendar, everything).
+"""WindowEngine: windows that depend on a row's time alone (tumbling, hopping, cumulating, calendar, everything).
 
-Windows are assigned before, and whether a row is on time for a window too: by the row's own watermark, which is a
-fact of the log. So an on-time pane holds the same rows however they are divided into batches. Late rows that come
+Windows are assigned before, and whether a row is on time for a window too: by the row's own watermark, which is
+recorded in the log. So an on-time pane has the same rows however they are split into batches. Late rows that arrive
 before their window's on-time pane wait for it.
 
 What comes in (`input_schema`), one row for each row and window, or pre-aggregated by key, window and timing:

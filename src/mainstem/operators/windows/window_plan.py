@@ -1,4 +1,4 @@
-"""WindowPlan: what `windowed` found out about its rows: what it selects of them, the stage, and what is shown in the end."""
+"""WindowPlan: the plan of a `windowed`: its input columns, the stage, and its output columns."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def planned(
     on: str | None,
     settings: Mapping[str, Any],
 ) -> Any:
-    """Everything is checked here, so that a mistake is told while the program is built."""
+    """Everything is checked here, so that errors are raised while the program is built."""
     schema = columns_of(rows)
     names = by_names(by, schema, "windowed")
     check_uncorrected(rows, schema, "windowed")
@@ -172,7 +172,7 @@ def with_late_names(
 
 
 def check_names(by: Sequence[str], aggregates: Sequence[str]) -> None:
-    """Raise if two columns of the result would have one name."""
+    """Raise if two columns of the result would have the same name."""
     for name in [*by, *aggregates]:
         if name in RESERVED:
             what = "a column of the key" if name in by else "an aggregate"
@@ -196,7 +196,7 @@ def _keys(names: Sequence[str]) -> list[Column]:
 
 
 def check_corrections(schema: pa.Schema) -> bool:
-    """Whether the rows are windows of which some take back earlier ones. Raises if they are windows that are shown again."""
+    """Whether the rows are windows with retractions. Raises if they are windows with results="accumulate"."""
     results = shown_results(schema)
     if results == "accumulate":
         raise Invalid(
@@ -208,7 +208,7 @@ def check_corrections(schema: pa.Schema) -> bool:
 
 
 def _taken_back(schema: pa.Schema, time: RowTime) -> Column | None:
-    """Of windows that are corrected: which rows take back an earlier one. None where each row counts."""
+    """For windows that are corrected: which rows retract an earlier one. None if no row does."""
     from pyspark.sql import functions as F
 
     if not check_corrections(schema) or time.record is None:

@@ -1,8 +1,8 @@
-"""WindowRounds: one step of windows that rows make and change themselves, in rounds over all keys at once.
+"""WindowRounds: one step of windows that depend on the rows of a key, in rounds over all keys at once.
 
-Windows and rows that have to do with each other are a *component*. In each round every component that has rows left
-first lets its windows close at the own watermark of its next row, and then takes a *run* of rows: as many as come
-before any window that matters can close. How many that is, and what they make of the windows, is up to the kind of
+Windows and rows that affect each other are a *component*. In each round every component that has rows left
+first closes its windows at the own watermark of its next row, and then takes a *run* of rows: as many as are
+before any window of it can close. How many that is, and how they change the windows, depends on the kind of
 window.
 """
 

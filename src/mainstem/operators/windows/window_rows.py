@@ -1,17 +1,17 @@
-"""WindowRows: from a batch's rows to what an engine of windows takes, with Spark and, for tests without it, over Arrow.
+"""WindowRows: converts a batch's rows to the input of a window engine, with Spark and, for tests without it, over Arrow.
 
 What comes in, made by a plain select (see `windowed`):
 
     by_0, by_1, ...                 the key
     time, watermark      bigint     event time and the row's own watermark in microseconds, null where there is none
     gap                  bigint     of sessions
-    topic, partition, offset        where the row stands in the log
+    topic, partition, offset        the position of the row in the log
     i0_0, i0_1, ...                 the arguments of the aggregate functions
 
-For windows that a row's time decides, rows of one key and window are put together natively, those that are late for one of
-their windows come one by one. So are rows of sessions that lie within one gap of each other, if each is ahead of its own
-watermark: no session that was over before it could have held it, so it does not matter when it is looked at. Where a
-trigger counts rows, or windows depend on the other rows in other ways, all rows come one by one.
+For windows that depend on a row's time alone, rows of one key and window are pre-aggregated natively, except those that are
+late for one of their windows. So are rows of sessions within one gap of each other, if each is ahead of its own
+watermark: no session that was closed before could have included it, so the order does not matter. If a
+trigger counts rows, or windows depend on the other rows in other ways, no rows are pre-aggregated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""RowTime: which time of a row decides its window, and where the row stands in the log."""
+"""RowTime: the time of a row that decides its window, and its position in the log."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""IdleInput: an input of a flow that is silent for long stops holding the flow's watermark back.
+"""IdleInput: an idle input of a flow no longer holds back the flow's watermark.
 
-The watermark of a batch is the lowest over the flow's inputs. A table that is written once would hold it back for ever. So an
-input may have an `idle_after`: when it had no append for that long, the flow goes on with the watermark of the inputs *beside*
-it, those that have no `idle_after`. What comes after such a gap comes late for what was released meanwhile, and its rows say so:
+The watermark of a batch is the lowest of the flow's inputs. A table that is written once would hold it back for ever. So an
+input may have an `idle_after`: when it had no append for that long, the flow uses the watermark of the inputs *beside*
+it, those that have no `idle_after`. Rows after such a gap may be late for what was released meanwhile, and are marked so:
 their own watermark is raised to the *floor*, the watermark that was recorded beside them before the gap ended.
 
     appends of users     |||                                   |||
@@ -10,14 +10,14 @@ their own watermark is raised to the *floor*, the watermark that was recorded be
                             <- idle_after ->.. users hold ..S  floor of these = the watermark of orders at S
                                                nothing back
 
-S, the append time of the first record after a gap, and the watermarks that records were appended with are facts of the log: the
-floor of a row is the same however the log is cut into batches, and in every replay. A batch may end in one partition at a later
+S, the append time of the first record after a gap, and the watermarks of records are recorded in the log: the
+floor of a row is the same for every split into batches, and in every replay. A batch may end in one partition at a later
 append than in another: so a gap is looked for by time in all partitions, read or not. A record that was appended at the same
 time as S or later does not count. An input that has no record yet is not idle: nothing is known of it.
 
-At the quiet end of the log, where the inputs beside it are silent too, the clock releases rows: the watermark is then what the
-log would tell of the next record, which is recorded nowhere yet. Only there may a replay give another result, and only if a
-record comes later that is late by less than that.
+At the end of the log, when the inputs beside it are idle too, the clock releases rows: the watermark is then the one that
+the next record would get, which is not recorded yet. Only there may a replay give a different result, and only if a
+later record is late by less than that.
 
     offset  {..., "idle": {"after": 60000000, "beside": [["orders", 600000000]], "floor": ...}}
             microseconds; "floor" is that of a row appended at the offset's "appended", the earliest that can come; null for none

@@ -1,8 +1,8 @@
-"""KafkaStreamReader: what comes into a topic on Kafka, batch by batch, as Arrow batches.
+"""KafkaStreamReader: reads the records of a topic on Kafka, batch by batch, as Arrow batches.
 
-As `TopicStreamReader`, with what is different on Kafka: records are not held for a batch (the brokers drop by age, and a
-batch whose records went says so); a batch is cut by append times, since event times are not known before they are read, and
-between transactions by their notes; and a record's watermark is what the flow's own batches have seen
+As `TopicStreamReader`, except: records are not held for a batch (the brokers drop them by age, and a batch whose records
+were dropped fails with an error); a batch ends by append times, since event times are not known before they are read, and
+between transactions by their notes; and a record's watermark follows the times that the flow's own batches have seen
 (`observed_times`).
 
     offset      {..., "noted": 512}         notes of transactions before this one do not matter any more
@@ -374,7 +374,7 @@ def read_kafka(
 
 
 def check_home(request: TopicRequest) -> None:
-    """Raise `Conflict` where a task does not see the home of its flow, `Fenced` if a later run of the flow has begun.
+    """Raise `Conflict` if a task does not find the home of its flow, `Fenced` if a newer run of the flow has started.
 
     Tasks note there what they saw of time: where the driver does not find it, no window would ever close.
     """

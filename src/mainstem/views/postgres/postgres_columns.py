@@ -1,4 +1,4 @@
-"""A view's columns as PostgreSQL keeps them, and as they travel there: whole columns at a time, to the last bit.
+"""A view's columns as PostgreSQL stores them, and as they are sent: whole columns at a time, exact to the bit.
 
     BOOLEAN                          boolean
     TINYINT, SMALLINT; INT; BIGINT   smallint; integer; bigint
@@ -10,7 +10,7 @@
     TIME, DATE                       time, date
     STRUCT, ARRAY, MAP               text: JSON, see nested_json.py; the plain view shows it as json
 
-What PostgreSQL cannot keep is rejected row by row: text with U+0000, moments before 4714 BC, days after the year 5874897,
+Rows that PostgreSQL cannot store are rejected: text with U+0000, moments before 4714 BC, days after the year 5874897,
 keys of more than 2,600 bytes.
 """
 
@@ -177,17 +177,17 @@ def copy_rows(columns: list[pa.Array]) -> bytes:
 
 
 def unfit(column: pa.Array, field: pa.Field, key: tuple[str, ...] = ()) -> Mapping[int, str]:
-    """Rows whose value PostgreSQL cannot keep, each with the reason."""
+    """Rows with a value that PostgreSQL cannot store, each with the reason."""
     found: dict[int, str] = {}
     if kinds.is_string(field.type):
-        _tell(found, pc.match_substring(column, "\0"), f'column "{field.name}" holds the character U+0000')
+        _tell(found, pc.match_substring(column, "\0"), f'column "{field.name}" has the character U+0000')
     elif kinds.is_timestamp(field.type):
         early = pc.less(column.cast(pa.int64()), _FIRST_US)
-        _tell(found, early, f'column "{field.name}" holds a moment before 4714 BC')
+        _tell(found, early, f'column "{field.name}" has a time before 4714 BC')
     elif kinds.is_date(field.type):
         days = column.cast(pa.int32())
         outside = pc.or_(pc.less(days, _DAYS[0]), pc.greater(days, _DAYS[1]))
-        _tell(found, outside, f'column "{field.name}" holds a day before 4714 BC or after 5874897')
+        _tell(found, outside, f'column "{field.name}" has a date before 4714 BC or after 5874897')
     if field.name in key and wire_type(field.type)[1] in (_TEXT, _BYTES):
         # Shared among the columns of the key, so that all of them together fit.
         most = KEY_BYTES_MAX // len(key)
@@ -198,4 +198,4 @@ def unfit(column: pa.Array, field: pa.Field, key: tuple[str, ...] = ()) -> Mappi
 
 def _tell(found: dict[int, str], rows: pa.Array, complaint: str) -> None:
     for row in np.flatnonzero(pc.fill_null(rows, fill_value=False).to_numpy(zero_copy_only=False)).tolist():
-        found.setdefault(row, f"{complaint}, which PostgreSQL cannot keep")
+        found.setdefault(row, f"{complaint}, which PostgreSQL cannot store")

@@ -1,4 +1,4 @@
-"""A view's columns as SQLite keeps them, so that anyone can open the file.
+"""A view's columns as SQLite stores them, readable with any SQLite client.
 
     BOOLEAN                          INTEGER, 0 or 1
     TINYINT to BIGINT                INTEGER

@@ -1,11 +1,11 @@
-"""What a version of a view in SQLite keeps of the past, besides its changes: since when, and how far each source was in.
+"""The history of a version of a view in SQLite, besides its changes: its start, and the offsets applied at each position.
 
-    kept_since   one row: position, at: what the view was right after this position, from this time on, can be told
+    kept_since   one row: position, at: the view can be read as of this position and time, and later
     reached      topic, partition, position, "end": from this position on a source was applied up to there
 
-and an index of `changes` by key. What the view was is what it is with all later changes undone; which ones these are is
-found by the time of commits, or by what was reached. They are written in the transaction of the batch. Only the live
-version has them: one that is put to use is given those of the one before, with its changes.
+and an index of `changes` by key. A past state is the current one with all later changes undone; these are
+found by the time of commits, or by what was reached. Both tables are written in the transaction of the batch. Only the live
+version has them: when another version becomes live, it takes over those of the one before, with its changes.
 """
 
 from __future__ import annotations
