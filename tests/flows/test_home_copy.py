@@ -188,7 +188,7 @@ def test_a_copy_that_was_cut_short_is_no_home(shop, tmp_path, monkeypatch):
     if not (child := os.fork()):
         copy_home(shop, tmp_path / "copy")
     os.waitpid(child, 0)
-    with pytest.raises(Invalid, match="not a home"):
+    with pytest.raises(Invalid, match="nor a home"):
         mainstem.open(tmp_path / "copy")
 
 
