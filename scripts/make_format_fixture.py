@@ -20,7 +20,7 @@ from mainstem import Backoff, Keep, Mainstem, __version__
 from mainstem.clock import ManualClock
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.topic_store import TopicStore
-from mainstem.log.embedded.write.group_commit import Pending
+from mainstem.log.embedded.write.segment_writer import Pending
 
 REPOSITORY = Path(__file__).parent.parent
 sys.path.insert(0, str(REPOSITORY))

@@ -103,8 +103,20 @@ def open_log(
     home: str | os.PathLike[str], log: str | None = None, upkeep: UpkeepMode = "manual", clock: Clock | None = None
 ) -> Log:
     """The log of a home: in the home itself, or on Kafka if `log` or the home names brokers."""
-    if log is None and not names_brokers(home):
+    if log is None and not is_on_kafka(home):
         return EmbeddedLog(home, upkeep=upkeep, clock=clock)
+    # Views, checkpoints and settings stay here; nobody else is to look into them.
+    os.makedirs(home, mode=0o700, exist_ok=True)
+    return open_brokers(SCHEME if log is None else log, home=home)
+
+
+def is_on_kafka(home: str | os.PathLike[str]) -> bool:
+    """Whether the home names the brokers of its log."""
+    return names_brokers(home)
+
+
+def open_brokers(address: str, *, home: str | os.PathLike[str] | None = None) -> Log:
+    """The log on Kafka with this address; without a home only its topics can be used."""
     try:
         from mainstem.log.kafka.kafka_log import KafkaLog
     except ModuleNotFoundError as error:
@@ -113,9 +125,7 @@ def open_log(
             detail=f"{error}.",
             hint='Install it: pip install "mainstem[kafka]".',
         ) from error
-    # Views, checkpoints and settings stay here; nobody else is to look into them.
-    os.makedirs(home, mode=0o700, exist_ok=True)
-    return KafkaLog(SCHEME if log is None else log, home=home)
+    return KafkaLog(address, home=home)
 
 
 class Mainstem:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from mainstem.log.embedded.numbered_appends import KnownAppends
 from mainstem.log.embedded.write.block import ABORT, COMMIT, DATA, Header
-from mainstem.log.embedded.write.group_commit import Pending
 from mainstem.log.embedded.write.partition_state import PartitionState
+from mainstem.log.embedded.write.segment_writer import Pending
 from mainstem.log.producer import ProducerRun
 from mainstem.log.sequence_runs import RUNS_MAX, SequenceRuns
 

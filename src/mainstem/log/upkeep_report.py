@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from mainstem.errors import Corrupt
 
-__all__ = ["CompactionReport", "Problem", "RetentionReport", "TakeOverReport", "Verification"]
+__all__ = ["CompactionReport", "PartitionFacts", "Problem", "RetentionReport", "TakeOverReport", "Verification"]
 
 
 # TakeOverReport: what a take-over did.
@@ -157,3 +157,20 @@ def _larger(one: timedelta | None, other: timedelta | None) -> timedelta | None:
     """Of two jumps the one that is further from nothing."""
     jumps = [jump for jump in (one, other) if jump is not None]
     return max(jumps, key=abs, default=None)
+
+
+@dataclass(frozen=True)
+class PartitionFacts:
+    """One partition. `records` counts those that a reader would be given now. `segments` and `appended_at` are None where
+    the log does not tell."""
+
+    partition: int
+    start: int
+    end: int
+    records: int
+    bytes: int
+    segments: int | None = None
+    sealed: int | None = None
+    appended_at: datetime | None = None
+    # What is wrong with it, if anything was found: then the numbers are those that could be told.
+    damage: str | None = None

@@ -13,7 +13,7 @@ import mainstem
 from mainstem.durable_files import RealFiles
 from mainstem.errors import MainstemError
 from mainstem.file_locks import WRITE, PartitionLock, release_lock, share_lock
-from mainstem.log.embedded.write.group_commit import GroupCommit
+from mainstem.log.embedded.write.segment_writer import GroupCommit
 from tests.waiting import wait_until
 
 THREADS, ROUNDS, FILES = 4, 12, 40

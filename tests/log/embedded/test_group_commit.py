@@ -11,8 +11,8 @@ import pytest
 from mainstem.clock import SystemClock
 from mainstem.durable_files import RealFiles
 from mainstem.errors import AppendConflict, Invalid, Unavailable
-from mainstem.log.embedded.write.group_commit import GroupCommit
 from mainstem.log.embedded.write.partition import Partition, Pending
+from mainstem.log.embedded.write.segment_writer import GroupCommit
 from tests.log.embedded.acknowledged import Stored, make_partition, open_partition, read_all
 from tests.log.embedded.memory_files import MemoryFiles
 from tests.log.embedded.mutants import mutant

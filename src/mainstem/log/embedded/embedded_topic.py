@@ -31,9 +31,10 @@ from mainstem.log.embedded.upkeep.retention import drop_expired
 from mainstem.log.embedded.upkeep.sealing import seal
 from mainstem.log.embedded.upkeep.soundness import verify
 from mainstem.log.embedded.write.active_segment import segments_in
+from mainstem.log.embedded.write.block import DATA
 from mainstem.log.embedded.write.heads import End
 from mainstem.log.embedded.write.partition import Pending
-from mainstem.log.embedded.write.pending_blocks import pending_blocks
+from mainstem.log.embedded.write.segment_writer import pending_blocks
 from mainstem.log.groups.group_state import GroupState
 from mainstem.log.lag import Lag
 from mainstem.log.missed_deletions import Compacted
@@ -44,7 +45,7 @@ from mainstem.log.state_ledger import StateLedger
 from mainstem.log.steps import Int64Array, Steps
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.transaction_cut import TransactionSpans
-from mainstem.log.upkeep_report import CompactionReport, RetentionReport, TakeOverReport, Verification
+from mainstem.log.upkeep_report import CompactionReport, PartitionFacts, RetentionReport, TakeOverReport, Verification
 from mainstem.log.watermark import NO_TIME, times_of
 from mainstem.processes import boot_id
 
@@ -421,6 +422,44 @@ class EmbeddedTopic:
         if not self.settings.keep.compacted and not manifest.forgotten:
             return None
         return Compacted(manifest.cleaned, manifest.forgotten)
+
+    def partition_facts(self, partition: int) -> PartitionFacts:
+        """How much is in a partition, in how many segments, and what is damaged."""
+        start, of = self.earliest(partition), self.store.partitions[partition]
+        manifest, published = of.manifest_file.read(), of.published()
+        blocks = [name for name in segments_in(of.files.list(of.folder)) if name.base >= manifest.end]
+        return PartitionFacts(
+            partition,
+            start,
+            self.latest(partition),
+            records=sum(entry.rows for entry in manifest.segments) + self._unsealed(partition, manifest.end),
+            bytes=self.behind(partition, start).bytes,
+            segments=len(manifest.segments) + len(blocks),
+            sealed=len(manifest.segments),
+            # A partition has an append time from its first moment; without a record it means nothing.
+            appended_at=as_datetime(published.appended_at) if published.offset else None,
+            damage=None if (found := of.damage()) is None else found.summary,
+        )
+
+    def _unsealed(self, partition: int, start: int) -> int:
+        """How many records there are from an offset on, by the headers of their blocks. Transaction markers and records of
+        aborted or open transactions do not count."""
+        visible = self.moment().visible(partition)
+        count = 0
+        # Sealed since we looked: what is left of it then is counted by offsets.
+        with suppress(FileNotFoundError):
+            while start < visible.end:
+                found, reached = 0, start
+                for header in self.store.readers[partition].headers_from(start):
+                    low, high = max(start, header.base_offset), min(visible.end, header.end_offset)
+                    if header.kind == DATA and low < high:
+                        hidden = sum(max(0, min(high, until) - max(low, since)) for since, until in visible.hidden)
+                        found += high - low - hidden
+                    reached = max(reached, header.end_offset)
+                if reached == start:
+                    break
+                count, start = count + found, reached
+        return count + max(0, visible.end - start)
 
     def archived(self, archive: str, partition: int) -> Archive:
         if archive != self.settings.archive:

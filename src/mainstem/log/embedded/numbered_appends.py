@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from mainstem.errors import AppendConflict
 from mainstem.log.embedded.topic_store import TopicStore
-from mainstem.log.embedded.write.group_commit import Pending
 from mainstem.log.embedded.write.partition_state import ProducerState
+from mainstem.log.embedded.write.segment_writer import Pending
 from mainstem.log.producer import ProducerRun
 from mainstem.log.sequence_runs import (
     NO_SEQUENCE,

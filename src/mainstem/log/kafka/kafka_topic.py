@@ -31,7 +31,7 @@ from mainstem.log.rows.stored_batch import by_partition
 from mainstem.log.state_ledger import Entry, StateLedger
 from mainstem.log.steps import Steps
 from mainstem.log.topic_settings import TopicSettings
-from mainstem.log.upkeep_report import CompactionReport, RetentionReport, TakeOverReport, Verification
+from mainstem.log.upkeep_report import CompactionReport, PartitionFacts, RetentionReport, TakeOverReport, Verification
 from mainstem.log.watermark import NO_TIME
 from mainstem.processes import Identity
 
@@ -341,6 +341,12 @@ class KafkaTopic:
     def compacted(self, partition: int) -> Compacted | None:
         """None: the broker does not say which tombstones it has dropped."""
         return None
+
+    def partition_facts(self, partition: int) -> PartitionFacts:
+        """How much is in a partition."""
+        start = self.earliest(partition)
+        behind = self.behind(partition, start)
+        return PartitionFacts(partition, start, self.latest(partition), behind.records, behind.bytes)
 
     def hold(self, holder: str, ranges: Mapping[int, tuple[int, int]]) -> None:
         raise not_on_kafka("pin records for a flow", "Spark's own Kafka source reads the topic.")

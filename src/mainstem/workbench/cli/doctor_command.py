@@ -184,11 +184,11 @@ class Examination:
 
     def _connector(self) -> Finding | None:
         """Spark's own connector of Kafka, which flows in real time need: of a home whose log is there."""
-        from mainstem.log.kafka.kafka_settings import names_brokers
         from mainstem.spark.real_time.kafka_connector import PACKAGE, connector_jars
+        from mainstem.stem import is_on_kafka
 
         assert self._home is not None
-        if not names_brokers(self._home):
+        if not is_on_kafka(self._home):
             return None
         version = _version("pyspark")
         name = PACKAGE.partition(":")[2]

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from mainstem.clock import as_datetime
 from mainstem.durations import show_duration, show_size
 from mainstem.errors import Corrupt, Invalid
 from mainstem.log.topic_settings import Keep, TopicSettings
+from mainstem.log.upkeep_report import PartitionFacts
 from mainstem.workbench.cli.append_command import append
 from mainstem.workbench.cli.command_arguments import (
     HomeOption,
@@ -46,7 +46,6 @@ from mainstem.workbench.cli.terminal_table import (
 )
 
 if TYPE_CHECKING:
-    from mainstem.log.embedded.embedded_topic import EmbeddedTopic
     from mainstem.log.lag import Lag
     from mainstem.log.topic import Topic
     from mainstem.log.upkeep_report import CompactionReport, RetentionReport
@@ -58,23 +57,6 @@ app = typer.Typer(no_args_is_help=True)
 
 
 # What there is to say of a topic: its settings, its partitions, and who reads it.
-
-
-@dataclass(frozen=True)
-class PartitionFacts:
-    """One partition. `records` counts those that a reader would be given now. `segments` and `appended_at` are None where
-    the log does not tell."""
-
-    partition: int
-    start: int
-    end: int
-    records: int
-    bytes: int
-    segments: int | None = None
-    sealed: int | None = None
-    appended_at: datetime | None = None
-    # What is wrong with it, if anything was found: then the numbers are those that could be told.
-    damage: str | None = None
 
 
 @dataclass(frozen=True)
@@ -141,7 +123,7 @@ def topic_facts(topic: Topic) -> TopicFacts:
 
 def _facts(topic: Topic, number: int) -> PartitionFacts:
     try:
-        return _partition_facts(topic, number)
+        return topic.backend.partition_facts(number)
     except Corrupt as error:
         damage = error.summary
     start = end = 0
@@ -149,56 +131,6 @@ def _facts(topic: Topic, number: int) -> PartitionFacts:
         end = topic.backend.latest(number)
         start = topic.backend.earliest(number)
     return PartitionFacts(number, start, end, max(0, end - start), 0, damage=damage)
-
-
-def _partition_facts(topic: Topic, number: int) -> PartitionFacts:
-    from mainstem.log.embedded.embedded_topic import EmbeddedTopic
-    from mainstem.log.embedded.write.active_segment import segments_in
-
-    backend = topic.backend
-    start, end = backend.earliest(number), backend.latest(number)
-    behind = backend.behind(number, start)
-    if not isinstance(backend, EmbeddedTopic):
-        return PartitionFacts(number, start, end, behind.records, behind.bytes)
-    partition = backend.store.partitions[number]
-    manifest = partition.manifest_file.read()
-    blocks = [name for name in segments_in(partition.files.list(partition.folder)) if name.base >= manifest.end]
-    appended_at = partition.published().appended_at
-    return PartitionFacts(
-        number,
-        start,
-        end,
-        records=sum(entry.rows for entry in manifest.segments) + _unsealed(backend, number, manifest.end),
-        bytes=behind.bytes,
-        segments=len(manifest.segments) + len(blocks),
-        sealed=len(manifest.segments),
-        # A partition has an append time from its first moment; without a record it means nothing.
-        appended_at=as_datetime(appended_at) if partition.published().offset else None,
-        damage=None if (found := partition.damage()) is None else found.summary,
-    )
-
-
-def _unsealed(backend: EmbeddedTopic, number: int, start: int) -> int:
-    """How many records there are from an offset on, by the headers of their blocks: markers and what was aborted, or is
-    not decided, are none."""
-    from mainstem.log.embedded.write.block import DATA
-
-    visible = backend.moment().visible(number)
-    count = 0
-    # Sealed since we looked: what is left of it then is counted by offsets.
-    with suppress(FileNotFoundError):
-        while start < visible.end:
-            found, reached = 0, start
-            for header in backend.store.readers[number].headers_from(start):
-                low, high = max(start, header.base_offset), min(visible.end, header.end_offset)
-                if header.kind == DATA and low < high:
-                    hidden = sum(max(0, min(high, until) - max(low, since)) for since, until in visible.hidden)
-                    found += high - low - hidden
-                reached = max(reached, header.end_offset)
-            if reached == start:
-                break
-            count, start = count + found, reached
-    return count + max(0, visible.end - start)
 
 
 # The settings of a topic as options: their names and defaults are those of `TopicSettings` and `Keep`.
@@ -514,11 +446,10 @@ def copy(
 
 def _opened(place: str, missing: Literal["refuse", "make"]) -> AbstractContextManager[Mainstem]:
     if place.startswith("kafka://"):
-        from mainstem.log.kafka.kafka_log import KafkaLog
-        from mainstem.stem import Mainstem
+        from mainstem.stem import Mainstem, open_brokers
 
         # Only topics are needed; what else a home holds is not.
-        return Mainstem(KafkaLog(place))
+        return Mainstem(open_brokers(place))
     return open_home(place, missing=missing)
 
 

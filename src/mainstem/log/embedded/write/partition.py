@@ -33,12 +33,19 @@ from mainstem.file_locks import SYNC, UPKEEP, WRITE, release_lock, share_lock
 from mainstem.log.embedded.upkeep.manifest import ManifestFile
 from mainstem.log.embedded.write.active_segment import ActiveSegment, SegmentName, segments_in
 from mainstem.log.embedded.write.crash_recovery import is_whole, make_missing_indexes, recover, sweep
-from mainstem.log.embedded.write.group_commit import GroupCommit, Pending, admit
 from mainstem.log.embedded.write.heads import DELETED, HAS_STATE, MENDING, SYNCING, WRITTEN, End, Slots, TailSlots
 from mainstem.log.embedded.write.partition_state import PartitionState, ProducerState, StateScan
 from mainstem.log.embedded.write.partition_take_over import take_over
 from mainstem.log.embedded.write.publisher import Publisher, deleted
-from mainstem.log.embedded.write.segment_writer import SegmentWriter, WrittenBlocks, create_partition, create_segment
+from mainstem.log.embedded.write.segment_writer import (
+    GroupCommit,
+    Pending,
+    SegmentWriter,
+    WrittenBlocks,
+    admit,
+    create_partition,
+    create_segment,
+)
 
 __all__ = ["Partition", "Pending", "create_partition"]
 
