@@ -53,7 +53,7 @@ def test_every_batch_of_two_topics_has_whole_transfers(home: Path, tmp_path: Pat
         seen: list[int] = []
         batches = restarted = 0
         with Writers(stem, count=4, seed=wanted) as writers:
-            while writers.transfers < wanted:
+            while writers.transfers < wanted or restarted < restarts:
                 batch = sources.batch()
                 batches += bool(batch)
                 assert sum(batch) == 0

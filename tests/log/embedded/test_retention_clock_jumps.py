@@ -94,7 +94,7 @@ from mainstem.log.embedded.embedded_log import EmbeddedLog
 
 home, clock_file, jumps, mutant = sys.argv[1:]
 if mutant == "believes the clock":
-    from mainstem.log.embedded import upkeep_pass
+    from mainstem.log.embedded.upkeep import upkeep_pass
     from tests.log.embedded.test_retention_clock_jumps import believe_the_clock
     upkeep_pass.upkeep_now = believe_the_clock
 kinds = itertools.cycle(["+1h", "+0", "-1h", "+0", "+10y", "+0", "-10y", "+0", "2026-01-01 00:00:00", "+0"])
