@@ -220,7 +220,7 @@ def test_a_place_that_cannot_be_used_is_told(spark: SparkSession, tmp_path: Path
     with pytest.raises(Invalid, match="contains a password") as refused:
         mainstem.open(tmp_path / "home", checkpoints="s3a://key:canary@shop/x")
     assert "canary" not in f"{refused.value}{refused.value.detail}{refused.value.hint}"
-    with pytest.raises(Invalid, match="no place"):
+    with pytest.raises(Invalid, match="is empty"):
         mainstem.open(tmp_path / "home", checkpoints="/")
 
 
