@@ -24,7 +24,27 @@ import pyarrow as pa
 
 from mainstem.errors import DiskFull, Invalid, MainstemError, Unavailable
 
-__all__ = ["Keeper", "KeptFile", "KeptFiles", "decode_checked", "encode_checked", "handles_max"]
+__all__ = [
+    "Files",
+    "Keeper",
+    "KeptFile",
+    "KeptFiles",
+    "NO_HANDLE",
+    "REAL_FILES",
+    "RealFiles",
+    "as_ours",
+    "closed",
+    "copy_file",
+    "create_file",
+    "decode_checked",
+    "encode_checked",
+    "handles_max",
+    "read_file",
+    "remove_if_there",
+    "replace_file",
+    "sync_file",
+    "unavailable",
+]
 
 
 # Checked JSON: the small files of a home, with a checksum of what they say.

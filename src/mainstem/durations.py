@@ -12,7 +12,7 @@ from decimal import Decimal
 
 from mainstem.errors import Invalid, did_you_mean
 
-__all__ = ["Duration", "duration_us", "parse_duration", "parse_size", "show_duration", "show_size"]
+__all__ = ["Duration", "duration_us", "parse_duration", "parse_size", "show_duration", "show_size", "show_span"]
 
 Duration = str | timedelta
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from mainstem.flows.runner import RunningFlows
     from mainstem.flows.view_check import CheckedView
 
-__all__ = ["Mainstem", "open", "open_log"]
+__all__ = ["Mainstem", "is_on_kafka", "open", "open_brokers", "open_log"]
 
 # What a Spark session is taught to read; named, since they import Spark.
 SOURCES = (

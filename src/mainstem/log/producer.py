@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mainstem.arguments import INTEGER_MAX
 from mainstem.clock import as_us
-from mainstem.errors import Invalid
+from mainstem.errors import Fenced, Invalid
 from mainstem.log.append_result import AppendResult
 from mainstem.log.log import Log
 from mainstem.log.own_process import OwnProcess
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mainstem.durations import Duration
     from mainstem.log.transaction import Transaction
 
-__all__ = ["Producer"]
+__all__ = ["Producer", "ProducerRun", "ProducersState", "check_epoch"]
 
 
 # ProducerRun: one run of a producer, as a log knows it.
@@ -199,3 +199,15 @@ class Producer:
 
     def _topic(self, topic: Topic | str) -> Topic:
         return topic_of(self._log, topic)
+
+
+def check_epoch(name: str, epoch: int, current: int) -> None:
+    """Raise `Fenced` if a newer run of a producer was opened than the one with this epoch."""
+    if current != epoch:
+        raise Fenced(
+            f'a newer run of producer "{name}" was opened',
+            detail=f"This run has epoch {epoch}, the newer one {current}.",
+            hint="Only one run of a producer may append: stop this one, or open the producer again to fence the other.",
+            epoch=epoch,
+            current_epoch=current,
+        )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Steps"]
+__all__ = ["Int64Array", "Steps"]
 
 Int64Array = npt.NDArray[np.int64]
 

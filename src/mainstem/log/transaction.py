@@ -19,7 +19,7 @@ from mainstem.log.state_ledger import Entry
 from mainstem.log.topic import Topic, topic_of
 from mainstem.processes import Identity
 
-__all__ = ["Transaction"]
+__all__ = ["ABORTED", "COMMITTED", "Participant", "Transaction", "TransactionEntry", "TransactionState"]
 
 
 # TransactionState: which transactions are under way, where they have written, and how they were decided.

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from mainstem.log.record import RECORD
 
-__all__ = ["NO_TIME", "WATERMARKED_RECORD", "watermarks", "with_watermark"]
+__all__ = ["NO_TIME", "TIME", "WATERMARKED_RECORD", "times_of", "watermarks", "with_watermark"]
 
 # A time that is not there. Far below every real one, so that `max` treats it rightly.
 NO_TIME = -(2**63)

@@ -26,7 +26,7 @@ from mainstem.operators.stage.arrow_columns import in_log_order, numbers
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mixed
 
-__all__ = ["ComparisonEngine", "comparable"]
+__all__ = ["ComparisonEngine", "WINDOW", "comparable"]
 
 TIME = pa.timestamp("us", "UTC")
 WINDOW = pa.struct([("start", TIME), ("end", TIME)])

@@ -31,7 +31,15 @@ from mainstem.settings import environment_with
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["archive_options", "java_home", "own_script", "patch_session", "short_run_options", "why_not_patched"]
+__all__ = [
+    "SWITCH",
+    "archive_options",
+    "java_home",
+    "own_script",
+    "patch_session",
+    "short_run_options",
+    "why_not_patched",
+]
 
 
 # The versions and the switch.

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from mainstem.clock import Clock, SystemClock
 from mainstem.durable_files import REAL_FILES, Files, closed, unavailable
-from mainstem.errors import Conflict, Fenced, Invalid, TopicNotFound
+from mainstem.errors import Conflict, Invalid, TopicNotFound
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.embedded.home import Home
 from mainstem.log.embedded.ledger import Ledger, create_ledger
@@ -28,7 +28,7 @@ from mainstem.log.embedded.write.block import ABORT, COMMIT
 from mainstem.log.embedded.write.partition import Pending
 from mainstem.log.groups import group_state as group_decisions
 from mainstem.log.log import Promise, no_such_topic
-from mainstem.log.producer import ProducerRun, ProducersState
+from mainstem.log.producer import ProducerRun, ProducersState, check_epoch
 from mainstem.log.query_limits import QueryLimits
 from mainstem.log.state_ledger import Entry, MachineState
 from mainstem.log.topic_settings import TopicSettings, difference
@@ -38,7 +38,7 @@ from mainstem.log.watermark import NO_TIME
 from mainstem.names import check_own_name
 from mainstem.processes import alive, this_process
 
-__all__ = []
+__all__ = ["EmbeddedLog"]
 
 
 # The producers of a home: who is the current run of each, and the watermarks they declared.
@@ -79,15 +79,7 @@ class Producers:
     def check(self, name: str, epoch: int) -> None:
         """Raises if a newer run was opened."""
         current = self._ledger.current().producers[name].epoch
-        if current != epoch:
-            raise Fenced(
-                f'a newer run of producer "{name}" was opened',
-                detail=f"This run has epoch {epoch}, the newer one {current}.",
-                hint="Only one run of a producer may append: stop this one, or open the producer again to fence "
-                "the other.",
-                epoch=epoch,
-                current_epoch=current,
-            )
+        check_epoch(name, epoch, current)
 
     def declare_watermark(self, name: str, epoch: int, topic: str, at: int) -> int:
         """Note what a producer declared, and give the lowest of all living ones that declared anything for this topic."""

@@ -52,7 +52,7 @@ from mainstem.processes import boot_id
 if TYPE_CHECKING:
     from mainstem.log.embedded.embedded_log import EmbeddedLog
 
-__all__ = ["EmbeddedMoment", "TopicTime"]
+__all__ = ["EmbeddedMoment", "EmbeddedTopic", "TopicTime"]
 
 
 # A moment of a topic: what a bounded read shows, all of a transaction or none of it.

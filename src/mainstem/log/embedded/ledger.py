@@ -26,7 +26,7 @@ from mainstem.log.embedded.write.heads import End, Slots, create_slots
 from mainstem.log.embedded.write.partition import Partition, Pending, create_partition
 from mainstem.log.state_ledger import Entry, MachineState
 
-__all__ = []
+__all__ = ["Ledger", "create_ledger", "open_heads"]
 
 
 # Walks the entries of a ledger and keeps the state they add up to.

@@ -19,7 +19,7 @@ from mainstem.log.state_ledger import Entry
 from mainstem.log.transaction import ABORTED, COMMITTED, Participant, TransactionEntry, TransactionState
 from mainstem.processes import alive, this_process
 
-__all__ = []
+__all__ = ["Decisions", "TransactionLog"]
 
 
 # Decisions: one moment of the ledger of transactions.

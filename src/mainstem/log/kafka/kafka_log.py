@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from mainstem.clock import Clock, SystemClock, as_datetime
-from mainstem.errors import Conflict, Fenced, TopicNotFound, Unavailable
+from mainstem.errors import Conflict, TopicNotFound, Unavailable
 from mainstem.log.groups import group_state as group_decisions
 from mainstem.log.groups.group_state import GroupState
 from mainstem.log.kafka.kafka_admin import KafkaAdmin, TopicEntry, TopicsState, topic_configs
@@ -35,7 +35,7 @@ from mainstem.log.kafka.state_topic import CommitsTopic, KafkaLedger, StateTopic
 from mainstem.log.kafka.transaction_notes import keep_milliseconds
 from mainstem.log.keep_rule import Keep
 from mainstem.log.log import Promise, no_such_topic
-from mainstem.log.producer import ProducerRun, ProducersState
+from mainstem.log.producer import ProducerRun, ProducersState, check_epoch
 from mainstem.log.query_limits import QueryLimits
 from mainstem.log.rows.rows import check_rows
 from mainstem.log.state_ledger import Entry, MachineState
@@ -231,15 +231,7 @@ class KafkaProducers:
     def check(self, name: str, epoch: int) -> None:
         """Raises if a newer run was opened."""
         current = self._ledger().current().producers[name].epoch
-        if current != epoch:
-            raise Fenced(
-                f'a newer run of producer "{name}" was opened',
-                detail=f"This run has epoch {epoch}, the newer one {current}.",
-                hint="Only one run of a producer may append: stop this one, or open the producer again to fence "
-                "the other.",
-                epoch=epoch,
-                current_epoch=current,
-            )
+        check_epoch(name, epoch, current)
 
     def close(self) -> None:
         with self._guard:

@@ -22,7 +22,17 @@ from mainstem.log.rows.partitioner import key_bytes
 from mainstem.log.rows.rows import CheckedRows
 from mainstem.log.topic_settings import TopicSettings
 
-__all__ = ["CHANGE_HEADER", "TRANSACTION_HEADER", "Outgoing", "Unreadable", "outgoing", "records_of"]
+__all__ = [
+    "CHANGE_HEADER",
+    "OWN_HEADERS",
+    "Outgoing",
+    "TRANSACTION_HEADER",
+    "Unreadable",
+    "outgoing",
+    "records_of",
+    "time_of",
+    "without",
+]
 
 CHANGE_HEADER = "mainstem.change"
 TRANSACTION_HEADER = "mainstem.transaction"

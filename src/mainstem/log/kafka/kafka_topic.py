@@ -38,7 +38,7 @@ from mainstem.processes import Identity
 if TYPE_CHECKING:
     from mainstem.log.kafka.kafka_log import KafkaLog
 
-__all__ = ["KafkaTopic", "KafkaWaking", "DeclaredWatermarks"]
+__all__ = ["DeclaredWatermarks", "KafkaTopic", "KafkaWaking", "MICROSECOND"]
 
 
 # KafkaWaking: sleeps until something is appended to one of some partitions, by any process on any machine.

@@ -15,7 +15,7 @@ from mainstem.log.kafka.kafka_clients import KafkaClients
 from mainstem.log.kafka.kafka_errors import is_fenced, kafka_errors, translated, unavailable
 from mainstem.log.kafka.kafka_messages import Outgoing
 
-__all__ = ["KafkaWriter", "TransactionalWriter", "place_of"]
+__all__ = ["KafkaWriter", "Ranges", "TransactionalWriter", "place_of"]
 
 
 # Where messages lie whose place the broker did not tell.

@@ -33,7 +33,7 @@ from mainstem.log.kafka.kafka_reads import PartitionFetch
 from mainstem.log.state_ledger import Entry, MachineState
 from mainstem.processes import Identity
 
-__all__ = ["CommitsTopic", "KafkaLedger", "LEDGERS", "LedgerRecords", "Slot", "StateTopic", "WritersState"]
+__all__ = ["BEATS", "CommitsTopic", "KafkaLedger", "LEDGERS", "LedgerRecords", "Slot", "StateTopic", "WritersState"]
 
 
 # CommitsTopic: what transactions say of themselves in the very moment they become true.

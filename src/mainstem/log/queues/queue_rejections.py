@@ -43,7 +43,15 @@ from mainstem.log.rows.schema_evolution import fit
 from mainstem.log.state_ledger import Entry, StateLedger
 from mainstem.log.topic_settings import TopicSettings
 
-__all__ = ["REJECTION", "Rejections", "complete_rejections", "rejected_schema", "rejected_topic"]
+__all__ = [
+    "REJECTION",
+    "RejectedTopic",
+    "Rejections",
+    "complete_rejections",
+    "rejected_rows",
+    "rejected_schema",
+    "rejected_topic",
+]
 
 
 # The way into the topic of a queue's rejected messages.

@@ -19,7 +19,7 @@ from mainstem.log.partition_reads import PartitionReads
 from mainstem.log.record import next_offset
 from mainstem.log.rows.partitioner import key_bytes
 
-__all__ = ["FreshRow", "PartitionScan", "QueueScan"]
+__all__ = ["FreshRow", "PartitionScan", "QueueScan", "key_text"]
 
 CHUNK_ROWS = 1_000
 # Chunks of a partition whose rows stay in memory. Of those further on only offsets and times do, for counting.

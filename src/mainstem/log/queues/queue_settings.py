@@ -10,7 +10,7 @@ from mainstem.durations import Duration, parse_duration, show_duration
 from mainstem.errors import Invalid, did_you_mean
 from mainstem.log.backoff import Backoff
 
-__all__ = ["QueueSettings"]
+__all__ = ["BY_KEY", "QueueSettings"]
 
 BY_KEY = "by key"
 

@@ -29,7 +29,16 @@ import pyarrow.types as kinds
 
 from mainstem.errors import Invalid
 
-__all__ = ["ALLOWED_TYPES", "COMMENT", "DEPTH_MAX", "normal_schema", "normal_type", "nullable_schema"]
+__all__ = [
+    "ALLOWED_TYPES",
+    "COMMENT",
+    "DEPTH_MAX",
+    "has_required",
+    "is_array",
+    "normal_schema",
+    "normal_type",
+    "nullable_schema",
+]
 
 ALLOWED_TYPES = (
     "BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p, s), STRING, BINARY, DATE, TIME, TIMESTAMP, "

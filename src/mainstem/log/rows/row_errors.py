@@ -13,6 +13,8 @@ from mainstem.log.rows.readable_values import Unreadable
 from mainstem.log.rows.schema_ddl import type_to_ddl
 
 __all__ = [
+    "APPEND_BYTES_MAX",
+    "NOTHING_WRITTEN",
     "missing_value",
     "out_of_range",
     "refused_record",

@@ -31,7 +31,7 @@ from mainstem.log.rows.readable_values import doubtful_from_python, unreadable_v
 from mainstem.log.rows.row_errors import APPEND_BYTES_MAX, NOTHING_WRITTEN, shown, too_large, unknown_column, unreadable
 from mainstem.log.topic_settings import TopicSettings
 
-__all__ = ["CheckedRows", "batch_of", "check_rows", "row_bytes", "tombstones"]
+__all__ = ["CheckedRows", "batch_of", "check_rows", "checked_changes", "row_bytes", "tombstones"]
 
 
 # How many bytes each row takes, to hold the limit of a record; an estimate of its Arrow form, not exact to the byte.

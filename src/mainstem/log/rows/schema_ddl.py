@@ -25,7 +25,7 @@ from sqlglot.errors import SqlglotError
 from mainstem.errors import Invalid, did_you_mean
 from mainstem.log.rows.normal_schema import ALLOWED_TYPES, COMMENT, DEPTH_MAX, normal_schema, normal_type
 
-__all__ = ["schema_from_ddl", "schema_to_ddl"]
+__all__ = ["schema_from_ddl", "schema_to_ddl", "type_to_ddl"]
 
 # The first name of each type is the one that is written.
 _TYPES: dict[str, pa.DataType] = {

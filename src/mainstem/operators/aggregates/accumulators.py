@@ -32,10 +32,12 @@ __all__ = [
     "Average",
     "Collected",
     "Extreme",
+    "Int64Array",
     "Moments",
     "Parts",
     "Placed",
     "lists_of",
+    "whole",
 ]
 
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from mainstem.log.watermark import NO_TIME
 
-__all__ = ["NEVER", "NO_TIME", "STATE_COLUMNS", "BatchClock", "Engine", "StateTable", "Step"]
+__all__ = ["BatchClock", "Engine", "Int64Array", "NEVER", "NO_TIME", "STATE_COLUMNS", "StateTable", "Step"]
 
 Int64Array = npt.NDArray[np.int64]
 

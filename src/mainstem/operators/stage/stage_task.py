@@ -35,7 +35,7 @@ from mainstem.spark.sources.worker_memory import spare_collections
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["END_OF_TIME", "BucketState", "StageBatch", "at_once", "through_stage"]
+__all__ = ["BucketState", "END_OF_TIME", "StageBatch", "at_once", "shown", "through_stage"]
 
 # The watermark when everything has come.
 END_OF_TIME = NEVER - 1

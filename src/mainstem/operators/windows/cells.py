@@ -30,7 +30,18 @@ import pyarrow as pa
 from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, Int64Array, StateTable
 from mainstem.operators.windows.numbering import Mask, numbered, numbers
 
-__all__ = ["CELL", "REMEMBERED", "WAITING", "CellLayout", "Cells", "WindowAggregates", "held", "typed"]
+__all__ = [
+    "CELL",
+    "CellLayout",
+    "Cells",
+    "NOT_SHOWN",
+    "POSITION",
+    "REMEMBERED",
+    "WAITING",
+    "WindowAggregates",
+    "held",
+    "typed",
+]
 
 CELL, WAITING, REMEMBERED = 0, 1, 2
 NOT_SHOWN = -1

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, Int64Array
 
-__all__ = ["differ", "last_of_each", "later", "numbered", "numbers", "ordinals", "running_max", "whole_column"]
+__all__ = ["Mask", "differ", "last_of_each", "later", "numbered", "numbers", "ordinals", "running_max", "whole_column"]
 
 Mask = npt.NDArray[np.bool_]
 

@@ -32,7 +32,16 @@ from mainstem.operators.windows.window_time import RowTime, row_time
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["WindowPlan", "parameters_of", "planned"]
+__all__ = [
+    "WindowPlan",
+    "check_corrections",
+    "check_names",
+    "parameters_of",
+    "planned",
+    "shown_as",
+    "stage_spec",
+    "with_late_names",
+]
 
 RESERVED = ("window", "pane", "record")
 

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Condition", "all_of", "any_of", "columns_in", "condition_mask", "value_of"]
+__all__ = ["Condition", "TYPES", "all_of", "any_of", "columns_in", "condition_mask", "value_of"]
 
 Condition = list[Any]
 

@@ -18,7 +18,7 @@ from mainstem.log.kafka.kafka_settings import KafkaSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["connector_jars", "have_connector", "java_options"]
+__all__ = ["PACKAGE", "connector_jars", "have_connector", "java_options"]
 
 PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13"

@@ -31,7 +31,7 @@ from mainstem.spark.sources.spark_topic import SparkTopic
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["NewTopic", "TopicWriter", "fitting_rows", "flow_producer", "taken_away_first"]
+__all__ = ["NewTopic", "TopicWriter", "fitting_rows", "flow_producer", "made_from", "taken_away_first"]
 
 
 # Which rows of a table a topic can take, and what is wrong with the others.

@@ -28,6 +28,8 @@ from mainstem.views.nested_json import is_nested, to_json
 from mainstem.views.sqlite.sqlite_columns import quoted
 
 __all__ = [
+    "EPOCH_DAYS",
+    "EPOCH_US",
     "comparable",
     "copy_rows",
     "encoded",

@@ -22,7 +22,7 @@ from psycopg.pq import Format, TransactionStatus
 from mainstem.views.postgres.postgres_address import PostgresAddress, is_lost, unreachable
 from mainstem.views.postgres.postgres_columns import EPOCH_DAYS, EPOCH_US
 
-__all__ = ["Encoded", "PostgresPool", "Session", "pool_of"]
+__all__ = ["Encoded", "LOCK_MS_MAX", "PostgresPool", "Session", "pool_of"]
 
 Session = Connection[tuple[Any, ...]]
 

@@ -30,7 +30,7 @@ from mainstem.views.postgres.postgres_columns import postgres_type, selected, sh
 from mainstem.views.sqlite.sqlite_columns import quoted
 from mainstem.views.view_facts import FORMAT
 
-__all__ = ["PostgresTables", "plain_view"]
+__all__ = ["DELETES", "NAME_BYTES_MAX", "PostgresTables", "UPSERTS", "plain_view"]
 
 # What PostgreSQL cuts longer names to, without a word.
 NAME_BYTES_MAX = 63

@@ -38,6 +38,7 @@ __all__ = [
     "YesOption",
     "asked",
     "confirm",
+    "find_home",
     "named_home",
     "open_home",
     "opened_view",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FlowFacts",
     "HolderFacts",
+    "PROGRESS_TOPIC",
     "SourceFacts",
     "StageFacts",
     "flow_facts",

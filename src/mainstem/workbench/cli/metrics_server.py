@@ -17,7 +17,7 @@ import typer
 
 from mainstem.errors import MainstemError, Unavailable
 
-__all__ = ["CONTENT_TYPE", "FlowFigures", "MetricsServer", "metrics_text", "parse_address"]
+__all__ = ["CONTENT_TYPE", "FlowFigures", "MetricsServer", "metrics_text", "parse_address", "seconds_of"]
 
 
 # The figures of a run as Prometheus reads them: one line for each flow and figure, in its text format 0.0.4.

@@ -26,7 +26,7 @@ from mainstem.workbench.cli.error_text import with_facts
 if TYPE_CHECKING:
     from mainstem.flows.program import Flows
 
-__all__ = ["ProgramArgument", "ProgramFile", "load_program"]
+__all__ = ["FUNCTION", "ProgramArgument", "ProgramFile", "load_program"]
 
 FUNCTION = "flows"
 

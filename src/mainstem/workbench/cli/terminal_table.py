@@ -24,6 +24,7 @@ __all__ = [
     "Column",
     "GrowingTable",
     "LAG_COLUMNS",
+    "PIPE_WIDTH",
     "Progress",
     "about_duration",
     "about_size",

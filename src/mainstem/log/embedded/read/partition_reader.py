@@ -44,7 +44,7 @@ from mainstem.log.rows.stored_batch import HAS_CHANGE, HAS_HEADERS
 from mainstem.log.transaction_cut import TransactionSpans
 from mainstem.log.watermark import watermarks, with_watermark
 
-__all__ = []
+__all__ = ["PartitionReader", "Visible", "sealed_at"]
 
 
 # Puts the rows of many blocks together to batches, so that a topic of single appends is read fast too.

@@ -25,7 +25,18 @@ import pyarrow.parquet as pq
 from mainstem.durable_files import Files
 from mainstem.errors import CorruptSegment
 
-__all__ = []
+__all__ = [
+    "BLOCKS",
+    "BlockChecksums",
+    "CHECK_BYTES",
+    "check_frame_once",
+    "check_once",
+    "check_ranges",
+    "check_sealed",
+    "corrupt_segment",
+    "span_of",
+    "was_checked",
+]
 
 
 # BlockChecksums: a checksum for every 16 KiB of a file, so that who reads a part of it checks that part alone.

@@ -42,7 +42,7 @@ from mainstem.log.rows.schema_evolution import fit
 from mainstem.log.transaction_cut import TransactionSpans
 from mainstem.log.upkeep_report import CompactionReport
 
-__all__ = []
+__all__ = ["compact", "compaction_due"]
 
 
 # Which records a later one of the same key has replaced, found without holding all keys at once.

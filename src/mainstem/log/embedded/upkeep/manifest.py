@@ -27,7 +27,17 @@ from mainstem.durable_files import Files, read_file, replace_file
 from mainstem.errors import CorruptManifest, NewerFormat
 from mainstem.processes import boot_id
 
-__all__ = []
+__all__ = [
+    "MICROSECOND",
+    "Manifest",
+    "ManifestFile",
+    "Marker",
+    "SealedEntry",
+    "UpkeepNow",
+    "encode_manifest",
+    "first_reading",
+    "upkeep_now",
+]
 
 
 # Upkeep's own time: what is dropped because of its age is truly that old, whatever happens to the time of day.

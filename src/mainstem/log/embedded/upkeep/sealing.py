@@ -29,7 +29,7 @@ from mainstem.log.rows.schema_evolution import fit
 from mainstem.log.rows.stored_batch import HAS_CHANGE, HAS_HEADERS
 from mainstem.log.watermark import NO_TIME
 
-__all__ = []
+__all__ = ["seal", "seal_closed"]
 
 
 # The rows of blocks as they lie in a sealed segment: the topic's present columns, then the sealed `record`.

@@ -37,7 +37,7 @@ from mainstem.log.upkeep_report import CompactionReport, RetentionReport
 if TYPE_CHECKING:
     from mainstem.log.embedded.embedded_log import EmbeddedLog
 
-__all__ = []
+__all__ = ["Upkeep", "UpkeepMode"]
 
 
 # What is due in one topic now: segments to close, to drop, to seal, to compact. Finding nothing costs little.

@@ -39,7 +39,21 @@ from mainstem.log.embedded.write.block import (
 )
 from mainstem.log.embedded.write.block import MAGIC as BLOCK_MAGIC
 
-__all__ = []
+__all__ = [
+    "ActiveSegment",
+    "ENTRY",
+    "PREAMBLE_BYTES",
+    "SegmentIndex",
+    "SegmentName",
+    "UNFINISHED",
+    "all_segments_in",
+    "deserves_entry",
+    "encode_entry",
+    "encode_preamble",
+    "missing_records",
+    "published_segments",
+    "segments_in",
+]
 
 PREAMBLE = struct.Struct("<8sIIQq16s12x")
 PREAMBLE_BYTES = PREAMBLE.size + 4

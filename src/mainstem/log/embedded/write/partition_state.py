@@ -18,7 +18,7 @@ from mainstem.log.embedded.write.heads import End
 from mainstem.log.sequence_runs import NO_SEQUENCE, SequenceRuns
 from mainstem.log.transaction_cut import TransactionSpans
 
-__all__ = []
+__all__ = ["DecidedTransaction", "PartitionState", "ProducerState", "StateScan", "committed_spans"]
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ from mainstem.log.embedded.write.heads import (
     new_end,
 )
 
-__all__ = []
+__all__ = ["Publisher", "deleted"]
 
 
 # What to do when nobody knows how the last fsync ended: write again what it was to bring to disk.

@@ -40,7 +40,16 @@ from mainstem.log.sequence_runs import NO_SEQUENCE
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import NO_TIME
 
-__all__ = []
+__all__ = [
+    "GroupCommit",
+    "Pending",
+    "SegmentWriter",
+    "WrittenBlocks",
+    "admit",
+    "create_partition",
+    "create_segment",
+    "pending_blocks",
+]
 
 
 # Appends of many threads that share one write and one fsync.
