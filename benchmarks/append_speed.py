@@ -22,9 +22,9 @@ THREADS = 32
 def written_by(topic: Topic, append: Callable[[], object]) -> list[bytes]:
     """The bytes that an append leaves in each partition's segment."""
     partitions = partitions_of(topic)
-    before = [partition.published() for partition in partitions]
+    before = [partition.published_end() for partition in partitions]
     append()
-    after = [partition.published() for partition in partitions]
+    after = [partition.published_end() for partition in partitions]
     return [bytes(new.position - old.position) for old, new in zip(before, after, strict=True) if new != old]
 
 

@@ -1,8 +1,8 @@
-"""Atomic commit: output, and how far the input was read, all or nothing.
+"""Atomic commit: output and input offsets, all or nothing.
 
-A consumer that writes to two places and notes its offset can die between any two of the three. In Mainstem a
-*transaction* spans topics and a group's offsets: one synced entry decides it. What a dead process leaves undecided is
-aborted by whoever comes next, and nobody ever saw any of it.
+A consumer that writes to two places and commits its offset can die between any two of the three. In Mainstem a
+*transaction* spans topics and a group's offsets: one synced entry decides it. The transaction of a dead process is
+aborted by the next one, and none of its records was ever visible.
 """
 
 import multiprocessing
@@ -17,7 +17,7 @@ POINTS = ["after the first topic", "after the second topic", "after the offsets"
 
 
 def ship(home: str, point: str | None) -> None:
-    """Turns each order into a payment and a shipment; dies at the named point."""
+    """Turns each order into a payment and a shipment; dies at the given point."""
 
     def reached(name: str) -> None:
         if name == point:

@@ -1,8 +1,8 @@
 """A message broker or a log.
 
-A broker deletes what was acknowledged: consuming is destructive, and a new consumer sees only what comes from then on.
-A log only appends: reading changes nothing, and can be done again. In Mainstem a *queue* acknowledges, but over a topic
-that keeps its records: so they can be read again by anyone, and the queue itself can be rewound.
+A broker deletes acknowledged messages: consuming is destructive, and a new consumer sees only later messages. A log
+only appends: reading changes nothing, and can be repeated. In Mainstem a *queue* acknowledges, but over a topic that
+keeps its records: any reader can read them again, and the queue itself can be rewound.
 """
 
 import sys
@@ -15,7 +15,7 @@ ORDERS = [{"order_id": f"o-{number}", "amount": 1.5 * number} for number in rang
 
 
 def through_a_broker() -> tuple[int, int]:
-    """Acknowledge and forget, as plain Python."""
+    """Acknowledge and delete, in plain Python."""
     broker = deque(ORDERS)
     first = len([broker.popleft() for _ in range(len(broker))])
     return first, len(broker)

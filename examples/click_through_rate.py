@@ -1,8 +1,8 @@
 """The click-through rate: searches joined with clicks, both streams, within an hour (stream-stream join).
 
 How often was a result clicked? A search and its click are two events of two streams, minutes apart, and either may come
-first. A search that nobody clicked counts too, but when may one say so? In Mainstem `join(searches, clicks, on=...,
-within="1 hour", how="left")` puts out a pair at once, and a search without a click when the watermark says that none can come.
+first. A search without a click counts too, but when is that certain? In Mainstem `join(searches, clicks, on=...,
+within="1 hour", how="left")` emits a pair at once, and one without a click when the watermark shows that none can come.
 """
 
 import random
@@ -20,7 +20,7 @@ RATES = "SELECT url, count(*) AS searches, count(clicked_at) AS clicks FROM outc
 
 
 def events() -> tuple[list[dict], list[dict]]:
-    """Searches, and clicks on some of what they found; of these some after more than an hour."""
+    """Searches, and clicks on some of their results; some after more than an hour."""
     chance = random.Random(7)
     searches, clicks = [], []
     for number in range(120):
@@ -47,7 +47,7 @@ def main(home: str) -> None:
         searches = stem.create_topic("searches", schema=schema, event_time="searched_at")
         clicks = stem.create_topic("clicks", schema="search string, clicked_at timestamp", event_time="clicked_at")
         with stem.start(flows) as running:
-            # The clicks of the first hour come before their searches, all others after them.
+            # The clicks of the first hour are appended before their searches, all others after them.
             clicks.append([click for click in clicked if click["clicked_at"] < NOON + HOUR])
             searches.append(found)
             running.wait_until_idle()

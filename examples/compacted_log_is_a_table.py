@@ -1,7 +1,7 @@
 """Log compaction: a log that keeps the latest record of each key is a table.
 
 A derived index can be rebuilt from offset 0 of a compacted log, without the whole history and without a snapshot. In
-Mainstem: `keep=Keep.latest_per_key()`; `topic.delete(keys)` appends *tombstones*, which go too when they are old enough.
+Mainstem: `keep=Keep.latest_per_key()`; `topic.delete(keys)` appends *tombstones*, which are removed later too.
 """
 
 import random
@@ -13,7 +13,7 @@ import mainstem
 
 def main(home: str) -> None:
     chance = random.Random(7)
-    source: dict[str, int] = {}  # what the database that is captured holds in the end
+    source: dict[str, int] = {}  # the final content of the captured database
     with mainstem.open(home) as stem:
         keep = mainstem.Keep.latest_per_key(tombstones="0 seconds")
         stock = stem.create_topic("stock", schema="article string, pieces bigint", key="article", keep=keep)
@@ -27,7 +27,7 @@ def main(home: str) -> None:
         appended = len(stock.to_arrow())
         stock.seal()
         stock.compact()
-        stock.compact()  # the first pass finds the tombstones, the next one may drop them
+        stock.compact()  # the first pass finds the tombstones, the next one may remove them
 
         index: dict[str, int] = {}
         history = stock.to_arrow(start={0: 0}).to_pylist()

@@ -1,8 +1,8 @@
-"""A log's throughput does not depend on how much history it keeps.
+"""A log's throughput does not depend on the size of its history.
 
-A broker slows down once its messages no longer fit into memory. An append to a log writes behind the last record and
-looks at nothing before it. In Mainstem: the kernel's own count of reads, writes and bytes for an append is the same
-with an empty topic and with a million records in it.
+A broker slows down once its messages no longer fit into memory. An append to a log writes after the last record and
+reads nothing before it. In Mainstem: the kernel counts the same number of reads, writes and bytes for an append to an
+empty topic and to one with a million records.
 """
 
 import statistics
@@ -32,21 +32,25 @@ def main(home: str) -> None:
         for _ in range(20):
             aged.append(HISTORY)
         seconds: dict[str, list[float]] = {"young": [], "aged": []}
-        calls, written = dict.fromkeys(seconds, 0), dict.fromkeys(seconds, 0)
+        calls: dict[str, list[int]] = {"young": [], "aged": []}
+        written: dict[str, list[int]] = {"young": [], "aged": []}
         for number in range(APPENDS):
-            for topic in (young, aged):  # in turn, so that both see the same machine
+            for topic in (young, aged):  # in turn, so that both have the same conditions
                 row = [{"order_id": f"n-{number:07}", "amount": 1.0}]
                 calls_before, written_before = work_done()
                 begun = time.perf_counter()
                 topic.append(row)
                 seconds[topic.name].append(time.perf_counter() - begun)
                 calls_after, written_after = work_done()
-                calls[topic.name] += calls_after - calls_before
-                written[topic.name] += written_after - written_before
+                calls[topic.name].append(calls_after - calls_before)
+                written[topic.name].append(written_after - written_before)
         records = [stem.query(f"SELECT count(*) AS n FROM {name}").to_pylist()[0]["n"] for name in ("young", "aged")]
 
     print(f"appends to a topic of {records[1]:,} records, compared with one of {records[0]:,}:")
-    ratios = [round(counts["aged"] / counts["young"], 1) for counts in (calls, written)]
+    # Medians: the kernel counts for the whole process, and now and then another of its threads writes too.
+    ratios = [
+        round(statistics.median(counts["aged"]) / statistics.median(counts["young"]), 1) for counts in (calls, written)
+    ]
     print(f"  {ratios[0]} times the reads and writes, {ratios[1]} times the bytes written")
     ratio = statistics.median(seconds["aged"]) / statistics.median(seconds["young"])
     print(f"  {ratio:.2f} times the time (measured)")

@@ -1,8 +1,8 @@
 """Consumer offsets: what is processed twice after a crash.
 
-A consumer notes now and then how far it has come; if it dies after the work and before the note, its successor does
-that work again. In Mainstem a *group* keeps *committed* offsets. Committed in the same *transaction* as the results,
-each record counts exactly once.
+A consumer commits its offset from time to time; if it dies after the work and before the commit, its successor repeats
+that work. In Mainstem a *group* has *committed* offsets. Committed in the same *transaction* as the results, each
+record counts exactly once.
 """
 
 import multiprocessing

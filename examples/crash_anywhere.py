@@ -1,8 +1,8 @@
 """Exactly-once processing (effectively-once): killed in the middle of a batch, and run again.
 
-Spark alone repeats a batch whose end it has not noted, so a sink would count it twice. In Mainstem a sink commits the
-rows and the number of the batch in one transaction: what was not committed is done again, and what was is replayed into
-nothing. Here each run counts another hundred clicks and is killed (SIGKILL) at another point of its batch.
+Spark alone repeats a batch without a recorded commit, so a sink would count it twice. In Mainstem a sink commits the
+rows and the number of the batch in one transaction: an uncommitted batch is repeated, and a committed one is skipped.
+Here each run counts another hundred clicks and is killed (SIGKILL) at another point of its batch.
 """
 
 import multiprocessing
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 import mainstem
 from mainstem import Flow
 
-# The name of the point, and what is there when the process dies at it.
+# The name of the point, and what is written when the process dies at it.
 POINTS = {
     "sink_rows_computed": "rows computed, nothing written",
     "view_rows_written": "rows written, not committed",

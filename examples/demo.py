@@ -1,9 +1,9 @@
-"""A minute in a shop: one process makes events, the four flows of `examples/shop.py` keep everything else current.
+"""A minute in a shop: one process makes events, the four flows of `examples/shop.py` process them.
 
     python -m examples.demo [--seconds 60] [--home data/demo_shop]
 
-With 0 seconds it goes on until Ctrl-C. On a terminal with a live display, otherwise in plain lines. The home stays, to
-look at with the command line; another run goes on in it.
+With 0 seconds it runs until Ctrl-C. On a terminal with a live display, otherwise in plain lines. The home is kept for
+the command line; another run continues in it.
 """
 
 import argparse
@@ -28,10 +28,10 @@ from examples.shop import flows, make_topics
 from examples.shop_events import feed
 from mainstem.flows.runner import RunningFlows
 from mainstem.workbench.cli.error_text import show_error
-from mainstem.workbench.cli.run_command import RunSignals, heeded_signals
+from mainstem.workbench.cli.run_command import RunSignals, handle_signals
 from mainstem.workbench.cli.run_display import RunCounts, RunStatus, live_table
 
-# What each flow made, and the same asked of the log alone.
+# The result of each flow, and the same computed from the log alone.
 MADE = {
     "big_orders": "SELECT order_id, amount FROM big_orders ORDER BY ALL",
     "revenue": 'SELECT "window".start AS at, store, orders, revenue FROM revenue ORDER BY ALL',
@@ -58,8 +58,8 @@ NEWEST = """
 
 
 def keep_shop_busy(home: str, stop, told) -> None:
-    """The process that makes the events; tells how many rows there were at first, and in all."""
-    # Ctrl-C is for the parent to decide about.
+    """The process that makes the events; reports the number of rows at first, and in all."""
+    # The parent handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with mainstem.open(home) as stem:
         count = 0
@@ -73,12 +73,12 @@ def keep_shop_busy(home: str, stop, told) -> None:
 
 
 class Shown:
-    """How the shop and its flows stand, and how that looks."""
+    """The status of the shop and its flows, and its display."""
 
     def __init__(self, stem: mainstem.Mainstem, home: str, statuses: RunStatus, seconds: float) -> None:
         self.stem, self.home, self.statuses, self.seconds = stem, home, statuses, seconds
         self.started = time.monotonic()
-        # The time is counted from when each flow has had its first batch: before that there is little to see.
+        # The time is counted from the first batch of each flow: before that there is little to see.
         self.begun: float | None = None
         self.flows = statuses.now()
 
@@ -145,7 +145,7 @@ def run(home: str, seconds: float, console: Console) -> int:
         print("that goes on making orders, payments and clicks. Spark starts ...", flush=True)
         _ = stem.spark
         counts = RunCounts(stem)
-        with heeded_signals() as signals, stem.start(flows) as running:
+        with handle_signals() as signals, stem.start(flows) as running:
             shown = Shown(stem, home, RunStatus(stem, running, counts), seconds)
             show(shown, running, signals, console)
             if signals.wanted is not None:
@@ -175,7 +175,7 @@ def show(shown: Shown, running: RunningFlows, signals: RunSignals, console: Cons
 
 
 def tell(stem: mainstem.Mainstem, appended: int, home: str) -> int:
-    """What was seen, whether the log says the same, and what to try next."""
+    """The results, whether they match the log, and what to try next."""
     clicks = stem.files(f"{stem.home}/files/clicks").to_arrow()
     made = {
         "big_orders": stem.query(MADE["big_orders"]),

@@ -1,8 +1,8 @@
 """Enrichment: page views with the ZIP code that was valid then (stream-table join, by event time).
 
-A page view says who, a table says where that one lives. People move: joined with the table as it is now, the same log gives
-other answers each time it is replayed, and old views wander to new addresses. In Mainstem `enrich(views, table(moves,
-key="user"), on="user")` takes the row that was valid at the time of the view, whenever it is asked, and says which one that
+A page view has a user, a table has the user's address. People move: joined with the current table, the same log gives
+other results each time it is replayed, and old views move to new addresses. In Mainstem `enrich(views, table(moves,
+key="user"), on="user")` takes the row that was valid at the time of the view, in every replay, and says which one that
 was.
 """
 
@@ -25,7 +25,7 @@ BY_TODAY = """
 
 
 def events() -> tuple[list[dict], list[dict]]:
-    """Five people, who move three times in a month, and what they looked at meanwhile."""
+    """Five people, who move three times in a month, and their page views."""
     chance = random.Random(11)
     moves = [
         {"user": user, "zip": f"{chance.randint(10_000, 99_999)}", "moved_at": START + timedelta(days=day, hours=user)}
@@ -52,7 +52,7 @@ def main(home: str) -> None:
         moves = stem.create_topic("moves", schema="user int, zip string, moved_at timestamp", event_time="moved_at")
         views = stem.create_topic("views", schema="view int, user int, seen_at timestamp", event_time="seen_at")
         with stem.start(flows) as running:
-            # All moves of the month are known before the first page view comes.
+            # All moves of the month are appended before the first page view.
             moves.append(moved)
             views.append(seen)
             teller = stem.producer("teller")

@@ -1,8 +1,8 @@
 """Event time or processing time: the spike that never happened.
 
-Requests come at a steady rate. The job that collects them stands still for an hour, then works off what has piled up. Who
-counts by the time at which a request was seen finds an hour of silence and then a spike; neither ever happened. In
-Mainstem windows go by the *event time* of a row; `on="record.appended_at"` goes by when the log took it in.
+Requests come at a steady rate. The job that collects them stops for an hour, then processes the backlog. Counted by
+processing time there is an hour of silence and then a spike; neither happened. In Mainstem windows use the *event time*
+of a row; `on="record.appended_at"` uses its append time.
 """
 
 import random
@@ -21,7 +21,7 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 
 def collected(times: list[datetime]) -> TestStream:
-    """What the collecting job appends every five minutes, if it runs."""
+    """The rows that the collecting job appends every five minutes, if it runs."""
     stream = TestStream("at TIMESTAMP", event_time="at", delay="5 minutes")
     held: list[dict] = []
     for minutes in range(0, 240, 5):

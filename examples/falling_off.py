@@ -1,8 +1,8 @@
 """When a consumer cannot keep up: falling off the end of the log.
 
-A log keeps a bounded history. A consumer that stands still long enough wants records that are gone; the others do not
-notice. In Mainstem a topic `keep`s an age or a size; who comes too late gets `FellOff` with the exact range that is
-lost, and can go on with the first record that is kept.
+A log has a bounded history. A consumer that stops for long enough needs records that were dropped; the others are not
+affected. In Mainstem a topic's `keep` is an age or a size; a reader that comes too late gets `FellOff` with the exact
+range of the lost records, and can continue with the first retained one.
 """
 
 import sys
@@ -26,12 +26,12 @@ def main(home: str) -> None:
             read: dict[str, list[int]] = {"slow": [], "steady": []}
             for begin in range(0, 40, 10):
                 topic.append([{"n": number} for number in range(begin, begin + 10)])
-                topic.seal()  # a segment a round
+                topic.seal()  # one segment per round
                 read["steady"] += read_on(steady)
                 if begin == 0:
                     read["slow"] += read_on(slow)
             topic.append([{"n": number} for number in range(40, 50)])
-            topic.alter(keep="1 byte")  # less than any segment: only what is still appended to stays
+            topic.alter(keep="1 byte")  # less than any segment: only the active one stays
             topic.drop_expired()
             try:
                 slow.poll()

@@ -1,8 +1,8 @@
 """Time-agnostic processing: filtering a stream.
 
-Of all requests only those for one site are wanted. Each is looked at by itself: when it happened does not matter, nothing
-is kept from one row to the next, and rows may come in any order. In Mainstem that is plain Spark, `.where(...)`, between a
-topic and a sink; the condition is applied where the topic is read.
+Of all requests only those for one site are needed. Each row is processed by itself: its event time does not matter,
+there is no state, and rows may come in any order. In Mainstem that is plain Spark, `.where(...)`, between a topic and a
+sink; the condition is applied where the topic is read.
 """
 
 import random

@@ -1,8 +1,8 @@
 """Unbounded data handled as batch: fixed windows, run by run.
 
-A batch job takes what has come since its last run, a file for each hour, and calls it that hour. What is on its way at the
-full hour is then counted in the wrong one. In Mainstem `windowed` over `topic.read()` gives the answer of all rows that are
-there, by event time, whenever they came; and the same function over `topic.stream()` comes to the same in the end.
+A batch job takes the rows since its last run, one file per hour, and assigns them to that hour. Rows in transit at the
+full hour are then counted in the wrong one. In Mainstem `windowed` over `topic.read()` gives the result for all
+existing rows, by event time, whenever they came; the same function over `topic.stream()` gives the same final result.
 """
 
 import random
@@ -23,7 +23,7 @@ BY_DUCKDB = """
 
 
 def sales() -> list[tuple[datetime, dict]]:
-    """When each came in, and what was sold; some come in twenty minutes after it happened."""
+    """When each was appended, and the sale; some are appended twenty minutes late."""
     chance = random.Random(2)
     found = []
     for number in range(300):

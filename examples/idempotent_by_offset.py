@@ -1,9 +1,9 @@
 """Idempotence: a target without transactions (a webhook, a mail, a card terminal).
 
-Nothing can make the request and the note that it was made one step. So it is made at least once, and under an id that
-is the same each time: the receiver drops what it has had. In Mainstem a record's topic, partition and offset never
-change, and a flow puts each record into its topic once: together they are that id. Here a *group* charges cards from a
-topic that a *flow* fills, and is killed after the request, before it could commit.
+A request and the record that it was made cannot be one atomic step. So it is made at least once, with an id that is the
+same each time: the receiver drops duplicates. In Mainstem a record's topic, partition and offset never change, and a
+flow writes each record to its topic once: together they are that id. Here a *group* charges cards from a topic that a
+*flow* fills, and is killed after the request, before its commit.
 """
 
 import json

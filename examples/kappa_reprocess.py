@@ -1,8 +1,8 @@
 """The kappa architecture: reprocessing is another run over the same log, with the same code.
 
-No batch layer beside the stream: version 2 of a job reads all of history into an output of its own, beside version 1,
-and when it has caught up, readers are switched to it. In Mainstem that is `stem.rebuild(view, flows)`, or `mainstem
-view rebuild`: it shows the difference row by row, switches without a gap, and can switch back.
+There is no batch layer beside the stream: version 2 of a job reads the whole history into its own output, beside
+version 1, and when it has caught up, readers are switched to it. In Mainstem that is `stem.rebuild(view, flows)`, or
+`mainstem view rebuild`: it shows the differences row by row, switches without a gap, and can switch back.
 """
 
 import random
@@ -22,7 +22,7 @@ def version_1(stem: mainstem.Mainstem):
 
 
 def version_2(stem: mainstem.Mainstem):
-    """Trips that were never begun are not counted."""
+    """Trips that never began are not counted."""
     trips = stem.topic("trips").stream().where("minutes > 0")
     yield Flow(trips.groupBy("city").agg(F.sum("fare").alias("fares")), into=stem.view("fares", key="city"))
 

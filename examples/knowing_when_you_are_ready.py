@@ -1,9 +1,10 @@
-"""Knowing when you are ready: stragglers ignored, stragglers corrected.
+"""Knowing when you are ready: late rows ignored, late rows corrected.
 
-Requests are counted for each minute. Most of what comes now is of the 38th and 39th minute; is the 37th complete? One can
-never be sure. Either the window is closed and a straggler is ignored, and counted as such; or the count is put out again
-with the straggler in it, and the one before is taken back. In Mainstem the *watermark* says when a window is shown;
-without `lateness` a straggler goes to the topic `<flow>.late`, with it and `results="retract"` it corrects.
+Requests are counted for each minute. Most of those that come now are of the 38th and 39th minute; is the 37th complete?
+That is never certain. Either the window is closed and a late row is dropped, and counted as such; or the count is
+emitted again with the late row, and the earlier count is retracted. In Mainstem the *watermark* determines when a
+window is emitted; without `lateness` a late row goes to the topic `<flow>.late`; with it and `results="retract"` it is
+a correction.
 """
 
 import sys
@@ -35,7 +36,7 @@ def flows(stem: mainstem.Mainstem):
 
 
 def signed(rows: list[dict]) -> Counter:
-    """What rows come to, with those that were taken back taken off."""
+    """The sum of the rows, minus the retracted ones."""
     total: Counter = Counter()
     for row in rows:
         sign = -1 if row["record"]["change"] == "delete" else 1

@@ -1,6 +1,6 @@
 """Load balancing and fan-out (competing consumers, publish/subscribe).
 
-Each message to one of several workers, or each message to every subscriber: over one topic both at once. In Mainstem
+Each message to one of several workers, or each message to every subscriber: one topic serves both at once. In Mainstem
 the workers share a *queue*, each subscriber is a *group*, and the members of a group share its partitions.
 """
 

@@ -1,8 +1,8 @@
-"""A pipeline of jobs: the output of one team's job is the input of others', each at its own pace.
+"""A pipeline of jobs: the output of one team's job is the input of others', each at its own speed.
 
-As with files between programs, nobody needs to know who reads what they write, and a slow or stopped reader holds up
-nobody: the log keeps what it has not read. In Mainstem a *flow* goes into a *topic*, and that topic is read like any
-other, by flows of the same program or of others.
+As with files between programs, a writer need not know its readers, and a slow or stopped reader blocks nobody: the log
+keeps the unread records. In Mainstem a *flow* writes to a *topic*, and that topic is read like any other, by flows of
+the same program or of others.
 """
 
 import random
@@ -23,7 +23,7 @@ def lines(seed: int) -> list[dict]:
 
 
 def intake(stem: mainstem.Mainstem):
-    """The first team's: lines become requests."""
+    """The first team: lines become requests."""
     parts = F.split("line", " ")
     requests = stem.topic("lines").stream().where("line LIKE '/% %'")
     yield Flow(
@@ -32,13 +32,13 @@ def intake(stem: mainstem.Mainstem):
 
 
 def traffic(stem: mainstem.Mainstem):
-    """The second team's, which follows at once."""
+    """The second team, which follows at once."""
     requests = stem.topic("requests").stream()
     yield Flow(requests.groupBy("path").agg(F.count("*").alias("requests")), into=stem.view("traffic", key="path"))
 
 
 def errors(stem: mainstem.Mainstem):
-    """The third team's, which runs once a night."""
+    """The third team, which runs once a night."""
     failed = stem.topic("requests").stream().where("status >= 500")
     yield Flow(failed.groupBy("path").agg(F.count("*").alias("errors")), into=stem.view("errors", key="path"))
 

@@ -1,8 +1,8 @@
 """A poisoned message, and the dead letter queue.
 
-A message that can never be processed comes back for ever, unless somebody counts. In Mainstem a queue has `retry=`, a
-delay that grows with every delivery, and `deliveries_max=`; after that the message is *rejected*: it goes to the topic
-`<topic>.<queue>.rejected` with its reason, and the others were never held up.
+A message that can never be processed is redelivered forever, unless its deliveries are limited. In Mainstem a queue has
+`retry=`, a delay that grows with every delivery, and `deliveries_max=`; after that the message is *rejected*: it goes
+to the topic `<topic>.<queue>.rejected` with its reason, and it never blocked the others.
 """
 
 import itertools

@@ -1,8 +1,8 @@
 """Polling or being notified.
 
-A consumer can ask for new events again and again, or be told when there are some. Asking often is work for nothing,
-asking seldom is late. In Mainstem `topic.batches(start=...)` asks what is there; `topic.follow()` blocks, and is woken
-by an append of any process.
+A consumer can poll for new events, or be notified of them. Frequent polling wastes work, rare polling is late. In
+Mainstem `topic.batches(start=...)` reads existing records; `topic.follow()` blocks, and an append of any process wakes
+it.
 """
 
 import queue
@@ -12,11 +12,11 @@ import threading
 
 import mainstem
 
-APPENDED = {1: "a", 10: "b", 18: "c"}  # in which of 21 rounds which event happens
+APPENDED = {1: "a", 10: "b", 18: "c"}  # the event of some of 21 rounds
 
 
 class Poller:
-    """Looks every so many rounds."""
+    """Polls at an interval of some rounds."""
 
     def __init__(self, topic: mainstem.Topic, every: int) -> None:
         self.topic, self.every, self.looks, self.rounds_late, self.rows = topic, every, 0, 0, []

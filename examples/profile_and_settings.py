@@ -1,9 +1,8 @@
 """Table-table join: two changing tables side by side.
 
-Profiles and settings of users come as two change streams. Their join is a table itself: a change on either side changes it,
-and a user without settings is in it too. In Mainstem a stream of facts becomes a *changing table* by `table(rows, key=...)`,
-and a join of two of them is kept right by taking back what was and putting in what is; nothing is put out that stays as it
-was.
+Profiles and settings of users come as two change streams. Their join is a table itself: a change on either side changes
+it, and it includes users without settings. In Mainstem `table(rows, key=...)` makes a *changing table* of a stream of
+facts, and a join of two of them emits a retraction of the old row and the new row; unchanged rows are not emitted.
 """
 
 import random

@@ -1,8 +1,8 @@
 """Stream analytics: rates, rolling averages, percentiles, this hour against last week's.
 
-How often something happens, how long it takes on average and at worst, and whether that is unusual: single events do not
-matter, aggregates over windows do. In Mainstem a rate is a count over a `tumbling` window, a rolling average one over a
-`hopping` window, and `compare_with` puts a result beside the one of the same hour a week earlier.
+How often something happens, how long it takes on average and at worst, and whether that is unusual: aggregates over
+windows matter, single events do not. In Mainstem a rate is a count over a `tumbling` window, a rolling average one over
+a `hopping` window, and `compare_with` adds the result of the same hour a week earlier.
 """
 
 import random

@@ -1,8 +1,8 @@
 """Reading your own writes: an asynchronous view, and a user who has just changed something.
 
-Views follow the log a moment later. Whoever appends and then looks may not see it yet. In Mainstem an append returns a
-*token*; `view.get(key, after=token)` waits until the view has applied that append. If it does not in time, the error
-says what is missing: it never returns the old row as if it were the new one.
+Views follow the log with a short delay. A user who appends and then reads may not see the change yet. In Mainstem an
+append returns a *token*; `view.get(key, after=token)` waits until the view has applied that append. After the timeout
+the error says what is missing: it never returns the old row as if it were the new one.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""Rebuilding state after a failure: everything that was derived is gone, and the log is still there.
+"""Rebuilding state after a failure: all derived data is lost, and the log still exists.
 
-State that can be computed again from its input needs no copy of its own. In Mainstem a flow's *checkpoint* and its
-*view* are such state. If both are lost, the next run makes them again. If only one is, going on would count twice or
-leave a gap: that is refused, and the error says what to do.
+State that can be recomputed from its input needs no backup. In Mainstem a flow's *checkpoint* and its *view* are such
+state. If both are lost, the next run rebuilds them. If only one is lost, continuing would count twice or leave a gap:
+that is refused, and the error says what to do.
 """
 
 import random

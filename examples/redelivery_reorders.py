@@ -1,8 +1,8 @@
 """Acknowledgements and redelivery: load balancing reorders messages.
 
-A consumer dies holding m3 while another is at m4: m3 is delivered again, to the other, after m4. In Mainstem a *queue*
-gives back at once what a dead process held; with `ordered="by key"` it gives out no later message of that key before.
-A *group* beside it reads by offset: it sees all, in order.
+A consumer dies while it holds m3 and another one processes m4: m3 is delivered again, to the other, after m4. In
+Mainstem a *queue* returns the messages of a dead process at once; with `ordered="by key"` it delivers no later message
+of that key before. A *group* on the same topic reads by offset: it sees all messages, in order.
 """
 
 import multiprocessing
@@ -15,7 +15,7 @@ MESSAGES = ["m1", "m2", "m3", "m4", "m5"]
 
 
 def second_worker(home: str, queue: str, pipe) -> None:
-    """Does m2, takes m3, and never comes back from it."""
+    """Processes m2, takes m3, and dies."""
     with mainstem.open(home) as stem:
         for _ in range(2):
             pipe.recv()
@@ -27,7 +27,7 @@ def second_worker(home: str, queue: str, pipe) -> None:
 
 
 def work(home: str, topic: mainstem.Topic, queue: str) -> tuple[list[str], list[int]]:
-    """What the first worker sees while the second works beside it and dies, and how often each was delivered."""
+    """What the first worker sees while the second one works and dies, and how often each message was delivered."""
     pipe, other_end = multiprocessing.Pipe()
     second = multiprocessing.get_context("spawn").Process(target=second_worker, args=[home, queue, other_end])
     second.start()
@@ -37,7 +37,7 @@ def work(home: str, topic: mainstem.Topic, queue: str) -> tuple[list[str], list[
     for _ in ("m2", "m3"):
         pipe.send("go on")
         pipe.recv()
-    taken = messages.take()  # m4, or nothing: m3 of the same key is under way
+    taken = messages.take()  # m4, or nothing: m3 of the same key is held
     second.kill()
     second.join()
     while taken or (taken := messages.take()):

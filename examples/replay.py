@@ -1,8 +1,8 @@
 """Replaying old messages.
 
-Reading a log changes nothing but a position, and positions are the reader's own: yesterday can be processed again with
-corrected code, into another output, while the live consumers go on. In Mainstem: `topic.batches(start=..., stop=...)`
-with a time, an offset or the *token* of an append; a group's committed offsets are not touched.
+Reading a log changes only a position, and each reader has its own: yesterday can be processed again with corrected
+code, into another output, while the live consumers continue. In Mainstem: `topic.batches(start=..., stop=...)` with a
+time, an offset or the *token* of an append; a group's committed offsets do not change.
 """
 
 import random
@@ -40,7 +40,7 @@ def main(home: str) -> None:
         topic.append(yesterday)
         with topic.join_group("live") as live:
             batch = live.poll()
-            version_1.append(batch.filter(pc.equal(batch.column("store"), "Berlin")))  # forgets Paris
+            version_1.append(batch.filter(pc.equal(batch.column("store"), "Berlin")))  # omits Paris
             live.commit()
             midnight = topic.append(today).appended_at
             behind = [topic.group("live").lag().records]

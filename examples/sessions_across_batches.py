@@ -1,8 +1,8 @@
-"""Sessions across batches: a session that is cut by a batch is one session.
+"""Sessions across batches: a session that spans two batches is one session.
 
-Who takes a stream in batches and looks for sessions in each finds every session that crosses a border in two pieces, and
-has to sew them together afterwards. In Mainstem `windowed(rows, sessions(gap=...))` keeps what is open from one batch to
-the next; how the rows were divided changes nothing.
+A job that looks for sessions in each batch by itself finds every session that spans two batches in two pieces, and has
+to merge them afterwards. In Mainstem `windowed(rows, sessions(gap=...))` keeps open sessions from one batch to the
+next; the division into batches does not matter.
 """
 
 import random
@@ -22,7 +22,7 @@ GAP = timedelta(minutes=30)
 
 
 def clicks() -> list[dict]:
-    """Some bursts of clicks of four users, in the order in which they happened."""
+    """Some bursts of clicks of four users, in order."""
     chance = random.Random(30)
     found = []
     for user in ["ada", "bob", "cleo", "dan"]:
@@ -58,7 +58,7 @@ def main(home: str) -> None:
             for piece in pieces:
                 topic.append(piece)
                 running.wait_until_idle()
-            # The day is over: what is open is complete.
+            # The day is over: open sessions are complete.
             stem.producer("shop").declare_watermark(topic, rows[-1]["at"] + GAP)
             running.wait_until_idle()
         visits = stem.topic("visits").to_arrow().to_pylist()

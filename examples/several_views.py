@@ -1,9 +1,8 @@
 """Deriving several views from the same event log.
 
-One log of facts, and beside it as many read-optimized forms of them as there are questions; another one can be added
-years later, since the log still has everything. In Mainstem each is a *view* that a *flow* keeps current. The fourth
-below is made from the whole history while the other three go on, and then the page that asked the first asks it
-instead.
+One log of facts, and beside it as many read-optimized views as there are queries; another one can be added years later,
+since the log still has everything. In Mainstem each is a *view* that a *flow* maintains. The fourth one below is built
+from the whole history while the other three continue; then the page that read the first one reads it instead.
 """
 
 import random

@@ -1,7 +1,7 @@
-"""A shop as a program of four flows: a topic, two views and a folder of files, all kept current from the log.
+"""A shop as a program of four flows: a topic, two views and a folder of files, all derived from the log.
 
-    mainstem check examples/shop.py          what it would do, without starting anything
-    mainstem run examples/shop.py            until Ctrl-C; the next run goes on from there
+    mainstem check examples/shop.py          shows the flows, without starting them
+    mainstem run examples/shop.py            until Ctrl-C; the next run continues from there
     python examples/shop.py [home]           the same from Python
 
 `make demo` feeds it.
@@ -20,16 +20,16 @@ def flows(stem: Mainstem) -> Iterator[Flow]:
     orders = stem.topic("orders").stream(watermark="10 minutes")
     payments = stem.topic("payments").stream(watermark="10 minutes")
 
-    # Each order that somebody should look at, for whoever reads that topic.
+    # Large orders, for the readers of that topic.
     yield Flow(orders.where("amount > 150"), into=stem.topic("big_orders"))
 
-    # What each store took in, five minutes at a time: a row is there with the first order, and right after every batch.
+    # The revenue of each store in windows of five minutes: updated with every batch.
     per_store = orders.groupBy(F.window("placed_at", "5 minutes"), "store").agg(
         F.count("*").alias("orders"), F.sum("amount").alias("revenue")
     )
     yield Flow(per_store, into=stem.view("revenue", key=["window", "store"]))
 
-    # An order and its payment, whichever came first. The bound on time lets both sides forget what cannot match any more.
+    # An order and its payment, whichever came first. The time bound lets Spark evict rows that can no longer match.
     in_time = F.expr("paid_for = order_id AND paid_at BETWEEN placed_at AND placed_at + INTERVAL 15 MINUTES")
     paid = payments.select(F.col("order_id").alias("paid_for"), "method", "paid_at")
     paid_orders = orders.join(paid, in_time).select(
@@ -37,13 +37,13 @@ def flows(stem: Mainstem) -> Iterator[Flow]:
     )
     yield Flow(paid_orders, into=stem.view("paid_orders", key="order_id"))
 
-    # For the warehouse: Parquet files, a folder for each page.
+    # For the warehouse: Parquet files, one folder per page.
     clicks = stem.topic("clicks").stream().drop("record")
     yield Flow(clicks, into=stem.files(f"{stem.home}/files/clicks", partition_by=["page"]))
 
 
 def make_topics(stem: Mainstem) -> None:
-    """The shop's topics; where they are there already, nothing happens."""
+    """Create the shop's topics, if they do not exist."""
     orders = "order_id string, customer_id string, store string, article string, amount double, placed_at timestamp"
     payments = "order_id string, method string, paid_at timestamp"
     clicks = "customer_id string, page string, clicked_at timestamp"

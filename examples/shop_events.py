@@ -1,4 +1,4 @@
-"""What happens in the shop of `examples/shop.py`: made up, seeded, as if customers clicked, ordered and paid.
+"""The events of the shop in `examples/shop.py`: generated from a seed, as if customers clicked, ordered and paid.
 
 python -m examples.shop_events [home]    feed a shop until Ctrl-C
 """
@@ -14,7 +14,7 @@ import mainstem
 from examples.shop import make_topics
 from mainstem import Mainstem
 
-# Prices in quarters, which a double holds exactly: sums of them are the same in any order.
+# Multiples of a quarter, which a double represents exactly: their sum does not depend on the order.
 ARTICLES = {"tea": 4.5, "cup": 12.0, "kettle": 39.0, "honey": 7.25, "tray": 18.0, "spoon": 2.75}
 STORES = ["Berlin", "Lisbon", "Paris", "Vienna"]
 COUNTRIES = ["Austria", "France", "Germany", "Portugal"]
@@ -27,12 +27,12 @@ Rows = dict[str, list[dict]]
 
 
 class ShopEvents:
-    """The events of a shop that has had so many orders; the same ones for the same number."""
+    """The events of a shop that has had this many orders; the same ones for the same number."""
 
     def __init__(self, orders: int) -> None:
         self._chance = random.Random(orders)
         self._number = orders
-        # Orders that will be paid, with when: sooner or later, and one in ten never.
+        # Orders to be paid, with the time: sooner or later; one in ten is never paid.
         self._unpaid: list[tuple[datetime, str]] = []
 
     def customers(self) -> Rows:
@@ -41,7 +41,7 @@ class ShopEvents:
         return {"customers": [{"customer_id": it, "name": pick(NAMES), "country": pick(COUNTRIES)} for it in ids]}
 
     def at(self, now: datetime, orders: int) -> Rows:
-        """So many orders placed at this time, the clicks that led to them, and the payments that are due by then."""
+        """This many orders at this time, the clicks that led to them, and the payments due by then."""
         placed, clicks = [], []
         for _ in range(orders):
             placed.append(order := self._order(now))
@@ -72,7 +72,7 @@ class ShopEvents:
 
 
 def append(stem: Mainstem, rows: Rows) -> int:
-    # All of it or none, over several topics.
+    # Atomic over several topics.
     with stem.transaction() as transaction:
         for topic, some in rows.items():
             transaction.append(topic, some)
@@ -80,9 +80,9 @@ def append(stem: Mainstem, rows: Rows) -> int:
 
 
 def feed(stem: Mainstem) -> Iterator[int]:
-    """Append the last hour if nothing was ever ordered, then what happens, as time goes by.
+    """Append the last hour if there are no orders yet, then new events as time passes.
 
-    Gives how many rows each step appended, the hour being the first.
+    Yields the number of rows of each step; the hour is the first.
     """
     make_topics(stem)
     orders = stem.query("SELECT count(*) AS orders FROM orders").column("orders")[0].as_py()

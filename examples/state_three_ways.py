@@ -1,8 +1,8 @@
-"""Where a stateful job keeps its state: three ways, the same answer.
+"""Where a stateful job keeps its state: three ways, the same result.
 
-On the local disk, with a log of what changed; in memory, written down with every checkpoint; or in a database elsewhere
-that is asked in every batch. In Mainstem the first is what a *flow* does by itself, since its state may outgrow the
-memory; the second is one setting of Spark; the third is a reader that keeps its offsets in the database's transaction.
+On the local disk, with a log of its changes; in memory, saved with every checkpoint; or in an external database that
+every batch queries. In Mainstem a *flow* uses the first, since its state may exceed the memory; the second is one
+setting of Spark; the third is a reader that keeps its offsets in the database's transaction.
 """
 
 import random

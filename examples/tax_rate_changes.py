@@ -1,9 +1,9 @@
 """Time-dependence of joins: which version of a tax rate was joined, and what happens when one is corrected.
 
-The tax on a sale is that of its day, whenever the sum is done (a slowly changing dimension). So a join with a table that changes
-should say which version it took. And versions can be wrong: a rate is corrected, with effect in the past. In Mainstem
-`enrich(..., corrections="re-emit")` puts `version` beside each row, and takes back and puts out anew exactly the rows that a
-correction touches; with "ignore", the default, what was put out stays.
+The tax on a sale is that of its day, whenever the sum is computed (a slowly changing dimension). So a join with a
+changing table should say which version it used. And versions can be wrong: a rate is corrected, with effect in the
+past. In Mainstem `enrich(..., corrections="re-emit")` adds `version` to each row, and retracts and emits again exactly
+the rows that a correction affects; with "ignore", the default, emitted rows do not change.
 """
 
 import sys
@@ -32,7 +32,7 @@ def flows(stem: mainstem.Mainstem):
 
 
 def by_hand(rates: list[tuple]) -> dict[str, tuple]:
-    """Of the rates valid by then the one that begins last; of those that begin on one day the one said last."""
+    """The valid rate that begins last; of those that begin on one day the last one declared."""
     found = {}
     for sale, (kind, sold) in SALES.items():
         valid = [

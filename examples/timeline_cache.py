@@ -1,8 +1,8 @@
 """Table-table join: the timeline cache.
 
-A timeline is tweets joined with follows: `select follows.follower, tweets.* from tweets join follows on author = followee`,
-kept as a table of its own because it is asked so often. Both sides change: somebody follows, unfollows, deletes a tweet. In
-Mainstem each side is a *changing table*, and so are their join, the newest 20 of each follower, and the list made of them: a
+A timeline is tweets joined with follows: `select follows.follower, tweets.* from tweets join follows on author =
+followee`, kept as a table because it is read so often. Both sides change: users follow, unfollow, delete a tweet. In
+Mainstem each side is a *changing table*, and so are their join, the newest 20 of each follower, and the list of them: a
 view that answers with one look-up.
 """
 

@@ -1,10 +1,10 @@
-"""The tour: every stop in order, and the page of what they printed.
+"""The tour: all examples in order, and the page with their output.
 
-    python -m examples.tour              all of it; writes docs/tour.md
+    python -m examples.tour              all of them; writes docs/tour.md
     python -m examples.tour replay ...   only these; writes nothing
 
-The page is the same text every time: what is measured is marked, and a figure that came out otherwise is no reason to
-write the page again.
+The page is deterministic: measured figures are marked, and a different measurement is no reason to write the page
+again.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ CHAPTERS = {
     "Time": [
         "event_or_processing_time",
         "knowing_when_you_are_ready",
-        "stated_watermark",
+        "declared_watermark",
         "whose_clock",
         "tumbling_hopping_sliding_session",
         "what_where_when_how",
@@ -64,14 +64,14 @@ CHAPTERS = {
 
 HEAD = """# The tour
 
-One short program for each idea of the field, on the public interface alone. Each makes its own data, shows the point in
-a few lines, and compares the outcome with a recomputation that knows nothing of Mainstem: `equal`, or the difference.
-This page is what `make tour` printed; figures marked `(measured)` are of the machine it ran on.
+One short program for each idea of the field, using only the public interface. Each makes its own data, shows the point
+in a few lines, and compares the result with an independent recomputation: `equal`, or the difference. This page is the
+output of `make tour`; figures marked `(measured)` depend on the machine.
 """
 
 
 def run(stop: str) -> str:
-    """What a stop prints; raises `SystemExit` with the difference if it found one."""
+    """The output of an example; raises `SystemExit` with the difference if it found one."""
     main = importlib.import_module(f"examples.{stop}").main
     printed = io.StringIO()
     with tempfile.TemporaryDirectory() as home, contextlib.redirect_stdout(printed):
@@ -80,7 +80,7 @@ def run(stop: str) -> str:
 
 
 def section(stop: str, printed: str) -> str:
-    """A stop as it stands on the page: its docstring's first line is the heading, the rest the text."""
+    """An example on the page: the first line of its docstring is the heading, the rest the text."""
     title, _, text = (importlib.import_module(f"examples.{stop}").__doc__ or "").strip().partition(".\n\n")
     return f"\n### {title}\n\n{text}\n\n[{stop}](../examples/{stop}.py) printed:\n\n```text\n{printed}```\n"
 
@@ -95,7 +95,7 @@ def page(printed: dict[str, str]) -> str:
 
 
 def without_measures(text: str) -> str:
-    """The text without the figures that differ from run to run."""
+    """The text without the measured figures."""
     return re.sub(r"[\d.,]+(?=.*\(measured\)$)", "#", text, flags=re.MULTILINE)
 
 

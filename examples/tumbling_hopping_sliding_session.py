@@ -1,8 +1,8 @@
 """Types of windows: tumbling, hopping, sliding, session.
 
 Two clicks at 10:03:39 and 10:08:12 are less than five minutes apart, yet no tumbling and no hopping window of five
-minutes has both: their borders are fixed. A sliding window has them, and so has a session. In Mainstem the kind of window
-is a value that `windowed` is given; everything else stays as it is.
+minutes has both: their boundaries are fixed. A sliding window has both, and so has a session. In Mainstem the kind of
+window is an argument of `windowed`; everything else stays the same.
 """
 
 import sys
@@ -33,12 +33,12 @@ def windows(kind: str) -> list[tuple[datetime, datetime, list[datetime]]]:
 
 
 def recomputed(kind: str) -> list[tuple[datetime, datetime, list[datetime]]]:
-    """The same by definition: try every border."""
+    """The same by definition: try every boundary."""
     if kind == "session":
         cuts = [0, *(n + 1 for n, (one, two) in enumerate(pairwise(CLICKS)) if two - one >= FIVE), len(CLICKS)]
         return [(CLICKS[first], CLICKS[end - 1] + FIVE, CLICKS[first:end]) for first, end in pairwise(cuts)]
     if kind == "sliding":
-        # A set of clicks changes where one comes in and just after one went out; both ends belong to the window.
+        # The set of clicks changes when one enters and right after one leaves; both ends are inclusive.
         starts = {at - FIVE for at in CLICKS} | {at + TICK for at in CLICKS}
         spans = [(start, start + FIVE) for start in sorted(starts)]
         found = [(start, end, [at for at in CLICKS if start <= at <= end]) for start, end in spans]

@@ -1,10 +1,10 @@
 """What, where, when, how: the four questions of the Dataflow model.
 
-*What* is computed: the sum of a team's scores. *Where* in event time: in windows of two minutes. *When* it is shown: early
-each minute, on time when the watermark passes, late for each straggler. *How* the results of one window relate: each
-stands alone (discard), holds all so far (accumulate), or takes back the one before (retract). The scores are those of the
-book "Streaming Systems", and so are the answers to the first two. In Mainstem: `aggregates`, a window, `early` and `late`,
-`results`.
+*What* is computed: the sum of a team's scores. *Where* in event time: in windows of two minutes. *When* it is emitted:
+early each minute, on time when the watermark passes, late for each late row. *How* the results of one window relate:
+each is independent (discard), includes all so far (accumulate), or retracts the one before (retract). The scores are
+those of the book "Streaming Systems", and so are the answers to the first two. In Mainstem: `aggregates`, a window,
+`early` and `late`, `results`.
 """
 
 import sys
@@ -15,17 +15,17 @@ import mainstem
 from mainstem.operators import each_row, every, tumbling, windowed
 from mainstem.testing import TestStream
 
-# "@" is the time of day, "w" the watermark; else a score and when it was made.
+# "@" is the processing time, "w" the watermark; otherwise a score and its event time.
 SCRIPT = """w 12:00:00 @ 12:04:59, 5 12:00:26 @ 12:05:39, 7 12:02:24 @ 12:06:00, w 12:02:00 @ 12:06:13, 3 12:03:39 @ 12:06:39,
 4 12:04:19 @ 12:07:06, 8 12:03:06 @ 12:07:19, 3 12:06:39 @ 12:07:30, w 12:04:00 @ 12:07:40, w 12:06:00 @ 12:08:19,
 9 12:01:25 @ 12:08:39, 8 12:07:26 @ 12:09:00, 1 12:07:46 @ 12:09:30, w 12:08:30"""
-# The part of it that the first window sees.
+# The part of it in the first window.
 FIRST_WINDOW = "@ 12:04:59, 5 12:00:26 @ 12:06:00, w 12:02:00 @ 12:08:19, 9 12:01:25"
-# Of each window its panes, as the book has them (examples 2-9 and 2-7 with the heuristic watermark).
+# The panes of each window in the book (examples 2-9 and 2-7 with the heuristic watermark).
 BOOK = {
     "discard": {"12:00": "+5 +0 +9", "12:02": "+10 +8", "12:04": "+4 +0", "12:06": "+3 +9"},
     "accumulate": {"12:00": "+5 +5 +14", "12:02": "+10 +18", "12:04": "+4 +4", "12:06": "+3 +12"},
-    # As accumulate, and each but the last is taken back.
+    # Like accumulate, and each but the last is retracted.
     "retract": {"12:00": "+5 -5 +5 -5 +14", "12:02": "+10 -10 +18", "12:04": "+4 -4 +4", "12:06": "+3 -3 +12"},
 }
 TIMINGS = {"12:00": "early on_time late", "12:02": "early on_time", "12:04": "early on_time", "12:06": "early on_time"}
@@ -50,7 +50,7 @@ def totals(rows, results: str):
 
 
 def panes(changes: list) -> tuple[dict[str, str], dict[str, str]]:
-    """Of each window what was shown (+) and taken back (-), and when."""
+    """For each window the emitted (+) and retracted (-) panes, and their timing."""
     shown, timings = {}, {}
     for change, row in changes:
         window = f"{row['window']['start']:%H:%M}"

@@ -1,9 +1,9 @@
 """Whose clock are you using, anyway?
 
-A phone's clock is wrong by hours, and it sends what happened only when it is on the network again. Three readings help:
-when it happened and when it was sent, both by the phone's clock, and when it was received, by ours. The last two differ by
-how wrong the phone is, plus the time under way. In Mainstem `clock_corrected` gives the corrected event time and the drift;
-over a table the smallest drift of each phone is the best guess: some message was fast.
+A phone's clock is wrong by hours, and it sends its events only when it is online again. Three readings help: when it
+happened and when it was sent, both by the phone's clock, and when it was received, by ours. The last two differ by the
+phone's drift plus the time in transit. In Mainstem `clock_corrected` gives the corrected event time and the drift; over
+a table the smallest drift of each phone is the best estimate: some message was fast.
 """
 
 import random
@@ -19,13 +19,13 @@ WRONG_BY = {"ada": timedelta(0), "bob": timedelta(hours=3, seconds=12), "cleo": 
 
 
 def taps() -> list[dict]:
-    """What really happened, and what the phones say of it."""
+    """The real times, and those that the phones report."""
     chance = random.Random(5)
     found = []
     for number in range(60):
         phone = chance.choice(sorted(WRONG_BY))
         happened = NOON + timedelta(minutes=number)
-        # Some are sent at once, some after an hour in a tunnel; each is under way for up to two seconds.
+        # Some are sent at once, some after an hour in a tunnel; each is in transit for up to two seconds.
         sent = happened + timedelta(minutes=chance.choice([0, 0, 60]))
         received = sent + timedelta(milliseconds=chance.randint(20, 2000))
         said = {"tapped_at": happened + WRONG_BY[phone], "sent_at": sent + WRONG_BY[phone]}

@@ -1,8 +1,8 @@
-"""Fencing: a run that was taken for dead, and was only asleep.
+"""Fencing: a run that was considered dead, and was only paused.
 
-A process stands still (a long collection of garbage, a laptop's lid), somebody starts its successor, and then it goes
-on where it stood, not knowing. In Mainstem every run of a flow has an *epoch*, written down before it begins, and each
-sink checks it inside of its own commit: what the older run still does is refused, and it is told why.
+A process pauses (a long garbage collection, a closed laptop), its successor is started, and then it continues. In
+Mainstem every run of a flow has an *epoch*, recorded before it begins, and each sink checks it in its own commit: the
+paused (zombie) run is fenced, and its error says why.
 """
 
 import multiprocessing
@@ -20,7 +20,7 @@ def flows(stem: mainstem.Mainstem):
 
 
 def run_asleep(home: str, said) -> None:
-    """A run that lives until it is told that it was replaced."""
+    """A run that lives until it is fenced."""
     with mainstem.open(home) as stem, stem.start(flows) as running:
         running.wait_until_idle()
         said.put("awake")
@@ -45,7 +45,7 @@ def main(home: str) -> None:
         older.start()
         said.get(timeout=120)
         os.kill(older.pid, signal.SIGSTOP)
-        # It stands still in the middle of this batch: Spark has asked it to write what it reads here.
+        # It pauses in the middle of this batch: Spark has asked it to write the rows read here.
         topic.append(orders(50, 80))
         stem.run(flows, until="idle")
         print("asleep; its successor has shipped", len(stem.topic("shipments").to_arrow()))

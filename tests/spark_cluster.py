@@ -9,6 +9,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
@@ -36,7 +38,8 @@ class SparkCluster:
             "master.Master", "--host", "127.0.0.1", "--port", str(self.port), "--webui-port", str(pages)
         )
         self._until_it_answers(self.port)
-        self.workers = [self._start_worker(number, page) for number, page in enumerate(worker_pages)]
+        self._pages = worker_pages
+        self.workers = [self._start_worker(number) for number in range(workers)]
         for page in worker_pages:
             self._until_it_answers(page)
 
@@ -44,9 +47,10 @@ class SparkCluster:
     def address(self) -> str:
         return f"spark://127.0.0.1:{self.port}"
 
-    def _start_worker(self, number: int, page: int) -> subprocess.Popen[bytes]:
+    def _start_worker(self, number: int) -> subprocess.Popen[bytes]:
         return self._start(
-            "worker.Worker", "--cores", "1", "--memory", "1g", "--host", "127.0.0.1", "--webui-port", str(page),
+            "worker.Worker", "--cores", "1", "--memory", "1g", "--host", "127.0.0.1", "--webui-port",
+            str(self._pages[number]),
             "--work-dir", str(self.folder / f"worker-{number}"), self.address,
         )  # fmt: skip
 
@@ -82,6 +86,16 @@ class SparkCluster:
         """End a worker as a crash does. Its executors end by themselves when they notice."""
         self.workers[number].kill()
         self.workers[number].wait()
+
+    @contextmanager
+    def without_worker(self, number: int) -> Iterator[None]:
+        """A worker is killed, and comes back when this is left."""
+        self.kill_worker(number)
+        try:
+            yield
+        finally:
+            self.workers[number] = self._start_worker(number)
+            self._until_it_answers(self._pages[number])
 
     def close(self) -> None:
         for process in reversed(self._processes):

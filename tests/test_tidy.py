@@ -55,13 +55,22 @@ RULES = [
     Rule(
         frozenset(["print", "sys.stdout", "sys.stderr"]),
         "raise, return, or log: only the workbench talks to a person",
-        places=("workbench",),
+        # A fork has the streams of the process that it stands for.
+        places=("workbench", "spark/warm_workers.py"),
     ),
     Rule(
         frozenset(["os.environ", "os.getenv", "os.putenv"]),
         "take it as a parameter; the environment is read in settings.py and workbench/cli/ alone",
-        # Spark takes its settings from the environment; and whoever kills a process cannot hand it a parameter.
-        places=("settings.py", "workbench/cli", "spark/spark_session.py", "crash_points.py"),
+        # Spark takes its settings from the environment, a fork has that of the process that it stands for, and whoever kills a
+        # process cannot hand it a parameter.
+        places=(
+            "settings.py",
+            "workbench/cli",
+            "spark/spark_session.py",
+            "spark/warm_client.py",
+            "spark/warm_workers.py",
+            "crash_points.py",
+        ),
     ),
     Rule(
         frozenset(
@@ -231,6 +240,12 @@ def test_inside_the_package_nothing_comes_from_the_root():
 def sleeps(line: str) -> bool:
     """Whether a line sleeps, or waits for less than a second: for the machine, then, and not for what is to happen."""
     return SLEEP.search(line) is not None
+
+
+def test_operators_do_not_ask_whether_a_test_runs_them():
+    asking = re.compile(r"scripted|isinstance\((rows|frame|changes|left|right)\b")
+    found = [shown(module) for module in MODULES if "operators" in module.parts and asking.search(module.read_text())]
+    assert not found, f"let the class of rows register its own form of the step (singledispatch): {', '.join(found)}"
 
 
 def test_no_test_sleeps():

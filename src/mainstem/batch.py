@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "FlowRun", "Offsets", "StageFigures", "Written"]
 
-# topic -> partition -> the offset behind the last record that is in.
+# topic -> partition -> the end offset: one after the last record.
 Offsets = Mapping[str, Mapping[int, int]]
 
 
@@ -21,7 +21,7 @@ class FlowRun:
 
     flow: str
     epoch: int
-    # Raised by a rebuild: each version has a checkpoint and, in a view, a table of its own.
+    # Incremented by a rebuild: each version has its own checkpoint and, in a view, its own table.
     version: int = 1
 
 
@@ -32,21 +32,21 @@ class Batch:
     number: int
     run: FlowRun
     offsets: Offsets = field(default_factory=dict)
-    # Where the rows go that the sink cannot take; see `rejected_rows.reject`.
+    # Takes the rows that the sink rejects; see `rejected_rows.reject`.
     rejected: RejectedRows | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class StageFigures:
-    """What the stages of a flow kept after a batch, and how many rows of it came late, and too late for them."""
+    """The size of the stages' state after a batch, and the number of its late rows and of those that were too late."""
 
     state_rows: int
     state_bytes: int
     late: int
     too_late: int
-    # Microseconds; None if it is not known.
+    # Microseconds; None if it is unknown.
     watermark: int | None
-    # How many rows came in, where Spark does not know it; else None.
+    # The number of input rows, if Spark does not know it; else None.
     rows_in: int | None = None
 
 

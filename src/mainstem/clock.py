@@ -1,7 +1,7 @@
 """Clocks: the only module that reads the time.
 
 Code that needs the time takes a `Clock`, so that a test can pass a `ManualClock` and control time itself. Inside
-Mainstem a time is an integer, microseconds since 1970 in UTC; what users see is a datetime with a zone.
+Mainstem a time is an integer, microseconds since 1970 in UTC; users see a datetime with a zone.
 """
 
 from __future__ import annotations
@@ -22,36 +22,33 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Clock(Protocol):
-    """Three ways to tell the time, all in microseconds. They differ in what can move them."""
+    """Three clocks, all in microseconds."""
 
     def now(self) -> int:
-        """The time of day since 1970, UTC. It can be set, also back."""
+        """The wall clock since 1970, UTC. It can be set, also back."""
 
     def boot(self) -> int:
-        """Time since the machine was started, sleep included. It cannot be set, so it bounds `now`."""
+        """Time since boot, with sleep. It cannot be set, so it bounds `now`."""
 
     def monotonic(self) -> int:
-        """Monotonic time: for waiting and for measuring."""
+        """Monotonic time, for timeouts and measurements."""
 
 
 class SystemClock:
     """The machine's clocks."""
 
     def now(self) -> int:
-        """The time of day since 1970, UTC."""
         return time.time_ns() // 1000
 
     def boot(self) -> int:
-        """Time since the machine was started, sleep included."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
     def monotonic(self) -> int:
-        """Monotonic time."""
         return time.monotonic_ns() // 1000
 
 
 class ManualClock:
-    """A clock that moves only when told to. Thread-safe.
+    """A clock that moves only when a test moves it. Thread-safe.
 
     >>> clock = ManualClock()
     >>> as_datetime(clock.now()).isoformat()
@@ -60,7 +57,7 @@ class ManualClock:
     >>> as_datetime(clock.now()).isoformat()
     '2026-01-01T00:01:30+00:00'
 
-    `set` changes the time of day: the other two clocks do not follow.
+    `set` changes the wall clock only.
 
     >>> boot = clock.boot()
     >>> clock.set(datetime(2036, 1, 1, tzinfo=UTC))
@@ -71,24 +68,21 @@ class ManualClock:
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._lock = threading.Lock()
         self._now = as_us(start)
-        # Not zero, so that a mix-up of two clocks shows in a test.
+        # Not zero, so that a test notices when two clocks are confused.
         self._boot = 1_000_000_000
         self._monotonic = 500_000_000
 
     def now(self) -> int:
-        """The time of day since 1970, UTC."""
         return self._now
 
     def boot(self) -> int:
-        """Time since the machine was started, sleep included."""
         return self._boot
 
     def monotonic(self) -> int:
-        """Monotonic time."""
         return self._monotonic
 
     def advance(self, duration: Duration) -> None:
-        """Let time pass, on all three clocks."""
+        """Advance all three clocks."""
         passed = parse_duration(duration) // _MICROSECOND
         with self._lock:
             self._now += passed
@@ -96,7 +90,7 @@ class ManualClock:
             self._monotonic += passed
 
     def set(self, moment: datetime) -> None:
-        """Change the time of day alone, forwards or back."""
+        """Set the wall clock only, forwards or back."""
         with self._lock:
             self._now = as_us(moment)
 

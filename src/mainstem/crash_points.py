@@ -1,7 +1,7 @@
-"""Named points at which a process can be made to die, for the tests that kill it everywhere and look what is left.
+"""Named points at which tests kill a process and then check what it left.
 
-`MAINSTEM_CRASH_AT="sink_committed:2"` ends the process with SIGKILL when it reaches that point for the second time.
-With `@PATH` behind it only one process ever does: the one that makes that file. Nothing happens unless it is set.
+`MAINSTEM_CRASH_AT="sink_committed:2"` kills the process with SIGKILL when it reaches that point for the second time.
+With `@PATH` after it only one process is killed: the one that creates that file. Does nothing if it is not set.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ _reached: dict[str, int] = {}
 
 
 def reach(name: str, batch: int | None = None) -> None:
-    """Say that the process is at this point, of a batch if it has one: a test may stop it there by putting another function
-    in this one's place."""
+    """Reach a point, of a batch if there is one. Tests patch this function to stop the process there."""
     wanted = os.environ.get(VARIABLE)
     if wanted is None:
         return
@@ -27,12 +26,12 @@ def reach(name: str, batch: int | None = None) -> None:
     if point != name:
         return
     _reached[name] = _reached.get(name, 0) + 1
-    if _reached[name] == int(times or 1) and (not once or _made(once)):
+    if _reached[name] == int(times or 1) and (not once or _creates(once)):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _made(path: str) -> bool:
-    """Whether this process is the one that makes a file."""
+def _creates(path: str) -> bool:
+    """Whether this process creates the file."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
     except FileExistsError:

@@ -1,8 +1,8 @@
 """All system calls of the log, in one place, so that tests can make any of them fail.
 
-`Files` is the protocol; `RealFiles` calls the operating system. Tests have one in memory that loses what was not
-synced, and that can fail or stop at the Nth call. Nothing else under `mainstem.log` touches a file by itself, except
-DuckDB, which is given paths of sealed files that were checked before.
+`Files` is the protocol; `RealFiles` calls the operating system. Tests have one in memory that loses unsynced writes,
+and that can fail or stop at the Nth call. Nothing else under `mainstem.log` accesses files directly, except DuckDB,
+which reads sealed files that were verified before.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ __all__ = [
     "NO_HANDLE",
     "REAL_FILES",
     "RealFiles",
-    "as_ours",
-    "closed",
+    "translate_error",
+    "closed_error",
     "copy_file",
     "create_file",
     "decode_checked",
@@ -47,13 +47,13 @@ __all__ = [
 ]
 
 
-# Checked JSON: the small files of a home, with a checksum of what they say.
+# Checked JSON: the small files of a home, with a checksum of their content.
 #
 #     {"format": 2, "id": "5f..", ..., "crc32c": 305419896}
 #
-# The checksum is one field of the JSON itself, so that an older Mainstem finds the format and says that it is too old. It is
-# taken over the values (names sorted, no blanks), so a file that was written by hand or with other blanks can be sound, and
-# bytes that are not what was written are noticed unless they say the same.
+# The checksum is a field of the JSON, so that an older version still finds the format and refuses it. It covers the
+# values (names sorted, no whitespace), so a file edited by hand can be valid, and a change of the bytes is detected
+# unless it does not change the content.
 
 
 CHECKSUM = "crc32c"
@@ -65,7 +65,7 @@ def encode_checked(content: Mapping[str, Any], indent: int | None = None) -> byt
     >>> encode_checked({"format": 2, "id": "5f"})
     b'{"format": 2, "id": "5f", "crc32c": 2922450713}\\n'
     """
-    # As it is read again: names are text then, and sort as text.
+    # As it will be read: JSON keys are strings, and sort as strings.
     plain = json.loads(json.dumps(content))
     return json.dumps({**plain, CHECKSUM: _checksum(plain)}, indent=indent).encode() + b"\n"
 
@@ -73,8 +73,8 @@ def encode_checked(content: Mapping[str, Any], indent: int | None = None) -> byt
 def decode_checked(data: bytes, *, since: int = 0, known: int = 0, version: str = "format") -> dict[str, Any]:
     """The content, without its checksum; `ValueError` says what is wrong with it.
 
-    Files with a `version` from `since` up to the one that is `known` have a checksum; older ones do not, and of a newer one
-    that has none it is not known what it looks like.
+    Files with a `version` from `since` up to `known` have a checksum; older ones have none, and the format of a newer
+    one is unknown.
     """
     content = json.loads(data)
     if not isinstance(content, dict):
@@ -94,10 +94,10 @@ def _checksum(content: dict[str, Any]) -> int:
     return int(google_crc32c.value(text.encode()))
 
 
-# What the operating system says about a partition's files, as errors of ours.
+# Translates errors of the operating system into ours.
 
 
-# The process, or the machine, has no file handle left.
+# The process, or the machine, has no free file handle.
 NO_HANDLE = (errno.EMFILE, errno.ENFILE)
 
 
@@ -118,7 +118,7 @@ def no_handle_left(error: OSError) -> Unavailable:
     return ours
 
 
-def as_ours(error: Exception, title: str, folder: str) -> Exception:
+def translate_error(error: Exception, title: str, folder: str) -> Exception:
     """The error to raise: an `OSError` of the system becomes one of ours."""
     if isinstance(error, MainstemError) or not isinstance(error, OSError):
         return error
@@ -140,8 +140,8 @@ def as_ours(error: Exception, title: str, folder: str) -> Exception:
     return ours
 
 
-def closed(what: str) -> Invalid:
-    """The error for use after `close()`: handles are numbers, and may refer to other files by then."""
+def closed_error(what: str) -> Invalid:
+    """The error for use after `close()`: a handle is a number, and may refer to another file by then."""
     return Invalid(
         f"{what} is closed",
         detail="close(), or the end of the with block, has closed all files.",
@@ -149,30 +149,30 @@ def closed(what: str) -> Invalid:
     )
 
 
-# Which files stay open between uses, so that a process with any number of partitions has a bounded number of handles.
+# Keeps files open between uses, with a bounded number of handles however many partitions a process has.
 #
-# Whoever keeps handles for the next use (a partition the segment it appends to, its lock the tail, a topic its `heads`, a
-# reader its segments) is a `Keeper` and says how many. When all of them together keep more than half of what the process may
-# have open (`ulimit -n`), those that were not used lately let go of theirs, and open them again when they are used next.
+# An owner of cached handles (a partition of its active segment, its lock of the tail, a topic of `heads`, a reader of
+# its segments) is a `Keeper` and reports their number. When all together exceed half of the process's limit (`ulimit
+# -n`), the least recently used keepers close theirs, and open them again on the next use.
 #
-# Nobody is asked to let go of a handle in use: a keeper takes the locks that guard its handle, without waiting, and keeps it
-# if it does not get them, or if somebody has pinned it. The bound gives way to this: where more is in use at once, more is open,
-# up to the limit of the process. Whoever has opened a file uses it once before it can be closed again, so every use ends. So a lock on a file is never lost, and nothing is written to a handle that means another file by
-# now. Bytes that this process has written and not synced keep their handle: an error of the disk is told to handles that were
-# open when it happened.
+# A handle in use is never closed: a keeper tries the locks that guard its handle, and keeps it if it does not get them,
+# or if it is pinned. If more handles are in use at once, more are open than the bound, up to the process's limit. A
+# file that was opened is used once before it can be closed, so every use makes progress. So a lock on a file is never
+# lost, and nothing is written to a handle that refers to another file. A file with unsynced writes keeps its handle:
+# disk errors are reported to handles that were open at the time.
 #
-# A file that was let go may have been deleted since, and another one made at its path: it is known by its inode, and what
-# reads it checks that its content is the one it knows (see `heads`). Thread-safe.
+# A closed file may be deleted and another one created at its path: the inode and a check of the content detect that
+# (see `heads`). Thread-safe.
 
 
 T = TypeVar("T")
 
 
-# More than this is of no use: it is faster than any disk to open a file again.
+# More would not help: opening a file again is faster than any disk.
 HANDLES_MAX = 10_000
 
-# So many of those that are kept are let go at once, so that not every opening has to look for one.
-SHARE_LET_GO = 8
+# The fraction of the handles that is closed at once, so that not every open has to search.
+SHARE_CLOSED = 8
 
 
 def handles_max() -> int:
@@ -182,13 +182,13 @@ def handles_max() -> int:
 
 
 class Keeper(Protocol):
-    """Who keeps handles for the next use."""
+    """An owner of cached handles."""
 
-    # Set at each use, cleared when it was spared once.
+    # Set on each use, cleared when it was spared once.
     recent: bool
 
-    def let_go(self) -> int:
-        """Close what is not in use, without waiting for anybody; how many handles."""
+    def close_idle(self) -> int:
+        """Close the handles that are not in use, without waiting; returns their number."""
         ...
 
 
@@ -197,11 +197,11 @@ _files: weakref.WeakSet[KeptFile] = weakref.WeakSet()
 
 
 class KeptFiles:
-    """The handles that a process keeps. Thread-safe."""
+    """The cached handles of a process. Thread-safe."""
 
     def __init__(self, handles_max: Callable[[], int]) -> None:
         self._handles_max = handles_max
-        # In the order in which they were opened.
+        # In the order of opening.
         self._keepers: weakref.WeakKeyDictionary[Keeper, int] = weakref.WeakKeyDictionary()
         self.renew_in_child()
         _registries.add(self)
@@ -211,12 +211,12 @@ class KeptFiles:
 
     @property
     def handles(self) -> int:
-        """How many are kept now."""
+        """The number of cached handles."""
         with self._guard:
             return sum(self._keepers.values())
 
-    def keeps(self, keeper: Keeper, handles: int) -> None:
-        """Note that somebody keeps so many handles from now on; if that is too many in all, others let go of theirs."""
+    def count_handles(self, keeper: Keeper, handles: int) -> None:
+        """Set the number of handles of a keeper; if there are too many in all, other keepers close theirs."""
         with self._guard:
             self._keepers.pop(keeper, None)
             if not handles:
@@ -226,13 +226,13 @@ class KeptFiles:
             most = self._handles_max()
             excess = sum(self._keepers.values()) - most
         if excess > 0:
-            self._let_go(excess + most // SHARE_LET_GO, keeper)
+            self._close_idle(excess + most // SHARE_CLOSED, keeper)
 
-    def let_go_of_all(self) -> bool:
-        """Let go of everything that is not in use, because the process has no handle left; whether there was any."""
-        return self._let_go(self.handles) > 0
+    def close_all_idle(self) -> bool:
+        """Close all handles that are not in use, because the process has none left; whether there were any."""
+        return self._close_idle(self.handles) > 0
 
-    def _let_go(self, wanted: int, asking: Keeper | None = None) -> int:
+    def _close_idle(self, wanted: int, asking: Keeper | None = None) -> int:
         freed = 0
         for spare_recent in (True, False):
             with self._guard:
@@ -245,24 +245,25 @@ class KeptFiles:
                 if spare_recent and keeper.recent:
                     keeper.recent = False
                     continue
-                # A close that fails has closed the handle, and what had to be synced was.
+                # A failed close has closed the handle too, and needed data was synced before.
                 with suppress(OSError):
-                    freed += keeper.let_go()
+                    freed += keeper.close_idle()
         return freed
 
 
 class KeptFile:
-    """A file that is opened again when it was let go. It is held open by whoever holds one of its `turns`, or has pinned it.
+    """A file that is opened again after it was closed to free its handle. A turn (one of its `turns`) or a pin keeps it
+    open.
 
-    Who does neither may use `handle` to read: what was read counts only if the file was not let go meanwhile, since a handle
-    is a number and may have meant another file. If it was, the next try has to pin it: else two files that are opened for
-    each other could be let go in turn without end.
+    Without either, `handle` may be used to read: the result counts only if the file was not closed meanwhile, since a
+    handle is a number and may refer to another file. Then the next attempt must pin it: otherwise two files that
+    replace each other could be closed in turn without end.
     """
 
     def __init__(self, files: Files, path: str, *, turns: int = 1) -> None:
         self.path = path
         self.closed = False
-        self.times_let_go = 0
+        self.times_closed = 0
         self.recent = True
         self.inode = files.identity(path)[0]
         self.handle = files.open(path)
@@ -270,18 +271,18 @@ class KeptFile:
         self._count = turns
         self.renew_in_child()
         _files.add(self)
-        files.kept.keeps(self, 1)
+        files.kept.count_handles(self, 1)
 
     def renew_in_child(self) -> None:
-        """A thread that had a turn, or had pinned it, does not exist in a forked child."""
+        """Reset: a forked child has no thread with a turn or a pin."""
         self.turns = tuple(threading.Lock() for _ in range(self._count))
-        # Guards the handle while it is opened and closed, and the number of those who have pinned it.
+        # Guards opening and closing of the handle, and the number of pins.
         self._opening = threading.Lock()
         self._pins = 0
 
     @contextmanager
-    def pinned(self) -> Iterator[None]:
-        """Inside, once it is opened, it is not let go. It may be closed for good."""
+    def pin(self) -> Iterator[None]:
+        """Keeps the file open once it is opened. It may still be closed for good."""
         with self._opening:
             self._pins += 1
         try:
@@ -290,8 +291,8 @@ class KeptFile:
             with self._opening:
                 self._pins -= 1
 
-    def opened(self) -> int:
-        """The handle; opened again if it was let go. Raises `FileNotFoundError` if the file is not there any more."""
+    def open_handle(self) -> int:
+        """The handle, opened again if needed. Raises `FileNotFoundError` if the file does not exist any more."""
         self.recent = True
         handle = self.handle
         return handle if handle >= 0 else self._open_again()
@@ -299,36 +300,36 @@ class KeptFile:
     def _open_again(self) -> int:
         with self._opening:
             if self.closed:
-                raise closed(f'"{self.path}"')
+                raise closed_error(f'"{self.path}"')
             if self.handle < 0:
                 self.check_path()
                 handle = self._files.open(self.path)
-                # If it was replaced just now the handle stays open: to close it would end a lock that another user of the
-                # new file may hold.
+                # If the file was replaced just now, the handle stays open: closing it would release a lock that another
+                # user of the new file may hold.
                 self.check_path()
                 self.handle = handle
-                self._files.kept.keeps(self, 1)
+                self._files.kept.count_handles(self, 1)
             return self.handle
 
     def read(self, use: Callable[[int], T]) -> T:
-        """What `use` gives for the handle, without a turn."""
-        with self.pinned():
+        """Call `use` with the handle, without a turn."""
+        with self.pin():
             try:
-                found = use(self.opened())
+                found = use(self.open_handle())
             except OSError:
                 if not self.closed:
                     raise
             else:
                 if not self.closed:
                     return found
-        raise closed(f'"{self.path}"')
+        raise closed_error(f'"{self.path}"')
 
     def check_path(self) -> None:
         """Raises `FileNotFoundError` unless this file is at its path."""
         if self._files.identity(self.path)[0] != self.inode:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
 
-    def let_go(self) -> int:
+    def close_idle(self) -> int:
         with ExitStack() as taken:
             for turn in (*self.turns, self._opening):
                 if not turn.acquire(blocking=False):
@@ -337,18 +338,18 @@ class KeptFile:
             return 0 if self._pins else self._close()
 
     def close(self) -> None:
-        """For good. Who holds a turn is waited for by the caller."""
+        """Close it for good. The caller waits for those who have a turn."""
         with self._opening:
             self.closed = True
             self._close()
 
     def _close(self) -> int:
-        # In this order: who reads without a turn sees that it was let go before the handle can mean another file.
-        self.times_let_go += 1
+        # In this order: a reader without a turn must see the count change before the handle can refer to another file.
+        self.times_closed += 1
         handle, self.handle = self.handle, -1
         if handle < 0:
             return 0
-        self._files.kept.keeps(self, 0)
+        self._files.kept.count_handles(self, 0)
         self._files.close(handle)
         return 1
 
@@ -363,45 +364,45 @@ def _renew_in_child() -> None:
 os.register_at_fork(after_in_child=_renew_in_child)
 
 
-# struct flock on 64-bit Linux: type, whence, start, length, pid (with the padding that the compiler puts in).
+# struct flock on 64-bit Linux: type, whence, start, length, pid (with the compiler's padding).
 FLOCK = struct.Struct("hhqqi4x")
 
-# Data of the log is for its owner alone.
+# Only the owner may read the files of the log.
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 
-# The kernel takes at most IOV_MAX (1024) buffers in one vectored write.
+# The limit of one vectored write (IOV_MAX).
 BUFFERS_MAX = 1024
 
-# How much of a file is copied at once.
+# Chunk size when a file is copied.
 COPY_BYTES = 8 << 20
 
 
 class Files(Protocol):
-    """What the log asks of a file system; handles are small integers, paths are strings."""
+    """The file system operations of the log; handles are small integers, paths are strings."""
 
-    # Which files this process keeps open between uses.
+    # The cached handles of this process.
     kept: KeptFiles
 
     def open(self, path: str) -> int:
-        """A handle to read and write a file that is there."""
+        """A handle to read and write an existing file."""
         ...
 
     def create(self, path: str) -> int:
-        """A handle to a new, empty file; an older one of that name is emptied."""
+        """A handle to a new, empty file; an existing one is truncated."""
         ...
 
     def close(self, handle: int) -> None: ...
     def pread(self, handle: int, length: int, position: int) -> bytes: ...
 
     def read_buffer(self, handle: int, length: int, position: int) -> pa.Buffer:
-        """As `pread`, into Arrow's memory, which is used again and again: a third faster for a megabyte."""
+        """Like `pread`, into Arrow's memory pool: a third faster for a megabyte."""
         ...
 
     def pwrite(self, handle: int, data: bytes, position: int) -> None: ...
 
     def pwritev(self, handle: int, buffers: Sequence[bytes | pa.Buffer], position: int) -> None:
-        """Write all buffers one after another, whole, or raise."""
+        """Write all buffers completely, one after another, or raise."""
         ...
 
     def size(self, handle: int) -> int: ...
@@ -416,25 +417,25 @@ class Files(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def identity(self, path: str) -> tuple[int, int, int]:
-        """A value that changes when the file at `path` is replaced or written: inode, time of change, size."""
+        """A value that changes when the file at `path` is replaced or written: inode, mtime, size."""
         ...
 
     def arrow_input(self, path: str) -> pa.NativeFile: ...
     def arrow_output(self, path: str) -> pa.NativeFile: ...
 
     def try_lock(self, handle: int, byte: int) -> bool:
-        """Take the POSIX record lock on one byte of a file, or say at once that another process holds it."""
+        """Take the POSIX record lock on one byte of a file; False if another process holds it."""
         ...
 
     def unlock(self, handle: int, byte: int) -> None: ...
 
     def lock_holder(self, handle: int, byte: int) -> int | None:
-        """The process that holds the lock on a byte, if another one does."""
+        """The id of another process that holds the lock on a byte; None if none does."""
         ...
 
 
 class RealFiles:
-    """The operating system's files. There is one such system: any two of these are equal."""
+    """The operating system's files. All instances are equal."""
 
     kept = KeptFiles(handles_max)
 
@@ -451,13 +452,13 @@ class RealFiles:
         return self.with_room(lambda: os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE))
 
     def with_room(self, do: Callable[[], T]) -> T:
-        """Do what needs a handle. Where the process has none left, what is kept for later is let go, and it is tried again."""
+        """Call `do`, which needs a handle. If the process has none left, close cached ones and retry."""
         try:
             return do()
         except OSError as error:
             if error.errno not in NO_HANDLE:
                 raise
-        self.kept.let_go_of_all()
+        self.kept.close_all_idle()
         try:
             return do()
         except OSError as error:
@@ -480,7 +481,7 @@ class RealFiles:
         data = os.pread(handle, length, position)
         if len(data) == length or not data:
             return data
-        # A read may be cut short (2 GiB at most in one call): go on until nothing more comes.
+        # A read may be short (at most 2 GiB in one call): read until the end.
         pieces = [data]
         read = len(data)
         while read < length and (more := os.pread(handle, length - read, position + read)):
@@ -528,7 +529,7 @@ class RealFiles:
         self.with_room(lambda: _remove_tree(path))
 
     def make_directory(self, path: str) -> None:
-        # makedirs gives its mode to the last one only, and all of them are for their owner alone.
+        # makedirs applies its mode only to the last directory.
         parent = os.path.dirname(path)
         if parent and not os.path.isdir(parent):
             self.make_directory(parent)
@@ -539,7 +540,7 @@ class RealFiles:
         return sorted(self.with_room(lambda: os.listdir(path)))
 
     def exists(self, path: str) -> bool:
-        # Not os.path.exists: it says no where the disk gave no answer, and what is there would be made anew.
+        # Not os.path.exists: it returns False on an I/O error, and an existing file would be created anew.
         try:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -576,10 +577,10 @@ class RealFiles:
 
 
 def _remove_tree(path: str) -> None:
-    def failed(error: OSError) -> None:
+    def fail(error: OSError) -> None:
         raise error
 
-    for folder, folders, names in os.walk(path, topdown=False, onerror=failed):
+    for folder, folders, names in os.walk(path, topdown=False, onerror=fail):
         for name in names:
             os.unlink(os.path.join(folder, name))
         for name in folders:
@@ -588,14 +589,14 @@ def _remove_tree(path: str) -> None:
 
 
 def _progress(written: int) -> int:
-    """A write that wrote nothing would loop for ever; the disk is as good as full."""
+    """A write of zero bytes would loop forever; treat it as a full disk."""
     if written == 0:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return written
 
 
 def create_file(files: Files, path: str, data: bytes) -> None:
-    """Make a file, its content on disk when this returns. Its name is for the caller to sync."""
+    """Create a file, its content synced when this returns. The caller syncs the directory."""
     handle = files.create(path)
     try:
         files.pwrite(handle, data, 0)
@@ -605,7 +606,7 @@ def create_file(files: Files, path: str, data: bytes) -> None:
 
 
 def replace_file(files: Files, path: str, data: bytes) -> None:
-    """Put `data` at `path` so that a crash leaves the old file or the new one, whole: write, sync, rename, sync."""
+    """Write `data` to `path` atomically: a crash leaves the old file or the new one. Write, sync, rename, sync."""
     beside = path + ".new"
     create_file(files, beside, data)
     files.rename(beside, path)
@@ -613,7 +614,7 @@ def replace_file(files: Files, path: str, data: bytes) -> None:
 
 
 def sync_file(files: Files, path: str) -> None:
-    """Bring the content of a file to disk."""
+    """Sync the content of a file."""
     handle = files.open(path)
     try:
         files.sync(handle)
@@ -631,7 +632,8 @@ def read_file(files: Files, path: str) -> bytes:
 
 
 def copy_file(files: Files, path: str, to: str, size: int | None = None) -> int:
-    """Copy a file, or its first `size` bytes, on disk when this returns; how many bytes. Its name is for the caller to sync."""
+    """Copy a file, or its first `size` bytes, synced when this returns; returns the size. The caller syncs the
+    directory."""
     handle = files.open(path)
     try:
         copied, end = 0, files.size(handle) if size is None else size
@@ -649,18 +651,18 @@ def copy_file(files: Files, path: str, to: str, size: int | None = None) -> int:
 
 
 def remove_if_there(files: Files, path: str) -> None:
-    """Remove a file; one that is gone already is as good."""
+    """Remove a file if it exists."""
     with suppress(FileNotFoundError):
         files.remove(path)
 
 
-# One object for the process: handles with locks on them are shared by it.
+# One object for the process: locks depend on shared handles.
 REAL_FILES = RealFiles()
 
 
 @contextmanager
 def unavailable(path: str) -> Iterator[None]:
-    """Turns what the operating system says about a directory into our own errors."""
+    """Translates errors of the operating system about a directory into ours."""
     try:
         yield
     except OSError as error:

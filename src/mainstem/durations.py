@@ -46,15 +46,15 @@ _SIZE_FORM = (
 )
 
 _PART = re.compile(r"([+-]?[0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)(?:\s+|$)")
-# A number of this many digits is a slip of the hand, and arithmetic on a far longer one would take a while.
+# A number with more digits is a mistake, and arithmetic on a much longer one would be slow.
 _LENGTH_MAX = 100
-# 273 years: in microseconds, and added to any time, it fits into 64 bits, and in seconds into a wait of the machine's.
+# 273 years: added to any time, in microseconds, it fits into 64 bits, and in seconds into a wait of the system.
 _LONGEST = timedelta(days=100_000)
 _LONGEST_FORM = "The longest duration is 100000 days."
 
 
 def parse_duration(value: Duration, *, setting: str = "duration") -> timedelta:
-    """The duration written in `value`; `setting` is what an error calls it.
+    """The duration in `value`; `setting` is its name in an error.
 
     >>> parse_duration("1 day 2 hours")
     datetime.timedelta(days=1, seconds=7200)
@@ -63,31 +63,31 @@ def parse_duration(value: Duration, *, setting: str = "duration") -> timedelta:
     """
     if isinstance(value, timedelta):
         if value < timedelta(0):
-            raise _refused(setting, str(value), "is negative", "A duration cannot be negative.")
+            raise _refusal(setting, str(value), "is negative", "A duration cannot be negative.")
         if value > _LONGEST:
-            raise _refused(setting, str(value), "is too long", _LONGEST_FORM)
+            raise _refusal(setting, str(value), "is too long", _LONGEST_FORM)
         return value
     if not isinstance(value, str):
-        raise _refused(setting, value, "has no unit" if _is_number(value) else "is not a duration", _DURATION_FORM)
+        raise _refusal(setting, value, "has no unit" if _is_number(value) else "is not a duration", _DURATION_FORM)
     total = Decimal(0)
     seen: set[str] = set()
     for number, word in _parts(value, setting, "is not a duration", _DURATION_FORM):
         unit = _unit(word, value, setting)
         if number < 0:
-            raise _refused(setting, value, "is negative", "A duration cannot be negative.")
+            raise _refusal(setting, value, "is negative", "A duration cannot be negative.")
         if unit in seen:
-            raise _refused(setting, value, f"names {unit}s twice", _DURATION_FORM)
+            raise _refusal(setting, value, f"names {unit}s twice", _DURATION_FORM)
         seen.add(unit)
         total += number * _UNITS_US[unit]
     if total != int(total):
-        raise _refused(setting, value, "is finer than a microsecond", "Mainstem counts time in whole microseconds.")
+        raise _refusal(setting, value, "is finer than a microsecond", "Mainstem counts time in whole microseconds.")
     if total > _LONGEST // timedelta(microseconds=1):
-        raise _refused(setting, value, "is too long", _LONGEST_FORM)
+        raise _refusal(setting, value, "is too long", _LONGEST_FORM)
     return timedelta(microseconds=int(total))
 
 
 def duration_us(value: Duration, *, setting: str = "duration") -> int:
-    """The duration written in `value`, in microseconds.
+    """The duration in `value`, in microseconds.
 
     >>> duration_us("500 milliseconds")
     500000
@@ -122,29 +122,29 @@ def show_span(microseconds: int | None) -> str | None:
 
 
 def parse_size(value: str, *, setting: str = "size") -> int:
-    """The number of bytes written in `value`; `setting` is what an error calls it.
+    """The number of bytes in `value`; `setting` is its name in an error.
 
     >>> parse_size("64 MiB"), parse_size("1 GB")
     (67108864, 1000000000)
     """
     if not isinstance(value, str):
-        raise _refused(setting, value, "has no unit" if _is_number(value) else "is not a size", _SIZE_FORM)
+        raise _refusal(setting, value, "has no unit" if _is_number(value) else "is not a size", _SIZE_FORM)
     parts = _parts(value, setting, "is not a size", _SIZE_FORM)
     number, word = parts[0]
     size = _SIZES_BY_FOLDED.get(word.casefold())
     if len(parts) > 1 or (word and size is None):
-        raise _refused(setting, value, "is not a size", _SIZE_FORM)
+        raise _refusal(setting, value, "is not a size", _SIZE_FORM)
     if size is None:
-        raise _refused(setting, value, "has no unit", _SIZE_FORM)
+        raise _refusal(setting, value, "has no unit", _SIZE_FORM)
     if number < 0:
-        raise _refused(setting, value, "is negative", _SIZE_FORM)
+        raise _refusal(setting, value, "is negative", _SIZE_FORM)
     if number * size != int(number * size):
-        raise _refused(setting, value, "is not a whole number of bytes", _SIZE_FORM)
+        raise _refusal(setting, value, "is not a whole number of bytes", _SIZE_FORM)
     return int(number * size)
 
 
 def show_size(size: int) -> str:
-    """The size as people write it, in the largest unit that leaves it exact; `parse_size` reads it back.
+    """The size as people write it, in the largest unit that is exact; `parse_size` reads it back.
 
     >>> show_size(67108864), show_size(1000), show_size(1)
     ('64 MiB', '1000 bytes', '1 byte')
@@ -156,7 +156,7 @@ def show_size(size: int) -> str:
 
 
 def _parts(value: str, setting: str, complaint: str, form: str) -> list[tuple[Decimal, str]]:
-    """Number and word, number and word: all of `value` or an error."""
+    """Pairs of number and unit; an error if any part of `value` is neither."""
     text = value.strip()
     parts: list[tuple[Decimal, str]] = []
     position = 0
@@ -164,7 +164,7 @@ def _parts(value: str, setting: str, complaint: str, form: str) -> list[tuple[De
         parts.append((Decimal(part[1]), part[2]))
         position = part.end()
     if not parts or position < len(text):
-        raise _refused(setting, value, complaint, form)
+        raise _refusal(setting, value, complaint, form)
     return parts
 
 
@@ -173,19 +173,19 @@ def _unit(word: str, value: str, setting: str) -> str:
     if unit in _UNITS_US:
         return unit
     if not word:
-        raise _refused(setting, value, "has no unit", _DURATION_FORM)
+        raise _refusal(setting, value, "has no unit", _DURATION_FORM)
     if unit in _WITHOUT_LENGTH:
         same = f"{unit.capitalize()}s differ in length, so the duration would not be fixed."
-        raise _refused(setting, value, f"is in {unit}s", same, hint='Give it in days: "30 days".')
+        raise _refusal(setting, value, f"is in {unit}s", same, hint='Give it in days: "30 days".')
     near = did_you_mean(word, [f"{known}s" for known in _UNITS_US])
-    raise _refused(setting, value, f'has the unknown unit "{word}"', _DURATION_FORM, hint=near)
+    raise _refusal(setting, value, f'has the unknown unit "{word}"', _DURATION_FORM, hint=near)
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
-def _refused(setting: str, value: object, complaint: str, detail: str, *, hint: str = "") -> Invalid:
+def _refusal(setting: str, value: object, complaint: str, detail: str, *, hint: str = "") -> Invalid:
     shown = str(value) if len(str(value)) <= _LENGTH_MAX else f"{str(value)[:_LENGTH_MAX]}..."
     if not hint:
         hint = _suggestion(value, detail)

@@ -28,6 +28,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Self
 
 __all__ = [
     "AlreadyExists",
@@ -202,6 +203,17 @@ class NewerFormat(Invalid):
 
     found_version: int = 0
     known_version: int = 0
+
+    @classmethod
+    def of(cls, what: str, found: int, known: int, *, where: str = "It") -> Self:
+        """The error of a thing whose format is newer than the newest that is known; `where`: what has the format."""
+        return cls(
+            f"{what} was written by a newer Mainstem",
+            detail=f"{where} has format {found}; this Mainstem knows up to {known}.",
+            hint="Install the newer Mainstem.",
+            found_version=found,
+            known_version=known,
+        )
 
 
 class Conflict(MainstemError):

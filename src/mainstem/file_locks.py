@@ -1,11 +1,11 @@
 """The locks of a partition: POSIX record locks, which end with a killed process.
 
 A `flock` outlives its killed holder in a forked child; a record lock belongs to one process and ends with it. But it
-also ends when the process closes *any* handle of the file, and does not hold between handles of one process: so every
-user in a process shares one handle, kept here, and threads take turns by an ordinary lock first. The handle is let go of
-only while nobody has a turn (see `durable_files`).
+also ends when the process closes *any* handle of the file, and does not exclude threads of the same process: so all
+users in a process share one handle, kept here, and threads first take an ordinary lock, their turn. The handle is
+closed only while no thread has a turn (see `durable_files`).
 
-Where several are taken, they are taken in this order: upkeep, write, sync.
+Several locks are taken in this order: upkeep, write, sync.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
 
 from mainstem.durable_files import Files, KeptFile
 from mainstem.errors import LockHeld
 from mainstem.processes import end_process, identity_of, process_name, stopped
 
-# The bytes that are locked in a partition's tail file: to write blocks, to sync and publish, to seal and compact.
+# The locked bytes of a partition's tail file: to write blocks, to sync and publish, to seal and compact.
 WRITE, SYNC, UPKEEP = 0, 1, 2
 
-# A holder that is at work is gone from the lock within microseconds; it is looked at after this long.
+# A running holder releases a lock within microseconds; after this long its state is checked.
 SUSPECT_AFTER_SECONDS = 0.5
 WAIT_SECONDS_MAX = 30.0
 
-# How often one lock is taken from a process that does not go on: somebody may stop the next holder too.
+# How often one lock is taken over in a row: the next holder may be stopped too.
 TAKE_OVERS_MAX = 10
 
 Key = tuple[Files, str, int]
@@ -45,29 +44,29 @@ class PartitionLock(KeptFile):
         self.key = key
         self.users = 1
 
-    def held(self, byte: int) -> AbstractContextManager[None]:
+    def hold(self, byte: int) -> AbstractContextManager[None]:
         """Holds this lock against other threads and processes."""
         return _Held(self, byte, self._wait)
 
-    def awaited(self, byte: int) -> AbstractContextManager[None]:
-        """Like `held`, where the holder may be long at work: one that runs is waited for without a limit."""
+    def hold_patiently(self, byte: int) -> AbstractContextManager[None]:
+        """Like `hold`, for locks held for long: waits for a running holder without a limit."""
         return _Held(self, byte, self._wait_for_work)
 
-    def taken_over(self, byte: int, ended: list[str]) -> AbstractContextManager[None]:
-        """Like `held`; but a stopped holder is ended, if it still is the process that was found.
+    def take_over(self, byte: int, ended: list[str]) -> AbstractContextManager[None]:
+        """Like `hold`; but a stopped holder is killed, if it is still the same process.
 
-        Who was ended is added to `ended`.
+        Killed processes are added to `ended`.
         """
-        return _Held(self, byte, lambda byte: self._wrest(byte, ended))
+        return _Held(self, byte, lambda byte: self._take_over(byte, ended))
 
     def acquire(self, byte: int, wait: Callable[[int], None]) -> threading.Lock:
-        """Take the lock; what is given back is the turn among threads, which `release` wants."""
+        """Take the lock; returns the thread's turn, which `release` needs."""
         turn = self.turns[byte]
         turn.acquire()
         try:
             handle = self.handle
             if handle < 0:
-                handle = self.opened()
+                handle = self.open_handle()
             self.recent = True
             if not self._files.try_lock(handle, byte):
                 wait(byte)
@@ -79,18 +78,18 @@ class PartitionLock(KeptFile):
     def release(self, byte: int, turn: threading.Lock) -> None:
         try:
             if self.handle < 0:
-                return  # closed, and so let go
+                return  # closed, which released the lock
             try:
                 self._files.unlock(self.handle, byte)
             except OSError:
-                # Once more: a lock that stays would keep every other process out until this one ends.
+                # Retried: a lock that stays would block all other processes until this one ends.
                 self._files.unlock(self.handle, byte)
         finally:
             turn.release()
 
     @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Inside, no other thread of this process writes or syncs."""
+    def exclude_threads(self) -> Iterator[None]:
+        """Keeps other threads of this process from writing and syncing."""
         with self.turns[WRITE], self.turns[SYNC]:
             yield
 
@@ -100,8 +99,8 @@ class PartitionLock(KeptFile):
         while not self._files.try_lock(self.handle, byte):
             waited = time.monotonic() - started
             if waited > SUSPECT_AFTER_SECONDS:
-                self._complain(byte, waited)
-            # Not F_SETLKW: it could not be ended when the holder turns out to be stopped.
+                self._refuse_if_stuck(byte, waited)
+            # Not F_SETLKW: it could not be cancelled when the holder turns out to be stopped.
             time.sleep(pause)
             pause = min(pause * 1.5, 1e-3)
 
@@ -115,7 +114,7 @@ class PartitionLock(KeptFile):
             else:
                 return
 
-    def _complain(self, byte: int, waited: float) -> None:
+    def _refuse_if_stuck(self, byte: int, waited: float) -> None:
         pid = self._files.lock_holder(self.handle, byte)
         if pid is None:
             return
@@ -134,13 +133,13 @@ class PartitionLock(KeptFile):
             path=self.path,
         )
 
-    def _wrest(self, byte: int, ended: list[str]) -> None:
+    def _take_over(self, byte: int, ended: list[str]) -> None:
         for _ in range(TAKE_OVERS_MAX):
             try:
                 self._wait(byte)
             except LockHeld as held:
                 identity, name = identity_of(held.pid), process_name(held.pid)
-                # Asked again once its start time is known: whoever has this number now is the one that holds the lock.
+                # Asked again after reading its start time: so the process with this id is the one that holds the lock.
                 if identity is not None and self.holder(byte) == held.pid:
                     if not end_process(identity):
                         raise
@@ -150,7 +149,7 @@ class PartitionLock(KeptFile):
         self._wait(byte)
 
     def holder(self, byte: int) -> int | None:
-        """The other process that holds a lock, if one does."""
+        """The id of another process that holds a lock; None if none does."""
         return self.read(lambda handle: self._files.lock_holder(handle, byte))
 
 
@@ -167,15 +166,13 @@ class _Held:
     def __enter__(self) -> None:
         self._turn = self._lock.acquire(self._byte, self._wait)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release(self._byte, self._turn)
 
 
 def share_lock(files: Files, path: str) -> PartitionLock:
-    """The lock of the partition whose tail file is at `path`; give it back with `release_lock`."""
-    # By inode as well: a topic that was deleted and made again has other files under the same path.
+    """The lock of the partition whose tail file is at `path`; released with `release_lock`."""
+    # By inode too: a recreated topic has other files under the same path.
     key = (files, os.path.realpath(path), files.identity(path)[0])
     with _shared_guard:
         lock = _shared.get(key)
@@ -187,22 +184,21 @@ def share_lock(files: Files, path: str) -> PartitionLock:
 
 
 def release_lock(lock: PartitionLock) -> None:
-    """Close the handle when its last user in this process has gone."""
+    """Close the handle when its last user in this process releases it."""
     with _shared_guard:
         lock.users -= 1
         if lock.users:
             return
-    # In this order: who holds a lock may want to share another one.
-    with lock.quiet(), _shared_guard:
-        # Somebody may have come meanwhile, or come and gone.
+    # In this order: a holder of a lock may share another one.
+    with lock.exclude_threads(), _shared_guard:
+        # Another user may have come meanwhile.
         if lock.users == 0 and not lock.closed:
             _shared.pop(lock.key, None)
             lock.close()
 
 
 def _renew_in_child() -> None:
-    # The handles stay shared, in the child as in the parent: a second one of the same file would end its locks when
-    # it is closed.
+    # Parent and child share the handles: closing a second one of the same file would release its locks.
     global _shared_guard
     _shared_guard = threading.Lock()
 

@@ -1,7 +1,7 @@
-"""Waiting for files to be written by any process: how a follower learns of an append within a millisecond.
+"""Waits for writes to files by any process: a follower sees an append within a millisecond.
 
-On Linux the kernel tells (inotify); elsewhere files are looked at every few milliseconds. Processes whose end matters
-as much as an append can be waited for at the same time.
+On Linux the kernel notifies (inotify); elsewhere files are polled every few milliseconds. The end of processes can be
+waited for at the same time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import select
-import struct
 import threading
 import time
 from collections.abc import Iterable
@@ -19,9 +18,8 @@ from mainstem.processes import DeathWatch, Identity
 
 IN_MODIFY = 0x2
 IN_DELETE_SELF = 0x400
-EVENT = struct.Struct("iIII")
 
-# Where the kernel does not tell, and for changes that it cannot tell of (a network file system).
+# The polling interval without inotify, or where it reports nothing (a network file system).
 POLL_SECONDS = 0.005
 
 
@@ -37,7 +35,7 @@ LIBC = _libc()
 
 
 class Watch:
-    """Watches some files. Anything written after it was made ends the next `wait`. One waiting thread at a time."""
+    """Watches files. A write after its creation ends the next `wait`. One waiting thread at a time."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = list(paths)
@@ -56,7 +54,7 @@ class Watch:
                     self._handle = -1
 
     def wait(self, seconds: float, processes: Iterable[Identity] = ()) -> bool:
-        """True as soon as a file was written, or one of the processes ended; False when the time is over."""
+        """True as soon as a file was written, or one of the processes ended; False after the timeout."""
         if self._closed.is_set():
             return False
         deaths = DeathWatch(processes)
@@ -118,5 +116,5 @@ class Watch:
         self._handle = self._bell_out = self._bell_in = -1
 
     def __del__(self) -> None:
-        # Members and queues are dropped without a word; a user may have no more than 128 of these open.
+        # Members and queues may be dropped without a close; a user may have no more than 128 of these open.
         self.close()

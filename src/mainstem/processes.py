@@ -1,6 +1,6 @@
 """Processes: whether one is alive, to release what a dead one held, and whether it is stopped.
 
-A process is known by its id, its start time and the machine's boot: ids are used again.
+A process is identified by its id, its start time and the machine's boot: ids are reused.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import TypedDict
 # Fields of /proc/<pid>/stat after the name in parentheses: state is the 1st of them, start time the 20th.
 STATE_FIELD, START_FIELD = 0, 19
 
-# A killed process is gone at once, unless the kernel has it wait for a disk.
+# A killed process ends at once, unless it waits for a disk in the kernel.
 END_MILLISECONDS_MAX = 10_000
 
 
 class Identity(TypedDict):
-    """A process, as it is stored."""
+    """The stored identity of a process."""
 
     pid: int
     started: int
@@ -52,20 +52,20 @@ def boot_id() -> str:
 def _stat(pid: int) -> list[str] | None:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            # The name may hold spaces and parentheses; what counts comes after the last one.
+            # The name may have spaces and parentheses; the fields come after the last one.
             return file.read().rpartition(")")[2].split()
     except OSError:
         return None
 
 
 def identity_of(pid: int) -> Identity | None:
-    """The process that has this id now; None if there is none."""
+    """The identity of the process with this id now; None if there is none."""
     fields = _stat(pid)
     return {"pid": pid, "started": int(fields[START_FIELD]), "boot": boot_id()} if fields else None
 
 
 def end_process(identity: Identity) -> bool:
-    """End this process (not another with the same id), and wait until it has ended; False if that is not possible."""
+    """Kill this process (not another with the same id), and wait until it has ended; False if that is not possible."""
     try:
         handle = os.pidfd_open(identity["pid"])
     except ProcessLookupError:
@@ -73,7 +73,7 @@ def end_process(identity: Identity) -> bool:
     except (AttributeError, OSError):
         return False
     try:
-        # The handle is of whoever has the id now; its start time tells whether that is the one that was meant.
+        # The handle refers to the process that has the id now; the start time shows whether it is the one meant.
         if not alive(identity):
             return True
         signal.pidfd_send_signal(handle, signal.SIGKILL)
@@ -97,7 +97,7 @@ def alive(identity: Identity) -> bool:
         return int(fields[START_FIELD]) == identity["started"] and fields[STATE_FIELD] not in ("Z", "X")
     if os.path.isdir("/proc/self"):
         return False
-    # A system without /proc: the id alone must do.
+    # A system without /proc: only the id can be checked.
     try:
         os.kill(identity["pid"], 0)
     except ProcessLookupError:
@@ -114,7 +114,7 @@ def stopped(pid: int) -> bool:
 
 
 def process_name(pid: int) -> str:
-    """The command of a process, for a message; without its arguments, which may hold secrets."""
+    """The command of a process, for a message; without its arguments, which may be secrets."""
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return file.read().strip()
@@ -123,7 +123,7 @@ def process_name(pid: int) -> str:
 
 
 class DeathWatch:
-    """Wakes a waiting thread the moment one of some processes ends: a pidfd each, for `select.poll`."""
+    """Wakes a waiting thread when one of some processes ends: a pidfd each, for `select.poll`."""
 
     def __init__(self, identities: Iterable[Identity]) -> None:
         self.gone = False
@@ -131,7 +131,7 @@ class DeathWatch:
         for identity in identities:
             with suppress(AttributeError, OSError):
                 self.handles.append(os.pidfd_open(identity["pid"]))
-            if not alive(identity):  # looked at after the handle is there: no death goes unnoticed between
+            if not alive(identity):  # checked after the handle exists, so that no end is missed
                 self.gone = True
 
     def register(self, poll: select.poll) -> None:

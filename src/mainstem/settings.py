@@ -13,7 +13,7 @@ from mainstem.errors import Invalid
 __all__ = ["environment_with", "remember", "remembered"]
 
 
-# An address that a home remembers: one line of TOML in a file of its own, which people may write and change.
+# An address stored in a home: a file with one line of TOML, which users may write and edit.
 
 
 def remembered(home: str, file: str, *, example: str, without: str) -> str | None:
@@ -25,7 +25,7 @@ def remembered(home: str, file: str, *, example: str, without: str) -> str | Non
     except FileNotFoundError:
         return None
     except (ValueError, OSError):
-        # Not its words: they may quote the line, and with it a password.
+        # Without its message, which may quote the line with a password.
         found = {}
     if set(found) != {"url"} or not isinstance(found["url"], str):
         raise Invalid(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mainstem.arguments import named, path_text, text, values
@@ -48,13 +47,6 @@ if TYPE_CHECKING:
     from mainstem.flows.view_check import CheckedView
 
 __all__ = ["Mainstem", "is_on_kafka", "open", "open_brokers", "open_log"]
-
-# What a Spark session is taught to read; named, since they import Spark.
-SOURCES = (
-    "mainstem.spark.sources.topic_source:TopicSource",
-    "mainstem.spark.sources.topic_source:TopicsSource",
-    "mainstem.views.view_source:ViewSource",
-)
 
 
 def open(
@@ -105,7 +97,7 @@ def open_log(
     """The log of a home: in the home itself, or on Kafka if `log` or the home names brokers."""
     if log is None and not is_on_kafka(home):
         return EmbeddedLog(home, upkeep=upkeep, clock=clock)
-    # Views, checkpoints and settings stay here; nobody else is to look into them.
+    # Views, checkpoints and settings are stored here; other users may not read them.
     os.makedirs(home, mode=0o700, exist_ok=True)
     return open_brokers(SCHEME if log is None else log, home=home)
 
@@ -162,9 +154,7 @@ class Mainstem:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -215,7 +205,8 @@ class Mainstem:
         """The names of all topics, sorted; or all topics whose names match a pattern ("orders.*"), as one stream."""
         if glob is None:
             return self.log.topic_names()
-        return TopicGlob(self.log, glob, self.home, self._session)
+        pattern = text(glob, "glob", hint='For example: stem.topics("orders.*").')
+        return TopicGlob(self.log, pattern, self.home, self._session)
 
     def topic(self, topic: str | Topic) -> SparkTopic:
         """Open an existing topic; in a program also one that a flow of the program creates."""
@@ -308,7 +299,7 @@ class Mainstem:
         the latest record of each key; if a topic and a view have the same name, the topic is used. `Invalid` if the
         statement is not a SELECT, the result has more than `rows_max` rows, or the query takes longer than
         `timeout`."""
-        limits = QueryLimits.checked(rows_max, timeout)
+        limits = QueryLimits.parse(rows_max, timeout)
         asked, given = text(sql, "sql"), values(parameters, "parameters")
         return self.log.query(asked, given, {name: self.view(name).to_arrow for name in self.views()}, limits)
 
@@ -323,7 +314,12 @@ class Mainstem:
         with self._guard:
             if isinstance(self._spark, str):
                 self._spark = spark_session(self._spark)
-            return prepared(self._spark, *SOURCES)
+            # They import Spark.
+            from mainstem.operators.stage.packed_source import PackedTopicSource
+            from mainstem.spark.sources.topic_source import TopicsSource
+            from mainstem.views.view_source import ViewSource
+
+            return prepared(self._spark, PackedTopicSource, TopicsSource, ViewSource)
 
     def start(self, flows: Flows, *, only: Sequence[str] | None = None) -> RunningFlows:
         """Start the flows of a program (or those named in `only`), and return a handle for each, by name."""

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mainstem.operators.stage.frame_columns import Shown
+from mainstem.operators.stage.frame_columns import Shown, shaped
 from mainstem.testing import ScriptedRows, TestStream
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -48,11 +48,12 @@ def facts_of(rows: Any, side: str) -> Any:
         schema = rows.schema
         kept = rows.mapped(lambda table: table.filter(_is_fact(table, side)), schema)
         fields = [("key", "key"), ("value", value), ("at", at), ("record", "record")]
-        return kept.shaped(
+        return shaped(
+            kept,
             [
                 Shown(name, pa.field(new, schema.field(name).type, metadata=schema.field(name).metadata))
                 for name, new in fields
-            ]
+            ],
         )
     return rows.where(f"side = '{side}' AND value IS NOT NULL").selectExpr(
         "key", f"value AS {value}", f"at AS {at}", "record"
@@ -70,11 +71,12 @@ def versions_of(rows: Any) -> Any:
         schema = rows.schema
         kept = rows.mapped(_as_records, schema)
         fields = [("key", "key"), ("value", value), ("at", at), ("record", "record")]
-        return kept.shaped(
+        return shaped(
+            kept,
             [
                 Shown(name, pa.field(new, schema.field(name).type, metadata=schema.field(name).metadata))
                 for name, new in fields
-            ]
+            ],
         )
     from pyspark.sql import functions as F
 

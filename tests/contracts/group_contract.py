@@ -280,6 +280,7 @@ class GroupContract:
         with pytest.raises(GroupNotFound, match='has no group "biling"') as missing:
             single.group("biling")
         assert 'Did you mean "billing"?' in missing.value.hint
+        assert (missing.value.topic, missing.value.group) == (single.name, "biling")
 
     @promise(Promise.GROUPS)
     def test_a_session_of_no_length_is_refused(self, single: Topic) -> None:

@@ -1,4 +1,4 @@
-"""Says which promise of a log a test checks, so that a log can say which promises it does not make."""
+"""The promises of a log, and which of them a test checks: a log's own test file names the promises that it does not make."""
 
 from collections.abc import Callable
 from typing import TypeVar

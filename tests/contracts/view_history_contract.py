@@ -9,6 +9,7 @@ import pytest
 from mainstem.batch import Batch, FlowRun
 from mainstem.clock import as_datetime
 from mainstem.errors import FellOff, Invalid, NotYet
+from mainstem.views.sql import sql_writer
 from mainstem.views.view import View
 from tests.contracts.view_rows import RUN, SCHEMA, OpenView, recorded, rows
 
@@ -142,6 +143,27 @@ class ViewHistoryContract:
         with pytest.raises(Invalid, match="keeps no history"):
             view.to_arrow(as_of=begun)
         assert view.describe().history is None
+
+    def test_it_ends_though_the_batch_that_ends_it_is_rolled_back(
+        self, open_view: OpenView, clock: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        view = open_view("revenue", key="store", history="1 day")
+        writer = view.writer(RUN, SCHEMA)
+        writer.apply(rows(Berlin=1), Batch(0, RUN, {"orders": {0: 1}}))
+        open_view("revenue")._store.keep_changes(None, None, 0)
+
+        def interrupted(point: str) -> None:
+            if point == "view_batch_written":
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(sql_writer, "reach", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                writer.apply(rows(Berlin=2), Batch(1, RUN, {"orders": {0: 2}}))
+        assert was(view, "orders@0:1") == {"Berlin": 1}
+        writer.apply(rows(Berlin=2), Batch(1, RUN, {"orders": {0: 2}}))
+        with pytest.raises(Invalid, match="keeps no history"):
+            view.to_arrow(as_of="orders@0:1")
 
     def test_it_goes_on_through_other_versions(self, open_view: OpenView, clock: Any) -> None:
         view = open_view("revenue", key="store", history="1 day")

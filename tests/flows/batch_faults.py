@@ -14,10 +14,9 @@ batch_begun                 Spark knows that the batch before is done, and has b
 
 from __future__ import annotations
 
-import os
-import types
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,16 +57,19 @@ class Crash(Exception):
 
 
 @contextmanager
-def failing_at(point: str) -> Iterator[None]:
-    """Whoever reaches a point of `crash_points` first meets an error there, instead of being killed."""
+def failing_at(*points: str) -> Iterator[None]:
+    """Whoever reaches one of these points of `crash_points` first meets an error there, instead of being killed."""
+    left, usual = list(points), crash_points.reach
 
-    def kill(*_: object) -> None:
-        raise Crash(point)
+    def reach(name: str, batch: int | None = None) -> None:
+        with suppress(ValueError):
+            left.remove(name)
+            raise Crash(name)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(crash_points, "_reached", {})
-        environment = {crash_points.VARIABLE: point}
-        patch.setattr(crash_points, "os", types.SimpleNamespace(environ=environment, getpid=os.getpid, kill=kill))
+        for module in [*sys.modules.values()]:
+            if vars(module).get("reach") is usual:
+                patch.setattr(module, "reach", reach)
         yield
 
 

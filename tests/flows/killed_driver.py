@@ -6,22 +6,32 @@ Each round appends its own rows, runs the flows until they have them, appends mo
 (`sink_committed:2`) is named by MAINSTEM_CRASH_AT; one of a source, which lives in processes of Spark's own, by the last
 argument (`partitions:2`; `read:1` alone, since each task has a source of its own). Whoever reaches it kills the whole
 process group: the driver, its Java and all.
+
+MAINSTEM_TEST_TOGETHER names a point for each flow (`kept=sink_committed,per_store=view_checked,...`). Flows wait at theirs, in
+a batch of the second rows; when all of them do, the process group is killed.
 """
 
 import os
 import sys
+import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import functions as F
 
 import mainstem
 from mainstem import Mainstem, crash_points
+from mainstem.flows import runner, staged_batches
 from mainstem.flows.flow import Flow
 from mainstem.operators import tumbling, windowed
-from mainstem.spark.sources.topic_source import TopicSource, TopicStreamReader
+from mainstem.operators.stage.packed_source import PackedTopicSource
+from mainstem.sinks import file_sink
+from mainstem.spark.sources import topic_writer
+from mainstem.spark.sources.topic_stream_reader import TopicStreamReader
 from mainstem.spark.sources.topic_writer import TopicWriter
+from mainstem.views.sql import sql_writer
+from mainstem.views.sqlite import sqlite_writer
 
 ROWS = 40
 STORES = ["A", "B", "C", ""]
@@ -71,42 +81,72 @@ def source_killed_at(point: str, group: int) -> type:
     wanted, _, times = point.partition(":")
     calls = {"n": 0}
 
-    class KillingReader(TopicStreamReader):
-        def _reach(self, name: str) -> None:
-            if name == wanted:
-                calls["n"] += 1
-                if calls["n"] == int(times or 1):
-                    os.killpg(group, 9)
+    def reach(name: str) -> None:
+        if name == wanted:
+            calls["n"] += 1
+            if calls["n"] == int(times or 1):
+                os.killpg(group, 9)
 
-        def latestOffset(self, start, limit):  # noqa: N802 - Spark's name
-            self._reach("latestOffset")
-            return super().latestOffset(start, limit)
+    def killing(reader: type[TopicStreamReader]) -> type[TopicStreamReader]:
+        class KillingReader(reader):  # type: ignore[misc, valid-type]
+            def latestOffset(self, start, limit):  # noqa: N802 - Spark's name
+                reach("latestOffset")
+                return super().latestOffset(start, limit)
 
-        def partitions(self, start, end):
-            self._reach("partitions")
-            return super().partitions(start, end)
+            def partitions(self, start, end):
+                reach("partitions")
+                return super().partitions(start, end)
 
-        def read(self, partition):
-            self._reach("read")
-            return super().read(partition)
+            def read(self, partition):
+                reach("read")
+                return super().read(partition)
 
-        def commit(self, end):
-            self._reach("commit")
-            return super().commit(end)
+            def commit(self, end):
+                reach("commit")
+                return super().commit(end)
 
-    class KillingSource(TopicSource):
+        return KillingReader
+
+    class KillingSource(PackedTopicSource):
         def streamReader(self, schema):  # noqa: N802
             reader = super().streamReader(schema)
-            reader.__class__ = KillingReader
+            reader.__class__ = killing(type(reader))
             return reader
 
     return KillingSource
 
 
-def append_twice() -> None:
+class Together:
+    """Kills the process group when each flow is at its point, from `begin` on."""
+
+    def __init__(self, points: str, group: int) -> None:
+        self._points = dict(part.split("=") for part in points.split(","))
+        self._all = threading.Barrier(len(self._points), action=lambda: os.killpg(group, 9))
+        self._begun = threading.Event()
+        # Of the thread that has the batch.
+        self._flow = threading.local()
+        right = runner.check_epoch
+
+        def check_epoch(home, run):
+            self._flow.name = run.flow
+            right(home, run)
+
+        runner.check_epoch = check_epoch
+        for module in (runner, staged_batches, topic_writer, sql_writer, sqlite_writer, file_sink):
+            module.reach = self._reach
+
+    def begin(self) -> None:
+        self._begun.set()
+
+    def _reach(self, name: str, batch: int | None = None) -> None:
+        if self._begun.is_set() and self._points.get(getattr(self._flow, "name", None)) == name:
+            self._all.wait()
+
+
+def append_twice(set_attribute: Callable[[object, str, object], None] = setattr) -> None:
     """A broken build: a batch into a topic has neither number nor transaction."""
-    TopicWriter.committed_batch = property(lambda self: -1)
-    TopicWriter._append = lambda self, fitting, *_: self._topic.append(fitting)
+    set_attribute(TopicWriter, "committed_batch", property(lambda self: -1))
+    set_attribute(TopicWriter, "_append", lambda self, fitting, *_: self._topic.append(fitting))
 
 
 def main(home: str, files: str, number: str, source_point: str = "") -> None:
@@ -121,9 +161,14 @@ def main(home: str, files: str, number: str, source_point: str = "") -> None:
         producer.append("orders", rows_of(2 * int(number)), sequence=2 * int(number))
         if source_point:
             stem.spark.dataSource.register(source_killed_at(source_point, group))
+        together = (
+            Together(os.environ["MAINSTEM_TEST_TOGETHER"], group) if "MAINSTEM_TEST_TOGETHER" in os.environ else None
+        )
         only = ["remainders"] if os.environ.get("MAINSTEM_TEST_MUTANT") else None
         with stem.start(lambda stem: flows(stem, files), only=only) as running:
             running.wait_until_idle()
+            if together is not None:
+                together.begin()
             producer.append("orders", rows_of(2 * int(number) + 1), sequence=2 * int(number) + 1)
             running.wait_until_idle()
 

@@ -4,7 +4,8 @@ Two flows through stages: windows that are corrected, and an operator that numbe
 orders come, and with them an end: in turns of an executor, Java and all, in the middle of a stage; and of a Python worker that
 has written the state of a bucket and told nobody yet.
 
-A third flow numbers the orders as well, and keeps its state in its worker's memory: a mutant, which must come out wrong.
+A third flow numbers the orders as well, and keeps its state in its worker's memory: a mutant, which must come out wrong. Two
+more are without stages: into a topic, and Spark's own state into a view.
 """
 
 import os
@@ -32,7 +33,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 ROWS = 90
 # In the home, where everybody sees it: a file for each that is to be killed, renamed by whoever does it.
 WANTED, DONE = "kill", "killed"
-VIEWS = ("panes", "numbered", "forgotten")
+VIEWS = ("panes", "numbered", "forgotten", "revenue")
 
 
 class Numbered(Process):
@@ -81,6 +82,7 @@ def end_executor(folder: str) -> None:
 
 def prepare(stem: Mainstem) -> None:
     stem.create_topic("orders", schema=SCHEMA, key="store", event_time="at", partitions=2)
+    stem.create_topic("big_orders", schema=SCHEMA, key="store", event_time="at", partitions=2)
 
 
 def part(number: int) -> list[dict[str, Any]]:
@@ -100,10 +102,15 @@ def flows(stem: Mainstem) -> Iterator[Flow]:
     numbered = type("Numbered", (Numbered,), {"folder": f"{stem.home}/ends"})
     yield Flow(process(rows, by="store", using=numbered), into=stem.view("numbered", key="order_id"))
     yield Flow(process(rows, by="store", using=Forgetful), into=stem.view("forgotten", key="order_id"))
+    yield Flow(rows.where("amount > 90").drop("record"), into=stem.topic("big_orders"))
+    totals = rows.groupBy("store").agg(F.sum("amount").alias("revenue"), F.count("*").alias("orders"))
+    yield Flow(totals, into=stem.view("revenue", key="store"))
 
 
 def answers(stem: Mainstem) -> dict[str, list[str]]:
-    return {name: sorted(map(str, stem.view(name).to_arrow().to_pylist())) for name in VIEWS}
+    found = {name: stem.view(name).to_arrow() for name in VIEWS}
+    found["big_orders"] = stem.topic("big_orders").to_arrow().drop_columns(["record"])
+    return {name: sorted(map(str, rows.to_pylist())) for name, rows in found.items()}
 
 
 def main(home: str, log: str, views: str, spark: str, kills: str) -> None:

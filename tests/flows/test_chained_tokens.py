@@ -9,6 +9,8 @@ from mainstem.errors import NotYet
 from mainstem.flows.flow import Flow
 from mainstem.stem import Mainstem
 
+pytestmark = pytest.mark.usefixtures("one_bucket")
+
 
 def flows(stem: Mainstem) -> Iterator[Flow]:
     orders = stem.topic("orders").stream()

@@ -24,56 +24,65 @@ import pyarrow as pa
 import pytest
 
 import mainstem
+from mainstem import Flow, Mainstem
+from mainstem.errors import FlowFailed
 from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
 from mainstem.spark.checkpoint.flow_store import FlowStore
-from tests.flows.killed_driver import WATERMARK, prepare
+from tests.flows.batch_faults import failing_at
+from tests.flows.killed_driver import WATERMARK, append_twice, flows, prepare, rows_of
 
 pytestmark = pytest.mark.starts_servers
 
 # Of the driver, or of a source.
 POINTS = [
-    ("", "latestOffset:1"),
-    ("", "partitions:1"),
-    ("batch_begun:1", ""),
-    ("", "read:1"),
-    ("sink_rows_computed:1", ""),
-    ("sink_rows_written:1", ""),
-    ("sink_rows_written:2", ""),
-    ("view_rows_written:1", ""),
-    ("view_batch_written:1", ""),
-    ("view_checked:2", ""),
-    ("before_sink_commit:1", ""),
-    ("before_sink_commit:2", ""),
-    ("sink_committed:1", ""),
-    ("sink_committed:3", ""),
-    ("view_committed:1", ""),
-    ("batch_written:1", ""),
-    ("stage_late_appended:1", ""),
-    ("stage_manifest_written:1", ""),
-    ("stage_late_appended:2", ""),
-    ("stage_manifest_written:2", ""),
-    ("", "commit:1"),
+    {"source_point": "latestOffset:1"},
+    {"source_point": "partitions:1"},
+    {"point": "batch_begun:1"},
+    {"source_point": "read:1"},
+    {"point": "sink_rows_computed:1"},
+    {"point": "sink_rows_written:1"},
+    {"point": "sink_rows_written:2"},
+    {"point": "view_rows_written:1"},
+    {"point": "view_batch_written:1"},
+    {"point": "view_checked:2"},
+    {"point": "before_sink_commit:1"},
+    {"point": "before_sink_commit:2"},
+    {"point": "sink_committed:1"},
+    {"point": "sink_committed:3"},
+    {"point": "view_committed:1"},
+    {"point": "batch_written:1"},
+    {"point": "stage_late_appended:1"},
+    {"point": "stage_manifest_written:1"},
+    {"point": "stage_late_appended:2"},
+    {"point": "stage_manifest_written:2"},
+    {"source_point": "commit:1"},
 ]
-# One of each kind of step; before a release all of them.
+# One of each kind of step, in few processes: a kill strikes each flow at a step of its own. Before a release all of them.
 EVERY_RUN = [
-    ("", "latestOffset:1"),
-    ("sink_rows_written:1", ""),
-    ("before_sink_commit:2", ""),
-    ("sink_committed:3", ""),
-    ("batch_written:1", ""),
-    ("stage_manifest_written:2", ""),
+    {"source_point": "latestOffset:1"},
+    {
+        "together": (
+            "remainders=sink_rows_written,kept=before_sink_commit,per_store=view_checked,"
+            "per_window=stage_manifest_written"
+        )
+    },
+    {"together": "remainders=sink_committed,kept=batch_written,per_store=view_committed,per_window=batch_written"},
 ]
 FLOWS = ["remainders", "per_store", "kept", "per_window"]
 DRIVER = Path(__file__).parent / "killed_driver.py"
 
 
-def run_driver(folder: Path, number: int, point: str = "", source_point: str = "", **environment: str) -> int:
+def run_driver(
+    folder: Path, number: int, point: str = "", source_point: str = "", together: str = "", **environment: str
+) -> int:
     """Run the program until it ends or is killed; its exit status."""
     command = [sys.executable, str(DRIVER), f"{folder}/home", f"{folder}/out/kept", str(number), source_point]
     root = DRIVER.parent.parent.parent
     known = {**os.environ, "PYTHONPATH": f"{root}/src:{root}", **environment}
     if point:
         known["MAINSTEM_CRASH_AT"] = point
+    if together:
+        known["MAINSTEM_TEST_TOGETHER"] = together
     with (folder / "said").open("wb") as said:
         done = subprocess.run(command, env=known, stdout=said, stderr=said, start_new_session=True, timeout=600)
     assert done.returncode in (0, -9), (folder / "said").read_text()[-3000:]
@@ -146,17 +155,17 @@ def differences(folder: Path) -> tuple[int, list[str]]:
     "points", [pytest.param(EVERY_RUN, id="some"), pytest.param(POINTS, marks=pytest.mark.long, id="all")]
 )
 def test_a_driver_killed_at_every_step_counts_each_row_once(
-    tmp_path: Path, fault_report: Callable[..., None], points: list[tuple[str, str]]
+    tmp_path: Path, fault_report: Callable[..., None], points: list[dict[str, str]]
 ) -> None:
     prepare(f"{tmp_path}/home")
     kills, half_written = 0, 0
-    for number, (point, source_point) in enumerate(points):
+    for number, where in enumerate(points):
         # The first has the Java options that users get, the others those that take less time.
         options = {"JDK_JAVA_OPTIONS": ""} if number == 0 else {}
-        killed = run_driver(tmp_path, number, point, source_point, **options)
-        assert killed == -9, f"{point or source_point} was not reached"
-        kills += 1
-        if point.startswith("batch_written"):
+        [points_of] = where.values()
+        assert run_driver(tmp_path, number, **where, **options) == -9, f"{points_of} was not reached"
+        kills += points_of.count("=") or 1
+        if "batch_written" in points_of:
             half_written += leave_commits_half_written(tmp_path)
     assert run_driver(tmp_path, len(points)) == 0
     compared, found = differences(tmp_path)
@@ -166,11 +175,33 @@ def test_a_driver_killed_at_every_step_counts_each_row_once(
     assert half_written > 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_a_topic_without_batch_numbers_is_caught(tmp_path: Path) -> None:
+def test_a_topic_without_batch_numbers_is_caught_when_its_driver_is_killed(tmp_path: Path) -> None:
     prepare(f"{tmp_path}/home")
     assert run_driver(tmp_path, 0, "batch_written:1", MAINSTEM_TEST_MUTANT="yes") == -9
     assert run_driver(tmp_path, 1, MAINSTEM_TEST_MUTANT="yes") == 0
     with mainstem.open(tmp_path / "home") as stem:
-        found = Counter(stem.topic("remainders").to_arrow(columns=["order_id"]).column("order_id").to_pylist())
-    assert max(found.values()) > 1
+        assert max(orders_of(stem).values()) > 1
+
+
+def orders_of(stem: Mainstem) -> Counter[str]:
+    """How often each order is in the topic."""
+    return Counter(stem.topic("remainders").to_arrow(columns=["order_id"]).column("order_id").to_pylist())
+
+
+@pytest.mark.parametrize("mutant", [False, True])
+def test_a_topic_without_batch_numbers_is_caught(stem: Mainstem, monkeypatch: pytest.MonkeyPatch, mutant: bool) -> None:
+    """Where a batch is done again, in this process."""
+    if mutant:
+        append_twice(monkeypatch.setattr)
+    prepare(stem.home)
+    stem.topic("orders").append(rows_of(0))
+
+    def program(stem: Mainstem) -> list[Flow]:
+        return [flow for flow in flows(stem, f"{stem.home}/out") if flow.name == "remainders"]
+
+    with failing_at("batch_written"), pytest.raises(FlowFailed):
+        stem.run(program, until="idle")
+    stem.run(program, until="idle")
+    assert (max(orders_of(stem).values()) > 1) == mutant

@@ -11,6 +11,8 @@ from pyspark.sql import functions as F
 from mainstem import Mainstem
 from tests.laws import Case, law_differences, split
 
+pytestmark = pytest.mark.usefixtures("one_bucket")
+
 SEED = 4_910
 SCHEMA = "id INT, name STRING, side STRING, amount BIGINT, at TIMESTAMP"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -75,29 +77,38 @@ OPERATORS: dict[str, tuple[Callable[[DataFrame], DataFrame], list[str]]] = {
     "join": (joined, []),
 }
 CASES = 130
+# How often a stream is stopped, and how often it fails.
+RESTARTS = pytest.mark.parametrize("restarts", [1, pytest.param(2, marks=pytest.mark.long)])
 
 
+@RESTARTS
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_stream_gives_what_all_rows_at_once_give(
-    stem: Mainstem, name: str, fault_report: Callable[..., None]
+    stem: Mainstem, name: str, restarts: int, fault_report: Callable[..., None]
 ) -> None:
     operator, key = OPERATORS[name]
     cases = [generated(number) for number in range(CASES)]
     violations = law_differences(
-        stem, operator, cases, schema=SCHEMA, key=key, event_time="at", watermark=WATERMARK, flush=FLUSH, seed=SEED
-    )
+        stem, operator, cases, schema=SCHEMA, key=key, event_time="at", watermark=WATERMARK, flush=FLUSH, seed=SEED,
+        restarts=restarts,
+    )  # fmt: skip
     rows = sum(len(case.rows) for case in cases)
     fault_report(f"S10 {name}", points=CASES, compared=rows, violations=violations, seed=SEED)
 
 
-def test_rows_that_come_twice_and_in_any_order_count_once(stem: Mainstem, fault_report: Callable[..., None]) -> None:
+@RESTARTS
+def test_rows_that_come_twice_and_in_any_order_count_once(
+    stem: Mainstem, restarts: int, fault_report: Callable[..., None]
+) -> None:
     cases = [with_duplicates(number) for number in range(1_000)]
 
     def expected(rows: list[dict]) -> list[dict]:
         first = {row["id"]: row for row in reversed(rows)}
         return [{name: row[name] for name in ("id", "name", "amount", "at")} for row in first.values()]
 
-    violations = law_differences(stem, unique, cases, schema=SCHEMA, expected=expected, event_time="at", seed=SEED)
+    violations = law_differences(
+        stem, unique, cases, schema=SCHEMA, expected=expected, event_time="at", seed=SEED, restarts=restarts
+    )
     fault_report("S9", points=len(cases), compared=sum(len(c.rows) for c in cases), violations=violations, seed=SEED)
 
 

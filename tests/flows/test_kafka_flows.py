@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,17 @@ from pyspark.sql import functions as F
 
 from mainstem.clock import as_us
 from mainstem.errors import FlowFailed
+from mainstem.log.kafka.kafka_flow_cut import cut_by_append_time
 from mainstem.log.kafka.kafka_log import KafkaLog
-from mainstem.spark.sources.kafka_stream_reader import appended_from, cut_by_append_time
+from mainstem.spark.sources.source_time import appended_from
 from mainstem.stem import Mainstem
 from tests.flows.batch_faults import failing_at
 from tests.flows.kafka_shop import SCHEMA, answers, flows, orders, prepare
 from tests.kafka_broker import KafkaBroker
 
-# Where a run dies: before and after the sink, the late rows, the state and Spark itself are told.
-POINTS = ["sink_rows_written", "before_sink_commit", "sink_committed", "batch_written", "stage_manifest_written"]
+# Where the flows of a run die: before and after the sink, the late rows, the state and Spark itself are told. The flow into a
+# topic meets the first, a flow into a view the second.
+POINTS = [("sink_rows_written", "stage_manifest_written"), ("before_sink_commit", "batch_written"), ("sink_committed",)]
 
 
 @pytest.fixture
@@ -39,18 +42,17 @@ def test_a_program_gives_the_same_on_kafka_as_embedded_though_its_runs_die(stem:
     stem.topic("orders").append(orders(0, 900))
     stem.run(flows, until="idle")
 
-    struck = []
-    for number, point in enumerate(POINTS):
-        on_kafka.topic("orders").append(orders(number * 150, 150))
-        with failing_at(point):
-            try:
-                on_kafka.run(flows, until="idle")
-            except FlowFailed:
-                struck.append(point)
-    on_kafka.topic("orders").append(orders(750, 150))
+    for number, points in enumerate(POINTS):
+        on_kafka.topic("orders").append(orders(number * 225, 225))
+        with failing_at(*points), on_kafka.start(flows) as running:
+            for handle in running:
+                with suppress(FlowFailed):
+                    handle.wait_until_idle()
+        died = [handle.error for handle in running if handle.error is not None]
+        assert sorted(str(error.__cause__) for error in died) == sorted(points)
+    on_kafka.topic("orders").append(orders(675, 225))
     on_kafka.run(flows, until="idle")
 
-    assert struck == POINTS
     assert answers(on_kafka) == answers(stem)
     assert len(answers(on_kafka)["minutes"]) == 3 * 14
 
@@ -78,20 +80,21 @@ def test_a_batch_is_cut_at_one_append_time_and_knows_what_it_leaves(on_kafka: Ma
     for first in range(0, 400, 20):
         # Of the first half nearly all lies in one partition.
         topic.append(orders(first, 20), partition=0 if first < 200 and first % 100 else 1)
-    ends = {number: backend.latest(number) for number in range(2)}
+    topics = {"orders": backend}
+    ends = {("orders", number): backend.latest(number) for number in range(2)}
     appended = {
-        (row["record"]["partition"], row["record"]["offset"]): as_us(row["record"]["appended_at"])
+        ("orders", row["record"]["partition"], row["record"]["offset"]): as_us(row["record"]["appended_at"])
         for row in topic.to_arrow().to_pylist()
     }
 
-    at, batches = {0: 0, 1: 0}, 0
+    at, batches = {("orders", 0): 0, ("orders", 1): 0}, 0
     while at != ends:
-        cut = cut_by_append_time(backend, at, ends, 100)
-        taken = [when for (number, offset), when in appended.items() if at[number] <= offset < cut[number]]
-        left = [when for (number, offset), when in appended.items() if offset >= cut[number]]
+        cut = cut_by_append_time(topics, at, ends, 100)
+        taken = [when for (*lane, offset), when in appended.items() if at[tuple(lane)] <= offset < cut[tuple(lane)]]
+        left = [when for (*lane, offset), when in appended.items() if offset >= cut[tuple(lane)]]
         assert 0 < len(taken) <= 300
         # Nothing that was appended before what is taken stays behind.
         assert not left or max(taken) <= min(left)
-        assert appended_from(backend, cut, ends, now=2**62) == min(left, default=2**62)
+        assert appended_from(topics, cut, ends, now=2**62) == min(left, default=2**62)
         at, batches = cut, batches + 1
     assert batches >= 3

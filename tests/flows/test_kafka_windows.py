@@ -30,6 +30,9 @@ ROWS = 160
 CHOSEN = ("hopping", "sliding", "sessions")
 # What is left out has no other way on Kafka than embedded.
 CHOSEN_FAULTS = ["stage_runs_written", "sink", "batch_written", "stage_manifest_written", "batch_begun"]
+EVERY_RUN = ["stage_runs_written", "batch_written", "stage_manifest_written"]
+
+pytestmark = pytest.mark.usefixtures("one_bucket")
 
 
 class KafkaWindowFlow(WindowFlow):
@@ -61,15 +64,17 @@ class KafkaWindowFlow(WindowFlow):
         return found
 
 
-@pytest.mark.usefixtures("one_bucket")
+@pytest.mark.parametrize(
+    "faults", [pytest.param(EVERY_RUN, id="some"), pytest.param(CHOSEN_FAULTS, marks=pytest.mark.long, id="all")]
+)
 def test_windows_on_kafka_give_the_panes_of_the_naive_engine_whatever_fails(
-    on_kafka: Mainstem, tmp_path: Path, fault_report: Callable[..., None]
+    on_kafka: Mainstem, tmp_path: Path, fault_report: Callable[..., None], faults: list[str]
 ) -> None:
     random = Random(SEED)
     programs = [WindowProgram(kind, asked_at_random(random, TRIGGERS)) for kind in CHOSEN]
-    flow, struck = ran(on_kafka, tmp_path, programs, CHOSEN_FAULTS, ROWS, KafkaWindowFlow)
+    flow, struck = ran(on_kafka, tmp_path, programs, faults, ROWS, KafkaWindowFlow)
 
-    assert struck == CHOSEN_FAULTS
+    assert struck == faults
     compared, differences = flow.differences(late_rows(on_kafka))
     fault_report(
         "S10 windows on Kafka", points=CASES * len(programs), compared=compared, violations=differences, seed=SEED,

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -16,7 +15,6 @@ from mainstem.spark.checkpoint.native_history import HistoryLimits, link_history
 from mainstem.spark.checkpoint.read_since import deletions_at_risk
 from mainstem.spark.sources.topic_request import TopicRequest
 from mainstem.spark.sources.topic_stream_reader import TopicStreamReader
-from mainstem.spark.sources.topics_stream_reader import TopicsStreamReader
 from mainstem.stem import Mainstem
 from tests.kafka_broker import KafkaBroker
 from tests.log.kafka.kafka_stems import opened, own_settings
@@ -49,9 +47,11 @@ class Batches:
 
     def __init__(self, stem: Mainstem, topic: str, *, rows_max: int = 100, many: bool = False) -> None:
         columns = ("k", "n", "topic", "record") if many else ("k", "n", "record")
-        request = TopicRequest(home=stem.home, topic=topic, columns=columns, rows_max=rows_max, flow="", wait_ms=0)
+        request = TopicRequest(
+            home=stem.home, topic=topic, columns=columns, rows_max=rows_max, flow="", wait_ms=0, pattern=many
+        )
         schema = stem.topic(topic.replace("*", "eu")).shown_schema()
-        self.reader: Any = (TopicsStreamReader if many else TopicStreamReader)(request, schema)
+        self.reader = TopicStreamReader(request, schema)
         self.at = self.reader.initialOffset()
 
     def next(self) -> list[str]:

@@ -1,17 +1,21 @@
 """A flow that reads sealed files first and then goes live gives the same as one that never did, wherever it dies."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from mainstem.errors import CorruptHome, FlowFailed
+from mainstem.flows import native_catch_up
 from mainstem.log.keep_rule import Keep
 from mainstem.spark.checkpoint import native_history as native_links
 from mainstem.spark.checkpoint.checkpoint_offsets import batch_offsets, file_offset, last_batch
+from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.checkpoint.native_history import NativeHistory
 from tests.flows.native_runs import checkpoint_of, history_of, run, run_plain, run_until_dead
 from tests.flows.native_shop import Shop, differences, flows
+from tests.waiting import SECONDS_MAX, wait_until
 
 # Where a run dies, and in which batch; each goes on from what the one before left. The first four are of files.
 POINTS = [
@@ -28,19 +32,31 @@ POINTS = [
     ("batch_written", 4),
     ("batch_begun", 5),
 ]
+# Before and after the note, in the first portion, between two, at the switch, and behind it.
+EVERY_RUN = [
+    ("history_linked", None),
+    ("history_noted", None),
+    ("batch_written", 0),
+    ("history_placed", 2),
+    ("history_over", None),
+    ("batch_written", 4),
+]
 
-pytestmark = pytest.mark.usefixtures("few_rows_are_worth_it")
+pytestmark = pytest.mark.usefixtures("few_rows_are_worth_it", "one_bucket")
 
 
+@pytest.mark.parametrize(
+    "points", [pytest.param(EVERY_RUN, id="some"), pytest.param(POINTS, marks=pytest.mark.long, id="all")]
+)
 def test_a_run_that_dies_anywhere_on_its_way_through_the_files_gives_the_same(
-    stem, tmp_path, monkeypatch, die_at, fault_report
+    stem, tmp_path, monkeypatch, die_at, fault_report, points
 ):
     sinks = ["last", "counted", "copied"]
     shop = Shop(stem, seed := 20260301)
     shop.fill(segments=4)
     files = str(tmp_path / "out")
     deaths = 0
-    for point, batch in POINTS:
+    for point, batch in points:
         die_at(point, batch)
         died = run_until_dead(stem, files, sinks)
         assert died == {f"{sink}_native" for sink in sinks}, f"{point} {batch}: {died}"
@@ -163,16 +179,27 @@ def test_a_later_run_takes_over_in_the_middle_of_the_files(stem, tmp_path, monke
     shop.fill(segments=5)
     files = str(tmp_path / "out")
     program = lambda stem: flows(stem, "native", files, ["counted"])  # noqa: E731
-    older = stem.start(program)
-    [handle] = older
-    with handle._changed:
-        assert handle._changed.wait_for(lambda: handle.state != "starting", timeout=120)
-    assert handle.state == "catching up"
-    with stem.start(program) as newer:
-        newer.wait_until_idle()
-        assert newer["counted_native"].state == "running"
-    older.stop()
-    assert type(getattr(handle.error, "__cause__", None)).__name__ == "Fenced"
+    here, store = threading.Event(), FlowStore(stem.home, "counted_native")
+
+    def reach(name: str, batch: int | None = None) -> None:
+        """The older run stays among its files until the later one has begun."""
+        if (name, batch) == ("history_placed", 1) and not here.is_set():
+            here.set()
+            wait_until(lambda: store.read()["epoch"] == 2)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(native_catch_up, "reach", reach)
+        older = stem.start(program)
+        assert here.wait(SECONDS_MAX)
+        [handle] = older
+        assert handle.state == "catching up"
+        with stem.start(program) as newer:
+            newer.wait_until_idle()
+            assert newer["counted_native"].state == "running"
+        with pytest.raises(FlowFailed) as failed:
+            handle.wait_until_idle()
+        older.stop()
+    assert type(failed.value.__cause__).__name__ == "Fenced"
     run_plain(stem, files, monkeypatch, ["counted"])
     assert differences(stem, files, ["counted"])[1] == []
 

@@ -19,10 +19,9 @@ from mainstem.spark.checkpoint.checkpoint_offsets import HistoryStatus, history_
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from tests.flows.native_runs import checkpoint_of, history_of, run, run_plain, run_until_dead
 from tests.flows.native_shop import SINKS, Shop, differences, flows
+from tests.waiting import SECONDS_MAX
 
-SECONDS_MAX = 120
-
-pytestmark = pytest.mark.usefixtures("few_rows_are_worth_it")
+pytestmark = pytest.mark.usefixtures("few_rows_are_worth_it", "one_bucket")
 
 
 def counted(stem: Mainstem) -> Iterator[Flow]:

@@ -6,6 +6,8 @@ import sys
 import uuid
 from pathlib import Path
 
+import pytest
+
 import mainstem
 from mainstem.stem import Mainstem
 from tests.flows.kafka_shop import answers, flows, orders, prepare
@@ -25,8 +27,10 @@ def run_in_production(home: Path, log: str, views: str, spark: str) -> None:
     assert ended.returncode == 0, ended.stderr[-3000:]
 
 
+# In every run: test_killed_executors, with the same servers, other flows and more faults.
+@pytest.mark.long
 def test_a_program_gives_the_same_on_kafka_a_cluster_and_postgresql(
-    stem: Mainstem, kafka_broker: KafkaBroker, views_address: str, tmp_path: Path
+    stem: Mainstem, kafka_broker: KafkaBroker, spark_cluster: SparkCluster, views_address: str, tmp_path: Path
 ) -> None:
     prepare(stem)
     stem.topic("orders").append(orders(0, 600))
@@ -35,17 +39,13 @@ def test_a_program_gives_the_same_on_kafka_a_cluster_and_postgresql(
     home.mkdir()
     (home / "kafka.toml").write_text(f'prefix = "t{uuid.uuid4().hex[:8]}."\n')
     address = f"kafka://{kafka_broker.address}"
-    cluster = SparkCluster()
-    try:
-        with mainstem.open(home, log=address, views=views_address) as production:
-            prepare(production)
-            production.topic("orders").append(orders(0, 400))
-            run_in_production(home, address, views_address, cluster.address)
-            production.topic("orders").append(orders(400, 200))
-            # The same flows, begun by another driver; one of the machines is gone by then.
-            cluster.kill_worker(0)
-            run_in_production(home, address, views_address, cluster.address)
+    with mainstem.open(home, log=address, views=views_address) as production:
+        prepare(production)
+        production.topic("orders").append(orders(0, 400))
+        run_in_production(home, address, views_address, spark_cluster.address)
+        production.topic("orders").append(orders(400, 200))
+        # The same flows, begun by another driver; one of the machines is gone by then.
+        with spark_cluster.without_worker(0):
+            run_in_production(home, address, views_address, spark_cluster.address)
 
-            assert answers(production) == answers(stem)
-    finally:
-        cluster.close()
+        assert answers(production) == answers(stem)

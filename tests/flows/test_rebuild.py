@@ -10,6 +10,8 @@ from mainstem.flows.flow import Flow
 from mainstem.stem import Mainstem
 from tests.flows.test_flows import ORDERS, orders
 
+pytestmark = pytest.mark.usefixtures("one_bucket")
+
 
 @pytest.fixture
 def shop(stem: Mainstem) -> Mainstem:

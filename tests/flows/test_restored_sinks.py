@@ -17,6 +17,8 @@ from mainstem.operators import table
 from tests.flows.memory_sink import MemorySink
 from tests.flows.native_runs import Died
 
+pytestmark = pytest.mark.usefixtures("one_bucket")
+
 BATCHES = 3
 SINKS = ("views/seen", "topics/copied", "out/files")
 

@@ -7,7 +7,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,10 +15,12 @@ import pyarrow.compute as pc
 import pytest
 
 import mainstem
+from mainstem.flows.runner import RunningFlows
 from mainstem.views.view import View
 from tests.flows import transfers
 from tests.flows.transfers import Writers, make_topics
 from tests.spark.sources.asked_sources import AskedSources
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.starts_servers
 
@@ -71,8 +73,8 @@ def test_every_batch_of_two_topics_has_whole_transfers(home: Path, tmp_path: Pat
         assert sources.note.torn == 0
 
 
-class Driver:
-    """The flow in a process of its own, Java and all."""
+class Killed:
+    """The flow in a process of its own, which is killed, Java and all."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -91,11 +93,31 @@ class Driver:
         assert self._process is not None
         assert self._process.poll() is None, (self._folder / "said").read_text()[-3000:]
 
-    def kill(self) -> None:
+    def end(self) -> None:
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
+
+
+class Stopped:
+    """The flow in this process, which is stopped."""
+
+    def __init__(self, stem: mainstem.Mainstem) -> None:
+        self._stem = stem
+        self._running: RunningFlows | None = None
+
+    def start(self) -> None:
+        self._running = self._stem.start(transfers.flows)
+
+    def check(self) -> None:
+        assert self._running is not None
+        self._running.check()
+
+    def end(self) -> None:
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
 
 
 @contextmanager
@@ -132,56 +154,63 @@ def total(rows: pa.Table) -> int:
 
 
 @pytest.mark.parametrize(
-    ("kind", "wanted", "kills"),
+    ("kind", "how", "wanted", "ends"),
     [
-        ("embedded", 200, 3),
-        ("kafka", 200, 1),
-        pytest.param("embedded", 10_000, 20, marks=pytest.mark.long),
-        pytest.param("kafka", 3_000, 10, marks=pytest.mark.long),
+        ("embedded", Killed, 100, 1),
+        ("kafka", Stopped, 100, 1),
+        pytest.param("kafka", Killed, 200, 1, marks=pytest.mark.long),
+        pytest.param("embedded", Killed, 10_000, 20, marks=pytest.mark.long),
+        pytest.param("kafka", Killed, 3_000, 10, marks=pytest.mark.long),
     ],
 )
-def test_no_reader_of_a_view_ever_sees_half_a_transfer(home: Path, tmp_path: Path, wanted: int, kills: int):
-    driver = Driver(tmp_path)
+def test_no_reader_of_a_view_ever_sees_half_a_transfer(
+    request: pytest.FixtureRequest, home: Path, tmp_path: Path, how: type, wanted: int, ends: int
+):
+    at_once = max(20, wanted // 100)
     with ExitStack() as opened:
-        stem = opened.enter_context(mainstem.open(home))
+        spark = request.getfixturevalue("spark") if how is Stopped else None
+        stem = opened.enter_context(mainstem.open(home, spark=spark))
         make_topics(stem)
-        writers = opened.enter_context(Writers(stem, count=3, seed=kills))
-        driver.start()
+        run: Killed | Stopped = Stopped(stem) if how is Stopped else Killed(tmp_path)
+        writers = opened.enter_context(Writers(stem, count=3, seed=ends, allowed=at_once))
+        run.start()
         try:
             view = stem.view("balances", key="account")
-            while not view.exists:
-                driver.check()
-                # It may have been made since it was asked for.
-                with suppress(mainstem.NotFound):
-                    assert total(view.to_arrow()) == 0
+            wait_until(lambda: run.check() or view.exists)
+            watch = view.watch()
             read: list[int] = []
             told: list[int] = []
             with subscriber(view, told):
-                moments, killed = {view.last_position()}, 0
-                watch = view.watch()
-                while killed < kills or writers.transfers < wanted:
+                position, batches, ended = view.last_position(), 0, 0
+                # More come while a batch is made of those before them.
+                writers.allow(at_once)
+                while ended < ends or writers.transfers < wanted:
                     watch.wait(1)
-                    moments.add(view.last_position())
+                    if view.last_position() != position:
+                        position, batches = view.last_position(), batches + 1
+                        writers.allow(at_once)
                     read += [
                         total(view.to_arrow()),
                         view.query("SELECT sum(balance) FROM balances").column(0)[0].as_py() or 0,
                     ]
-                    if killed < kills and len(moments) > 4:
-                        driver.kill()
-                        driver.start()
-                        moments, killed = {view.last_position()}, killed + 1
-                    driver.check()
-                watch.close()
+                    if ended < ends and batches >= 4:
+                        run.end()
+                        run.start()
+                        batches, ended = 0, ended + 1
+                        writers.allow(at_once)
+                    run.check()
                 writers.stop()
-                ends = {
-                    name: {number: stem.topic(name).backend.latest(number) for number in range(8)}
+                latest = {
+                    name: {number: stem.topic(name).backend.latest(number) for number in range(transfers.PARTITIONS)}
                     for name in transfers.TOPICS
                 }
-                while view.offsets() != ends:
-                    driver.check()
+                while view.offsets() != latest:
+                    run.check()
+                    watch.wait(1)
                     read.append(total(view.to_arrow()))
+            watch.close()
         finally:
-            driver.kill()
+            run.end()
         assert set(read) == set(told) == {0}
         rows = pa.concat_tables([stem.topic(name).to_arrow().select(["account", "n"]) for name in transfers.TOPICS])
         expected = rows.group_by("account").aggregate([("n", "sum")]).sort_by("account")

@@ -16,6 +16,8 @@ from mainstem.operators import tumbling, windowed
 from mainstem.stem import Mainstem
 from mainstem.views.view import View
 
+pytestmark = pytest.mark.usefixtures("one_bucket")
+
 SCHEMA = "order_id STRING, store STRING, amount BIGINT"
 
 

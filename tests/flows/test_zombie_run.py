@@ -28,6 +28,7 @@ import mainstem
 from mainstem.stem import Mainstem
 from tests.flows.zombie_program import flows
 from tests.kafka_broker import KafkaBroker
+from tests.waiting import SECONDS_MAX
 
 ROOT = Path(__file__).parent.parent.parent
 SCHEMA = "order_id BIGINT, amount BIGINT"
@@ -68,7 +69,7 @@ def zombie(stem: Mainstem, said: Path, *only: str, **environment: str) -> Iterat
             send(process.pid, signal.SIGCONT)
             if process.poll() is None:
                 process.terminate()
-                process.wait(60)
+                process.wait(SECONDS_MAX)
 
 
 def send(pid: int, number: signal.Signals) -> None:
@@ -122,7 +123,7 @@ def test_nothing_is_seen_of_a_run_that_was_stopped_replaced_and_continued(
         production.run(flows, until="idle")
         asleep = seen(production)
         send(older.pid, signal.SIGCONT)
-        status = older.wait(120)
+        status = older.wait(SECONDS_MAX)
     awake = seen(production)
     production.topic("orders").append(orders(100, 130))
     production.run(flows, until="idle")
@@ -142,5 +143,5 @@ def test_a_run_that_nobody_fences_would_be_seen(production: Mainstem, tmp_path: 
         send(older.pid, signal.SIGCONT)
         # Its next batch is refused; what it had written is there by then.
         production.topic("orders").append(orders(30, 40))
-        older.wait(120)
+        older.wait(SECONDS_MAX)
     assert [row for row in Counter(committed(production, "shipped")).values() if row > 1]

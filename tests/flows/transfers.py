@@ -20,7 +20,7 @@ from mainstem.flows.flow import Flow
 __all__ = ["ACCOUNTS", "Writers", "make_topics"]
 
 ACCOUNTS = 32
-PARTITIONS = 8
+PARTITIONS = 4
 TOPICS = ("debits", "credits")
 
 
@@ -30,10 +30,15 @@ def make_topics(stem: Mainstem, schema: str = "account INT, n BIGINT") -> None:
 
 
 class Writers:
-    """Some threads that transfer until they are told to stop; used with `with`."""
+    """Some threads that transfer until they are told to stop; used with `with`.
 
-    def __init__(self, stem: Mainstem, count: int, seed: int) -> None:
+    With `allowed` they begin so many transfers together, and wait until they are allowed more: whoever is slow to read them is
+    not left behind by thousands.
+    """
+
+    def __init__(self, stem: Mainstem, count: int, seed: int, allowed: int | None = None) -> None:
         self.transfers = 0
+        self._allowed = None if allowed is None else threading.Semaphore(allowed)
         self._stem = stem
         self._over = threading.Event()
         self._guard = threading.Lock()
@@ -48,8 +53,14 @@ class Writers:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
+    def allow(self, more: int) -> None:
+        assert self._allowed is not None
+        self._allowed.release(more)
+
     def stop(self) -> None:
         self._over.set()
+        if self._allowed is not None:
+            self._allowed.release(len(self._threads))
         for thread in self._threads:
             thread.join()
         if self._failed:
@@ -58,10 +69,15 @@ class Writers:
     def _run(self, seed: int) -> None:
         chance = random.Random(seed)
         try:
-            while not self._over.is_set():
+            while self._may_begin():
                 self._transfer(chance)
         except BaseException as error:  # noqa: BLE001 - told by `stop`
             self._failed.append(error)
+
+    def _may_begin(self) -> bool:
+        if self._allowed is not None:
+            self._allowed.acquire()
+        return not self._over.is_set()
 
     def _transfer(self, chance: random.Random) -> None:
         debtor, *creditors = chance.sample(range(ACCOUNTS), 3)

@@ -16,7 +16,7 @@ from types import ModuleType
 from mainstem.log.kafka import kafka_log as kafka_producers
 from mainstem.sinks import file_sink as file_writer
 from mainstem.spark.sources import topic_writer
-from mainstem.views.postgres import postgres_writer
+from mainstem.views.sql import sql_writer
 from mainstem.workbench.cli.main import main
 
 PROGRAM = Path(__file__).parent / "zombie_program.py"
@@ -24,7 +24,7 @@ PROGRAM = Path(__file__).parent / "zombie_program.py"
 # successor would wait for.
 POINTS: dict[str, tuple[ModuleType, str]] = {
     "shipped": (topic_writer, "before_sink_commit"),
-    "amounts": (postgres_writer, "view_batch_written"),
+    "amounts": (sql_writer, "view_batch_written"),
     "kept": (file_writer, "sink_rows_computed"),
 }
 

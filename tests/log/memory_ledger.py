@@ -120,7 +120,7 @@ class MemoryTopic:
     def end(self, partition: int) -> int:
         return self.ends[partition]
 
-    def compacted(self, partition: int) -> Compacted | None:
+    def compaction(self, partition: int) -> Compacted | None:
         return None
 
     def at_time(self, partition: int, at: int) -> int:

@@ -46,7 +46,7 @@ class Office:
         )
 
     def queue(self, *, start: Any = "earliest", **settings: Any) -> Queue:
-        return self.worker().open(QueueSettings.given(**settings), start=start)
+        return self.worker().open(QueueSettings.from_options(**settings), start=start)
 
     def fill(self, *numbers: int, kind: str | None = None, partition: int = 0) -> None:
         self.topic.append(partition, *({"n": n, "kind": kind} for n in numbers))

@@ -7,23 +7,9 @@ import pyarrow as pa
 import pyarrow.types as kinds
 from hypothesis import strategies as st
 
-SCALARS = st.sampled_from(
-    [
-        pa.bool_(),
-        pa.int8(),
-        pa.int16(),
-        pa.int32(),
-        pa.int64(),
-        pa.float32(),
-        pa.float64(),
-        pa.string(),
-        pa.binary(),
-        pa.date32(),
-        pa.time64("us"),
-        pa.timestamp("us", "UTC"),
-        pa.timestamp("us"),
-    ]
-)
+from mainstem.log.rows import column_types
+
+SCALARS = st.sampled_from(list(column_types.SCALARS.values()))
 DECIMALS = st.integers(1, 38).flatmap(lambda digits: st.builds(pa.decimal128, st.just(digits), st.integers(0, digits)))
 WORDS = st.sampled_from(["order", "for", "show", "not", "date", "comment", "struct", "a b", "x`y", "1st", "größe", "-"])
 LETTERS = st.characters(exclude_categories=["Cc", "Zl", "Zp", "Cs"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mainstem.log.groups.group_state import assign
@@ -40,6 +40,7 @@ def test_even_and_no_move_too_many(
     assert moved(assignment, members, owners) == fewest
 
 
+@example(5, ["b", "a", "c"], {0: "a", 1: "c", 2: "c", 3: "d", 4: "c"})
 @given(st.integers(0, 20), members_strategy, some_owners)
 def test_asked_again_while_a_hand_over_is_under_way_it_says_the_same(
     partitions: int, members: list[str], owners: dict[int, str]

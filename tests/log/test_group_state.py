@@ -133,7 +133,7 @@ def test_a_partition_stays_until_it_is_released() -> None:
     group.join("b")
 
     assert group.state.owned_by("a") == [0, 1, 2, 3]
-    assert group.state.handed_over_by("a") == [2, 3]
+    assert group.state.partitions_to_release("a") == [2, 3]
     group.do(decisions.release, "a", [3])
     assert group.state.owners == {0: "a", 1: "a", 2: "a", 3: "b"}
     assert group.state.next_owners == {2: "b"}

@@ -38,7 +38,7 @@ from tests.log.writing_rules import WritingRules
 
 STEPS = int(os.environ.get("MAINSTEM_PROPERTY_STEPS", "100000"))
 # Each part is a test of its own, so that they run side by side.
-PARTS = 4
+PARTS = 8
 STEPS_A_RUN = 200
 
 
@@ -147,13 +147,13 @@ def test_the_log_equals_a_list_per_partition(
 
 
 def show_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PartitionState, "hidden", lambda *_: [])
-    monkeypatch.setattr(PartitionState, "hidden_at", lambda *_: [])
+    monkeypatch.setattr(PartitionState, "aborted_ranges", lambda *_: [])
+    monkeypatch.setattr(PartitionState, "hidden_ranges_at", lambda *_: [])
 
 
 def show_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PartitionState, "stable_offset", lambda state, end: end)
-    monkeypatch.setattr(PartitionState, "hidden_at", lambda state, *_: state.hidden())
+    monkeypatch.setattr(PartitionState, "hidden_ranges_at", lambda state, *_: state.aborted_ranges())
 
 
 def check_no_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

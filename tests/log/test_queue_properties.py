@@ -168,7 +168,7 @@ class QueueMachine(RuleBasedStateMachine):
         retry=st.sampled_from([None, Backoff("2 seconds", max="5 seconds")]),
     )
     def open(self, **settings: Any) -> None:
-        given = QueueSettings.given(lease="10 seconds", **settings)
+        given = QueueSettings.from_options(lease="10 seconds", **settings)
         self.workers = [self.worker().open(given), self.worker()]
         assert given is not None
         self.naive = NaiveQueue(given)

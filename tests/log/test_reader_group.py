@@ -379,7 +379,7 @@ def test_a_group_described(shop: Shop) -> None:
 
 def test_a_group_reset(shop: Shop) -> None:
     shop.fill(3)
-    with pytest.raises(GroupNotFound, match='group "billing" of topic "orders" does not exist'):
+    with pytest.raises(GroupNotFound, match='topic "orders" has no group "billing"'):
         shop.group().reset("latest")
     member = shop.member(1)
     with pytest.raises(Conflict):
@@ -398,9 +398,9 @@ def test_a_session_needs_a_length(shop: Shop) -> None:
 
 def test_a_partition_lost_and_gained_again_is_not_where_it_was(shop: Shop) -> None:
     positions = MemberPositions(shop.topic)
-    assert positions.become({0: 1, 1: 1}) == [0, 1]
+    assert positions.set_owned({0: 1, 1: 1}) == [0, 1]
     positions.offsets |= {0: 5, 1: 6}
-    assert positions.become({0: 1, 1: 3}) == [1]
+    assert positions.set_owned({0: 1, 1: 3}) == [1]
     assert positions.offsets == {0: 5}
 
 

@@ -169,7 +169,7 @@ def test_no_statement_reads_or_writes_another_file(folder):
     told = []
 
     # A limit, so that a function that makes a row for each of its bytes ends.
-    with SqlSandbox.opened(QueryLimits(rows=1000)) as sandbox:
+    with SqlSandbox.open(QueryLimits(rows=1000)) as sandbox:
         sandbox.connection.execute(f"CREATE VIEW rows AS SELECT * FROM read_parquet('{sealed}')")
         sandbox.lock([str(sealed)])
         for statement in statements:
@@ -190,7 +190,7 @@ def test_no_statement_reads_or_writes_another_file(folder):
     "statement", [kind for kind in KINDS if not kind.startswith(("SELECT", "FROM", "DESC", "SUMM"))]
 )
 def test_a_statement_that_does_not_only_read_is_refused_in_three_parts(statement):
-    with SqlSandbox.opened(QueryLimits()) as sandbox:
+    with SqlSandbox.open(QueryLimits()) as sandbox:
         sandbox.connection.register("rows", pa.table({"n": [1]}))
         sandbox.lock()
         with pytest.raises((Invalid, duckdb.ParserException)) as refused:
@@ -201,7 +201,7 @@ def test_a_statement_that_does_not_only_read_is_refused_in_three_parts(statement
 
 
 def test_ctrl_c_ends_a_query_that_would_run_for_days():
-    with SqlSandbox.opened(QueryLimits()) as sandbox:
+    with SqlSandbox.open(QueryLimits()) as sandbox:
         sandbox.lock()
         with ctrl_c_in_a_query(), pytest.raises(KeyboardInterrupt):
             sandbox.answer(ENDLESS, [])
@@ -209,7 +209,7 @@ def test_ctrl_c_ends_a_query_that_would_run_for_days():
 
 
 def test_a_query_ends_when_its_time_is_over():
-    with SqlSandbox.opened(QueryLimits(seconds=0.01)) as sandbox:
+    with SqlSandbox.open(QueryLimits(seconds=0.01)) as sandbox:
         sandbox.lock()
         with pytest.raises(Invalid, match="the query took longer than 10 milliseconds"):
             sandbox.answer(ENDLESS, [])
@@ -217,7 +217,7 @@ def test_a_query_ends_when_its_time_is_over():
 
 
 def test_an_answer_may_have_so_many_rows_and_no_more():
-    with SqlSandbox.opened(QueryLimits(rows=5)) as sandbox:
+    with SqlSandbox.open(QueryLimits(rows=5)) as sandbox:
         sandbox.lock()
         assert sandbox.answer("SELECT * FROM range(5)", []).num_rows == 5
         with pytest.raises(Invalid, match="the result has more than 5 rows"):
@@ -230,7 +230,7 @@ def test_a_query_gets_half_of_the_memory_and_no_temporary_files():
     asked = "SELECT parse_formatted_bytes(current_setting('memory_limit')) AS memory, current_setting('temp_directory') AS temp"
     with duckdb.connect() as connection:
         [(usual, _)] = connection.execute(asked).fetchall()
-    with SqlSandbox.opened(QueryLimits()) as sandbox:
+    with SqlSandbox.open(QueryLimits()) as sandbox:
         sandbox.lock()
         [answer] = sandbox.answer(asked, []).to_pylist()
     # What DuckDB takes by itself is 80 % of the machine's memory; both are shown with one decimal.
@@ -248,7 +248,7 @@ def test_a_query_gets_half_of_the_memory_and_no_temporary_files():
     ],
 )  # fmt: skip
 def test_what_only_reads_is_answered(statement):
-    with SqlSandbox.opened(QueryLimits()) as sandbox:
+    with SqlSandbox.open(QueryLimits()) as sandbox:
         sandbox.connection.register("rows", pa.table({"n": [1]}))
         sandbox.lock()
         assert sandbox.answer(statement, []).num_rows > 0

@@ -67,7 +67,7 @@ def test_a_name_with_a_path_in_it_is_refused() -> None:
 @given(SCHEMAS)
 def test_settings_come_back_from_json(schema: pa.Schema) -> None:
     settings = TopicSettings.of("orders", schema=schema, keep=Keep("1 day", "1 GiB"), archive="elsewhere")
-    settings = settings.altered(schema=settings.schema.append(pa.field("added later on", pa.int8())))
+    settings = settings.alter(schema=settings.schema.append(pa.field("added later on", pa.int8())))
     read = TopicSettings.from_json(json.loads(json.dumps(settings.to_json())))
     assert read == settings
     assert read.schema.equals(settings.schema, check_metadata=True)
@@ -86,8 +86,8 @@ def test_a_newer_version_is_told_apart_from_damage() -> None:
 
 def test_a_schema_is_found_by_the_number_a_block_names() -> None:
     settings = orders(schema="order_id STRING NOT NULL, placed_at TIMESTAMP")
-    later = settings.altered(schema="order_id STRING NOT NULL, placed_at TIMESTAMP, n INT")
-    latest = later.altered(schema="order_id STRING NOT NULL, placed_at TIMESTAMP, n BIGINT")
+    later = settings.alter(schema="order_id STRING NOT NULL, placed_at TIMESTAMP, n INT")
+    latest = later.alter(schema="order_id STRING NOT NULL, placed_at TIMESTAMP, n BIGINT")
     assert latest.schema_version == 3
     assert [latest.schema_of(number).names for number in (1, 2)] == [["order_id", "placed_at"], later.schema.names]
     assert latest.schema_of(1) == schema_from_ddl("order_id STRING, placed_at TIMESTAMP")
@@ -98,17 +98,17 @@ def test_a_schema_is_found_by_the_number_a_block_names() -> None:
 
 def test_altering_keeps_what_rows_depend_on() -> None:
     settings = orders()
-    altered = settings.altered(keep="forever", partitions=8)
+    altered = settings.alter(keep="forever", partitions=8)
     assert (str(altered.keep), altered.partitions, altered.schema_version) == ("forever", 8, 1)
     for changes in ({"partitions": 2}, {"key": "store"}, {"name": "others"}, {"event_time": None}):
         with pytest.raises(Invalid, match="cannot"):
-            settings.altered(**changes)
+            settings.alter(**changes)
     with pytest.raises(SchemaMismatch):
-        settings.altered(schema="order_id STRING")
+        settings.alter(schema="order_id STRING")
 
 
 def test_a_new_comment_makes_no_new_schema() -> None:
-    settings = TopicSettings.of("orders", schema="a INT").altered(schema="a INT COMMENT 'of the day'")
+    settings = TopicSettings.of("orders", schema="a INT").alter(schema="a INT COMMENT 'of the day'")
     assert settings.schema_version == 1
     assert settings.to_json()["schemas"] == ["a INT COMMENT 'of the day'"]
 
@@ -123,4 +123,4 @@ def test_a_difference_is_told_in_words() -> None:
         'segment_age_max is "1 hour", asked for "2 hours"',
     ]
     assert difference(orders(), orders()) == []
-    assert difference(orders(), orders().altered(schema=f"{DDL}, n INT"))[0].startswith('schema is "order_id STRING')
+    assert difference(orders(), orders().alter(schema=f"{DDL}, n INT"))[0].startswith('schema is "order_id STRING')

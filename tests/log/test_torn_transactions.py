@@ -146,7 +146,7 @@ def test_a_log_that_shows_what_it_knows_of_each_partition_is_found_out(
     tmp_path: Path, processes: list[OtherProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant: every partition by itself shows what is decided there, at no common moment."""
-    right = PartitionState.hidden_at
-    monkeypatch.setattr(PartitionState, "hidden_at", lambda state, *_: right(state, {}, 1 << 62))
+    right = PartitionState.hidden_ranges_at
+    monkeypatch.setattr(PartitionState, "hidden_ranges_at", lambda state, *_: right(state, {}, 1 << 62))
     _, found = soak(tmp_path / "home", processes, max(SECONDS, 3 + random.random()))
     assert [one for reader in found for one in reader["torn"]]

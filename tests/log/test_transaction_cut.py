@@ -75,7 +75,7 @@ def test_below_is_the_greatest_of_all_consistent_ends(
     possible = [ends for ends in all_ends(starts, limits) if consistent(starts, spans, ends)]
     assert found in possible
     assert all(ends[lane] <= found[lane] for ends in possible for lane in starts)
-    assert not cut(starts, spans).torn(found)
+    assert not cut(starts, spans).find_split(found)
 
 
 @given(histories(), st.data())
@@ -158,12 +158,12 @@ def test_transactions_that_overlap_without_end_leave_no_place_below():
         endless.above({0: 1, 1: 2}, {0: 4 * count, 1: 4 * count}, 1000)
     with pytest.raises(Unstable):
         endless.above({0: 1, 1: 2}, {0: 1000, 1: 1000}, 4 * count)
-    assert len(endless.torn({0: count, 1: count})) == 1
+    assert len(endless.find_split({0: count, 1: count})) == 1
 
 
 def test_spans_of_several_files_name_a_transaction_once():
     one, other = TransactionSpans.of([(3, 0, 9), (5, 1, 2)]), TransactionSpans.of([(3, 0, 9), (7, 10, 12)])
-    both = TransactionSpans.together([one, other])
+    both = TransactionSpans.merge([one, other])
     assert both.rows() == [(3, 0, 9), (5, 1, 2), (7, 10, 12)]
     assert TransactionSpans.from_text(both.to_text()).rows() == both.rows()
     assert TransactionSpans.from_text(NO_SPANS.to_text()).rows() == []

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from mainstem.errors import Invalid
 from mainstem.operators.aggregates.accumulators import AggregateCall
-from mainstem.operators.aggregates.aggregate_text import AggregateText, computed, read_aggregate_text
+from mainstem.operators.aggregates.aggregate_columns import WrittenAggregates
 from mainstem.operators.aggregates.aggregates import FUNCTIONS, Aggregates
 from mainstem.operators.aggregates.counted_accumulators import closest_bins
+from mainstem.testing.row_sql import computed, read_aggregate_text
 
 ROWS = pa.schema(
     [("n", pa.int32()), ("x", pa.float64()), ("d", pa.decimal128(10, 2)), ("s", pa.string()), ("b", pa.bool_())]
@@ -83,7 +84,7 @@ def placed(rows: list[dict]) -> pa.Table:
 
 
 @cache
-def written(texts: tuple[str, ...]) -> AggregateText:
+def written(texts: tuple[str, ...]) -> WrittenAggregates:
     return read_aggregate_text(ROWS, texts, "time")
 
 

@@ -21,8 +21,8 @@ def check_chain(seed: int, *, keys: int, pieces: str) -> None:
 
 
 def test_no_cut_into_batches_changes_what_a_chain_of_operators_gives() -> None:
-    """Each key is a case: 260 of them."""
-    for seed in (4, 25, 33, 34, 36, 52, 55, 56, 59, 62, 68, 70, 75):
+    """Each key is a case: 140 of them. Windows, joins and look-ups stand behind each other in every order."""
+    for seed in (33, 34, 55, 56, 68, 70, 75):
         check_chain(seed, keys=20, pieces="scripted")
 
 

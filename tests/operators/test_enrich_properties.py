@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -21,6 +22,7 @@ from tests.operators.two_streams import batches_so_far
 
 SEEDS = st.integers(0, 2**32)
 END = 2**60
+Share = Callable[[int], int]
 ASKED = st.builds(
     Asked, st.sampled_from(LATENESS), st.sampled_from(["ignore", "re-emit"]), st.sampled_from(["left", "inner"])
 )
@@ -65,8 +67,8 @@ def check_every_batch(asked: Asked, seed: int, batches: str = "scripted", keys: 
 @pytest.mark.parametrize(
     ("batches", "keys", "scripts"), [("scripted", 15, 30), ("one", 15, 30), ("single rows", 3, 12)]
 )
-def test_every_batch_shows_what_the_naive_one_shows(batches: str, keys: int, scripts: int) -> None:
-    @settings(max_examples=scripts, deadline=None)
+def test_every_batch_shows_what_the_naive_one_shows(batches: str, keys: int, scripts: int, share: Share) -> None:
+    @settings(max_examples=share(scripts), deadline=None)
     @given(ASKED, SEEDS, st.sampled_from(["", "versions"]))
     def check(asked: Asked, seed: int, idle: str) -> None:
         check_every_batch(asked, seed, batches, keys, idle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
@@ -21,6 +22,7 @@ from tests.operators.naive_join import Late, Naive, Shown, Terms, naive_join, wr
 SEEDS = st.integers(0, 2**32)
 SPANS = st.sampled_from([0, 1, 4, 10])
 TERMS = st.builds(Terms, st.sampled_from(HOW), SPANS, SPANS, st.sampled_from([0, 0, 3, 9]))
+Share = Callable[[int], int]
 DIVISIONS = ["scripted", "single rows", "one"]
 
 
@@ -54,10 +56,10 @@ def check_late(results: TestResults, expected: Naive) -> None:
 @pytest.mark.parametrize(
     ("batches", "keys", "scripts"), [("scripted", 20, 60), ("one", 20, 60), ("single rows", 3, 40)]
 )
-def test_every_batch_shows_what_the_naive_join_shows(batches: str, keys: int, scripts: int) -> None:
-    """A key is a case by itself: 2,520 of them."""
+def test_every_batch_shows_what_the_naive_join_shows(batches: str, keys: int, scripts: int, share: Share) -> None:
+    """A key is a case by itself: 842 of them in every run, 2,520 in the long one."""
 
-    @settings(max_examples=scripts, deadline=None)
+    @settings(max_examples=share(scripts), deadline=None)
     @given(TERMS, SEEDS)
     def check(terms: Terms, seed: int) -> None:
         check_every_batch(terms, seed, batches, keys)
@@ -65,8 +67,8 @@ def test_every_batch_shows_what_the_naive_join_shows(batches: str, keys: int, sc
     check()
 
 
-def test_how_rows_are_divided_into_batches_changes_no_final_answer() -> None:
-    @settings(max_examples=30, deadline=None)
+def test_how_rows_are_divided_into_batches_changes_no_final_answer(share: Share) -> None:
+    @settings(max_examples=share(30), deadline=None)
     @given(TERMS, SEEDS)
     def check(terms: Terms, seed: int) -> None:
         script = written(Random(seed))
@@ -87,10 +89,10 @@ def _late(results: TestResults) -> Counter[str]:
     return Counter(str(sorted(row.items())) for row in results.late)
 
 
-def test_what_was_forgotten_is_forgotten_and_makes_no_difference() -> None:
+def test_what_was_forgotten_is_forgotten_and_makes_no_difference(share: Share) -> None:
     """What is forgotten on the way is compared above; in the end nothing is kept."""
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=share(30), deadline=None)
     @given(TERMS, SEEDS)
     def check(terms: Terms, seed: int) -> None:
         script = written(Random(seed))
@@ -113,9 +115,9 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_in_the_end_it_is_what_sql_says(how: str) -> None:
+def test_in_the_end_it_is_what_sql_says(how: str, share: Share) -> None:
     """Of rows that are in order: whatever comes too late, SQL would count."""
-    for seed in range(3):
+    for seed in range(share(3)):
         random = Random(seed)
         script = written(random, keys=40, steps=30, rows=40)
         terms = Terms(how, random.choice([0, 4, 10]), random.choice([0, 4, 10]), 100)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Any
 
+import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -73,7 +74,10 @@ def operators(rows: DataFrame) -> DataFrame:
     return reduce(DataFrame.unionByName, found)
 
 
-def test_the_law_holds_for_every_operator_that_keeps_state(stem: Mainstem) -> None:
+@pytest.mark.parametrize(
+    "steps", [pytest.param(3, id="some"), pytest.param(6, marks=pytest.mark.long, id="many")]
+)  # fmt: skip
+def test_the_law_holds_for_every_operator_that_keeps_state(stem: Mainstem, steps: int) -> None:
     chance = random.Random(SEED)
     cases = []
     for case in range(20):
@@ -86,7 +90,7 @@ def test_the_law_holds_for_every_operator_that_keeps_state(stem: Mainstem) -> No
             for _ in range(14)
         ]
         rows.sort(key=lambda row: row["at"] + timedelta(seconds=chance.randint(0, 120)))
-        cases.append(Case(case, split(rows, 4, chance)))
+        cases.append(Case(case, split(rows, steps, chance)))
     last = {"team": "z", "score": 0, "at": START + timedelta(days=1)}
 
     differences = law_differences(

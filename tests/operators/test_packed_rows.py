@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from mainstem.errors import Invalid
 from mainstem.log.record import EVENT_TIME_MARK, RECORD_MARK
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.operators.joins.join_results import INPUT_COLUMNS
 from mainstem.operators.joins.join_rows import JoinSide
 from mainstem.operators.joins.join_terms import LEFT
 from mainstem.operators.stage import packed_rows
+from mainstem.operators.stage.packed_reader import packing_of, to_option
 from mainstem.operators.stage.packed_rows import PACKED, Packing, unpacked
 from mainstem.operators.stage.spark_hashes import buckets_of
 from mainstem.operators.windows.window_time import RowTime
-from mainstem.spark.sources.topic_stream_reader import packing_of
 
 TIME = pa.timestamp("us", "UTC")
 READ = pa.schema([("id", pa.int64()), ("at", TIME), ("kind", pa.string()), ("record", WATERMARKED_RECORD)])
@@ -55,8 +57,7 @@ def blocks() -> list[pa.RecordBatch]:
 def packing() -> Packing:
     """As the reader gets it."""
     sent = Packing(READ, COLUMNS, WANTED, SIDE, TAKEN, BUCKETS)
-    found: Packing = packing_of(sent.to_option())
-    return found
+    return packing_of(to_option(sent))
 
 
 def differences() -> list[str]:
@@ -112,3 +113,17 @@ def test_what_is_packed_wrongly_is_found(mutant: str, monkeypatch: pytest.Monkey
         gathered = packed_rows._gathered
         monkeypatch.setattr(packed_rows, "_gathered", lambda batches: (rows[:-1] for rows in gathered(batches)))
     assert differences()
+
+
+def test_only_kinds_that_are_listed_are_made_from_an_option() -> None:
+    assert packing() == Packing(READ, COLUMNS, WANTED, SIDE, TAKEN, BUCKETS)
+
+    @dataclass(frozen=True)
+    class JoinSide:
+        def arrow(self, table: pa.Table) -> pa.Table:
+            return table
+
+    with pytest.raises(Invalid, match="JoinSide cannot be passed to a Spark source"):
+        to_option(Packing(READ, COLUMNS, WANTED, JoinSide(), TAKEN, BUCKETS))
+    with pytest.raises(KeyError):
+        packing_of('{"kind": "os:system", "fields": {}}')

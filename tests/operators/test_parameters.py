@@ -42,7 +42,7 @@ from mainstem.operators import (
     windowed,
 )
 from mainstem.operators.stage.engine import BatchClock
-from mainstem.operators.stage.stage import Stage, StageSpec
+from mainstem.operators.stage.stage import Stage, StageSpec, staged
 from mainstem.operators.stage.state_runs import MemoryState
 from mainstem.operators.windows import window_kinds
 from mainstem.operators.windows.window_engine import WindowEngine
@@ -92,19 +92,20 @@ Upgraded.__name__ = "Visits"
 def spec_of(rows: Rows) -> StageSpec:
     """The last stage of a program over one or two scripted streams."""
     found: list[StageSpec] = []
-    real = ScriptedRows.through
 
-    def through(self: ScriptedRows, spec: StageSpec, name: str | None, others: Any = ()) -> Any:
+    def through(self: ScriptedRows, spec: StageSpec, *others: ScriptedRows, name: str | None = None) -> ScriptedRows:
         found.append(spec)
-        return real(self, spec, name, others)
+        return self.through(spec, *others, name=name)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ScriptedRows, "through", through)
+    staged.register(ScriptedRows, through)
+    try:
         if len(inspect.signature(rows).parameters) == 1:
             stream = TestStream(WINDOWS) if rows.__name__ == "compared" else TestStream(LEFT, event_time="at")
             stream.run(rows)
         else:
             TestStreams(left=TestStream(LEFT, event_time="at"), right=TestStream(RIGHT, event_time="since")).run(rows)
+    finally:
+        staged.register(ScriptedRows, ScriptedRows.through)
     return found[-1]
 
 

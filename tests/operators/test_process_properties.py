@@ -70,8 +70,8 @@ def by_user(rows):
     return dict(found)
 
 
-def test_any_split_gives_what_a_simulation_gives():
-    for seed in range(SCRIPTS):
+def test_any_split_gives_what_a_simulation_gives(share):
+    for seed in range(share(SCRIPTS)):
         script, told = generated(random.Random(seed))
         expected = simulated(told)
         for batches in ("scripted", "single rows", "one"):

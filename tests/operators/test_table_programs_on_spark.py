@@ -1,18 +1,19 @@
 """Generated programs over tables that change, through Spark, against DuckDB after every step: with stops and failures.
 
-Programs share one query, told apart by their chain of operators (`chain`) and by `case_id`: ten chains of five cases each
-in every run, and before a release fifty chains. Filters, projections and unions between the operators are Spark's own.
+Programs share one query, told apart by their chain of operators (`chain`) and by `case_id`: three chains of five cases each
+in every run, with each operator in one of them, and before a release fifty chains. Filters, projections and unions between the operators are Spark's own.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any
 
 import duckdb
+import numpy as np
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -20,18 +21,23 @@ from pyspark.sql import functions as F
 from mainstem import Flow, Mainstem
 from mainstem.errors import FlowFailed
 from mainstem.flows.staged_batches import StagedBatches
+from mainstem.testing.scripted_rows import ScriptedRun
 from tests.flows.memory_sink import MemorySink
-from tests.operators.table_programs import NAMES, Program, Tables, program
+from tests.operators.table_programs import NAMES, OPERATORS, Program, Tables, history, program
 
 CASES = 5
 SCHEMA = "case_id INT, a INT, b STRING, c BIGINT, moment INT, gone BOOLEAN"
 Rows = Counter[tuple[Any, ...]]
 
 
+# Seeds of chains in which every operator is.
+EVERY_RUN = (0, 5, 7)
+
+
 class ProgramFlow:
     """Some programs in one flow into memory."""
 
-    def __init__(self, stem: Mainstem, seeds: range, failing: set[int]) -> None:
+    def __init__(self, stem: Mainstem, seeds: Sequence[int], failing: set[int]) -> None:
         self.stem = stem
         self.seeds = seeds
         self.sink = MemorySink("shown", failing=failing)
@@ -110,7 +116,7 @@ def with_deletes(rows: DataFrame) -> DataFrame:
     return rows.select(*NAMES.split(", "), "moment", record)
 
 
-def differing(stem: Mainstem, seeds: range, failing: set[int], steps: int) -> list[str]:
+def differing(stem: Mainstem, seeds: Sequence[int], failing: set[int], steps: int) -> list[str]:
     """The first step after which something is not right."""
     chance = random.Random(11)
     # One partition: what is newest is then the same for any key.
@@ -134,13 +140,19 @@ def differing(stem: Mainstem, seeds: range, failing: set[int], steps: int) -> li
     return []
 
 
+def test_every_operator_is_in_a_chain_of_every_run() -> None:
+    facts = [history(np.random.default_rng(place), CASES, batches=1, rows=1) for place in range(2)]
+    tables = Tables([one.scripted(ScriptedRun(), set()) for one in facts])
+    assert {name for seed in EVERY_RUN for name in program(seed, tables).operators} == set(OPERATORS)
+
+
 @pytest.mark.usefixtures("one_bucket")
 @pytest.mark.parametrize(
     ("chains", "steps"),
-    [pytest.param(range(10), 2, id="some"), pytest.param(range(50), 3, marks=pytest.mark.long, id="all")],
+    [pytest.param(EVERY_RUN, 2, id="some"), pytest.param(range(50), 3, marks=pytest.mark.long, id="all")],
 )
 def test_generated_programs_are_right_after_every_step_with_stops_and_failures(
-    stem: Mainstem, chains: range, steps: int
+    stem: Mainstem, chains: Sequence[int], steps: int
 ) -> None:
     assert differing(stem, chains, {1}, steps) == []
 

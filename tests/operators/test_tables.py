@@ -321,3 +321,12 @@ def test_ranks_of_values_of_every_type():
     assert value_ranks(pa.array([True, None, False])).tolist() == [2, 0, 1]
     assert value_ranks(pa.nulls(2)).tolist() == [0, 0]
     assert Counter(value_ranks(pa.array([[1], [2], [1]])).tolist()) == {1: 2, 2: 1}
+
+
+def test_an_aggregate_of_a_field_needs_no_name():
+    schema = pa.schema([("store", pa.string()), ("bill", pa.struct([("total", pa.int32())]))])
+    rows = scripted_table(schema, [[("+", {"store": "s", "bill": {"total": 3}})]])
+
+    found = aggregate(rows, by="store", aggregates="sum(bill.total)")
+
+    assert changes(found) == [[("+", {"store": "s", "sum(bill.total)": 3})]]

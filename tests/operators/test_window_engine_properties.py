@@ -40,6 +40,7 @@ WHOLE = ASKED.map(lambda asked: replace(asked, functions=FUNCTIONS))
 CORRECTED = ASKED.filter(lambda asked: asked.results != "discard")
 
 Check = Callable[[str, Asked, int], None]
+Share = Callable[[int], int]
 
 
 def tried(check: Check, kind: str, asked: st.SearchStrategy[Asked], scripts: int) -> None:
@@ -79,8 +80,8 @@ def check_panes(name: str, asked: Asked, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_panes_are_those_of_the_naive_engine(name: str) -> None:
-    tried(check_panes, name, ASKED, KINDS[name].scripts)
+def test_panes_are_those_of_the_naive_engine(name: str, share: Share) -> None:
+    tried(check_panes, name, ASKED, share(KINDS[name].scripts))
 
 
 # The law
@@ -123,8 +124,8 @@ def check_division(name: str, asked: Asked, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_no_division_into_batches_changes_what_is_on_time_final_or_too_late(name: str) -> None:
-    tried(check_division, name, ASKED, 6)
+def test_no_division_into_batches_changes_what_is_on_time_final_or_too_late(name: str, share: Share) -> None:
+    tried(check_division, name, ASKED, share(6))
 
 
 def indices(done: Run) -> list[tuple[object, ...]]:
@@ -143,8 +144,8 @@ COUNTING = WHOLE.filter(lambda asked: asked.early is not None and not asked.earl
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if not kind.moves])
-def test_no_division_into_batches_changes_the_index_of_what_is_on_time(name: str) -> None:
-    tried(check_indices, name, COUNTING, 4)
+def test_no_division_into_batches_changes_the_index_of_what_is_on_time(name: str, share: Share) -> None:
+    tried(check_indices, name, COUNTING, share(4))
 
 
 def check_single_panes(name: str, asked: Asked, seed: int) -> None:
@@ -158,8 +159,8 @@ def check_single_panes(name: str, asked: Asked, seed: int) -> None:
 SINGLE = ASKED.filter(lambda asked: asked.late is None or asked.late.rows == 1)
 
 
-def test_a_sliding_window_has_one_early_and_one_late_pane_in_a_batch_at_most() -> None:
-    tried(check_single_panes, "sliding", SINGLE, 6)
+def test_a_sliding_window_has_one_early_and_one_late_pane_in_a_batch_at_most(share: Share) -> None:
+    tried(check_single_panes, "sliding", SINGLE, share(6))
 
 
 # Against DuckDB
@@ -173,8 +174,8 @@ def check_last_state(name: str, asked: Asked, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_last_state_of_every_window_is_the_answer_of_duckdb(name: str) -> None:
-    tried(check_last_state, name, WHOLE.filter(lambda asked: asked.results != "discard"), 6)
+def test_the_last_state_of_every_window_is_the_answer_of_duckdb(name: str, share: Share) -> None:
+    tried(check_last_state, name, WHOLE.filter(lambda asked: asked.results != "discard"), share(6))
 
 
 def check_on_time_rows(name: str, asked: Asked, seed: int) -> None:
@@ -187,8 +188,8 @@ def check_on_time_rows(name: str, asked: Asked, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_of_rows_that_are_not_late_the_stream_makes_what_all_rows_at_once_are(name: str) -> None:
-    tried(check_on_time_rows, name, WHOLE.filter(lambda asked: asked.results != "discard"), 6)
+def test_of_rows_that_are_not_late_the_stream_makes_what_all_rows_at_once_are(name: str, share: Share) -> None:
+    tried(check_on_time_rows, name, WHOLE.filter(lambda asked: asked.results != "discard"), share(6))
 
 
 # With retractions
@@ -238,7 +239,7 @@ def check_signed_answer(name: str, asked: Asked, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_with_retractions_the_signed_sum_is_the_current_answer_after_every_batch(name: str) -> None:
+def test_with_retractions_the_signed_sum_is_the_current_answer_after_every_batch(name: str, share: Share) -> None:
     retracting = WHOLE.map(lambda asked: replace(asked, results="retract"))
-    tried(check_signed, name, retracting, 5)
-    tried(check_signed_answer, name, retracting.map(lambda asked: replace(asked, early=each_row())), 4)
+    tried(check_signed, name, retracting, share(5))
+    tried(check_signed_answer, name, retracting.map(lambda asked: replace(asked, early=each_row())), share(4))

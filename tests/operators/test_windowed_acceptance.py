@@ -4,12 +4,15 @@ A script of A01 has a topic and a flow of its own, since each has its own waterm
 stages side by side. Where the time of day decides, each step is waited for; those scripts with the heuristic watermark alone
 are run so, since every batch costs. What has nothing but rows goes through one flow. What ends when everything has come (the
 window over everything, the last of values that hold) is not shown by a stream that could go on: it is seen at once alone.
+
+Every case runs on the engines without Spark, in tests/acceptance. Here a run of all tests has one case for each engine; the long
+run has all of them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from itertools import zip_longest
@@ -125,40 +128,73 @@ def until_idle(stem: Mainstem, flows: Any, running: Any) -> Any:
 # Rows alone
 
 
-def check_what_stands(given: list[dict[str, Any]]) -> None:
-    held = {program: status(shown(given, program)) for program in PROGRAMS}
-    span = kinds.span
-    for name in ("tumble_10m", "hop_size10m_slide5m", "cumulate_step2m_max10m"):
-        assert sorted([*span(row), row["total"]] for row in held[name]) == kinds.CASE[name]["sum"], name
-    for name, told in (("hop_size10m_slide5m", span), ("cumulate_step2m_max10m", lambda row: span(row)[1])):
-        found: dict[str, list[Any]] = {}
-        for row in held[f"{name} of items"]:
-            found.setdefault(row["item"], []).append(told(row))
-        assert {item: sorted(of) for item, of in found.items()} == kinds.CASE[name]["assignments"]
-    expected = kinds.CASE["session_gap5m"]
-    assert sorted([row["item"], *span(row), row["total"]] for row in held["per_item"]) == expected["per_item"]
-    assert sorted([*span(row), row["total"]] for row in held["no_key"]) == expected["no_key"]
-    ended = [[row["total"], _window_of(row)] for row in held["sessions"]]
-    assert sorted(ended) == sorted(scores.SESSIONS["final_table"])
+def spans(rows: list[dict[str, Any]]) -> list[Any]:
+    return sorted([*kinds.span(row), row["total"]] for row in rows)
+
+
+def assignments(rows: list[dict[str, Any]], told: Callable[[dict[str, Any]], Any]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        found.setdefault(row["item"], []).append(told(row))
+    return {item: sorted(of) for item, of in found.items()}
+
+
+# What stands of a program when everything has come, and what the case says of it.
+STANDING: dict[str, tuple[Callable[[list[dict[str, Any]]], Any], Any]] = {
+    **{name: (spans, kinds.CASE[name]["sum"]) for name in ("tumble_10m", "hop_size10m_slide5m", "cumulate_step2m_max10m")},
+    "hop_size10m_slide5m of items": (
+        lambda rows: assignments(rows, kinds.span), kinds.CASE["hop_size10m_slide5m"]["assignments"],
+    ),
+    "cumulate_step2m_max10m of items": (
+        lambda rows: assignments(rows, lambda row: kinds.span(row)[1]), kinds.CASE["cumulate_step2m_max10m"]["assignments"],
+    ),
+    "per_item": (
+        lambda rows: sorted([row["item"], *kinds.span(row), row["total"]] for row in rows),
+        kinds.CASE["session_gap5m"]["per_item"],
+    ),
+    "no_key": (spans, kinds.CASE["session_gap5m"]["no_key"]),
+    "sessions": (
+        lambda rows: sorted([row["total"], _window_of(row)] for row in rows), sorted(scores.SESSIONS["final_table"]),
+    ),
+}  # fmt: skip
+
+
+def check_what_stands(given: list[dict[str, Any]], programs: Collection[str]) -> None:
+    for name in STANDING.keys() & set(programs):
+        found, expected = STANDING[name]
+        assert found(status(shown(given, name))) == expected, name
 
 
 def _window_of(row: dict[str, Any]) -> Any:
     return scores.window_text((row["window"]["start"], row["window"]["end"]))
 
 
-def check_updates(given: list[dict[str, Any]]) -> None:
-    """Where each row is shown when it comes. Rows of different keys have no order among them."""
-    early = {program: shown(given, program) for program in PROGRAMS}
-    assert sorted(tutorials.counted(at.row) for at in early["counts"]) == sorted(tutorials.EXPECTED)
-    alerts = tutorials.alerts([at.row for at in early["alerts"]])
-    assert sorted(alerts, key=lambda alert: (alert[3], alert[0])) == tutorials.LOW
-    clicks = [tutorials.clicked(at.row, at.change) for at in early["clicks"]]
-    assert sorted(clicks, key=str) == sorted(tutorials.UPDATES, key=str)
-    totals = [[at.row["total"], scores.window_text(at.window)] for at in early["per record"]]
-    assert sorted(totals) == sorted(row[:2] for row in scores.RENDERING["per_record_trigger_accumulating"])
-    updates = [[at.row["total"], scores.window_text(at.window), at.change == "delete"] for at in early["sessions"]]
-    expected = scores.SESSIONS["accumulating_and_retracting"]
-    assert sorted(updates) == sorted([*row[:2], row[-1] == "undo"] for row in expected)
+# What a program shows of each row when it comes, and what the case says of it. Rows of different keys have no order among them.
+UPDATES: dict[str, tuple[Callable[[list[Shown]], Any], Any]] = {
+    "counts": (lambda early: sorted(tutorials.counted(at.row) for at in early), sorted(tutorials.EXPECTED)),
+    "alerts": (
+        lambda early: sorted(tutorials.alerts([at.row for at in early]), key=lambda alert: (alert[3], alert[0])),
+        tutorials.LOW,
+    ),
+    "clicks": (
+        lambda early: sorted((tutorials.clicked(at.row, at.change) for at in early), key=str),
+        sorted(tutorials.UPDATES, key=str),
+    ),
+    "per record": (
+        lambda early: sorted([at.row["total"], scores.window_text(at.window)] for at in early),
+        sorted(row[:2] for row in scores.RENDERING["per_record_trigger_accumulating"]),
+    ),
+    "sessions": (
+        lambda early: sorted([at.row["total"], scores.window_text(at.window), at.change == "delete"] for at in early),
+        sorted([*row[:2], row[-1] == "undo"] for row in scores.SESSIONS["accumulating_and_retracting"]),
+    ),
+}
+
+
+def check_updates(given: list[dict[str, Any]], programs: Collection[str]) -> None:
+    for name in UPDATES.keys() & set(programs):
+        found, expected = UPDATES[name]
+        assert found(shown(given, name)) == expected, name
 
 
 def check_offsets(given: list[dict[str, Any]]) -> None:
@@ -172,6 +208,15 @@ def check_offsets(given: list[dict[str, Any]]) -> None:
         for place in places:
             first, last = map(kinds.moment, HELD[place])
             assert found[str(place), first]["window"]["end"] == last + timedelta(seconds=1)
+
+
+def examples(*scripts: str) -> dict[str, Program]:
+    """The examples of some scripts of A01."""
+    return {
+        name: (example["script"], scores.window_of(example["windowing"]), scores.asked(example))
+        for name, example in scores.EXAMPLES.items()
+        if example["script"] in scripts
+    }
 
 
 # Of seven, whose arithmetic is the same.
@@ -190,8 +235,25 @@ def at_once_alone() -> dict[str, Program]:
     }
 
 
+def test_every_program_of_rows_alone_is_checked() -> None:
+    assert STANDING.keys() | UPDATES.keys() == PROGRAMS.keys()
+
+
+# Windows that overlap, windows of which every row is shown, and sessions of which every row is shown and taken back.
+EVERY_RUN = ("hop_size10m_slide5m", "counts", "sessions")
+
+
 @pytest.mark.usefixtures("one_bucket")
-def test_cases_of_rows_alone_in_a_stream_and_at_once(stem: Mainstem) -> None:
+@pytest.mark.parametrize(
+    ("programs", "more"),
+    [
+        pytest.param({name: PROGRAMS[name] for name in EVERY_RUN}, {}, id="some"),
+        pytest.param(PROGRAMS, at_once_alone(), marks=pytest.mark.long, id="all"),
+    ],
+)
+def test_cases_of_rows_alone_in_a_stream_and_at_once(
+    stem: Mainstem, programs: dict[str, Program], more: dict[str, Program]
+) -> None:
     topic = stem.create_topic("rows", schema=COLUMNS, event_time="at", partitions=1, idle_after=LONG, ahead_max=LONG)
     cases = [rows_of(case, script) for case, script in ROWS.items()]
     rows = [row for step in zip_longest(*cases) for row in step if row is not None]
@@ -199,33 +261,25 @@ def test_cases_of_rows_alone_in_a_stream_and_at_once(stem: Mainstem) -> None:
     sink = MemorySink("shown", failing={1})
 
     def flows(stem: Mainstem) -> Iterator[Flow]:
-        yield Flow(together(stem.topic("rows").stream(watermark=LONG), PROGRAMS), into=sink)
+        yield Flow(together(stem.topic("rows").stream(watermark=LONG), programs), into=sink)
 
     running = stem.start(flows)
     for part in (rows[:20], rows[20:]):
         topic.append(part)
         running = until_idle(stem, flows, running)
     assert not sink.failing
-    check_updates(committed(sink))
+    check_updates(committed(sink), programs)
     stem.producer("end").declare_watermark("rows", END)
     until_idle(stem, flows, running).stop()
-    check_what_stands(committed(sink))
-    at_once = together(topic.read(), PROGRAMS | at_once_alone()).toArrow().to_pylist()
-    check_what_stands(at_once)
-    check_offsets(at_once)
-    check_totals(at_once, "batch")
+    check_what_stands(committed(sink), programs)
+    at_once = together(topic.read(), programs | more).toArrow().to_pylist()
+    check_what_stands(at_once, programs)
+    if more:
+        check_offsets(at_once)
+        check_totals(at_once, "batch")
 
 
 # Scripts
-
-
-def examples(*scripts: str) -> dict[str, Program]:
-    """The examples of some scripts of A01."""
-    return {
-        name: (example["script"], scores.window_of(example["windowing"]), scores.asked(example))
-        for name, example in scores.EXAMPLES.items()
-        if example["script"] in scripts
-    }
 
 
 def check_totals(at_once: list[dict[str, Any]], script: str) -> None:
@@ -310,6 +364,8 @@ def by_the_clock(name: str) -> bool:
     return "first element in pane" in scores.EXAMPLES[name]["trigger"]
 
 
+# Every row and every watermark is a batch of its own. Panes by the clock are in every run in test_windowed_naive.py.
+@pytest.mark.long
 @pytest.mark.usefixtures("one_bucket")
 def test_panes_of_scripts_that_go_by_the_clock(stem: Mainstem) -> None:
     programs = {
@@ -324,13 +380,20 @@ def test_panes_of_scripts_that_go_by_the_clock(stem: Mainstem) -> None:
 
 
 @pytest.mark.usefixtures("one_bucket")
-def test_panes_of_scripts_that_any_batches_show(stem: Mainstem) -> None:
+@pytest.mark.parametrize(
+    "scripts",
+    [
+        # Fixed windows, and values that hold until the next one.
+        pytest.param(("perfect",), id="some"),
+        pytest.param(("batch_stream", "perfect", "heuristic"), marks=pytest.mark.long, id="all"),
+    ],
+)
+def test_panes_of_scripts_that_any_batches_show(stem: Mainstem, scripts: tuple[str, ...]) -> None:
     programs = {
-        script: {name: of for name, of in examples(script).items() if not by_the_clock(name)}
-        for script in ("batch_stream", "perfect", "heuristic")
+        script: {name: of for name, of in examples(script).items() if not by_the_clock(name)} for script in scripts
     }
     lockstep = Lockstep(stem, "any", programs, steps=10)
     check_panes(lockstep.run(), programs)
     at_once = lockstep.at_once()
-    for script in ("batch_stream", "perfect"):
+    for script in {"batch_stream", "perfect"} & set(scripts):
         check_totals(at_once, script)

@@ -24,7 +24,6 @@ from mainstem.operators import (
     tumbling,
     windowed,
 )
-from mainstem.operators.aggregates.aggregate_text import read_aggregate_text
 from mainstem.operators.stage.engine import BatchClock
 from mainstem.operators.stage.stage_task import END_OF_TIME
 from mainstem.operators.stage.state_runs import MemoryState
@@ -33,6 +32,7 @@ from mainstem.operators.windows.window_assignment import WindowAssignment
 from mainstem.operators.windows.window_engine import WindowEngine
 from mainstem.operators.windows.window_rows import WindowRows
 from mainstem.spark.spark_types import arrow_schema
+from mainstem.testing.row_sql import read_aggregate_text
 
 SUM = "sum(score) AS total"
 

@@ -35,12 +35,20 @@ def _ends(window: dict[str, Any]) -> list[tuple[Any, int]]:
     return [(window["start"], -END), (window["end"], END)]
 
 
+# In every run one kind of each engine.
 @pytest.mark.usefixtures("one_bucket")
-def test_damaged_state_is_refused_and_rebuilt_from_the_log(stem: Mainstem) -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param(["tumbling", "sessions", "sliding", "validity"], id="some"),
+        pytest.param(list(KINDS), marks=pytest.mark.long, id="all"),
+    ],
+)
+def test_damaged_state_is_refused_and_rebuilt_from_the_log(stem: Mainstem, kinds: list[str]) -> None:
     random = Random(7)
     asked = Asked(early=each_row(), lateness=LATENESS, results="retract")
     view = stem.view("windows", key=["program", "key", "window"])
-    flow = WindowFlow(stem, [WindowProgram(kind, asked) for kind in KINDS], view)
+    flow = WindowFlow(stem, [WindowProgram(kind, asked) for kind in kinds], view)
     topic_of_rows(stem)
     log = written(random, keys=8, rows=ROWS)
     append(stem, log[: ROWS // 2], random)

@@ -256,3 +256,11 @@ def test_by_the_time_of_the_append_no_row_is_late() -> None:
     assert [(row["window"]["end"], row["total"]) for row in by_append.rows] == [(noon(2), 7)]
     assert by_append.late == []
     assert ([row["total"] for row in by_event.rows], len(by_event.late)) == ([5], 1)
+
+
+def test_a_gap_that_is_a_column_needs_spark() -> None:
+    stream = TestStream("team STRING, at TIMESTAMP", event_time="at")
+    gap = object()  # in place of a Spark column, which cannot be made without Spark
+
+    with pytest.raises(Invalid, match="needs Spark, and this test runs without it"):
+        stream.run(lambda rows: windowed(rows, sessions(gap), by="team", aggregates="count(*) AS n"))

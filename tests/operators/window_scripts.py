@@ -130,7 +130,11 @@ def windowed_rows(engine: WindowEngine, windows: Callable[[int], list[Window]], 
     for name, column in columns.items():
         table = table.append_column(name, pa.array(column))
     table = table.select(engine.input_schema.names)
-    if engine.counts_rows or not pairs:
+    # A trigger that counts rows needs them one by one.
+    if (
+        any(trigger is not None and trigger.rows is not None for trigger in (engine.early, engine.late_trigger))
+        or not pairs
+    ):
         return table
     together, too_late = table.filter(pa.array(timing < 2)), table.filter(pa.array(timing == 2))
     keys = [numbers(together, name) for name in ("by_0", "window_start", "window_end", "timing")]

@@ -1,10 +1,13 @@
-"""Every line that begins with `$` in a console block of a guide, run by a shell after the Python before it.
+"""Every line that begins with `$` in a console block of a guide, run after the Python before it.
 
-A block of Python that begins with a comment such as `# shop.py` is also there as that file.
+A block of Python that begins with a comment such as `# shop.py` is also there as that file. In every run commands and Python are
+run in this process, with the Spark of all tests; before a release each command, and the Python between two consoles, in a process
+of its own.
 """
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from itertools import groupby
@@ -13,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.starts_servers
+from mainstem.workbench.cli.main import run
 
 REPOSITORY = Path(__file__).parent.parent.parent
 DOCS = REPOSITORY / "docs"
@@ -45,8 +48,35 @@ PAGES = [
 ]
 
 
+# What only a shell understands.
+SHELL = re.compile(r"[|<>]|^(?!mainstem )")
+
+
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
-def test_a_page_s_commands_run(page, tmp_path):
+def test_a_page_s_commands_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    for name, text in files(page).items():
+        (tmp_path / name).write_text(text)
+    for kind, text in steps(page):
+        if kind == "python":
+            exec(compile(text, str(page), "exec"), {"__name__": "__main__"})
+            continue
+        for command in text.splitlines():
+            if command.startswith("export "):
+                name, _, value = command.removeprefix("export ").partition("=")
+                monkeypatch.setenv(name, value)
+            elif SHELL.search(command):
+                subprocess.run(["bash", "-euo", "pipefail", "-c", command], check=True, timeout=SECONDS_MAX)
+            else:
+                assert run(shlex.split(command)[1:]) == 0, command
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("users_java")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_a_page_s_commands_run_in_processes_of_their_own(page, tmp_path):
     # The commands are those of this very Python, whatever else is installed.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for name, text in files(page).items():

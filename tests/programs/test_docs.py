@@ -1,7 +1,7 @@
 """Every Python block in the documentation and every docstring example, run.
 
 The blocks of one page share their names, from top to bottom, in an empty directory of their own. What is not to be run
-is not marked as `python` there.
+is not marked as `python` there. Pages with commands between the blocks are run by test_consoles.py.
 """
 
 import doctest
@@ -10,6 +10,8 @@ import re
 from pathlib import Path
 
 import pytest
+
+from tests.programs.test_consoles import PAGES as WITH_COMMANDS
 
 REPOSITORY = Path(__file__).parent.parent.parent
 SOURCES = REPOSITORY / "src"
@@ -29,7 +31,11 @@ def with_examples() -> list[str]:
 
 
 @pytest.mark.starts_servers
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.relative_to(REPOSITORY).as_posix())
+@pytest.mark.parametrize(
+    "page",
+    [p for p in PAGES if blocks(p) and p not in WITH_COMMANDS],
+    ids=lambda p: p.relative_to(REPOSITORY).as_posix(),
+)
 def test_a_page_s_python_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "__main__"}

@@ -1,18 +1,24 @@
-"""Every program in examples/, run as a user runs it, and the page of the tour, which must be what they print."""
+"""Every program in examples/, and the page of the tour, which must be what they print.
+
+In every run they run in this process, with the Spark of all tests, and one of them as a user runs it. Before a release all of
+them are run in processes of their own: those that need no Spark each from another directory, the others as `make tour` does.
+"""
 
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import mainstem
 from examples import tour
+from tests.programs.production_examples import run as run_here
 
 REPOSITORY = Path(__file__).parent.parent.parent
 EXAMPLES = REPOSITORY / "examples"
 STOPS = [stop for stops in tour.CHAPTERS.values() for stop in stops]
-# A start of Spark takes seconds: these are run one after the other in one process, as `make tour` does.
 SIGNS_OF_SPARK = ("pyspark", "Flow(", "run_on_spark", ".read()")
 ON_SPARK = [stop for stop in STOPS if any(sign in (EXAMPLES / f"{stop}.py").read_text() for sign in SIGNS_OF_SPARK)]
 # The programs that are not stops: the shop, what happens in it, and those who run the others.
@@ -39,6 +45,11 @@ def on_the_page(stop: str) -> str:
     return found[1] if found else "it is not on the page: make tour"
 
 
+def check_printed(stop: str, printed: str) -> None:
+    assert printed.splitlines()[-1] == "equal", printed
+    assert tour.without_measures(printed) == tour.without_measures(on_the_page(stop)), "make tour"
+
+
 def in_the_tour(printed: str) -> dict[str, str]:
     """What each stop printed, out of what the tour printed: its name, then its lines, set in."""
     found = re.findall(r"^(\w+)\n((?:    .*\n)+)", printed, re.MULTILINE)
@@ -49,18 +60,33 @@ def test_every_program_is_a_stop_of_the_tour():
     assert {path.stem for path in EXAMPLES.glob("*.py")} - OTHERS == set(STOPS)
 
 
-@pytest.mark.parametrize("stop", [stop for stop in STOPS if stop not in ON_SPARK])
-def test_a_stop_comes_out_equal_and_prints_what_the_page_says(stop, tmp_path):
+WITHOUT_SPARK = [stop for stop in STOPS if stop not in ON_SPARK]
+
+
+@pytest.mark.parametrize(
+    "stop", [WITHOUT_SPARK[0], *(pytest.param(stop, marks=pytest.mark.long) for stop in WITHOUT_SPARK[1:])]
+)
+def test_a_stop_run_from_another_directory_prints_what_the_page_says(stop, tmp_path):
     # From another directory: a stop needs nothing around it.
     ran = run(str(EXAMPLES / f"{stop}.py"), cwd=tmp_path)
 
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout.splitlines()[-1] == "equal"
-    assert tour.without_measures(ran.stdout) == tour.without_measures(on_the_page(stop)), "make tour"
+    check_printed(stop, ran.stdout)
 
 
-@pytest.mark.starts_servers
-def test_the_stops_on_spark_come_out_equal_and_print_what_the_page_says():
+@pytest.mark.parametrize("stop", WITHOUT_SPARK)
+def test_a_stop_comes_out_equal_and_prints_what_the_page_says(stop, tmp_path):
+    check_printed(stop, run_here(stop, str(tmp_path)))
+
+
+@pytest.mark.parametrize("stop", ON_SPARK)
+def test_a_stop_on_spark_comes_out_equal_and_prints_what_the_page_says(stop, spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(mainstem, "open", partial(mainstem.open, spark=spark))
+    check_printed(stop, run_here(stop, str(tmp_path)))
+
+
+@pytest.mark.long
+def test_the_tour_runs_the_stops_on_spark_in_a_process_of_their_own(users_java):
     ran = run("-m", "examples.tour", *ON_SPARK, seconds_max=SPARK_SECONDS_MAX)
 
     assert (ran.returncode, ran.stderr) == (0, "")

@@ -78,7 +78,7 @@ def test_the_walk_into_production(
     assert laptop == (tmp_path / "production.jsonl").read_text()
     assert sum(json.loads(line)["orders"] for line in laptop.splitlines()) == 300
     doctor, _, watched, rebuilt, rolled_back, back, copied = said[1:]
-    assert "nothing is bad" in doctor
+    assert "all passed" in doctor
     assert sorted(path.name for path in (tmp_path / "far").iterdir()) == ["minutes", "revenue"]
     assert ("minutes" in watched, "revenue" in watched) == (True, True)
     assert "3" in rebuilt

@@ -147,8 +147,7 @@ class Unfenced(TriedView):
     """Lets an older run go on."""
 
     def write(self, writer: Any, rows: pa.Table, batch: Batch) -> None:
-        writer._check_fence = lambda: None
-        writer._check_epoch = lambda: (writer.committed_batch, 1)
+        writer._check_epoch = lambda epoch: None
         writer.apply(rows, batch)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.errors.utils import _with_origin
+from pyspark.sql import Column, SparkSession, functions
 from pyspark.sql.datasource import DataSource
 
 import mainstem
@@ -155,6 +156,18 @@ def test_a_session_made_from_another_one_will_do(spark, tmp_path):
             lambda stem: [Flow(stem.topic("clicks").stream(), into=stem.view("pages", key="page"))], until="idle"
         )
         assert second.view("pages").to_arrow().to_pylist() == [{"page": "a"}]
+
+
+def test_columns_do_not_tell_java_where_the_program_makes_them(spark: SparkSession) -> None:
+    origin = spark._jvm.org.apache.spark.sql.catalyst.trees.PySparkCurrentOrigin  # type: ignore[union-attr]
+    seen = []
+
+    def look() -> Column:
+        seen.append(origin.get().isDefined())
+        return functions.lit(1)
+
+    _with_origin(look)()
+    assert seen == [False]
 
 
 def test_a_session_that_was_stopped_is_named(tmp_path):

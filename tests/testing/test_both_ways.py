@@ -39,6 +39,8 @@ from tests.testing.both_ways import (
 )
 
 SEED = 87
+# A script of few batches, in which every fault of `MUTANTS` shows.
+SHORT_SEED = 3
 # The modules, not the functions of the same name.
 table, late_rows = (import_module(f"mainstem.operators.{name}") for name in ("table", "late_rows"))
 
@@ -88,9 +90,9 @@ def test_every_operator_is_among_those_that_every_run_compares(monkeypatch: pyte
     for name in operators:
         monkeypatch.setattr(both_ways, name, noted(name, called))
     for name in ONE_SHORT:
-        one_stream(Random(SEED), 1).run(ONE[name])
+        one_stream(Random(SHORT_SEED), 1).run(ONE[name])
     for name in TWO_SHORT:
-        two_streams(Random(SEED), 1).run(TWO[name])
+        two_streams(Random(SHORT_SEED), 1).run(TWO[name])
     assert operators - called == set()
 
 
@@ -107,7 +109,7 @@ def noted(name: str, called: set[str]) -> Callable[..., Any]:
 # Faults of one way alone, and the case in which each is seen.
 MUTANTS: dict[str, tuple[str, Any, str, Callable[[Any], Any]]] = {
     "a delete is taken for an insert": (
-        "top of distinct", table._Preparation, "arrow",
+        "top of distinct", table.TableRows, "arrow",
         lambda right: lambda self, rows: right(self, rows).set_column(3, "deleted", pa.repeat(False, rows.num_rows)),
     ),
     "0.0 and -0.0 are two keys": (
@@ -129,8 +131,8 @@ MUTANTS: dict[str, tuple[str, Any, str, Callable[[Any], Any]]] = {
 
 
 def test_operators_of_one_stream_give_the_same_with_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = one_stream(Random(SEED), 3)
-    found = compare(script, {name: ONE[name] for name in ONE_SHORT}, spark, SEED)
+    script = one_stream(Random(SHORT_SEED), 2)
+    found = compare(script, {name: ONE[name] for name in ONE_SHORT}, spark, SHORT_SEED)
     # What the comparison sees: each of these is a fault of one way alone.
     unseen = []
     for fault, (name, place, attribute, changed) in MUTANTS.items():
@@ -142,13 +144,23 @@ def test_operators_of_one_stream_give_the_same_with_spark(spark: Any, monkeypatc
     assert unseen == []
 
 
+@pytest.mark.usefixtures("one_bucket")
 def test_operators_of_two_streams_and_chains_of_them_give_the_same_with_spark(spark: Any) -> None:
-    operators = {name: TWO[name] for name in TWO_SHORT} | chains(Random(SEED), 2)
-    compare(two_streams(Random(SEED), 3), operators, spark, SEED)
+    operators = {name: TWO[name] for name in TWO_SHORT} | chains(Random(SHORT_SEED), 1)
+    compare(two_streams(Random(SHORT_SEED), 2), operators, spark, SHORT_SEED)
 
 
 # All of them; a flow of more operators than this takes minutes for a batch.
 GROUPS = [list(ONE)[first : first + 9] for first in range(0, len(ONE), 9)]
+
+
+@pytest.mark.long
+def test_operators_of_both_kinds_give_the_same_with_spark_for_a_longer_script(spark: Any) -> None:
+    compare(
+        two_streams(Random(SEED), 3), {name: TWO[name] for name in TWO_SHORT} | chains(Random(SEED), 2), spark, SEED
+    )
+    for group in GROUPS:
+        compare(one_stream(Random(SEED), 3), {name: ONE[name] for name in group}, spark, SEED)
 
 
 @pytest.mark.long

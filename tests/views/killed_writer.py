@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -14,6 +13,8 @@ from mainstem import crash_points
 from mainstem.batch import Batch, FlowRun
 from mainstem.errors import NotYet
 from mainstem.log.append_result import token_of
+from mainstem.views.sql import sql_writer
+from mainstem.views.sqlite import sqlite_writer
 from mainstem.views.view import View
 from tests.contracts.other_process import Line, OtherProcess
 from tests.contracts.view_rows import RUN, SCHEMA, recorded, replayed, rows, shown
@@ -95,16 +96,13 @@ def _write_stopping(view: View, line: Line, point: str) -> None:
     writer = view.writer(run, SCHEMA)
     writer.apply(BATCHES[0], batch_of(0, run))
     line.say("begun")
-    # Whichever store it is: each writer has the points in its own module.
-    module = sys.modules[type(writer).__module__]
-    reach = module.reach
 
     def stop_there(name: str) -> None:
-        reach(name)
         if name == point:
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    module.reach = stop_there
+    # The points of every store, and the one that only SQLite has.
+    sql_writer.reach = sqlite_writer.reach = stop_there  # type: ignore[attr-defined]
     try:
         written = writer.apply(BATCHES[1], batch_of(1, run))
     except Exception as error:  # noqa: BLE001 - the test looks at what it was

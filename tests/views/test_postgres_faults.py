@@ -21,6 +21,7 @@ from mainstem.errors import DatabaseUnavailable, Unavailable
 from mainstem.views.postgres import postgres_writer
 from mainstem.views.postgres.postgres_backend import PostgresBackend
 from mainstem.views.postgres.postgres_writer import PostgresWriter
+from mainstem.views.sql import sql_writer
 from mainstem.views.view import View
 from tests.contracts.view_rows import SCHEMA, recorded, replayed, shown
 from tests.postgres_server import PostgresServer
@@ -80,14 +81,14 @@ class Model:
 @contextmanager
 def at_point(point: str, happens: Callable[[], None]) -> Iterator[None]:
     """It happens, once, when a writer reaches a named point."""
-    reach, todo = postgres_writer.reach, [happens]
+    reach, todo = sql_writer.reach, [happens]
 
     def reached(name: str) -> None:
         reach(name)
         while name == point and todo:
             todo.pop()()
 
-    with mock.patch.object(postgres_writer, "reach", reached):
+    with mock.patch.object(sql_writer, "reach", reached):
         yield
     assert not todo, f"{point} was not reached"
 
@@ -225,11 +226,10 @@ def _without_asking() -> list[tuple[object, str, object]]:
     """A COMMIT that was not answered is taken for one that arrived."""
     write = PostgresWriter._write
 
-    def broken(self: PostgresWriter, payloads: tuple[bytes, bytes], batch: Batch) -> None:
+    def broken(self: PostgresWriter, connection: Any, merged: Any, batch: Batch) -> None:
         try:
-            write(self, payloads, batch)
+            write(self, connection, merged, batch)
         except psycopg.OperationalError:
-            self._held = batch.number
             self.close()
 
     return [(PostgresWriter, "_write", broken)]
@@ -238,8 +238,8 @@ def _without_asking() -> list[tuple[object, str, object]]:
 def _batch_apart_from_its_rows() -> list[tuple[object, str, object]]:
     write = PostgresWriter._write_rows
 
-    def broken(self: PostgresWriter, connection: Any, payloads: Any, last: Any) -> int:
-        changed = write(self, connection, payloads, last)
+    def broken(self: PostgresWriter, connection: Any, merged: Any, last: Any) -> int:
+        changed = write(self, connection, merged, last)
         connection.execute("COMMIT")
         connection.execute("BEGIN")
         return changed
@@ -261,13 +261,13 @@ def _deadlock_not_tried_again() -> list[tuple[object, str, object]]:
 
 def _held_batch_written_again() -> list[tuple[object, str, object]]:
     """A COMMIT that was not answered is taken for one that did not arrive."""
-    progress = PostgresWriter._locked_progress
+    progress = PostgresWriter._progress
 
     def broken(self: PostgresWriter, connection: Any) -> tuple[str | None, int, int, int]:
         flow, epoch, _, recording = progress(self, connection)
         return flow, epoch, -1, recording
 
-    return [(PostgresWriter, "_locked_progress", broken)]
+    return [(PostgresWriter, "_progress", broken)]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -20,7 +21,8 @@ INSIDE = ["view_rows_written", "view_batch_written"]
 
 
 def short_of_patience(home: Path, epoch: int) -> ViewWriter:
-    return ViewWriter(ViewFolder(str(home), "revenue"), FlowRun("revenue", epoch), clock=SystemClock(), lock_seconds=0)
+    with mock.patch("mainstem.views.sqlite.view_file.LOCK_SECONDS_MAX", 0.0):
+        return ViewWriter(ViewFolder(str(home), "revenue"), FlowRun("revenue", epoch), clock=SystemClock())
 
 
 @pytest.mark.parametrize("point", INSIDE)

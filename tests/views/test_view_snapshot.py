@@ -41,7 +41,7 @@ def test_what_is_committed_while_it_is_looked_at_is_not_seen(tmp_path: Path) -> 
     with view.snapshot() as snapshot:
         writer.apply(rows(Berlin=7, Lisbon=8), Batch(1, RUNS[1], {"orders": {0: 1}}))
         assert snapshot.to_arrow().equals(rows(Berlin=1))
-        assert snapshot.row(["Lisbon"]) is None
+        assert snapshot.get("Lisbon") is None
         assert (snapshot.count(), snapshot.offsets(), snapshot.positions()[1]) == (1, {}, 1)
     assert shown(view) == {"Berlin": 7, "Lisbon": 8}
 

@@ -17,14 +17,14 @@ import pyarrow as pa
 from mainstem.batch import Batch
 from mainstem.views import view
 from mainstem.views.merge_batch import MergedBatch
-from mainstem.views.sqlite import sqlite_backend as view_versions
-from mainstem.views.sqlite import sqlite_snapshot as view_snapshot
+from mainstem.views.sql.sql_history import SqlHistory
+from mainstem.views.sql.sql_snapshot import SqlSnapshot
+from mainstem.views.sql.sql_writer import SqlWriter
+from mainstem.views.sqlite import sqlite_backend
 from mainstem.views.sqlite import sqlite_writer as view_writer
-from mainstem.views.sqlite.sqlite_backend import ViewVersions
-from mainstem.views.sqlite.sqlite_history import SqliteHistory
-from mainstem.views.sqlite.sqlite_snapshot import ViewSnapshot
+from mainstem.views.sqlite.sqlite_backend import SqliteStore
 from mainstem.views.sqlite.sqlite_writer import ViewWriter
-from mainstem.views.sqlite.view_file import Connections, ViewFile
+from mainstem.views.sqlite.view_file import SqliteConnection, ViewFile
 from mainstem.views.sqlite.view_folder import ViewFolder
 from mainstem.views.view_store import WrittenRows
 
@@ -39,34 +39,32 @@ def _epoch_checked_outside_the_transaction() -> list[Patch]:
     check, commit = ViewWriter._check_epoch, ViewWriter.commit
 
     def before(self: ViewWriter, merged: MergedBatch, batch: Batch) -> WrittenRows:
-        check(self)
+        check(self, self._progress(self._connection)[1])
         return commit(self, merged, batch)
 
-    def unchecked(self: ViewWriter) -> tuple[int, int]:
-        return self._connection.execute("SELECT batch, recording FROM progress").fetchone()
-
-    return [
-        (ViewWriter, "commit", before),
-        (ViewWriter, "_check_epoch", unchecked),
-        (ViewWriter, "_check_fence", _nothing),
-    ]
+    return [(ViewWriter, "commit", before), (ViewWriter, "_check_epoch", _nothing)]
 
 
 def _epoch_not_checked_before_the_commit() -> list[Patch]:
-    return [(ViewWriter, "_check_fence", _nothing)]
+    # Nor is the fence, before the rows are written.
+    return [(ViewWriter, "_check_epoch", SqlWriter._check_epoch)]
 
 
 def _epoch_not_written() -> list[Patch]:
-    return [(ViewWriter, "_begin_run", _nothing), (ViewFolder, "raise_fence", _nothing)]
+    return [(ViewWriter, "_claim", _nothing), (ViewFolder, "raise_fence", _nothing)]
+
+
+def _commit_and_begin(connection: SqliteConnection) -> None:
+    connection.execute("COMMIT")
+    connection.execute("BEGIN IMMEDIATE")
 
 
 def _batch_committed_apart_from_the_rows() -> list[Patch]:
     write = ViewWriter._write_progress
 
-    def apart(self: ViewWriter, batch: Batch, before: int) -> None:
-        self._connection.execute("COMMIT")
-        self._connection.execute("BEGIN IMMEDIATE")
-        write(self, batch, before)
+    def apart(self: ViewWriter, connection: SqliteConnection, *others: Any) -> None:
+        _commit_and_begin(connection)
+        write(self, connection, *others)
 
     return [(ViewWriter, "_write_progress", apart)]
 
@@ -74,29 +72,33 @@ def _batch_committed_apart_from_the_rows() -> list[Patch]:
 def _batch_committed_before_the_rows() -> list[Patch]:
     write = ViewWriter._write_rows
 
-    def early(self: ViewWriter, merged: MergedBatch) -> int:
-        self._connection.execute("UPDATE progress SET batch = batch + 1")
-        self._connection.execute("COMMIT")
-        self._connection.execute("BEGIN IMMEDIATE")
-        return write(self, merged)
+    def early(self: ViewWriter, connection: SqliteConnection, *others: Any) -> int:
+        connection.execute("UPDATE progress SET batch = batch + 1")
+        _commit_and_begin(connection)
+        return write(self, connection, *others)
 
     return [(ViewWriter, "_write_rows", early)]
 
 
 def _offsets_committed_apart_from_the_rows() -> list[Patch]:
-    write = ViewWriter._write_offsets
+    write = SqliteConnection.write_many
 
-    def apart(self: ViewWriter, offsets: Any) -> None:
-        write(self, offsets)
-        self._connection.execute("COMMIT")
-        self._connection.execute("BEGIN IMMEDIATE")
+    def apart(self: SqliteConnection, sql: str, rows: Any) -> None:
+        write(self, sql, rows)
+        if "main.offsets" in sql:
+            _commit_and_begin(self)
 
-    return [(ViewWriter, "_write_offsets", apart)]
+    return [(SqliteConnection, "write_many", apart)]
 
 
 def _held_batch_written_again() -> list[Patch]:
-    check = ViewWriter._check_epoch
-    return [(ViewWriter, "_check_epoch", lambda self: (-1, check(self)[1]))]
+    progress = ViewWriter._progress
+
+    def broken(self: ViewWriter, connection: SqliteConnection) -> tuple[str | None, int, int, int]:
+        flow, epoch, _, recording = progress(self, connection)
+        return flow, epoch, -1, recording
+
+    return [(ViewWriter, "_progress", broken)]
 
 
 def _deletes_not_recorded() -> list[Patch]:
@@ -114,30 +116,37 @@ def _rows_that_are_the_same_recorded() -> list[Patch]:
 
 
 def _changes_trimmed_at_once() -> list[Patch]:
-    def broken(self: ViewWriter, last: int, now: int) -> None:
-        self._connection.execute("DELETE FROM changes WHERE position < ?", (last,))
+    def broken(self: SqlHistory, facts: Any, last: int, now: int) -> None:
+        self._connection.write(f"DELETE FROM {self._changes} WHERE position < $1", last)
 
-    return [(ViewWriter, "_trim", broken)]
+    return [(SqlHistory, "trim", broken)]
 
 
 def _flip_without_the_difference() -> list[Patch]:
-    return [(view_versions, "_changes", lambda pair: [])]
+    return [(SqlHistory, "_difference", lambda self, pair: [])]
 
 
 def _flip_while_the_old_one_is_written() -> list[Patch]:
     """The last position is looked up, and something is committed, before the flip."""
-    last = ViewVersions._last_position
-    return [(ViewVersions, "_last_position", lambda self, connection: last(self, connection) - 1)]
+
+    class Before(SqlHistory):
+        def last_position(self) -> int:
+            return super().last_position() - 1
+
+        def take_over(self, *others: Any) -> bool:
+            return SqlHistory(self._connection, self._tables).take_over(*others)
+
+    return [(sqlite_backend, "SqlHistory", Before)]
 
 
 def _snapshot_of_two_moments() -> list[Patch]:
-    batches = ViewSnapshot.batches
+    batches = SqlSnapshot.batches
 
-    def broken(self: ViewSnapshot, position: int | None = None) -> Iterator[pa.RecordBatch]:
-        self.release()
+    def broken(self: SqlSnapshot, position: int | None = None) -> Iterator[pa.RecordBatch]:
+        self._connection.write("ROLLBACK")
         return batches(self, position)
 
-    return [(ViewSnapshot, "batches", broken)]
+    return [(SqlSnapshot, "batches", broken)]
 
 
 def _token_and_row_of_two_moments() -> list[Patch]:
@@ -146,15 +155,15 @@ def _token_and_row_of_two_moments() -> list[Patch]:
 
 
 def _live_version_looked_up_once() -> list[Patch]:
-    return [(view_snapshot, "TRIES", 1)]
+    return [(sqlite_backend, "TRIES", 1)]
 
 
 def _live_version_not_looked_up_again() -> list[Patch]:
-    def broken(folder: ViewFolder, connections: Connections) -> ViewSnapshot:
-        facts = folder.facts()
-        return view_snapshot._pinned(folder, connections, facts, facts.live)
+    def broken(self: SqliteStore) -> tuple[SqliteConnection, SqlSnapshot]:
+        facts = self.facts()
+        return self._pinned(facts, facts.live)
 
-    return [(view_snapshot, "_pinned_live", broken)]
+    return [(SqliteStore, "_pinned_live", broken)]
 
 
 def _null_keys_dropped_silently() -> list[Patch]:
@@ -175,35 +184,45 @@ def _first_row_of_a_key_counts() -> list[Patch]:
 
 
 def _history_claimed_that_was_trimmed() -> list[Patch]:
-    return [(SqliteHistory, "begin_at", _nothing)]
+    return [(SqlHistory, "begin_at", _nothing)]
 
 
 def _history_not_carried_to_another_version() -> list[Patch]:
-    return [(SqliteHistory, "carry", lambda self, last: self.end())]
+    return [(SqlHistory, "carry", _nothing)]
 
 
 def _last_change_undone_instead_of_the_first() -> list[Patch]:
     made = ViewFile.select_rows_before.func
     return [
-        (ViewFile, "select_rows_before", property(lambda self: made(self).replace("min(position)", "max(position)")))
+        (
+            ViewFile,
+            "select_rows_before",
+            property(lambda self: made(self).replace("min(c.position)", "max(c.position)")),
+        )
     ]
 
 
 def _history_trimmed_as_changes_are() -> list[Patch]:
-    too_old = SqliteHistory.too_old
+    too_old = SqlHistory._too_old
     # A minute, as the test says of changes, for a history of fifty.
-    return [(SqliteHistory, "too_old", lambda self, before, last: too_old(self, before + 49 * 60_000_000, last))]
+    return [
+        (
+            SqlHistory,
+            "_too_old",
+            lambda self, trimmed, before, last: too_old(self, trimmed, before + 49 * 60_000_000, last),
+        )
+    ]
 
 
 def _reached_committed_before_the_batch() -> list[Patch]:
-    reach = SqliteHistory.reach
+    reach = SqlHistory.reach
 
-    def apart(self: SqliteHistory, offsets: Any, position: int) -> None:
+    def apart(self: SqlHistory, offsets: Any, position: int) -> None:
         reach(self, offsets, position)
-        self._connection.execute("COMMIT")
-        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.write("COMMIT")
+        self._connection.write("BEGIN IMMEDIATE")
 
-    return [(SqliteHistory, "reach", apart)]
+    return [(SqlHistory, "reach", apart)]
 
 
 VIEW_MUTANTS: dict[str, Callable[[], list[Patch]]] = {

@@ -192,7 +192,7 @@ def test_ctrl_c_says_how_far_it_came(orders, place):
     out, err = command.communicate()
 
     assert (command.returncode, out) == (130, b"")
-    assert err.decode() == 'Lines 1 to 1 are in topic "orders" (1 row), none after. Go on with: --from-line 2\n'
+    assert err.decode() == 'Lines 1 to 1 are in topic "orders" (1 row), none after. Continue with: --from-line 2\n'
 
 
 # Not what `resource` says: a process inherits that from the one that started it.
@@ -235,8 +235,8 @@ def test_the_batches_before_a_bad_line_are_in_and_nothing_of_its_own(cli, orders
             'Lines 1 to 3 are in topic "orders" (3 rows), none after.'
         ),
         (
-            "Hint: Correct the line. With --rejected FILE such lines go there and the rest goes in. "
-            "Go on with: --from-line 4"
+            "Hint: Correct the line. With --rejected FILE such lines go there and the rest is appended. "
+            "Continue with: --from-line 4"
         ),
     ]
     assert rows(orders, "order_id") == ["o-1", "o-2", "o-3"]

@@ -28,7 +28,7 @@ def test_a_producer_appends_a_file_once(cli, orders, place, small_batches):
     command = ["topic", "append", "orders", "rows.jsonl", "--producer", "loader"]
 
     assert cli(*command).out == "appended 8 rows to orders\n"
-    assert cli(*command).out == "appended 0 rows to orders; 8 were there already\n"
+    assert cli(*command).out == "appended 0 rows to orders; 8 were already appended\n"
     assert appended(orders) == 8
 
 
@@ -56,7 +56,7 @@ def test_a_producer_goes_on_where_it_was_stopped(cli, orders, place, small_batch
         patched.setattr(row_append.RowAppend, "_place", stopping)
         assert cli(*command).status == 130
     assert appended(orders) == 3
-    assert cli(*command).out == "appended 6 rows to orders; 3 were there already\n"
+    assert cli(*command).out == "appended 6 rows to orders; 3 were already appended\n"
     assert appended(orders) == 9
 
 
@@ -90,8 +90,8 @@ def test_an_append_cut_short_is_completed_by_the_same_command(cli, orders, place
         error = cli(*command).error
     assert error == [
         'mainstem.IncompleteAppend: an append to "orders" reached 1 of 2 partitions',
-        "Detail: Written: 0. Not written: 1 (no). The append was of lines 4 to 6; all before it is in.",
-        "Hint: When the cause is gone, give the same command again: what is in is not appended twice.",
+        "Detail: Written: 0. Not written: 1 (no). The append was of lines 4 to 6; all earlier ones are appended.",
+        "Hint: When the cause is fixed, repeat the command: no line is appended twice.",
     ]
     assert 3 < appended(orders) < 6
     assert cli(*command).status == 0

@@ -76,7 +76,7 @@ import os, signal, sys
 import mainstem
 from mainstem.file_locks import WRITE
 topic = mainstem.open("shop").topic("things")
-with topic.backend.store.partitions[0].lock.held(WRITE):
+with topic.backend.store.partitions[0].lock.hold(WRITE):
     os.kill(os.getpid(), signal.SIGSTOP)
 """
 

@@ -14,7 +14,7 @@ SCHEMA = """
     id STRING NOT NULL, n INT, small FLOAT, price DECIMAL(6, 2), at TIMESTAMP, day DATE, tags ARRAY<STRING>, ok BOOLEAN,
     raw BINARY, address STRUCT<zip: STRING, city: STRING>, counts MAP<STRING, INT>
 """
-REJECTED = "With --rejected FILE such lines go there and the rest goes in."
+REJECTED = "With --rejected FILE such lines go there and the rest is appended."
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ BAD_LINES = {
         '[{"id": "a"}]',
         "InvalidRows: line 2 is not a JSON object",
         'The line is: \'[{"id": "a"}]\'.',
-        "Write one object a line. A list becomes lines with jq -c '.[]'.",
+        "Write one object per line. A list becomes lines with jq -c '.[]'.",
     ),
     "a word that is no JSON": (
         '{"id": "a", "small": NaN}',
@@ -219,8 +219,8 @@ def test_a_file_without_line_ends(cli, things, monkeypatch):
             'Lines 1 to 1 are in topic "things" (1 row), none after.'
         ),
         (
-            "Hint: Give one row a line, or say what the file is: --format json|csv|parquet|arrow. "
-            "Go on with: --from-line 2"
+            "Hint: Write one row per line, or name the format: --format json|csv|parquet|arrow. "
+            "Continue with: --from-line 2"
         ),
     ]
 
@@ -233,11 +233,11 @@ BAD_CSV = {
     "too many cells": ("id,n\na,1,2\n", "InvalidRows: line 2 has 3 cells, not 2"),
     "an open quote": (
         'id,n\n"a,1\nb,2\n',
-        "InvalidRows: line 2 has a quote where none can be, or one that is not closed",
+        "InvalidRows: line 2 has a misplaced or unclosed quote",
     ),
     "a quote inside": (
         'id,n\n"a"b,1\n',
-        "InvalidRows: line 2 has a quote where none can be, or one that is not closed",
+        "InvalidRows: line 2 has a misplaced or unclosed quote",
     ),
     "a required cell empty": ("id,n\na,1\n,2\n", 'InvalidRows: line 3: column "id" is NOT NULL, got null'),
     "the line of a row after a long one": (
@@ -281,9 +281,9 @@ def test_a_file_of_another_format(cli, things, place):
         "Hint: Is it another format? --format json|csv|parquet|arrow",
     ]
     assert cli("topic", "append", "things", "rows.txt").error == [
-        'mainstem.Invalid: the format of "rows.txt" is not known',
-        "Detail: Names end in: .json, .jsonl, .ndjson, .csv, .parquet, .arrow, .arrows, .feather, .ipc.",
-        "Hint: Say it: --format json|csv|parquet|arrow",
+        'mainstem.Invalid: the format of "rows.txt" is unknown',
+        "Detail: Known suffixes: .json, .jsonl, .ndjson, .csv, .parquet, .arrow, .arrows, .feather, .ipc.",
+        "Hint: Name it: --format json|csv|parquet|arrow",
     ]
     assert cli("topic", "append", "things", "rows.txt", "--format", "json").status == 0
 

@@ -218,8 +218,8 @@ def test_a_flow_whose_process_died_counts_as_stopped(cli, stem, big_orders):
 def test_a_flow_that_does_not_stop(cli, big_orders):
     assert cli("flow", "stop", "big_orders", "--wait", "10 milliseconds").error == [
         'mainstem.Unavailable: flow "big_orders" has not stopped within 10 milliseconds',
-        f"Detail: Process {os.getpid()} runs it and was asked to stop it; it does so when it gets to it.",
-        f"Hint: Wait longer (--wait), or end the process: kill {os.getpid()}. Nothing is lost: the next run goes on.",
+        f"Detail: Process {os.getpid()} runs it and has a stop request; it stops once it reads the request.",
+        f"Hint: Wait longer (--wait), or end the process: kill {os.getpid()}. Nothing is lost: the next run continues.",
     ]
 
 

@@ -72,7 +72,7 @@ def test_describe_tells_when_the_next_record_is_dropped(cli, orders, billing):
 def test_reset_lets_a_group_go_on_elsewhere(cli, billing, to, offsets, committed):
     said = cli("group", "reset", "orders", "billing", "--to", to)
 
-    assert said == (0, f"group billing of orders goes on from {offsets}\n", "")
+    assert said == (0, f"group billing of orders continues from {offsets}\n", "")
     assert [it.committed for it in billing.describe().partitions] == committed
 
 

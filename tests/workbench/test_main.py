@@ -75,7 +75,7 @@ def test_without_a_home_it_says_how_to_give_one(cli, monkeypatch):
     assert cli("topic", "list").error == [
         "mainstem.Invalid: no home was given",
         'Detail: Neither --home nor MAINSTEM_HOME is set, and "data" here is not a home.',
-        "Hint: For example: --home data/shop, or for all commands to come: export MAINSTEM_HOME=data/shop",
+        "Hint: For example: --home data/shop, or for all later commands: export MAINSTEM_HOME=data/shop",
     ]
 
 
@@ -113,7 +113,7 @@ def test_no_command_but_topic_create_makes_a_home(cli, place, make, facts):
     assert cli("topic", "list").error == [
         'mainstem.NotFound: "shop" is not a home',
         f"Detail: {facts}",
-        'Hint: A home is made with its first topic: mainstem topic create orders --schema "..." --home shop',
+        'Hint: A home is created with its first topic: mainstem topic create orders --schema "..." --home shop',
     ]
     assert (place / "shop").exists() == make
 

@@ -107,7 +107,7 @@ HOLDER = """
 import os, signal
 import mainstem
 from mainstem.file_locks import WRITE
-with mainstem.open("shop", upkeep="manual").log.transactions.ledger().partition.lock.held(WRITE):
+with mainstem.open("shop", upkeep="manual").log.transactions.ledger().partition.lock.hold(WRITE):
     os.kill(os.getpid(), signal.SIGSTOP)
 """
 
@@ -217,5 +217,5 @@ def test_a_run_in_another_process_is_seen_and_stopped_from_here(cli, shop):
 
     assert command.returncode == 130
     assert json.loads(out.splitlines()[-1])["state"] == "stopped"
-    assert err.splitlines() == ["stopping; once more Ctrl-C does not wait for it"]
+    assert err.splitlines() == ["stopping; press Ctrl-C again to stop at once"]
     assert [it["state"] for it in cli("flow", "list", "--json").json] == ["stopped", "stopped"]

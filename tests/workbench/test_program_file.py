@@ -77,7 +77,7 @@ def test_a_file_that_is_not_there(place):
 
     assert refused("shops.py") == [
         'mainstem.NotFound: there is no program "shops.py"',
-        f"Detail: It was looked for in {str(place)!r}.",
+        f"Detail: The current directory is {str(place)!r}.",
         'Hint: Did you mean "shop.py"?',
     ]
 

@@ -190,8 +190,8 @@ def test_list_and_describe_show_how_messages_stand(cli, take):
 
     assert heading.split()[:6] == ["topic", "queue", "held", "returned", "parked", "rejected"]
     assert line.split()[:7] == ["jobs", "work", "2", "0", "0", "0", "4"]
-    assert "lease            1 minute\n" in shown
-    assert "so far           3 delivered, 1 acknowledged\n" in shown
+    assert "lease           1 minute\n" in shown
+    assert "so far          3 delivered, 1 acknowledged\n" in shown
     assert (facts["held"], facts["cursors"], facts["lag"]["records"]) == (2, {"0": 3}, 4)
     assert facts["rejected_topic"] == "jobs.work.rejected"
 
@@ -220,12 +220,12 @@ def test_delete_with_yes_deletes_the_queue_alone(cli, jobs, take):
 @pytest.mark.parametrize(("answer", "left"), [("yes\n", []), ("\n", ["work"])])
 def test_delete_asks(cli, jobs, take, monkeypatch, answer, left):
     take("--count", "2")
-    monkeypatch.setattr(topic_argument, "somebody_is_there", lambda: True)
+    monkeypatch.setattr(topic_argument, "is_interactive", lambda: True)
 
     said = cli("queue", "delete", "jobs", "work", stdin=answer)
 
     assert said.err.startswith(
-        'Delete queue "work" of topic "jobs", with 2 messages held and 5 records not done with? [y/N]'
+        'Delete queue "work" of topic "jobs", with 2 messages held and 5 records not settled? [y/N]'
     )
     assert jobs.queues() == left
 
@@ -254,5 +254,5 @@ def test_a_queue_that_is_not_there(cli, jobs, take, command):
 
 def test_the_first_queue_is_made_by_a_take(cli, jobs):
     assert cli("queue", "describe", "jobs", "work").error[2] == (
-        "Hint: Its first take makes it: mainstem queue take jobs work"
+        "Hint: The first take creates it: mainstem queue take jobs work"
     )

@@ -207,7 +207,7 @@ def test_a_position_or_column_that_cannot_be(cli, numbers, arguments, complaint)
 def test_a_time_without_a_zone_is_told_how_to_have_one(cli, numbers):
     assert cli("topic", "read", "numbers", "--start", "2026-01-01 09:00").error[1:] == [
         "Detail: Without a time zone it does not name one moment.",
-        "Hint: For UTC write 2026-01-01T09:00:00Z; else the distance from it, as in 2026-01-01T09:00:00+02:00",
+        "Hint: For UTC write 2026-01-01T09:00:00Z; for another zone add its offset, as in 2026-01-01T09:00:00+02:00",
     ]
 
 
@@ -232,8 +232,8 @@ def test_what_is_no_longer_kept_is_told_with_the_range(cli, dropped, place):
     assert error[0].startswith("mainstem.FellOff: ")
     assert f"0 to {kept - 1}" in error[0] + error[1]
     assert error[2] == (
-        f"Hint: Start at the first records that are kept: --start 0:{kept}. "
-        f"What was dropped may be in the archive: --archive {place}/old"
+        f"Hint: Start at the first retained records: --start 0:{kept}. "
+        f"Dropped records may be in the archive: --archive {place}/old"
     )
 
 
@@ -258,7 +258,7 @@ def test_a_queue_that_fell_off_is_told_how_to_go_on(cli, stem, place):
 
     assert error[0].startswith("mainstem.FellOff: ")
     assert error[2] == (
-        f"Hint: Go on with the first record that is kept: mainstem queue rewind short work --to 0:{kept}"
+        f"Hint: Continue with the first retained record: mainstem queue rewind short work --to 0:{kept}"
     )
     assert cli("queue", "rewind", "short", "work", "--to", f"0:{kept}").status == 0
     assert cli("queue", "take", "short", "work", "--format", "json").lines[0]["offset"] == kept

@@ -77,7 +77,7 @@ def test_it_shows_how_the_versions_differ_and_puts_the_new_one_to_use(cli, reven
     assert ["t10", "10"] not in [line.split() for line in lines]
     assert "... and 1 more" in lines
     assert ["s00", "0"] in [line.split() for line in lines]
-    assert lines[-1] == "version 2 of revenue is live; back with: mainstem view versions revenue --use 1"
+    assert lines[-1] == "version 2 of revenue is live; to return: mainstem view versions revenue --use 1"
     assert live(revenue) == (2, [1, 2])
 
 
@@ -98,13 +98,13 @@ def test_it_tells_a_program(cli, revenue):
 @pytest.mark.parametrize(
     ("answers", "last", "versions"),
     [
-        ("y\n", "version 2 of revenue is live; back with: mainstem view versions revenue --use 1", (2, [1, 2])),
+        ("y\n", "version 2 of revenue is live; to return: mainstem view versions revenue --use 1", (2, [1, 2])),
         ("n\ny\n", "version 2 of revenue is kept; to use it: mainstem view versions revenue --use 2", (1, [1, 2])),
         ("n\nn\n", "version 2 of revenue was dropped; version 1 is live", (1, [1])),
     ],
 )
 def test_it_asks_a_person(cli, revenue, monkeypatch, answers, last, versions):
-    monkeypatch.setattr(rebuild_command, "somebody_is_there", lambda: True)
+    monkeypatch.setattr(rebuild_command, "is_interactive", lambda: True)
 
     said = cli("view", "rebuild", "revenue", "--program", "shop.py", stdin=answers)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.log.record import record_array, with_record
+from mainstem.log.record import record_array, record_schema
 from mainstem.log.rows.normal_schema import normal_schema
 from mainstem.log.rows.rows import check_rows
 from mainstem.log.topic_settings import TopicSettings
@@ -29,7 +29,10 @@ def topics(draw):
     change = pa.array(
         draw(st.lists(st.sampled_from(["insert", "update"]), min_size=count, max_size=count)), pa.string()
     )
-    return settings, with_record(checked.batch, record_array(0, 7, 0, count=count, change=change))
+    record = record_array(0, 7, 0, count=count, change=change)
+    return settings, pa.RecordBatch.from_arrays(
+        [*checked.batch.columns, record], schema=record_schema(checked.batch.schema)
+    )
 
 
 class Bytes(io.TextIOWrapper):

@@ -8,11 +8,10 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
-from mainstem.batch import FlowRun
 from mainstem.clock import ManualClock
 from mainstem.flows.flow_handle import FlowProgress
+from mainstem.log.flow_cut import Holder
 from mainstem.log.lag import Lag
-from mainstem.spark.sources.flow_cut import Holder
 from mainstem.workbench.cli import run_display as run_standing
 from mainstem.workbench.cli.flow_facts import HolderFacts
 from mainstem.workbench.cli.run_display import (
@@ -72,10 +71,10 @@ def test_each_batch_is_a_line_once(capsys):
 
 
 def test_each_batch_is_an_object_once(capsys):
-    display = JsonLines()
+    display = JsonLines(ManualClock())
     display.show([status()])
     display.show([status()])
-    display.apart(lambda: print("aside"))
+    display.print_apart(lambda: print("aside"))
     display.show([status("stopped")])
     display.close()
 
@@ -115,7 +114,7 @@ def test_a_narrow_terminal_is_shown_fewer_columns_but_whole_ones():
 
 def test_where_nobody_watches_it_is_lines(monkeypatch):
     clock = ManualClock()
-    assert isinstance(run_display(clock, as_json=False), BatchLines)
+    assert type(run_display(clock, as_json=False)) is BatchLines
     assert isinstance(run_display(clock, as_json=True), JsonLines)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     display = run_display(clock, as_json=False)
@@ -151,9 +150,9 @@ def test_at_the_end_every_flow_with_stages_says_what_it_waits_for(stem, monkeypa
     holder = HolderFacts("users", 0, None)
     monkeypatch.setattr(run_standing, "waits_for", lambda stem, checkpoint: holder)
     statuses = run_standing.RunStatus(stem, [], None)
-    run, planned = FlowRun("priced", 1), SimpleNamespace(stages=("enrich-0",))
+    planned = SimpleNamespace(stages=("enrich-0",))
     for progress, running in ((FlowProgress(batch=3, rows_out=5, state_rows=2), None), (FlowProgress(), None),
                               (FlowProgress(batch=3, rows_out=0, state_rows=2), holder)):  # fmt: skip
         for state, expected in (("running", running), ("stopped", holder)):
-            handle = SimpleNamespace(name="priced", run=run, planned=planned, progress=progress, state=state)
-            assert statuses._waits_for(handle) == expected
+            handle = SimpleNamespace(name="priced", planned=planned, progress=progress, state=state)
+            assert statuses._waits_for(handle, "flows/priced/v1") == expected

@@ -83,13 +83,13 @@ def test_an_empty_table_says_so(capsys):
 
 def test_progress_is_for_terminals_alone(capsys, monkeypatch):
     with show_progress("append", total=10) as progress:
-        progress.reached(5, "5 rows")
+        progress.advance_to(5, "5 rows")
     assert capsys.readouterr() == ("", "")
 
     err = Terminal()
     monkeypatch.setattr(sys, "stderr", err)
     with show_progress("append", total=10) as progress:
-        progress.reached(5, "5 rows")
+        progress.advance_to(5, "5 rows")
     assert "append" in err.getvalue()
 
 

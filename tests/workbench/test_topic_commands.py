@@ -60,8 +60,8 @@ def test_the_help_of_a_setting_says_its_default(cli):
 
     for words in (
         "--partitions <int> Number of partitions; 1.",
-        "How large a segment grows; 64 MiB.",
-        "grows; 1 hour.",
+        "Maximum size of a segment; 64 MiB.",
+        "segment; 1 hour.",
     ):
         assert words in said
 
@@ -77,7 +77,7 @@ def test_alter_has_no_option_for_what_cannot_be_changed(cli, orders, setting):
 def test_create_again_with_the_same_settings_leaves_it_as_it_is(cli):
     cli(*CREATE)
 
-    assert cli(*CREATE) == (0, "topic orders was there already, with these settings\n", "")
+    assert cli(*CREATE) == (0, "topic orders exists already, with these settings\n", "")
 
 
 def test_create_again_with_other_settings_names_the_difference(cli):
@@ -92,8 +92,8 @@ def test_create_again_with_other_settings_names_the_difference(cli):
 
 def test_times_of_a_compacted_topic_mean_nothing_elsewhere(cli, place):
     assert cli(*CREATE, "--lag-min", "1 minute").error == [
-        "mainstem.Invalid: --lag-min says nothing about this topic",
-        "Detail: It belongs to a topic that keeps the latest record per key.",
+        "mainstem.Invalid: --lag-min does not apply to this topic",
+        "Detail: It applies to a topic that keeps the latest record per key.",
         'Hint: Give --keep "latest per key" with it.',
     ]
     assert not (place / "shop").exists()
@@ -211,14 +211,14 @@ def test_delete_does_not_guess_where_nobody_can_be_asked(cli, stem, orders):
     said = cli("topic", "delete", "orders")
 
     assert said.status == 2
-    assert "Invalid value for --yes: needed where nobody can be asked" in said.err
+    assert "Invalid value for --yes: required without a terminal" in said.err
     assert stem.topics() == ["orders"]
 
 
 @pytest.mark.parametrize(("answer", "status", "left"), [("y\n", 0, []), ("n\n", 1, ["orders"]), ("\n", 1, ["orders"])])
 def test_delete_asks(cli, stem, orders, monkeypatch, answer, status, left):
     orders.append([{"order_id": "o-1"}])
-    monkeypatch.setattr(topic_argument, "somebody_is_there", lambda: True)
+    monkeypatch.setattr(topic_argument, "is_interactive", lambda: True)
 
     said = cli("topic", "delete", "orders", stdin=answer)
 
@@ -256,7 +256,7 @@ def test_a_topic_of_other_programs_is_adopted_read_and_left_as_it_is(cli, place,
         'mainstem.TopicNotFound: topic "clisk" does not exist on Kafka'
     )
     assert cli("topic", "adopt", "clicks", "--schema", "page BINARY").error[0] == (
-        'mainstem.Conflict: topic "clicks" is known with other settings'
+        'mainstem.Conflict: topic "clicks" exists with other settings'
     )
     assert cli("topic", "adopt", "clicks", *schema, "--codec", "xml").error[0] == (
         "mainstem.Invalid: codec of topic \"clicks\" is 'xml'"
@@ -275,7 +275,7 @@ import os, signal
 import mainstem
 from mainstem.file_locks import UPKEEP
 topic = mainstem.open("shop").topic("customers")
-with topic.backend.store.partitions[0].lock.held(UPKEEP):
+with topic.backend.store.partitions[0].lock.hold(UPKEEP):
     os.kill(os.getpid(), signal.SIGSTOP)
 """
 
@@ -304,7 +304,7 @@ def test_compact_keeps_the_latest_of_each_key(cli, customers):
     said = cli("topic", "compact", "customers")
 
     assert said.status == 0
-    assert said.out.startswith("customers: of 3 records 2 are left, 1 had a later one and 0 told of a deletion")
+    assert said.out.startswith("customers: 2 of 3 records are left: 1 replaced, 0 expired tombstones")
     assert rows(customers) == [{"id": "a", "zip": "3"}, {"id": "b", "zip": "2"}]
 
 
@@ -331,18 +331,18 @@ def test_compact_drops_what_is_too_much(cli, stem, place):
     assert said.out.endswith(" of them archived\n")
     assert topic.backend.earliest(0) > kept
     assert again == {"topic": "short", "segments": 0, "records": 0, "bytes": 0, "archived": 0, "clock_jump": None}
-    assert cli("topic", "compact", "short").out == "short: nothing is too old or too much\n"
+    assert cli("topic", "compact", "short").out == "short: nothing exceeds the retention\n"
 
 
 def test_compact_has_nothing_to_do_where_every_record_is_kept(cli, orders):
     assert cli("topic", "compact", "orders").error == [
         'mainstem.Invalid: topic "orders" keeps every record',
-        "Detail: There is nothing to take out.",
+        "Detail: There is nothing to remove.",
         'Hint: Alter it first, for instance: mainstem topic alter orders --keep "7 days"',
     ]
 
 
-@pytest.mark.parametrize(("verb", "said"), [("seal", "sealed 1 segment of customers"), ("compact", "customers: of ")])
+@pytest.mark.parametrize(("verb", "said"), [("seal", "sealed 1 segment of customers"), ("compact", "customers: 2 of ")])
 def test_upkeep_takes_over_from_a_stopped_process(cli, customers, verb, said):
     holder = subprocess.Popen([sys.executable, "-c", HOLDER])
     try:

@@ -43,7 +43,9 @@ def test_a_view_that_is_right(cli, found):
     asked = found(RIGHT)
     said = cli(*COMMAND)
     assert (said.status, said.err) == (0, "")
-    assert said.out == ("view revenue, version 1: 50 rows compared with the log up to orders@0:9,1:4: all are right\n")
+    assert said.out == (
+        "view revenue, version 1: 50 rows compared with the log up to orders@0:9,1:4: all are correct\n"
+    )
     assert asked == {"view": "revenue", "sample": 1000, "seed": None}
 
 
@@ -51,7 +53,7 @@ def test_a_sample_says_which_and_a_running_flow_why_it_matters(cli, found):
     asked = found(replace(RIGHT, compared=11, running=4711))
     said = cli(*COMMAND, "--sample", "10", "--seed", "7")
     assert "11 rows of 50 (seed 7) compared" in said.out
-    assert "Flow revenue runs in process 4711: compared is what the view was when the check began" in said.err
+    assert "Flow revenue runs in process 4711: the view is compared as it was when the check began" in said.err
     assert (asked["sample"], asked["seed"]) == (10, 7)
 
 
@@ -81,7 +83,7 @@ def test_wrong_rows_are_shown_with_the_first_offset_and_status_1(cli, found):
         (
             replace(FIRST, cause="store"),
             (
-                "changed by no batch but in the store itself, after it was written with orders[0] offset 6, "
+                "changed in the store itself and not by a batch, after it was written with orders[0] offset 6, "
                 "in the batch of orders[0] 5-7"
             ),
         ),
@@ -91,7 +93,7 @@ def test_wrong_rows_are_shown_with_the_first_offset_and_status_1(cli, found):
         ),
         (
             replace(FIRST, record=None, start=None),
-            "by orders[0] 0-7, orders[1] 0-1; of what was before, the view keeps no changes",
+            "by orders[0] 0-7, orders[1] 0-1; the view has no earlier changes",
         ),
     ],
 )  # fmt: skip

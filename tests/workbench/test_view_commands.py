@@ -181,7 +181,7 @@ def test_get_of_a_key_that_is_not_there(cli, revenue):
     assert cli("view", "get", "revenue", "Rome", "2026-01-01").error == [
         'mainstem.NotFound: view "revenue" has no row with the key Rome, 2026-01-01',
         "Detail: Its key is store, day.",
-        "Hint: Look at its rows: mainstem view read revenue --limit 10",
+        "Hint: List its rows: mainstem view read revenue --limit 10",
     ]
 
 

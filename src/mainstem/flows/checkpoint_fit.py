@@ -36,17 +36,16 @@ __all__ = [
 ]
 
 
-# What changed in a flow since its checkpoint was made, one change after the other, and whether its state goes on with each.
+# The changes of a flow since its checkpoint was created, and whether its state is still valid after each.
 #
-# The plan of a flow says what its checkpoint depends on (`flow_plan.fingerprint`), and for each stage every parameter of its
-# operator. A stage keeps state by its parameters: rows that wait, times at which they wake, results that were shown. State that
-# was kept by other ones would not follow the new rule, so it is not taken; but for parameters of which the operator says
-# that they decide nothing about it.
+# The plan of a flow says what its checkpoint depends on (`flow_plan.fingerprint`), and has every parameter of each stage's
+# operator. State depends on these parameters: buffered rows, timers, results that were emitted. State that was built with
+# other parameters is refused, except where the operator declares that a parameter does not affect its state.
 
 
-# What these keep does not depend on a watermark.
+# The state of these does not depend on a watermark.
 TIMELESS = frozenset({"aggregate", "distinct", "table", "top"})
-# Of two long texts only the part that differs is shown.
+# Of longer texts only the part that differs is shown.
 SHOWN_MAX = 100
 
 
@@ -61,10 +60,10 @@ class PlanChange:
 def plan_changes(before: Mapping[str, Any], planned: PlannedFlow) -> list[PlanChange]:
     """All changes since `before`, the plan that the state was built with; empty if there are none.
 
-    An operator may also raise, and say what is missing.
+    An operator may also raise an error that names what is missing.
     """
     now = planned.plan
-    # A part that an older Mainstem did not write down fits.
+    # A part that an older Mainstem did not record counts as unchanged.
     before = {**now, **before}
     changes = []
     if before["sources"] != now["sources"]:
@@ -82,7 +81,7 @@ def plan_changes(before: Mapping[str, Any], planned: PlannedFlow) -> list[PlanCh
 
 
 def _watermark_changes(before: Mapping[str, Any], planned: PlannedFlow) -> Iterator[PlanChange]:
-    """A longer delay sets the watermark back: what was evicted would be missing when rows come that it lets in again."""
+    """A longer delay moves the watermark back: rows that it admits again would need state that was already evicted."""
     timed = any(stage.spec.operator not in TIMELESS for stage in planned.stages)
     known, now = before["watermarks"], planned.plan["watermarks"]
     for source, old, new in zip(planned.plan["sources"], known, now, strict=True):
@@ -107,7 +106,7 @@ def _operator_changes(old: Sequence[Mapping[str, Any]], planned: PlannedFlow) ->
 
 
 def _changes_of(before: Mapping[str, Any], now: Mapping[str, Any], spec: StageSpec | None) -> Iterator[PlanChange]:
-    """Of one operator."""
+    """The changes of one operator."""
     kept = {name: value for name, value in now.items() if name != "parameters"}
     others = {name: before.get(name) for name in kept if before.get(name) != kept[name]}
     takes = getattr(None if spec is None else spec.engine, "takes", None)
@@ -137,7 +136,7 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tup
 
 
 def _titled(kept: Mapping[str, Any]) -> str:
-    """An operator of Spark's or ours."""
+    """The name of an operator (Spark's or ours) with its key."""
     by = f" by {_shown(kept['by'])}" if kept.get("by") else ""
     return f"{kept['operator']}{by}"
 
@@ -153,19 +152,19 @@ def _shown(value: Any) -> str:
 
 
 def _apart(old: str, new: str) -> str:
-    """Both, of long ones the part that differs."""
+    """Both texts; of long ones only the part that differs."""
     if max(len(old), len(new)) <= SHOWN_MAX:
         return f"{old} -> {new}"
     first = _same(old, new)
     last = _same(old[first:][::-1], new[first:][::-1])
-    # A few words more on both sides, to see where it is.
+    # Some context on both sides.
     first, last = max(0, first - SHOWN_MAX // 4), max(0, last - SHOWN_MAX // 4)
     parts = [text[first : len(text) - last][: 2 * SHOWN_MAX] for text in (old, new)]
     return " -> ".join(f"{'...' if first else ''}{part}{'...' if last else ''}" for part in parts)
 
 
 def _same(old: str, new: str) -> int:
-    """How many characters both begin with."""
+    """The length of the common prefix."""
     return next(
         (at for at, (mine, other) in enumerate(zip(old, new, strict=False)) if mine != other), min(len(old), len(new))
     )
@@ -198,9 +197,9 @@ def _check_sink(planned: PlannedFlow, before: str | None) -> None:
 
 
 def check_sources(planned: PlannedFlow, checkpoint: str, log: Log) -> None:
-    """Raise `Conflict` if a topic is not the one that the checkpoint's offsets belong to: it was deleted and created again.
+    """Raise `Conflict` if a topic of the checkpoint's offsets was deleted and created again.
 
-    And `MissedDeletions` if deletions were compacted away that the flow has not read.
+    Raises `MissedDeletions` if compaction removed deletions that the flow has not read.
     """
     last = last_batch(checkpoint, "offsets")
     if last is None:
@@ -214,7 +213,7 @@ def check_sources(planned: PlannedFlow, checkpoint: str, log: Log) -> None:
 def check_held(planned: PlannedFlow, writer: BatchWriter, checkpoint: str) -> None:
     """Raise `Conflict` if the sink has committed batches that the checkpoint does not have.
 
-    The batch numbers would be used again, and the sink would skip the new batches as committed.
+    The batch numbers would be used again, and the sink would skip the new batches as already committed.
     """
     last = last_batch(checkpoint, "offsets")
     committed_batch = writer.committed_batch
@@ -230,10 +229,10 @@ def check_held(planned: PlannedFlow, writer: BatchWriter, checkpoint: str) -> No
 
 
 def replayed_topics(log: Log, planned: PlannedFlow) -> list[str]:
-    """The topics that a flow would read from the beginning, those of a pattern as they are now."""
+    """The topics that a flow would read from the beginning, including those that match its patterns now."""
     patterns = [source.removeprefix("topics ") for source in planned.sources if source.startswith("topics ")]
     names = log.topic_names()
-    # One that an earlier flow of the program is about to make has nothing yet.
+    # A topic that an earlier flow of the program will create is still empty.
     read = {name for name in planned.topics if name in names}
     return sorted({*read, *(name for pattern in patterns for name in fitting(pattern, names))})
 
@@ -255,25 +254,25 @@ def way_out(planned: PlannedFlow) -> str:
     return f'Give the flow another name, Flow(..., name="{planned.name}_2"), and a sink of its own.'
 
 
-# Which sink a flow writes into: by an id that it keeps when it is moved, and that another one in its place does not have.
+# The identity of a flow's sink: an id that survives a move, and that a replacement at the same location does not have.
 #
-# A topic and a view have an id since they were made, a folder of files since a flow first wrote into it. A sink of somebody
-# else's may have one too, `id`, and a `location` to name in messages. Both are noted in `flow.json`.
+# A topic and a view get an id when they are created, a folder of files when a flow first writes into it. A user's own sink
+# may have an `id` too, and a `location` to name in messages. Both are recorded in `flow.json`.
 
 
 @dataclass(frozen=True)
 class SinkIdentity:
     """What a flow records of its sink."""
 
-    # Empty where the sink has none, or is not there yet.
+    # Empty if the sink has no id or does not exist yet.
     id: str
-    # Where it is, as a person finds it; may be empty.
+    # For messages; may be empty.
     location: str
     there: bool
 
     @classmethod
     def of(cls, sink: Sink, log: Log) -> SinkIdentity:
-        """As it is now."""
+        """The current identity of a sink."""
         if sink.kind == "topic":
             there = sink.name in log.topic_names()
             return cls(log.open_topic(sink.name).id if there else "", "", there)
@@ -281,7 +280,7 @@ class SinkIdentity:
         return cls(str(getattr(sink, "id", "")) if there else "", str(getattr(sink, "location", "")), there)
 
     def facts(self) -> dict[str, str]:
-        """As `flow.json` has it."""
+        """The fields of `flow.json`."""
         return {"sink_id": self.id, "sink_location": self.location}
 
 
@@ -326,14 +325,14 @@ def _another_folder(planned: PlannedFlow, before: str, current: SinkIdentity) ->
     )
 
 
-# What would come of a flow if it were started now: looked at without starting it.
+# What a flow would do if it were started now; determined without starting it.
 #
 #     new                 it has no checkpoint: it reads everything
-#     unchanged           it continues; its sources, its sink and what it keeps are as they were
-#     continues           it continues, though something changed that its state goes on with
-#     must be rebuilt     it would be refused: its checkpoint was made for another flow, source or sink
+#     unchanged           it continues; its sources, its sink and its state are the same
+#     continues           it continues: something changed, but its state remains valid
+#     must be rebuilt     it would be refused: its checkpoint was created for another flow, source or sink
 #
-# Filters and projections that keep nothing are not written down: a flow with other ones is unchanged here. They count from the
+# Stateless filters and projections are not recorded: a flow in which only these changed is "unchanged". They apply from the
 # next row on.
 
 
@@ -343,14 +342,14 @@ class FlowProspect:
 
     outcome: Literal["new", "unchanged", "continues", "must be rebuilt"]
     changes: tuple[str, ...] = ()
-    # How many rows are read if it begins anew; 0 where it does not have to.
+    # The number of rows to replay if it must be rebuilt; else 0.
     rows: int = 0
-    # What to do, where it must be rebuilt.
+    # What to do if it must be rebuilt.
     hint: str = ""
 
     @classmethod
     def of(cls, planned: PlannedFlow, home: str, log: Log) -> FlowProspect:
-        """From the home alone: for a checkpoint that is stored elsewhere, from its copy in the home."""
+        """Reads only the home; of a checkpoint that is stored elsewhere, its copy there."""
         store = FlowStore(home, planned.name)
         version = planned.flow.into.version
         known, checkpoint = store.of_version(version), store.checkpoint(version)

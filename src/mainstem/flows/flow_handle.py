@@ -30,7 +30,7 @@ class FlowProgress:
     rows_in: int = 0
     rows_out: int = 0
     rejected: int = 0
-    # Rows that came late and count (a result is corrected); rows that came too late and count nowhere.
+    # Late rows that still corrected a result; rows that were too late and were dropped.
     late: int = 0
     too_late: int = 0
     lag_records: int = 0
@@ -49,18 +49,18 @@ class FlowHandle:
     def __init__(self, planned: PlannedFlow, clock: Clock) -> None:
         self.planned = planned
         self.run: FlowRun | None = None
-        # Where Spark keeps the checkpoint of this run.
+        # The checkpoint location of this run.
         self.location: CheckpointLocation | None = None
         self.query: StreamingQuery | None = None
         self.state: State = "starting"
         self.error: FlowFailed | None = None
-        # What a batch raised, before Spark made text of it.
+        # The error that a batch raised, before Spark converts it to text.
         self.raised: BaseException | None = None
         self.progress = FlowProgress()
-        # What was written by the batches of this run, for the progress that Spark reports after each.
+        # What each batch of this run wrote, to be added to Spark's progress report.
         self.written: dict[int, Any] = {}
         self.batches = 0
-        # Of a flow in real time: its batches with those that had no rows.
+        # All batches of a real-time flow, including empty ones.
         self._rounds = 0
         self._clock = clock
         self._changed = threading.Condition()
@@ -113,7 +113,7 @@ class FlowHandle:
                     hint="Wait longer, or check its progress.",
                 )
             if self.planned.flow.mode == "real-time" and self.state == "running":
-                # Its query is never idle: whoever waits looks again when the batch is over.
+                # A real-time query is never idle: check again after each batch.
                 self._next_batch()
                 if self.state == "running":
                     return
@@ -122,7 +122,7 @@ class FlowHandle:
                 try:
                     query.processAllAvailable()
                 except Exception:  # noqa: BLE001
-                    # It ended; what of is said by whoever watches it.
+                    # The query ended; the thread that watches it reports why.
                     self._ended()
                     continue
                 return

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["BatchListener", "PROGRESS_TOPIC", "ProgressReports", "query_name"]
 
 
-# BatchListener: hears from Spark what each batch did, as one piece of JSON.
+# BatchListener: receives Spark's progress report on each batch as JSON.
 #
-# PySpark's own listener makes an object of every part of a report, with a call to Java for each: 60 to 90 ms of processor
-# time a batch. This one makes one call.
+# PySpark's own listener makes a call to Java for every part of a report: 60 to 90 ms of CPU time per batch. This one makes
+# one call.
 
 
 class BatchListener:
@@ -73,7 +73,7 @@ class BatchListener:
         self._tell(json.loads(event.progress().json()))
 
     class Java:
-        """What Java sees of this object."""
+        """The Java interfaces of this object (Py4J)."""
 
         implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 
@@ -113,7 +113,7 @@ class ProgressReports:
             self._listener.end()
 
     def note(self, said: dict[str, Any]) -> None:
-        """One batch, as Spark reports it."""
+        """Record Spark's report on one batch."""
         handle = next(
             (handle for handle in self._handles if handle.run and query_name(handle.run) == said.get("name")), None
         )
@@ -129,15 +129,15 @@ class ProgressReports:
                 self._append(handle, progress)
             handle.written.pop(said["batchId"], None)
         except MainstemError:
-            # Reports are about the work; they never stop it. A disk that is full stops the sinks, and says so.
+            # A failed report never stops a flow. If the disk is full, the sink fails and says so.
             return
         finally:
             if handle.planned.flow.mode == "real-time":
-                # Nobody else hears of it; who waits for it finds everything noted.
+                # Last: waiting threads then find everything recorded.
                 handle.batch_over(said.get("numInputRows") or 0)
 
     def _see_to_real_time(self, handle: FlowHandle, said: dict[str, Any]) -> None:
-        """Output rows and unreadable values of a batch of a real-time flow: only Spark counts them."""
+        """Take output rows and unreadable values of a real-time batch from Spark's report: only Spark counts them."""
         if handle.planned.flow.mode == "batches" or handle.run is None:
             return
         if said.get("numInputRows"):
@@ -155,7 +155,7 @@ class ProgressReports:
         if stages is not None:
             watermark = None if stages.watermark is None else as_datetime(stages.watermark).isoformat()
         counted = said.get("numInputRows", 0)
-        # Packed rows are many in one.
+        # One packed row holds many rows.
         rows_in = counted if stages is None or stages.rows_in is None else stages.rows_in
         return FlowProgress(
             batch=said["batchId"],
@@ -163,12 +163,12 @@ class ProgressReports:
             rows_out=0 if written is None else written.rows,
             rejected=0 if written is None else written.rejected,
             late=0 if stages is None else stages.late,
-            # Spark's own operators drop what is late.
+            # Spark's own operators drop late rows.
             too_late=sum(operator.get("numRowsDroppedByWatermark", 0) for operator in state)
             + (0 if stages is None else stages.too_late),
             lag_records=lag.records,
             lag_seconds=lag.seconds,
-            # Before the first row Spark's watermark stands at the beginning of time as computers count it.
+            # Before the first row Spark's watermark is the Unix epoch.
             watermark=None if watermark is None or watermark.startswith("1970-01-01T00:00:00.000") else watermark,
             state_rows=sum(operator.get("numRowsTotal", 0) for operator in state)
             + (0 if stages is None else stages.state_rows),
@@ -187,7 +187,7 @@ class ProgressReports:
             if not isinstance(end, dict):
                 continue
             if handle.run is not None and ("logOffset" in end or handle.planned.flow.mode == "real-time"):
-                # A batch of sealed files, or of Spark's own source: the checkpoint knows what it is in the log.
+                # A batch of sealed files or of Spark's own source: the checkpoint has its offsets in the log.
                 checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version)
                 end = next(source_offsets(checkpoint, said["batchId"]), {})
             by_topic = {end["topic"]: end["offsets"]} if "topic" in end else end.get("topics", {})

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HomeCopy", "copy_home"]
 
-# What is copied by who knows it, and what a replay makes for itself.
+# Copied separately, or (`lock`, `checks`) not at all.
 KNOWN = frozenset(["mainstem.json", "lock", "topics", "ledgers", "flows", "views", "checks"])
 CHECK = ".check"
 UNFINISHED = "unfinished-copy"
@@ -49,7 +49,7 @@ class HomeCopy:
     views: tuple[str, ...]
     bytes: int
     elsewhere: tuple[str, ...]
-    # What is damaged in the copy, and so most likely in the home: it was copied as it is.
+    # Damage in the copy, and so most likely in the home: damaged files are copied as they are.
     problems: tuple[HomeProblem, ...] = ()
 
 
@@ -70,7 +70,7 @@ def copy_home(stem: Mainstem, target: str | os.PathLike[str], step: Callable[[st
         for flow in flows:
             held.enter_context(flow.held())
         if log is not None:
-            held.enter_context(log.still())
+            held.enter_context(log.freeze())
         size = 0
         for flow in flows:
             step(f"flow {flow.name}")
@@ -100,7 +100,7 @@ def copy_home(stem: Mainstem, target: str | os.PathLike[str], step: Callable[[st
 
 
 def _problems(path: str, log: LogCopy | None, step: Callable[[str], None]) -> tuple[HomeProblem, ...]:
-    copied = None if log is None else log.opened()
+    copied = None if log is None else log.open_copy()
     try:
         found = verify_home(copied, path, lambda what: step(f"verifying {what}"), folders="inside")
     finally:

@@ -30,7 +30,7 @@ from mainstem.views.sqlite.view_folder import ViewFolder, view_names
 
 __all__ = ["HomeProblem", "HomeVerification", "verify_home"]
 
-# How often a view or a flow is looked at before what is wrong with it is believed: its files may be replaced meanwhile.
+# How often a view or a flow is checked before a problem is reported: its files may be replaced during a check.
 LOOKS = 3
 
 
@@ -90,7 +90,7 @@ def verify_home(
 
 
 def _looked_at(look: Callable[[], Iterator[HomeProblem]]) -> list[HomeProblem]:
-    """What is found wrong at every look."""
+    """The problems found in every one of `LOOKS` attempts."""
     problems = list(look())
     for _ in range(LOOKS - 1):
         if problems:
@@ -163,7 +163,7 @@ def _flow_problems(home: str, name: str, within: str) -> Iterator[HomeProblem]:
 
 
 def _stage_problems(title: str, checkpoint: str) -> Iterator[HomeProblem]:
-    """Of the manifests that are kept, and the runs that they name."""
+    """Problems of the retained manifests and of the runs that they name."""
     manifests = StageManifests(checkpoint)
     seen: set[tuple[str, RunEntry]] = set()
     for batch in manifests.batches():

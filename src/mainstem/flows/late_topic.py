@@ -2,7 +2,7 @@
 
     the columns of the operator             its key, time, watermark and window, and what it would have added
     stage: string                           the stage for which it was late
-    other: string                           as JSON, columns whose type does not fit what the topic has under their name
+    other: string                           as JSON, columns whose type does not fit the topic's column of that name
     version: int, batch: bigint             of the flow
 
 They are appended when the sink has committed their batch, by the flow's own producer with the batch number as sequence:
@@ -30,7 +30,7 @@ from mainstem.spark.checkpoint.rejected_rows import TIMEOUT, readable, storable,
 
 __all__ = ["LateTopic", "late_topic_of"]
 
-# What stands beside the operator's columns.
+# Columns added to those of the operator.
 OWN = (pa.field("other", pa.string()), pa.field("version", pa.int32()), pa.field("batch", pa.int64()))
 
 
@@ -53,7 +53,7 @@ class LateTopic:
         self._producer: Producer | None = None
 
     def read(self, paths: Sequence[str], stage: Stage) -> list[pa.Table]:
-        """The late rows that the tasks of a stage left, under the names that users know."""
+        """The late rows that the tasks of a stage wrote, with the column names of the user."""
         found = []
         for path in filter(None, paths):
             with pa.OSFile(path) as file:
@@ -89,12 +89,12 @@ class LateTopic:
         if self._producer.kept_sequence(name) >= batch:
             return
         check_rows(rows, topic.settings)
-        # All of them or none: a part of them would be taken for the whole when the batch is done again.
+        # In one transaction: when the batch is replayed, a part of them would be taken for all.
         with self._producer.transaction(timeout=TIMEOUT) as own:
             own.append(name, rows, sequence=batch)
 
     def _fitting(self, name: str, late: Sequence[pa.Table]) -> pa.Table:
-        """Late rows of several stages as one table for the topic; what does not fit beside what is there goes into `other`."""
+        """Late rows of several stages as one table for the topic; columns of another type than the topic's go into `other`."""
         tables = []
         for rows in late:
             stored = pa.schema([at for at in rows.schema if storable(at)])

@@ -1,18 +1,18 @@
 """NativeCatchUp: a flow that starts far behind reads sealed files with Spark's own file source, then goes live.
 
     link        hard links of the sealed files, beside the checkpoint; then the note (`native_history`)
-    files       a query over Spark's file source; each batch, when it is written, has the next portion placed
+    files       a query over Spark's file source; after each batch is written, the next portion is placed
     switch      when the last portion is committed, that query is stopped
-    live        another query on the same checkpoint, over the topic source; it is handed the file source's last offset,
-                and knows from the note what that is in the log
+    live        another query on the same checkpoint, over the topic source; it gets the file source's last offset,
+                and translates it with the note into offsets of the log
     remove      the links, when a batch of the live query is committed
 
-A run that is killed anywhere finds its position in the checkpoint: batches planned as files are finished as files, since
-Spark's replay reads them; after a batch of the topic source is planned, files are not read again.
+A run that is killed at any point finds its position in the checkpoint: batches planned as files are finished as files,
+since Spark replays them; after a batch of the topic source is planned, files are not read again.
 
-Only a flow with one source, the whole of a topic, none of whose operators forgets or drops by a watermark: Spark's
-watermark is the highest event time of all that was read, and files are not cut at one event time. And only where
-files can be put into portions that end inside no transaction: a sink never holds a part of one.
+Only for a flow with one source, a whole topic, and no operator that evicts or drops by a watermark: Spark's watermark
+is the highest event time read so far, and files are not cut by event time. And only if the files can be divided
+into portions that do not end inside a transaction: a sink never has a part of one.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ROWS_MIN", "NativeCatchUp", "could_catch_up", "foreseen_history"]
 
-# Less is done sooner without a second query. It costs a third of a second of processor time, and a row from a file 0.2 to
-# 0.35 microseconds less than one through Python.
+# With fewer rows a second query does not pay: it costs a third of a second of CPU time, and a row from a file saves 0.2 to
+# 0.35 microseconds.
 ROWS_MIN = 1_000_000
-# What these keep does not depend on the order in which rows come. A limit does, and what a user's own code keeps may.
+# The state of these does not depend on the order of rows. That of a limit does, that of a user's own code may.
 ORDERLESS = {"aggregate", "deduplicate"}
-# The home's path is a pattern to Spark's file source.
+# Spark's file source reads the home's path as a glob pattern.
 PATTERN = frozenset("*?[]{}\\")
 
 
@@ -65,7 +65,7 @@ def could_catch_up(planned: PlannedFlow) -> bool:
 
 
 class NativeCatchUp:
-    """The way of one run of a flow through the files. For one thread at a time."""
+    """The catch-up of one run of a flow. For one thread at a time."""
 
     def __init__(self, checkpoint: str, history: NativeHistory) -> None:
         self.history = history
@@ -74,9 +74,9 @@ class NativeCatchUp:
 
     @classmethod
     def begin(cls, planned: PlannedFlow, checkpoint: str, log: Log) -> NativeCatchUp | None:
-        """The catch-up that a checkpoint is in, or has behind it, or begins with; None if it has none."""
+        """The catch-up of a checkpoint: in progress, finished or new; None if there is none."""
         if is_elsewhere(checkpoint):
-            # Spark's own notes on files would be there too.
+            # Spark's own metadata of files would be stored there too.
             return None
         history = noted_history(checkpoint)
         if history is None and last_batch(checkpoint, "offsets") is None and could_catch_up(planned):
@@ -93,7 +93,7 @@ class NativeCatchUp:
         return at is None or (planned == done and at == self.history.last)
 
     def prepare(self) -> None:
-        """Have the query over files find what it is to go on with; call it before that starts."""
+        """Place the files that the query over files reads first; call it before the query starts."""
         planned, done = last_batch(self._checkpoint, "offsets"), last_batch(self._checkpoint)
         reached = -1 if planned is None else file_offset(self._checkpoint, planned)
         assert reached is not None, "the topic source has begun"
@@ -102,24 +102,24 @@ class NativeCatchUp:
             self.history.place(reached + 1)
         elif gone := self.history.missing(reached):
             raise _damaged(self.history.read, f"The files of the current batch are missing: {', '.join(gone)}.")
-        # Else the batch under way has its files; when it is written, the next ones are placed.
+        # Else the current batch has its files; the next ones are placed after it is written.
 
     def written(self, number: int) -> None:
-        """Note that a batch is in its sink: have the next files found, or remove them if no more are needed."""
+        """After a batch is committed: place the next files, or remove the links if they are no longer needed."""
         at = file_offset(self._checkpoint, number)
         if at is None:
             if not self._removed and file_offset(self._checkpoint, number - 1) is None:
                 self.history.remove()
                 self._removed = True
             return
-        # The last committed batch can be done again, should its commit turn out to be damaged.
+        # The last committed batch may be replayed, if its commit turns out to be damaged.
         self.history.let_go(at - 2)
         if at < self.history.last:
             self.history.place(at + 1)
             reach("history_placed", number)
 
     def _check_noted(self, reached: int) -> None:
-        """Raise `CorruptHome` if Spark would silently skip files, or read them again."""
+        """Raise `CorruptHome` if Spark would silently skip files or read them twice."""
         folder = f"{self._checkpoint}/sources/0"
         known = _files_in(folder)
         for number in (reached - 1, reached):
@@ -130,7 +130,7 @@ class NativeCatchUp:
 
 
 def _found(history: NativeHistory, checkpoint: str) -> NativeHistory:
-    """The history where its links are now: the home may have been moved since. Files are known to Spark by name."""
+    """The history with the current path of its links: the home may have been moved. Spark knows files by name."""
     here = f"{checkpoint}/history/{os.path.basename(history.folder)}"
     if not os.path.isdir(here) or (os.path.isdir(history.folder) and os.path.samefile(here, history.folder)):
         return history
@@ -146,7 +146,7 @@ def _found(history: NativeHistory, checkpoint: str) -> NativeHistory:
 
 
 def foreseen_history(planned: PlannedFlow, checkpoint: str, log: Log) -> HistoryStatus | None:
-    """What a run that began now would read of sealed files before it went live; None if nothing."""
+    """The sealed files that a run started now would read before it goes live; None if none."""
     status = history_status(checkpoint)
     if status is not None:
         return None if status.over else status
@@ -160,13 +160,13 @@ def foreseen_history(planned: PlannedFlow, checkpoint: str, log: Log) -> History
 def _topic_of(planned: PlannedFlow, checkpoint: str, log: Log) -> TopicBackend | None:
     [name] = planned.topics
     if name not in log.topic_names():
-        return None  # an earlier flow of the program is about to make it
+        return None  # an earlier flow of the program will create it
     return None if PATTERN & set(checkpoint) else log.open_topic(name)
 
 
 def _limits(planned: PlannedFlow) -> HistoryLimits:
     sink = planned.flow.into
-    # A view that is given `record` knows by it which row of a key is the last one.
+    # A view with the column `record` finds the last row of a key by it.
     ordered = sink.kind == "topic" or (sink.kind == "view" and "record" not in planned.schema.names)
     return HistoryLimits(ROWS_MIN, planned.rows_max, LIGHT_ROWS_MAX, BYTES_MAX, ordered)
 
@@ -178,12 +178,12 @@ def _linked(planned: PlannedFlow, checkpoint: str, log: Log) -> NativeHistory | 
         return None
     history.note(checkpoint)
     reach("history_noted")
-    # Another run may have been quicker: then its links count.
+    # If another run was faster, its links are used.
     return noted_history(checkpoint)
 
 
 def _files_in(folder: str) -> set[str]:
-    """The names of the files that Spark's file source has noted down as seen."""
+    """The names of the files that Spark's file source has recorded as seen."""
     found = set()
     try:
         names = [name for name in os.listdir(folder) if name.removesuffix(".compact").isdigit()]

@@ -22,20 +22,19 @@ import pyarrow as pa
 from mainstem.batch import FlowRun
 from mainstem.errors import (
     Conflict,
-    DatabaseUnavailable,
     FlowNotFound,
     Invalid,
     MainstemError,
     SchemaMismatch,
-    Unavailable,
     did_you_mean,
 )
 from mainstem.flows.flow import Flow
 from mainstem.flows.real_time import check_cores, check_real_time
 from mainstem.flows.staged_batches import query_rows, roots_of, stage_operators, stages_of
-from mainstem.log.backoff import patiently
 from mainstem.log.log import Log
+from mainstem.operators.stage.packed_reader import to_option
 from mainstem.operators.stage.packed_rows import PACKED, Packing
+from mainstem.operators.stage.packed_source import PACKING
 from mainstem.operators.stage.stage import BatchStages, Stage
 from mainstem.spark.build import NEVER_IDLE, Build, Leaf
 from mainstem.spark.checkpoint.flow_store import FlowStore
@@ -56,9 +55,10 @@ from mainstem.spark.plan.flow_plan import (
 )
 from mainstem.spark.sources.agreed_cut import new_agreement, write_sources
 from mainstem.spark.sources.topic_glob import fitting
-from mainstem.spark.sources.topic_request import LIGHT_ROWS_MAX, OPTION, PACKING, ROWS_MAX, TOPIC_SOURCE
+from mainstem.spark.sources.topic_request import LIGHT_ROWS_MAX, OPTION, ROWS_MAX, TOPIC_SOURCE
 from mainstem.spark.spark_session import has_times
 from mainstem.spark.spark_types import TIME_HINT, arrow_schema, check_no_times, spark_schema
+from mainstem.views.home_views import waiting_for_views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -68,14 +68,13 @@ if TYPE_CHECKING:
 __all__ = ["Flows", "PlannedFlow", "Program", "packed_query", "spark_errors", "with_idle_inputs"]
 
 
-# The streaming query before a stage whose topics are read and prepared by their readers; see `packed_rows`.
+# The streaming query before a stage, with rows prepared and packed by the source readers; see `packed_rows`.
 
 
 def packed_query(stages: Sequence[Stage], buckets: Mapping[str, int] | None) -> DataFrame | None:
-    """As `query_rows`, with the rows packed; None where they cannot be. `buckets`: how many each stage has.
+    """As `query_rows`, with the rows packed; None if they cannot be. `buckets`: the number of buckets of each stage.
 
-    Its sources are the same in the same order, and so are their offsets: a checkpoint that was begun in the one way goes on in
-    the other.
+    Its sources have the same order and the same offsets, so a checkpoint can be used with either.
     """
     roots = roots_of(stages)
     if buckets is None or len(roots) != 1:
@@ -100,10 +99,10 @@ def _packed(stage: Stage, place: int, read: PlainRead, buckets: int) -> DataFram
     preparation: Any = getattr(stage.spec.preparations[place].arrow, "__self__", None)
     packing = Packing(read.schema, read.columns, read.condition, preparation, taken, buckets)
     reader = stage.inputs[place].sparkSession.readStream.format(TOPIC_SOURCE).schema(spark_schema(PACKED))
-    return reader.option(OPTION, read.request.to_option()).option(PACKING, packing.to_option()).load()
+    return reader.option(OPTION, read.request.to_option()).option(PACKING, to_option(packing)).load()
 
 
-# Spark's errors in our words: the one place where they are translated.
+# Translation of Spark's errors, all in one place.
 
 
 _COLUMN = re.compile(
@@ -150,7 +149,7 @@ def translated(error: Exception, subject: str) -> Invalid:
     )
 
 
-# Which inputs of a flow stop holding the others back when they are silent for long, and which ones go on without them.
+# Idle inputs: which inputs of a flow no longer hold back the watermark when they are idle, and which ones ignore them.
 
 
 MICROSECOND = timedelta(microseconds=1)
@@ -158,10 +157,10 @@ VIEW, TOPICS = "view ", "topics "
 
 
 def with_idle_inputs(leaves: Mapping[int, Leaf], tables: Collection[int], log: Log, flow: str) -> dict[int, Leaf]:
-    """The inputs of a flow, each with what its request says of `idle_after`; see `idle_input`.
+    """The inputs of a flow, each with its `idle_after`; see `idle_input`.
 
-    `tables`: the numbers of those that tables are made of in which rows are looked up by time. Unless the program says
-    otherwise such an input is idle by the rule of its topic.
+    `tables`: the numbers of the inputs of tables in which rows are looked up by time. Unless the program says otherwise,
+    such an input uses the setting of its topic.
     """
     spans = {
         number: _span(leaf, log, table=number in tables) for number, leaf in leaves.items() if leaf.delay is not None
@@ -212,7 +211,7 @@ class PlannedFlow:
     operators: Sequence[Operator]
     # What its checkpoint depends on.
     plan: dict[str, Any]
-    # Where Python keeps state; empty if Spark alone does.
+    # The operators whose state is kept in Python; may be empty.
     stages: tuple[Stage, ...] = ()
 
     @property
@@ -235,8 +234,8 @@ class PlannedFlow:
 
     @property
     def rows_max(self) -> int:
-        """How many rows a batch may have: into topics and views they go through the driver's memory, and state takes
-        memory by the batch.
+        """The maximal number of rows of a batch. It is lower if rows pass through the driver's memory (topics and views) or
+        the flow has state.
         """
         light = not self.operators and self.flow.into.kind not in ("topic", "view")
         return LIGHT_ROWS_MAX if light else ROWS_MAX
@@ -262,14 +261,13 @@ class Program:
     def __init__(self, stem: Mainstem, flows: Flows, *, cuts: Mapping[str, Any] | None = None) -> None:
         self._stem = stem
         self._flows = flows
-        # Where the batches of a replay end; see `Build.cuts`.
+        # The batch boundaries of a replay; see `Build.cuts`.
         self._cuts = cuts or {}
         self._build = Build()
-        # Views may be in a database, and that may be about to start.
-        self.flows = patiently(self._planned, worth_it=_may_pass, clock=stem.log.clock)
+        self.flows = waiting_for_views(self._planned, stem.log.clock)
 
     def only(self, names: Sequence[str] | None) -> list[PlannedFlow]:
-        """The flows of these names, or all: checked to run beside each other."""
+        """The flows with these names, or all; checks that they can run together."""
         if names is None:
             check_cores(self.flows, self._stem.log)
             return self.flows
@@ -324,7 +322,7 @@ class Program:
             check_no_times(schema, f'flow "{flow.name}"')
         flow.into.accept(schema)
         stages = stages_of(flow.rows, self._build.stages, flow.name)
-        # What is behind the first stage is no stream of Spark's.
+        # Behind the first stage nothing is a stream of Spark.
         rows = query_rows(stages) if stages else flow.rows
         self._check_changes(rows, flow.name)
         needed = needed_columns(rows)
@@ -332,7 +330,7 @@ class Program:
         leaves = {}
         for number in leaves_in(rows):
             leaf = self._build.leaves[number]
-            # In the order in which the topic has them.
+            # In the column order of the topic.
             wanted = [name for name in leaf.schema.names if name in needed.get(number, ())]
             # A count needs no column, but its rows must be counted.
             columns = tuple(wanted) or (leaf.schema.names[-1],)
@@ -384,14 +382,14 @@ class Program:
         clock: str = "",
         buckets: Mapping[str, int] | None = None,
     ) -> Flow:
-        """The flow once more, with its sources bound to this run and narrowed to what it needs.
+        """The flow built again, with its sources bound to this run and pruned to the columns and rows that it needs.
 
-        Its one source may be sealed `files` instead of their topic, or the topic `after` them. The rows of a flow with
-        stages are those of the query before them; `clock` is the folder of its batches' clock. With `buckets`, how many each of its
-        stages has, rows come packed where they can.
+        Its only source may be sealed `files` instead of their topic, or the topic `after` them. The rows of a flow with
+        stages are those of the query before them; `clock` is the folder of its batches' clock. With `buckets` (the number of
+        buckets of each stage) rows are packed if they can be.
 
-        If the program cannot be built from fewer columns (another flow of it names one that this flow does not need, or
-        one that is dropped later was made from it), they are there and null; and if not even that, as they are.
+        If the program cannot be built with fewer columns (another flow names one that this flow does not need, or a column
+        that is dropped later is derived from it), these columns are null; if that fails too, nothing is pruned.
         """
         filled = {number: replace(leaf, filled=True) for number, leaf in planned.leaves.items()}
         everything = {
@@ -421,13 +419,13 @@ class Program:
         raise _not_repeatable(f'flow "{planned.name}"', f"columns {planned.schema.names}", "different columns")
 
     def _agreement(self, planned: PlannedFlow, run: FlowRun) -> str:
-        """Where the sources of a query agree on the ends of its batches; empty where they do not."""
+        """The folder in which the sources of a query agree on batch boundaries; empty if they do not."""
         if self._cuts or planned.flow.mode == "real-time":
             return ""
         return new_agreement(FlowStore(self._stem.home, run.flow).checkpoint(run.version))
 
     def batch_rows(self, planned: PlannedFlow, run: FlowRun, batch: BatchStages) -> DataFrame:
-        """What a flow with stages gives for one batch of the query before them."""
+        """The output of a flow with stages for one batch of the query before them."""
         build = Build(
             run=run, frames=self._build.frames, schemas=self._build.schemas, memory=self._build.memory, batch=batch
         )
@@ -436,7 +434,7 @@ class Program:
 
 
 def _texts(rows: DataFrame, stages: Sequence[Stage]) -> list[str]:
-    """All that a build decides of a flow, line by line."""
+    """Everything that a build determines about a flow, as lines."""
     found = plan_text(rows)
     for stage in stages:
         found += [f"{stage.name}: {stage.spec.definition} {stage.spec.parameters}"]
@@ -451,14 +449,6 @@ def _not_repeatable(what: str, one: str, other: str) -> Invalid:
         hint="Make the program depend only on the mainstem that is passed to it. For the time of a batch, use "
         "current_timestamp() in SQL, which Spark evaluates in every batch.",
     )
-
-
-def _may_pass(error: Unavailable) -> bool:
-    if not isinstance(error, DatabaseUnavailable):
-        return False
-    from mainstem.views.postgres.postgres_address import may_pass  # its client library is there, since it said so
-
-    return may_pass(error)
 
 
 def _yielded(flows: Flows, stem: Mainstem) -> Iterable[Flow]:

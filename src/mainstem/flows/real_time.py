@@ -49,11 +49,10 @@ __all__ = [
 ]
 
 
-# RealTimeWatch: sees to what the batches of a flow in real time leave to do.
+# Unreadable values of real-time flows.
 #
-# Values that cannot be read are left out and counted by Spark. When a batch tells of some, the log has them noted where all
-# unreadable values are; a run that goes on from an earlier one looks through that one's last batch, of which nobody may have
-# been told.
+# Spark skips and counts values that cannot be read. When a batch reports some, they are copied into the topic of unreadable
+# messages. A run that resumes checks the last batch of the previous run again, whose report may have been lost.
 
 
 def unreadable_in(said: dict[str, Any]) -> int:
@@ -83,14 +82,14 @@ def look_through_last_batch(log: Log, checkpoint: str) -> None:
         topic = log.open_topic(name)
         for partition, end in ends.items():
             start = max(before.get(name, {}).get(partition, 0), topic.earliest(partition))
-            # It is there to tell of what others may have missed; what is gone meanwhile cannot be told of any more.
+            # Best effort: records that were deleted meanwhile cannot be reported.
             with suppress(MainstemError):
                 for _ in topic.moment().read(partition, start, end, []):
                     pass
 
 
-# How long a batch lasts. At its end Spark notes down how far it has come, and nothing is passed on for a moment; what was
-# sent since its beginning comes again after a crash.
+# The length of a batch. At its end Spark writes a checkpoint, and output pauses for a moment; rows sent since its
+# beginning are sent again after a crash.
 BATCH = "30 seconds"
 
 
@@ -132,7 +131,7 @@ def check_real_time(flow: Flow, leaves: dict[int, Leaf], stages: Sequence[Any], 
 
 
 def _check_source(flow: str, leaf: Leaf, log: Log) -> None:
-    # It imports the client library of Kafka, which may be missing where no log is on Kafka.
+    # Imports the Kafka client library, which may not be installed if no log is on Kafka.
     from mainstem.spark.real_time.real_time_rows import read_natively
 
     if leaf.source.startswith(("view ", "topics ")):
@@ -191,7 +190,7 @@ def check_cores(flows: Sequence[PlannedFlow], log: Log) -> None:
         return
     context = timed[0].flow.rows.sparkSession.sparkContext
     if not str(context.master).startswith("local"):
-        # How many there will be on a cluster is not known before its executors have come.
+        # The number of cores of a cluster is unknown until its executors have registered.
         return
     cores = context.defaultParallelism
     needed = sum(log.open_topic(topic).settings.partitions for flow in timed for topic in flow.topics)
@@ -233,13 +232,13 @@ def start_real_time(
     sink = flow.into
     brokers = brokers_of(log)
     assert isinstance(sink, SparkTopic)
-    # Made now if it is not there; and an older run that still wrote in batches is fenced.
+    # Creates the topic if it does not exist, and fences an older run that still writes in batches.
     sink.writer(run, planned.schema).close()
     target = brokers.open_topic(sink.name)
     os.makedirs(location.folder, exist_ok=True)
     note_real_time(location.folder, [brokers.open_topic(topic) for topic in planned.topics])
     rows = messages_of(flow.rows, target.settings, source=planned.topics[0] if len(planned.leaves) == 1 else "")
-    # PySpark takes this trigger, and its types do not say so.
+    # PySpark accepts this trigger, but its type hints lack it.
     writer: Any = rows.writeStream.format("kafka").queryName(query_name).outputMode("update")
     options = {**java_options(brokers.kafka_settings), "kafka.acks": "all", "topic": target.kafka_name}
     writer = writer.options(**options).option("includeHeaders", "true").option("checkpointLocation", location.address)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from mainstem.errors import FlowNotFound, Invalid, Unavailable, did_you_mean
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Rebuild", "flow_into"]
 
-# How often progress is told while it runs.
+# How often progress is reported.
 TELL_SECONDS = 0.5
 
 
@@ -54,9 +53,7 @@ class Rebuild:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -100,8 +97,8 @@ class Rebuild:
 
     def _caught_up(self) -> bool:
         applied, live, ends = self.view.offsets(self.version), self.view.offsets(self.before), self._ends()
-        # A topic that was made again may never have as much as the live version has applied of the one before; and one
-        # that the flow no longer reads has nothing to wait for.
+        # A topic that was created again may never reach the offsets that the live version has applied; and a topic that the
+        # flow no longer reads needs no waiting.
         return all(
             applied.get(topic, {}).get(number, 0) >= min(end, ends[topic].get(number, 0))
             for topic, by in live.items()

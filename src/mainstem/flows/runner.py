@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from mainstem import errors
@@ -33,7 +32,7 @@ from mainstem.flows.flow_progress import ProgressReports, query_name
 from mainstem.flows.native_catch_up import NativeCatchUp
 from mainstem.flows.program import Flows, PlannedFlow, Program
 from mainstem.flows.real_time import check_mode, look_through_last_batch, start_real_time
-from mainstem.flows.staged_batches import StagedBatches, are_counted_together, shared_stages
+from mainstem.flows.staged_batches import StagedBatches
 from mainstem.log.backoff import Backoff
 from mainstem.operators.stage.state_runs import StageManifests
 from mainstem.spark.checkpoint.batch_gate import BatchGate
@@ -57,13 +56,13 @@ if TYPE_CHECKING:
 __all__ = ["RunningFlows", "caught_up", "flow_failed", "root_cause", "start_flows"]
 
 
-# Whether a flow has everything that its sources have, by what its checkpoint says and what the log holds now.
+# Whether a flow has caught up with its sources, from its checkpoint and the current ends of the log.
 #
-# Spark's own word for it may be a trigger old: one that looked before the last append, and ended after it.
+# Spark's own answer may be outdated by one trigger, which may have started before the last append.
 
 
 def caught_up(stem: Mainstem, checkpoint: str) -> bool:
-    """True also for a flow that has had no batch: of where it begins nothing is written down yet."""
+    """True also for a flow without a batch: its start offsets are not recorded yet."""
     number = last_batch(checkpoint)
     if number is None:
         return True
@@ -81,11 +80,11 @@ def caught_up(stem: Mainstem, checkpoint: str) -> bool:
 
 
 def _has_tokens(stem: Mainstem, offset: Mapping[str, Any]) -> bool:
-    """Whether all output of the flows into a topic is applied, up to what they have read of their own topics."""
+    """Whether the flow has read all output of the flows that write into its topic."""
     backend = stem.log.open_topic(offset["topic"])
-    passed = PassedTokens(stem.home, offset["topic"]).passed(backend)
+    passed = PassedTokens(lambda: stem.log, stem.home, offset["topic"]).passed(backend)
     ends = {number: backend.latest(number) for number in passed.ends}
-    # Behind an undecided transaction nothing can be had yet.
+    # Nothing behind an open transaction can be read yet.
     return not passed.reached(ends) or not missing_of(_numbered(passed.applied), _numbered(offset.get("applied", {})))
 
 
@@ -94,7 +93,7 @@ def _numbered(applied: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, i
 
 
 def _has(stem: Mainstem, offset: Mapping[str, Any]) -> bool:
-    """Whether everything that a view has is in, also that it has applied records that changed nothing in it."""
+    """Whether the flow has read everything of a view, including applied records that changed nothing in it."""
     view = stem.view(offset["view"])
     if not view.exists:
         return True
@@ -103,7 +102,7 @@ def _has(stem: Mainstem, offset: Mapping[str, Any]) -> bool:
 
 
 def _waits(stem: Mainstem, checkpoint: str, number: int) -> bool:
-    """Whether a batch of a flow with stages comes though its topics have nothing new: something in its state is due."""
+    """Whether a flow with stages will have a batch without new records, because a timer in its state is due."""
     folder = StageManifests(checkpoint).folder
     offsets = [offset for offset in source_offsets(checkpoint, number) if "now" in offset]
     if not offsets:
@@ -112,21 +111,21 @@ def _waits(stem: Mainstem, checkpoint: str, number: int) -> bool:
     return is_due(folder, max(clocks_of(offsets).watermark, watermark_of(stem.log, offsets, checkpoint, now)), now)
 
 
-# What a flow died of: the root cause, out of the many lines in which Spark wraps it.
+# The root cause of a flow's failure, extracted from Spark's stack traces.
 
 
 # The last line of a Python traceback inside Spark's message: the class, its message, then our notes.
 _RAISED = re.compile(r"^(?:\w+\.)*(?P<kind>[A-Z]\w+)(?:: (?P<message>.*))?$")
 _JAVA = re.compile(r"(?:Caused by: |: )[\w.$]+(?:: .*)?$")
-# The work is sound; only the process that was to do it is gone.
+# Only the worker process died: retry.
 _WORKER = re.compile(r"Python worker failed to connect back|Python worker exited unexpectedly \(crashed\)")
-# What the Java client of Kafka, in Spark's own connector, says of brokers that are away.
+# Errors of Kafka's Java client, in Spark's own connector, for unavailable brokers.
 _BROKER = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(?:Timeout|Disconnect|Network|LeaderNotAvailable|NotLeaderOrFollower|NotEnoughReplicas"
     r"|NotEnoughReplicasAfterAppend|CoordinatorNotAvailable|BrokerNotAvailable)Exception(?:: (?P<said>[^\n]*))?"
 )
 _FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>.+)')
-# Not the user's own.
+# Files that are not the user's.
 _OTHERS = re.compile(r"[/\\](?:pyspark|py4j|mainstem|site-packages)[/\\]")
 _SPARK = re.compile(r"\[(?P<kind>[A-Z_.]+)\] (?P<message>.*)")
 
@@ -156,7 +155,7 @@ def root_cause(text: str) -> MainstemError | str:
                 if line.strip().startswith(("Detail: ", "Hint: "))
             )
             return ours(found["message"] or "", detail=notes.get("Detail", ""), hint=notes.get("Hint", ""))
-    # A traceback of somebody else's error ends with the line that says what it is.
+    # The traceback of any other error ends with the line that names it.
     for index in range(len(lines) - 1, -1, -1):
         line = lines[index].strip()
         found = _RAISED.match(line)
@@ -165,7 +164,7 @@ def root_cause(text: str) -> MainstemError | str:
     for line in lines:
         if found := _SPARK.search(line):
             return found["message"]
-    # The innermost of Java's causes says what happened; the others, who was told of it.
+    # The innermost Java cause says what happened; the others wrap it.
     causes = [
         line.strip().removeprefix("Caused by: ").removeprefix(": ") for line in lines if _JAVA.match(line.strip())
     ]
@@ -175,7 +174,7 @@ def root_cause(text: str) -> MainstemError | str:
 
 
 def _line_of_program(lines: list[str]) -> str:
-    """Where in the user's program it was: the last frame of the traceback that is not ours or Spark's."""
+    """The line of the user's program: the last frame of the traceback that is not ours or Spark's."""
     for line in reversed(lines):
         if line.startswith("Traceback") or line.endswith("Traceback (most recent call last):"):
             return ""
@@ -186,7 +185,7 @@ def _line_of_program(lines: list[str]) -> str:
 
 
 def _call(lines: list[str]) -> str:
-    """With which values a function of the user's failed, if that was noted (`spark_session`)."""
+    """The arguments with which a user's function failed, if they were recorded (`spark_session`)."""
     said = next((line.strip() for line in lines[:3] if line.strip().startswith(CALLED_WITH)), "")
     return f", called with ({said.removeprefix(CALLED_WITH)})" if said else ""
 
@@ -194,18 +193,16 @@ def _call(lines: list[str]) -> str:
 def flow_failed(
     flow: str, batch: int | None, cause: BaseException | str, offsets: str = "", *, refused: bool = False
 ) -> FlowFailed:
-    """The error that a user sees first. `refused`: it was not started, and cannot be with this program."""
+    """The error that a user sees first. `refused`: the flow was not started, and cannot be with this program."""
     where = "stopped before its first batch" if batch is None else f"stopped at batch {batch}"
-    found: MainstemError | BaseException | str = cause
-    if isinstance(cause, BaseException) and not isinstance(cause, MainstemError):
-        found = root_cause(str(cause)) if _from_spark(cause) else cause
-    if isinstance(found, MainstemError):
-        facts = " ".join(part for part in (f"{_named(found)}: {found.summary}.", found.detail) if part)
-        hint = found.hint
-    elif isinstance(found, BaseException):
-        facts, hint = f"{_named(found)}: {str(found).splitlines()[0] if str(found) else 'no message'}.", ""
+    hint = ""
+    if isinstance(cause, MainstemError):
+        facts = f"{type(cause).__name__}: {cause.summary}. {cause.detail}".strip()
+        hint = cause.hint
+    elif isinstance(cause, BaseException):
+        facts = f"{type(cause).__name__}: {str(cause).splitlines()[0] if str(cause) else 'no message'}."
     else:
-        facts, hint = found if found.endswith(".") else f"{found}.", ""
+        facts = cause if cause.endswith(".") else f"{cause}."
     advice = hint or "Fix the cause, then run the program again."
     resumes = "" if batch is None or refused else f" Rows are safe in the topic; the next run resumes at batch {batch}."
     error = FlowFailed(
@@ -215,22 +212,14 @@ def flow_failed(
         flow=flow,
         batch=batch,
     )
-    if isinstance(found, BaseException):
-        error.__cause__ = found
+    if isinstance(cause, BaseException):
+        error.__cause__ = cause
     return error
 
 
-def _named(error: BaseException) -> str:
-    return type(error).__name__
-
-
-def _from_spark(error: BaseException) -> bool:
-    return type(error).__module__.startswith(("pyspark", "py4j"))
-
-
-# How often a flow looks whether another process wishes that it stop.
+# How often a flow checks for a stop request of another process.
 LOOK_SECONDS = 1
-# How often it looks whether it has caught up: until it does, it stands still.
+# How often it checks whether the files are read; it is idle from then until the check.
 SWITCH_SECONDS = 0.05
 RETRY = Backoff("1 second", max="1 minute", growth="exponential")
 
@@ -276,9 +265,7 @@ class RunningFlows:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:
@@ -313,7 +300,7 @@ class RunningFlows:
         return all(self._caught_up(handle) for handle in self.handles.values() if handle.error is None)
 
     def _caught_up(self, handle: FlowHandle) -> bool:
-        """A flow that was stopped will not get any further."""
+        """True also for a stopped flow, which makes no further progress."""
         if handle.run is None or handle.location is None or handle.state == "stopped":
             return handle.state == "stopped"
         try:
@@ -334,7 +321,7 @@ class RunningFlows:
             handle.raised = handle.query = None
             try:
                 self._run_once(handle)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is told to who asks for this flow
+            except Exception as error:  # noqa: BLE001 - any error is reported with its flow
                 if handle.stopping.is_set():
                     break
                 if isinstance(handle.raised, _VersionChanged):
@@ -356,7 +343,7 @@ class RunningFlows:
         first, *others = [""] if error is None else error.parts()
         lines = [] if error is None else [f"mainstem.{type(error).__name__}: {first}", *others]
         store = FlowStore(self._stem.home, handle.name)
-        # A home that cannot be written to any more must not keep a flow from ending.
+        # A home that cannot be written to must not prevent a flow from ending.
         with suppress(MainstemError, OSError):
             if handle.run is not None:
                 store.end(handle.run, state, lines)
@@ -377,12 +364,12 @@ class RunningFlows:
         return handle.stopping.is_set()
 
     def _run_once(self, handle: FlowHandle) -> None:
-        """From the start of a query to its end; a flow that is far behind may have one over sealed files before it."""
+        """Run a query from its start to its end; if the flow is far behind, a query over sealed files runs first."""
         planned = handle.planned
         store = FlowStore(self._stem.home, planned.name)
         version = planned.flow.into.version
         checkpoint = store.checkpoint(version)
-        # To ask for the session is to make it this thread's: the program is built again here.
+        # Getting the session makes it the active one of this thread, in which the program is built again.
         location = handle.location = CheckpointLocation.of(self._stem.spark, checkpoint, self._stem.checkpoints)
         location.pull(begin=True)
         known = store.of_version(version)
@@ -391,7 +378,7 @@ class RunningFlows:
         check_sources(planned, checkpoint, self._stem.log)
         identity = check_sink(planned, known, checkpoint, self._stem.log)
         sink = planned.flow.into
-        # Noted at once: what begins anew after this attempt may fail at the next line.
+        # Set at once: any later line may fail, and the next attempt needs this run.
         run = handle.run = store.begin(
             version, after=handle.run, plan=planned.plan, sink=f"{sink.kind} {sink.name}", **identity.facts(),
             sources=planned.sources, pace=planned.flow.mode, folder=getattr(sink, "path", None),
@@ -403,7 +390,7 @@ class RunningFlows:
         try:
             made = SinkIdentity.of(sink, self._stem.log)
             if made.id not in ("", identity.id):
-                # Made just now, from the rows.
+                # The writer has just created it.
                 store.note(run, **made.facts())
             check_held(planned, writer, checkpoint)
             check_checkpoint(
@@ -425,24 +412,22 @@ class RunningFlows:
                 reach("history_over")
             staged = None
             if planned.stages:
-                shared = shared_stages(planned.flow.rows, planned.stages)
                 staged = StagedBatches(
-                    self._stem.log, self._stem.home, run, planned.stages, checkpoint, shared,
-                    marked=are_counted_together(planned.flow.rows, planned.stages),
-                )  # fmt: skip
+                    self._stem.log, self._stem.home, run, planned.stages, checkpoint, planned.flow.rows
+                )
             flow = self._program.built_for(
                 planned, run, after=None if catch_up is None else catch_up.history,
                 clock="" if staged is None else staged.folder,
                 buckets=None if staged is None else staged.buckets(self._stem.spark),
             )  # fmt: skip
             if staged is not None:
-                store.note(run, built=staged.bind(flow.rows, planned.flow.rows))
+                store.note(run, built=staged.bind(flow.rows))
             self._follow(handle, self._start_query(handle, flow.rows, writer, run, checkpoint, catch_up, staged), run)
         finally:
             writer.close()
 
     def _run_in_real_time(self, handle: FlowHandle, run: FlowRun, checkpoint: str) -> None:
-        """The query is Spark's own from end to end."""
+        """Run a query with Spark's own source and sink."""
         planned, log = handle.planned, self._stem.log
         assert handle.location is not None
         check_checkpoint(checkpoint, in_sink=-1)
@@ -466,11 +451,11 @@ class RunningFlows:
             if self._heed_wish(handle) or (catch_up is not None and catch_up.over) or self._replaced(handle, run):
                 query.stop()
         if not handle.stopping.is_set():
-            # In one session Spark itself stops a query when another one takes its checkpoint.
+            # Within one session Spark itself stops a query when another one uses its checkpoint.
             check_epoch(self._stem.home, run)
 
     def _replaced(self, handle: FlowHandle, run: FlowRun) -> bool:
-        """Whether a newer run has started. In batches every step of a batch checks that."""
+        """Whether a newer run has started. In the mode "batches" every batch checks that itself."""
         if handle.planned.flow.mode == "batches":
             return False
         try:
@@ -501,7 +486,7 @@ class RunningFlows:
                 with gate.batch(number):
                     one_batch(rows, number)
             except BaseException as error:
-                # Spark passes it on as text; whoever explains the failure wants the error itself.
+                # Spark passes it on as text; `flow_failed` needs the error itself.
                 handle.raised = error
                 raise
 
@@ -517,13 +502,13 @@ class RunningFlows:
                 bound = way.bound()
                 rows = self._program.batch_rows(planned, run, way) if bound is None else bound
             if number <= writer.committed_batch:
-                # Spark must see it consumed whole, or its state store refuses the commit.
+                # The batch must be read completely, or Spark's state store refuses the commit.
                 rows.write.format("noop").mode("append").save()
                 written = Written(0)
             else:
                 written = writer.write(rows, batch)
                 if written.rows and sink.kind == "topic":
-                    # A run that was replaced must not touch the notes of the later one.
+                    # A fenced run must not change the notes of the newer one.
                     with store.guarded(run):
                         note_rows(checkpoint, number)
             reach("batch_written", number)
@@ -549,20 +534,20 @@ class RunningFlows:
         query = handle.query
         if type(cause).__module__.startswith(("pyspark", "py4j")):
             cause = root_cause(str(query.exception() or error) if query is not None else str(error))
-        # Whatever a run dies of that a later one has replaced (its files are gone, Spark finds another at work), that is why.
+        # If a newer run has fenced this one, that is the cause of any error (missing files, a concurrent query).
         if handle.run is not None and not isinstance(cause, MainstemError):
             try:
                 check_epoch(self._stem.home, handle.run)
             except Fenced as fenced:
                 cause = fenced
             except (MainstemError, OSError):
-                pass  # the home may be what is damaged
+                pass  # the home itself may be damaged
         checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version if handle.run else 1)
         planned, done = last_batch(checkpoint, "offsets"), last_batch(checkpoint)
         batch = planned if planned is not None and planned != done else None if done is None else done + 1
         offsets = ""
         ends: Offsets = {}
-        # What says how far it is may be the very thing that is damaged.
+        # The recorded offsets may be the damaged part.
         with suppress(MainstemError):
             ends = {} if batch is None else batch_offsets(checkpoint, batch)
         if ends:

@@ -44,22 +44,20 @@ __all__ = [
     "BatchOnItsWay",
     "Root",
     "StagedBatches",
-    "are_counted_together",
     "clock_of",
     "lags_of",
     "query_rows",
     "root_rows",
     "roots_of",
-    "shared_stages",
     "stage_operators",
     "stages_of",
 ]
 
 
-# The stages of a flow: found in its plan, put in order, and the streaming query that is before them.
+# The stages of a flow, found in its plan and ordered, and the streaming query before them.
 
 
-# Where several streams go into stages, this column says which one a row is of.
+# If several streams go into stages, this column says which stream a row belongs to.
 ROOT = "root"
 
 
@@ -92,7 +90,7 @@ def stages_of(rows: DataFrame, known: Mapping[int, Stage], flow: str) -> tuple[S
 
 
 def _check_after(rows: DataFrame, flow: str) -> None:
-    """What comes after a stage runs batch by batch: it cannot keep anything there, nor be joined by another stream."""
+    """Operators after a stage run batch by batch: they can neither keep state nor join another stream."""
     if kept := operators_in(rows):
         raise Invalid(
             f'flow "{flow}" has Spark\'s stateful "{kept[0].name}" after an operator of mainstem',
@@ -110,15 +108,15 @@ def _check_after(rows: DataFrame, flow: str) -> None:
 
 @dataclass(frozen=True)
 class Root:
-    """What the streaming query gives to a stage: its rows, or of several inputs those that are from there, prepared, since
-    they lie in one frame."""
+    """The rows that the streaming query passes to a stage. If the stage has several inputs, they are prepared and in one
+    frame."""
 
     number: int
     rows: DataFrame
 
 
 def roots_of(stages: Sequence[Stage]) -> list[Root]:
-    """What the streaming query gives to the stages that take rows of it."""
+    """The rows that the streaming query passes to each stage behind it."""
     found = []
     for stage in stages:
         places = [place for place, rows in enumerate(stage.inputs) if not stages_in(rows)]
@@ -129,7 +127,7 @@ def roots_of(stages: Sequence[Stage]) -> list[Root]:
 
 
 def lags_of(stages: Sequence[Stage]) -> dict[int, int]:
-    """By how many microseconds the clock of each stage is behind the flow's, by the stage's number."""
+    """The delay of each stage's clock behind the flow's in microseconds, by the stage's number."""
     found: dict[int, int] = {}
     for stage in sorted(stages, key=lambda stage: stage.number):
         before = set().union(*(stages_in(rows) for rows in stage.inputs))
@@ -138,8 +136,8 @@ def lags_of(stages: Sequence[Stage]) -> dict[int, int]:
     return found
 
 
-def shared_stages(rows: DataFrame, stages: Sequence[Stage]) -> set[int]:
-    """The numbers of the stages whose rows go to several places of a flow with these rows: further stages, and the sink."""
+def _shared_stages(rows: DataFrame, stages: Sequence[Stage]) -> set[int]:
+    """The numbers of the stages whose output is used more than once: by further stages or the sink."""
     uses = stage_uses(rows)
     for stage in stages:
         for given in stage.inputs:
@@ -147,16 +145,16 @@ def shared_stages(rows: DataFrame, stages: Sequence[Stage]) -> set[int]:
     return {number for number, count in uses.items() if count > 1}
 
 
-def are_counted_together(rows: DataFrame, stages: Sequence[Stage]) -> bool:
-    """Whether the tasks of a stage of a flow with these rows may be counted by Spark together with tasks of something else."""
+def _are_counted_together(rows: DataFrame, stages: Sequence[Stage]) -> bool:
+    """Whether Spark may number the tasks of a stage together with other tasks, as in a union."""
     behind = [given for stage in stages for given in stage.inputs if stages_in(given)]
     united = any(len(stage.inputs) > 1 and any(map(stages_in, stage.inputs)) for stage in stages)
-    return united or bool(shared_stages(rows, stages)) or not all(map(is_straight, [rows, *behind]))
+    return united or bool(_shared_stages(rows, stages)) or not all(map(is_straight, [rows, *behind]))
 
 
 def query_rows(stages: Sequence[Stage]) -> DataFrame:
-    """What the streaming query of a flow with stages gives: the rows that go into its first stage, or, if there are several
-    such stages, all their rows, each in a column of its own."""
+    """The rows of the streaming query of a flow with stages: the input of its first stage, or, if there are several such
+    stages, the inputs of all, each in its own column."""
     from pyspark.sql import functions as F
 
     roots = roots_of(stages)
@@ -176,7 +174,7 @@ def query_rows(stages: Sequence[Stage]) -> DataFrame:
 
 
 def root_rows(batch: DataFrame, roots: Sequence[Root], number: int) -> DataFrame:
-    """Of a batch of that query, the rows that go into one of the stages behind it."""
+    """The rows of a batch of that query that go into one stage."""
     from pyspark.sql import functions as F
 
     if len(roots) == 1:
@@ -192,7 +190,7 @@ def stage_operators(stages: Sequence[Stage]) -> list[Operator]:
 
 
 def clock_of(checkpoint: str, number: int, time: str = "event") -> BatchClock:
-    """What time it is for a batch, as Spark wrote it down before it ran; `time` says which one decides: event or append."""
+    """The clock of a batch, as Spark recorded it before the batch ran; `time` says which time it uses: event or append."""
     mine, before = (clocks_of(source_offsets(checkpoint, batch)) for batch in (number, number - 1))
     if time == "append":
         return BatchClock(mine.appended, mine.now, before.appended, before.now)
@@ -209,16 +207,16 @@ class StagedBatches:
         run: FlowRun,
         stages: Sequence[Stage],
         checkpoint: str,
-        shared: Collection[int] = (),
-        *,
-        marked: bool = False,
+        rows: DataFrame,
     ) -> None:
-        """`shared`: the numbers of stages whose rows go to several places; they are kept while a batch is on its way. `marked`:
-        whether the number of a task may be another one than that of its bucket (see `stage_task`)."""
+        """`rows`: the output of the flow, behind its stages."""
         self._run = run
-        self._marked = marked
+        self._flow_rows = rows
         self._stages = tuple(stages)
-        self._shared = frozenset(shared)
+        # Stages whose output is used more than once: it is cached during a batch.
+        self._shared = _shared_stages(rows, stages)
+        # Whether the number of a task may differ from that of its bucket (see `stage_task`).
+        self._marked = _are_counted_together(rows, stages)
         self._roots = tuple(roots_of(stages))
         self._lags = lags_of(stages)
         self._checkpoint = checkpoint
@@ -227,29 +225,29 @@ class StagedBatches:
         self._late = LateTopic(log, run, checkpoint)
         self.folder = self._manifests.folder
         os.makedirs(self.folder, exist_ok=True)
-        # What the rows of a batch were divided into before it began, by stage.
+        # The number of buckets by which the sources divide the rows, by stage.
         self._divided: dict[str, int] = {}
         self._plans: StagePlans | None = None
-        # The state of all stages as it is after the last batch that was finished here.
+        # The state of all stages after the last batch that this run finished.
         self._last: tuple[int, dict[str, Any]] | None = None
 
     def buckets(self, spark: SparkSession) -> dict[str, int]:
-        """How many each stage has. Asked before the first batch, where its rows are to come divided."""
+        """The number of buckets of each stage. Called before the first batch if the sources divide the rows."""
         before = (self._manifests.last() or {"stages": {}})["stages"]
         self._divided = {stage.name: self._buckets(stage, before, spark) for stage in self._stages}
         return self._divided
 
-    def bind(self, given: DataFrame, rows: DataFrame) -> str:
-        """Bind the batches of a query into the plan of a flow's rows, so that the program is not built for each of them. Why
-        that cannot be; empty if it can. `given`: what the query gives."""
-        plans = StagePlans.of(given, rows, self._stages, self._roots)
+    def bind(self, given: DataFrame) -> str:
+        """Bind the batches of a query into the plan of the flow's rows, so that the program is not built for each of them.
+        Returns why that is impossible; empty if it worked. `given`: the rows of the query."""
+        plans = StagePlans.of(given, self._flow_rows, self._stages, self._roots)
         if isinstance(plans, str):
             return plans
         self._plans = plans
         return ""
 
     def begin(self, number: int, rows: DataFrame) -> BatchOnItsWay:
-        """Let the rows of a batch on their way."""
+        """Start a batch."""
         before = self._before(number)
         buckets = {stage.name: self._buckets(stage, before, rows.sparkSession) for stage in self._stages}
         attempt = self._manifests.begin(number, uuid.uuid4().hex[:12], buckets)
@@ -257,7 +255,7 @@ class StagedBatches:
             os.makedirs(f"{attempt}/{name}")
         clock = clock_of(self._checkpoint, number)
         if len(self._roots) > 1:
-            # Several stages take rows of the batch: it is read once.
+            # Several stages take rows of the batch, which is to be read once.
             rows = rows.persist()
         batches = self._batches(number, before, buckets, attempt, clock)
         return BatchOnItsWay(rows, self._stages, self._roots, clock, batches, self._shared, self._plans)
@@ -292,7 +290,7 @@ class StagedBatches:
         return found
 
     def finish(self, number: int, way: BatchOnItsWay) -> StageFigures:
-        """Keep what the stages left of a batch that the sink has taken."""
+        """Record late rows and state of a batch that the sink has committed."""
         before = self._before(number)
         content: dict[str, Any] = {}
         late, due = [], []
@@ -320,7 +318,7 @@ class StagedBatches:
         self._late.append(late, number)
         reach("stage_late_appended")
         clock = {"watermark": way.clock.watermark, "now": way.clock.now}
-        # A run that was replaced must not touch what the later one keeps.
+        # A fenced run must not change the state of the newer one.
         with self._store.guarded(self._run):
             self._manifests.write(number, {"clock": clock, "stages": content})
         reach("stage_manifest_written")
@@ -340,15 +338,15 @@ class StagedBatches:
 
 @dataclass(frozen=True)
 class StagePlans:
-    """What is before, between and behind the stages of a flow, built once: the rows of each batch are put into it."""
+    """The plans before, between and behind the stages of a flow, built once; each batch is bound into them."""
 
-    # What goes into a stage, by its number, prepared; none for what the query gives as the engine takes it.
+    # The prepared input of each stage, by its number; none if the query already prepares it.
     prepared: Mapping[int, BoundPlan]
     rows: BoundPlan
 
     @classmethod
     def of(cls, given: DataFrame, rows: DataFrame, stages: Sequence[Stage], roots: Sequence[Root]) -> StagePlans | str:
-        """Or why it must be built for each batch. `given`: the rows of the query, as the batches have them."""
+        """The plans, or why they must be built for each batch. `given`: the rows of the query, as in its batches."""
         frames: dict[int, DataFrame] = {}
         for stage in stages:
             behind = [place for place, before in enumerate(stage.inputs) if stages_in(before)]
@@ -364,12 +362,12 @@ class StagePlans:
 
 
 def _root(number: int) -> str:
-    """The key of the placeholder for what the query gives to a stage."""
+    """The key of the placeholder for the rows that the query passes to a stage."""
     return f"root of {number}"
 
 
 class BatchOnItsWay:
-    """One batch of a flow on its way through its stages; what the program is given, where it is built for the batch."""
+    """One batch of a flow in progress. If the program is built for each batch, it gets this."""
 
     def __init__(
         self,
@@ -378,8 +376,8 @@ class BatchOnItsWay:
         roots: Sequence[Root],
         clock: BatchClock,
         batches: dict[str, StageBatch],
-        shared: Collection[int] = (),
-        plans: StagePlans | None = None,
+        shared: Collection[int],
+        plans: StagePlans | None,
     ) -> None:
         self._stages = stages
         self._plans = plans
@@ -390,11 +388,11 @@ class BatchOnItsWay:
         self._roots = roots
         self.clock = clock
         self.batches = batches
-        # The number of the stage whose rows come packed, if one's do.
+        # The number of the stage whose rows are packed, if any.
         self.packed = roots[0].number if is_packed(rows) else None
 
     def close(self) -> None:
-        """The batch is through."""
+        """Release what was cached for the batch."""
         if self._rows.is_cached:
             self._rows.unpersist()
         for rows in self._kept:
@@ -406,12 +404,12 @@ class BatchOnItsWay:
     def passed(self, stage: Stage) -> DataFrame:
         name = self._names.get(stage.number)
         if name is None:
-            # A stage of another flow of the program: nobody asks for what comes of its rows.
+            # A stage of another flow of the program: its output is not used.
             return stage.inputs[0].sparkSession.createDataFrame([], spark_schema(stage_schema(stage.spec.engine)))
         return self._through(stage, name, prepared_batch(self, stage))
 
     def bound(self) -> DataFrame | None:
-        """What the flow gives for the batch; None where the program must be built for it."""
+        """The output of the flow for the batch; None if the program must be built for it."""
         if self._plans is None:
             return None
         heads = {root.number for root in self._roots}
@@ -434,7 +432,7 @@ class BatchOnItsWay:
     def _through(self, stage: Stage, name: str, prepared: DataFrame) -> DataFrame:
         rows = through_stage(prepared, stage.spec, self.batches[name])
         if stage.number in self._shared:
-            # An engine does its work once, however many want to have what comes of it.
+            # The engine runs once, however often its output is used.
             rows = rows.persist()
             self._kept.append(rows)
         return rows
@@ -454,14 +452,14 @@ def _check_numbers(stage: str, buckets: int, state: Collection[str]) -> None:
 
 
 def _due(receipt: dict[str, Any], stage: Stage, lag: int) -> tuple[int, int]:
-    """When a bucket wakes: by the flow's watermark, by the clock. Append times are times of the clock."""
+    """When a bucket is due: by the flow's watermark, and by the clock. Append times are times of the clock."""
     event, processing = receipt["event_due"], receipt["processing_due"]
     event = event + lag if event < NEVER - lag else event
     return (event, processing) if stage.spec.time == "event" else (NEVER, min(event, processing))
 
 
 def _receipts(batch: StageBatch) -> dict[int, dict[str, Any]]:
-    """One for each bucket; a task that ran twice left two that say the same."""
+    """One for each bucket; a task that ran twice left two equal ones."""
     found: dict[int, dict[str, Any]] = {}
     for name in sorted(os.listdir(batch.attempt)):
         if name.endswith(".json"):

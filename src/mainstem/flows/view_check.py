@@ -1,9 +1,9 @@
-"""Checks a view against the log: sampled rows are recomputed and compared; and where the first one went wrong is found.
+"""Checks a view against the log: recomputes and compares sampled rows, and finds where the first one went wrong.
 
-    replay    the flow once more, in a place of its own, up to exactly what the view has applied (`replay`)
-    compare   the rows of a sample of keys: those that differ, that are missing, and that should not be there
-    search    at which batch of the view the first of them began to differ: of each batch whose changes the view still
-              keeps, what it was right after it, against a replay up to there; several batches with each replay
+    replay    runs the flow into a temporary view, up to exactly the offsets that the view has applied
+    compare   the rows of a sample of keys: different, missing and superfluous ones
+    search    the batch with which the first of them began to differ: the view right after each batch whose changes it
+              still has, against a replay up to there; several batches with each replay
     offset    within that batch, the first record with which the row should have changed
 
 Nothing in the home is changed, and the flow may run meanwhile: a snapshot of the view is compared.
@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
@@ -61,12 +60,12 @@ __all__ = [
 ]
 
 
-# What came of checking a view against the log.
+# The result of checking a view against the log.
 
 
 @dataclass(frozen=True)
 class WrongRow:
-    """A wrong row: as the view has it, and as it should be; None if there is none."""
+    """A wrong row: the view's row and the expected one; None where there is no row."""
 
     name: str = field(repr=False)
     key: tuple[Any, ...]
@@ -78,10 +77,10 @@ class WrongRow:
 class FirstWrong:
     """Where the first of the wrong rows went wrong.
 
-    With the batch behind `start` up to `end`: right before it was right, right after it was not. `start` is None if what
-    was before `end` is no longer known. `record` (topic, partition, offset) is the first one in it with which the row should
-    have changed; None if it should not have. `cause` is "store" if no batch wrote what the view shows: somebody changed
-    the row in the file or the database itself, after that batch.
+    With the batch from `start` to `end`: the row was right before it and wrong after it. `start` is None if the view's
+    history does not reach back before `end`. `record` (topic, partition, offset) is the first one of the batch with which
+    the row should have changed; None if it should not have. `cause` is "store" if no batch wrote the row that the view
+    has: it was changed in the file or the database itself, after that batch.
     """
 
     row: WrongRow
@@ -93,10 +92,10 @@ class FirstWrong:
 
 @dataclass(frozen=True)
 class CheckedView:
-    """A view, compared with what its program makes of the log `upto` what it had applied.
+    """A view, compared with a replay of the log up to the offsets that it had applied (`upto`).
 
     `compared` counts the keys that were looked up on both sides. `running` is the process in which the flow ran meanwhile.
-    `depends` names operators of Spark's own whose results may depend on how the log was cut into batches.
+    `depends` names operators of Spark whose results may depend on the batch boundaries.
     """
 
     view: str
@@ -123,17 +122,17 @@ class CheckedView:
         return token_of(self.upto)
 
 
-# Replay: what a flow makes of the log up to some positions, in a place of its own that nobody else sees.
+# Replay: runs a flow up to given offsets, into a temporary view.
 #
-#     checks/<flow>/          a view with history: what it was at each cut can be asked; removed at the end
+#     checks/<flow>/          a view with history, which can be read as of each cut; removed at the end
 #     flows/<flow>.check/     the checkpoint; removed at the end
 #
-# The flow runs as it always does, under a name of its own: its late and rejected rows go to topics of that name, which are
-# deleted with the rest. Its batches end at the cuts, one after the other, and behind the last one nothing is read. Should the
-# process be killed, the next replay of the flow removes what it left.
+# The flow runs as usual, under another name: its late and rejected rows go to topics of that name, which are deleted with
+# the rest. Its batches end at the cuts, and nothing behind the last cut is read. If the process is killed, the next replay
+# of the flow removes its files.
 
 
-# However old: nothing of a replay is trimmed.
+# Long enough that no history of a replay is trimmed.
 HISTORY = "36500 days"
 
 
@@ -162,18 +161,19 @@ class Replay:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._running is not None:
             self._running.stop()
         self._sink.close()
         self._remove()
 
     def run(self) -> SparkView:
-        """Replay all of it; the view as it is then."""
-        # Of a topic that a cut does not name, nothing was in yet.
-        cuts = {topic: [_written(cut.get(topic, {})) for cut in self._cuts] for topic in self._topics}
+        """Replay everything; returns the view."""
+        # Nothing was applied yet of a topic that a cut does not name.
+        cuts = {
+            topic: [{str(number): end for number, end in cut.get(topic, {}).items()} for cut in self._cuts]
+            for topic in self._topics
+        }
         program = Program(self._stem, self._flows, cuts=cuts)
         self._running = RunningFlows(self._stem, program, program.only([self._store.name]))
         [handle] = self._running
@@ -220,17 +220,12 @@ class Replay:
                 self._stem.log.delete_topic(topic)
 
 
-def _written(ends: Any) -> dict[str, int]:
-    """As it travels in a request."""
-    return {str(number): end for number, end in ends.items()}
-
-
-# The moments at which it is known what a view was and what of the log was in it: its batches, as far as it keeps them.
+# The moments for which both the rows of a view and its applied offsets are known: the batches that it retains.
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Right after a position this much of the log was in; `first` if nothing was before it."""
+    """The offsets applied right after a position; `first` if nothing was applied before it."""
 
     position: int
     applied: Offsets
@@ -238,9 +233,9 @@ class Moment:
 
 
 def view_moments(snapshot: VersionSnapshot, checkpoint: str, topics: Sequence[str], last: Moment) -> list[Moment]:
-    """All that are known of the live version, up to the last one.
+    """All known moments of the live version, up to the last one.
 
-    A view with history says it itself. Of others the flow's checkpoint says what a batch had read, for as many as Spark keeps.
+    A view with history has them itself. For others they come from the flow's checkpoint, for the batches that Spark retains.
     """
     begun = snapshot.facts.history[-1].after
     since = snapshot.kept_since()
@@ -278,7 +273,7 @@ def _of(applied: Offsets, topics: Sequence[str]) -> Offsets:
 
 @dataclass(frozen=True)
 class OffsetLine:
-    """The records between two positions in a row: partition by partition."""
+    """The records between two offsets as one sequence, partition by partition."""
 
     parts: tuple[tuple[str, int, int, int], ...]
 
@@ -286,7 +281,7 @@ class OffsetLine:
         return sum(end - start for *_, start, end in self.parts)
 
     def applied(self, count: int) -> Offsets:
-        """What is in with so many of them.
+        """The offsets that are applied after the first `count` records.
 
         >>> offsets_between({"orders": {0: 2, 1: 5}}, {"orders": {0: 4, 1: 7}}).applied(3)
         {'orders': {0: 4, 1: 6}}
@@ -299,7 +294,7 @@ class OffsetLine:
         return found
 
     def record(self, count: int) -> tuple[str, int, int]:
-        """The last one of so many: topic, partition, offset."""
+        """The record number `count`: topic, partition, offset."""
         for topic, partition, start, end in self.parts:
             if count <= end - start:
                 return topic, partition, start + count - 1
@@ -308,7 +303,7 @@ class OffsetLine:
 
 
 def offsets_between(start: Offsets, end: Offsets) -> OffsetLine:
-    """Behind one position up to another."""
+    """The records from `start` to `end`."""
     parts = [
         (topic, partition, start.get(topic, {}).get(partition, 0), upto)
         for topic, ends in sorted(end.items())
@@ -317,16 +312,16 @@ def offsets_between(start: Offsets, end: Offsets) -> OffsetLine:
     return OffsetLine(tuple((topic, partition, first, max(first, upto)) for topic, partition, first, upto in parts))
 
 
-# Which rows of a view are looked at when not all are: the same keys wherever they are looked up.
+# The sampled rows of a view: the same keys in every view.
 
 
-# A row, or None where there is none; and several, each by the text of its key.
+# A row, or None if there is none; and rows by the text of their key.
 Row = dict[str, Any] | None
 Rows = dict[str, Row]
 
-# Sums of doubles differ in their last digits with the order in which they were added.
+# The last digits of a sum of doubles depend on the order of the additions.
 TOLERANCE = 1e-9
-# What says of a result of `windowed` which one of its window it is. A right view may differ from a replay in two of its fields.
+# The column of `windowed` that identifies a result of a window. Two of its fields may differ between a view and a replay.
 PANE = "pane"
 
 
@@ -346,7 +341,7 @@ class RowSample:
         self._salt = seed.to_bytes(16, "big", signed=True)
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Rows:
-        """Those of the rows that are in it, each by its key as text."""
+        """The rows that are in the sample, by their key as text."""
         found: Rows = {}
         for batch in batches:
             names = names_of(batch, self._key)
@@ -363,7 +358,7 @@ class RowSample:
 def sampled(
     batches: Callable[[], Iterable[pa.RecordBatch]], key: Sequence[str], *, rows: int, wanted: int, seed: int
 ) -> tuple[RowSample, Rows]:
-    """A sample of about so many of so many rows, and those that are in it: at least one, if there are any.
+    """A sample of about `wanted` of `rows` rows, and the rows in it: at least one, if there are any.
 
     >>> table = pa.table({"id": list(range(1000))})
     >>> {len(sampled(table.to_batches, ["id"], rows=1000, wanted=1, seed=seed)[1]) > 0 for seed in range(20)}
@@ -375,12 +370,12 @@ def sampled(
         found = sample.of(batches())
         if found or share >= 1:
             return sample, found
-        # Chance would have it that none of them is: nothing would be compared, and nothing found wrong.
+        # The sample happened to be empty, so that nothing would be compared.
         share = min(1.0, 4 * share)
 
 
 def names_of(rows: pa.RecordBatch | pa.Table, key: Sequence[str]) -> list[str]:
-    """The key of each row as text: also of keys that are structs, which Python cannot look up."""
+    """The key of each row as text, since keys that are structs are not hashable in Python."""
     columns = [
         [_lasting(name, value, BATCH_DEPENDENT) for value in rows.column(rows.schema.get_field_index(name)).to_pylist()]
         for name in key
@@ -389,8 +384,8 @@ def names_of(rows: pa.RecordBatch | pa.Table, key: Sequence[str]) -> list[str]:
 
 
 def same_rows(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> bool:
-    """Whether two rows are the same, but for what summing up in another order does to doubles, and for what of a `pane` depends
-    on how the log was cut into batches.
+    """Whether two rows are equal, except for rounding of doubles summed in another order, and for the fields of `pane` that
+    depend on batch boundaries.
 
     >>> same_rows({"n": 0.1 + 0.2}, {"n": 0.3}), same_rows({"n": 1}, None)
     (True, False)
@@ -403,7 +398,7 @@ def same_rows(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) ->
 
 
 def _lasting(name: str, value: Any, *fields: str) -> Any:
-    """A value of a column; that of `pane` without some of its fields."""
+    """A value of a column; without the given fields if it is `pane`."""
     if name != PANE or not isinstance(value, dict) or value.keys() != {BATCH_DEPENDENT, COUNTS, "timing"}:
         return value
     return {field: part for field, part in value.items() if field not in fields}
@@ -419,17 +414,17 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-# The first of many places at which something holds, found with few looks of several places each.
+# Search for the first place at which something holds; each step tests several places at once.
 
 
-# Of some places, in order, whether it holds at each.
+# For places in order: whether it holds at each.
 Look = Callable[[Sequence[int]], Sequence[bool]]
 
 
 def first_place(before: int, known: int, ways: int, look: Look) -> int:
-    """The first place behind `before` at which it holds, if it holds at `known` and from the first one on.
+    """The first place behind `before` at which it holds, given that it holds at `known` and from the first one on.
 
-    A look is dear (a replay of the log), one more place in it is not: so each look is at up to `ways` places between.
+    A look is expensive (a replay of the log), a further place in it is not: so each look tests up to `ways` places.
 
     >>> looks = []
     >>> def look(places):
@@ -449,10 +444,10 @@ def first_place(before: int, known: int, ways: int, look: Look) -> int:
     return known
 
 
-# With one replay so many positions are looked at: each is a batch, and a batch costs less than beginning a replay.
+# Positions tested by one replay: each is a batch, which costs less than starting a replay.
 WAYS = 8
 CHANGES_MAX = 65_536
-# Of so many wrong rows the first one is looked for.
+# The number of wrong rows among which the first one is searched.
 SEARCHED_MAX = 100
 
 
@@ -465,7 +460,7 @@ class ViewCheck:
         self._view = stem.view(name)
         self._planned = flow_into(Program(stem, flows), name)
         self._check_sources(self._planned)
-        # Sources of one flow are cut each for itself: of several, only where all of them end is one moment.
+        # The sources of a flow are cut independently: with several, only their common end is one moment.
         self._ways = WAYS if len(self._planned.leaves) == 1 else 1
         self._replays = 0
 
@@ -483,9 +478,7 @@ class ViewCheck:
             chosen, there = sampled(snapshot.batches, self._view.key, rows=rows, wanted=sample, seed=seed)
         upto = {topic: applied[topic] for topic in self._planned.topics if topic in applied}
         self._check_log(upto)
-        with Replay(self._stem, self._view, self._planned, self._flows, [upto]) as replay:
-            self._replays += 1
-            made = replay.run()
+        with self._replay([upto]) as made:
             expected = chosen.of(made.batches()) if made.exists else {}
         wrong = _compared(there, expected, self._view.key)
         first = self._first(wrong, version, position, upto) if wrong else None
@@ -508,7 +501,7 @@ class ViewCheck:
             )
 
     def _check_log(self, upto: Offsets) -> None:
-        """What is made again from a part of the log would be wrong itself."""
+        """Raise an error if the log is no longer complete: a replay of a part of it would be wrong."""
         for topic, ends in upto.items():
             backend = self._stem.log.open_topic(topic)
             for number, end in ends.items():
@@ -528,7 +521,7 @@ class ViewCheck:
         return None if process is None else int(process["pid"])
 
     def _depends(self) -> list[str]:
-        """What of the flow may give other rows when it is cut into other batches."""
+        """The operators of the flow whose rows may depend on batch boundaries."""
         own = {stage.name for stage in self._planned.stages}
         return [
             operator.name
@@ -546,7 +539,7 @@ class ViewCheck:
         last_told = self._last_told(wrong, position)
         keys = {row.name: row.key for row in wrong}
         last = len(moments) - 1
-        # At each moment that was looked at, what the rows should have been.
+        # The expected rows at each moment that was tested.
         should: dict[int, Rows] = {last: {row.name: row.expected for row in wrong}}
 
         def were(place: int) -> Rows:
@@ -567,7 +560,7 @@ class ViewCheck:
         if row.name in last_told and not same_rows(last_told[row.name], row.shown):
             cause = "store"
         if place == 0 and not moments[0].first:
-            # Of what was before the first batch that is known, nothing can be said.
+            # Nothing is known about the time before the first retained batch.
             return FirstWrong(row, None, None, moments[0].applied, cause)
         start: Offsets = moments[place - 1].applied if place else {}
         # It was right there.
@@ -587,7 +580,7 @@ class ViewCheck:
             yield live
 
     def _record(self, line: OffsetLine, row: WrongRow, before: Row, after: Row) -> tuple[str, int, int] | None:
-        """The first record of some with which the row should have changed; None if it should not have at all."""
+        """The first record of `line` with which the row should have changed; None if it should not have."""
         if same_rows(before, after):
             return None
 
@@ -598,16 +591,20 @@ class ViewCheck:
         return line.record(first_place(0, len(line), self._ways, look))
 
     def _replayed(self, cuts: Sequence[Offsets], keys: Mapping[str, Any]) -> list[Rows]:
-        """What the rows with these keys should be at each cut."""
+        """The expected rows with these keys at each cut."""
         if len(cuts) > 1 and self._ways == 1:
             return [rows for cut in cuts for rows in self._replayed([cut], keys)]
-        with Replay(self._stem, self._view, self._planned, self._flows, cuts) as replay:
-            self._replays += 1
-            made = replay.run()
+        with self._replay(cuts) as made:
             return [{name: made.get(key, as_of=token_of(cut)) for name, key in keys.items()} for cut in cuts]
 
+    @contextmanager
+    def _replay(self, cuts: Sequence[Offsets]) -> Iterator[SparkView]:
+        self._replays += 1
+        with Replay(self._stem, self._view, self._planned, self._flows, cuts) as replay:
+            yield replay.run()
+
     def _last_told(self, wrong: Sequence[WrongRow], until: int) -> Rows:
-        """What each row became with the last change of it that is kept: what it is, unless somebody changed the store."""
+        """Each row after its last retained change: its current state, unless the store itself was changed."""
         names = {row.name for row in wrong}
         told: Rows = {}
         position = self._view.describe().first_position

@@ -69,5 +69,5 @@ def parse_token(token: str) -> dict[str, dict[int, int]]:
 
 
 def _offsets(parts: Iterable[str]) -> dict[int, int]:
-    # Past the last offset there can be, nothing is.
+    # No offset is larger.
     return {int(partition): min(int(end), INTEGER_MAX) for partition, end in (part.split(":") for part in parts)}

@@ -14,7 +14,7 @@ from mainstem.clock import Clock
 from mainstem.durations import Duration, parse_duration, show_duration
 from mainstem.errors import Invalid, Unavailable, summary_of
 
-__all__ = ["Backoff", "LOGGER", "PATIENCE", "patiently"]
+__all__ = ["Backoff", "LOGGER", "PATIENCE", "call_with_retries"]
 
 _GROWTHS = ("linear", "exponential")
 
@@ -38,7 +38,7 @@ class Backoff:
 
     def __init__(self, first: Duration, *, max: Duration | None = None, growth: str = "linear") -> None:
         object.__setattr__(self, "first", parse_duration(first, setting="first"))
-        # Without a limit given the delay is always the first one: the least surprising of all.
+        # Without a maximum the delay is constant.
         object.__setattr__(self, "max", self.first if max is None else parse_duration(max, setting="max"))
         object.__setattr__(self, "growth", growth)
         chosen(growth, "growth", _GROWTHS)
@@ -53,7 +53,7 @@ class Backoff:
         """The delay after the delivery with this number; the first delivery is number 1."""
         if deliveries < 1 or not self.first:
             return timedelta(0)
-        # Past this many times `first` the limit holds: nothing larger is ever computed.
+        # From this multiple of `first` on the maximum applies: nothing larger is computed.
         times_max = self.max // self.first + 1
         if self.growth == "linear":
             times = min(deliveries, times_max)
@@ -62,43 +62,37 @@ class Backoff:
         return min(self.first * min(times, times_max), self.max)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is stored in a queue's settings."""
+        """As JSON, in a queue's settings."""
         return {"first": show_duration(self.first), "max": show_duration(self.max), "growth": self.growth}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Backoff:
-        """What `to_json` wrote."""
+        """The backoff from JSON."""
         return cls(value["first"], max=value["max"], growth=value["growth"])
 
     def __str__(self) -> str:
         return f"{show_duration(self.first)} to {show_duration(self.max)}, {self.growth}"
 
 
-# Waiting for a server that does not answer: said by name and address to whoever runs the program, and tried again.
+# Waits for a server that does not answer: logs its name and address, and retries.
 #
-# What is said goes to the logger "mainstem.waiting". Where nobody has configured logging, Python writes it to standard error.
+# The logger is "mainstem.waiting". Without a logging configuration, Python writes it to standard error.
 
 
 LOGGER = logging.getLogger("mainstem.waiting")
-# As long as a server takes to be started again, by a person or by what watches it.
+# As long as a restart of a server takes.
 PATIENCE = timedelta(seconds=30)
 RETRY = Backoff("500 milliseconds", max="8 seconds", growth="exponential")
 
 T = TypeVar("T")
 
 
-def patiently(
-    ask: Callable[[], T],
-    *,
-    worth_it: Callable[[Unavailable], bool],
-    clock: Clock,
-    patience: timedelta = PATIENCE,
-) -> T:
+def call_with_retries(ask: Callable[[], T], *, worth_it: Callable[[Unavailable], bool], clock: Clock) -> T:
     """The result of `ask`, retried until the server answers; raises the last error when the time is over.
 
     `worth_it` tells whether an error is worth a retry: a rejected password will be rejected again.
     """
-    deadline = clock.monotonic() + patience // timedelta(microseconds=1)
+    deadline = clock.monotonic() + PATIENCE // timedelta(microseconds=1)
     pause = threading.Event()
     attempts = 0
     while True:

@@ -80,7 +80,7 @@ class Keep:
 
     @classmethod
     def forever(cls) -> Keep:
-        """Every record stays.
+        """Keep every record.
 
         >>> Keep.forever() == Keep.parse("forever")
         True
@@ -114,7 +114,7 @@ class Keep:
         if isinstance(value, timedelta):
             return cls(age=value)
         if not isinstance(value, str):
-            raise _refused(value)
+            raise _refusal(value)
         word = " ".join(value.split()).casefold()
         if word == _FOREVER:
             return cls()
@@ -127,16 +127,16 @@ class Keep:
                 found = parse_size(part, setting="keep")
             except Invalid:
                 if age is not None:
-                    raise _refused(value) from None
+                    raise _refusal(value) from None
                 age = parse_duration(part, setting="keep")
             else:
                 if size is not None:
-                    raise _refused(value)
+                    raise _refusal(value)
                 size = found
         return cls(age=age, size=size)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is stored in a topic's settings."""
+        """As JSON, in a topic's settings."""
         if self.compacted:
             return {
                 "compacted": True,
@@ -148,7 +148,7 @@ class Keep:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Keep:
-        """What `to_json` wrote."""
+        """The retention from JSON."""
         return cls(**value)
 
     def __str__(self) -> str:
@@ -161,7 +161,7 @@ class Keep:
         return ", ".join(parts) or _FOREVER
 
 
-def _refused(value: object) -> Invalid:
+def _refusal(value: object) -> Invalid:
     return Invalid(
         f'keep "{str(value)[:100]}" is not understood',
         detail='It is an age ("7 days"), a size ("10 GiB"), both ("7 days, 10 GiB"), "forever" or "latest per key".',

@@ -1,7 +1,7 @@
 """Whether a reader has missed deletions: compaction finally removes a tombstone, and a reader that comes later keeps
 the deleted key.
 
-A tombstone deletes everything before it with its key in the pass that first cleans its segment, and goes itself
+A tombstone deletes everything before it with its key in the pass that first cleans its segment, and is removed itself
 `tombstones` later. So a reader that began when the partition was cleaned up to `since` has never read records that
 tombstones below `since` delete. It may have read records that a later tombstone deletes, and needs that tombstone:
 
@@ -17,26 +17,26 @@ from mainstem.errors import MissedDeletions
 
 __all__ = ["BEGIN_AGAIN", "UNREAD", "Compacted", "DeletionWatch", "check_deletions"]
 
-# In place of how far a partition was cleaned: whoever reads it has read nothing yet.
+# Instead of how far a partition was cleaned: the reader has read nothing yet.
 UNREAD = -1
 
 BEGIN_AGAIN = 'Discard the results of the records read so far and start again with start="earliest".'
 
 
 class Compacted(NamedTuple):
-    """How far a partition is compacted: up to `cleaned`, and tombstones below `forgotten` have been dropped."""
+    """How far a partition is compacted: up to `cleaned`; tombstones below `forgotten` were removed."""
 
     cleaned: int
     forgotten: int
 
 
 class CompactedReads(Protocol):
-    """A topic whose compaction can be looked at."""
+    """A topic with information on its compaction."""
 
     @property
     def name(self) -> str: ...
-    def compacted(self, partition: int) -> Compacted | None:
-        """None where the topic is not compacted, or where its log does not tell."""
+    def compaction(self, partition: int) -> Compacted | None:
+        """None if the topic is not compacted, or if its log does not tell."""
 
 
 def check_deletions(
@@ -49,7 +49,7 @@ def check_deletions(
     hint: str = BEGIN_AGAIN,
 ) -> None:
     """Raise `MissedDeletions` if a reader that began with the partition cleaned up to `since` cannot continue."""
-    compacted = reads.compacted(partition)
+    compacted = reads.compaction(partition)
     if compacted is None or compacted.forgotten <= max(position, since):
         return
     raise MissedDeletions(
@@ -66,18 +66,18 @@ def check_deletions(
 
 
 class DeletionWatch:
-    """What one reader needs of the tombstones of each partition: how far it was cleaned when the reader began there."""
+    """For one reader: how far each partition was cleaned when the reader began to read it."""
 
     def __init__(self, reads: CompactedReads) -> None:
         self._reads = reads
         self.since: dict[int, int] = {}
 
     def before(self, partition: int) -> None:
-        """Call it before records are read: the first time counts."""
+        """Call it before reading records: the first call counts."""
         if partition not in self.since:
-            compacted = self._reads.compacted(partition)
+            compacted = self._reads.compaction(partition)
             self.since[partition] = 0 if compacted is None else compacted.cleaned
 
     def after(self, partition: int, position: int, *, reader: str = "a reader", hint: str = BEGIN_AGAIN) -> None:
-        """Call it after records from `position` on were read, and before they are used."""
+        """Call it after reading records from `position` on, before using them."""
         check_deletions(self._reads, partition, position, self.since[partition], reader=reader, hint=hint)

@@ -1,4 +1,4 @@
-"""OwnProcess: the process that opened something which a forked child may not use."""
+"""OwnProcess: the process that opened an object which a forked child may not use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["OwnProcess"]
 
 
 class OwnProcess:
-    """This process, when it is made.
+    """The process that creates it.
 
     >>> OwnProcess().forked
     False
@@ -23,7 +23,7 @@ class OwnProcess:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a forked child of the process that made it."""
+        """Whether this is a forked child of that process."""
         return os.getpid() != self._pid
 
     def check(self, what: str, hint: str) -> None:

@@ -29,10 +29,10 @@ class PartitionReads(Protocol):
         """The topic's name."""
 
     def partitions(self) -> int:
-        """How many partitions there are now."""
+        """The current number of partitions."""
 
     def schema(self) -> pa.Schema:
-        """The topic's columns now, without `record`."""
+        """The topic's current columns, without `record`."""
 
     def key(self) -> tuple[str, ...]:
         """The key columns; empty for a topic without a key."""
@@ -41,11 +41,11 @@ class PartitionReads(Protocol):
         """The offset of the first retained record, or the end if there is none."""
 
     def latest(self, partition: int) -> int:
-        """The offset the next record to become readable will have at least."""
+        """The offset up to which records are readable; the next one has at least this offset."""
 
     def end(self, partition: int) -> int:
-        """The offset after the last published record, also of transactions that are still open: `latest` or more. It never
-        decreases, so no position of a reader lies beyond it."""
+        """The offset after the last published record, with those of open transactions: `latest` or more. It never
+        decreases, so no position of a reader is beyond it."""
 
     def at_time(self, partition: int, at: int) -> int:
         """The offset of the first record appended at that time (microseconds UTC) or later; `latest` if none was."""
@@ -62,7 +62,7 @@ class PartitionReads(Protocol):
     def behind(self, partition: int, offset: int) -> Lag:
         """The lag of a reader whose next offset is `offset`, or the first retained record if that one was deleted."""
 
-    def compacted(self, partition: int) -> Compacted | None:
+    def compaction(self, partition: int) -> Compacted | None:
         """How far a partition is compacted; None if it is not, or if the log does not tell."""
 
 
@@ -77,20 +77,20 @@ class Processes(Protocol):
 
 
 class Waiter(Protocol):
-    """Sleeps until there may be something to do. For one thread."""
+    """Waits until there may be something to do. Not thread-safe."""
 
     def wait(self, timeout_seconds: float, until: int | None, holders: Sequence[Identity]) -> None:
-        """Return when something happened, or the time is over.
+        """Return when something happened, or after the timeout.
 
-        That is: a record became readable in the topic, an entry was appended to the ledger, one of the `holders`
-        ended, the log's clock reached `until` (microseconds UTC), or `timeout_seconds` went by. What happened since the
-        last return of `wait` (or since the waiter was made) counts too, so nothing is missed between a look and a wait.
-        It may return without a reason.
+        That is: a record became readable in the topic, an entry was appended to the ledger, one of the `holders` ended,
+        the log's clock reached `until` (microseconds UTC), or `timeout_seconds` passed. Events since the last return of
+        `wait` (or since the waiter was created) count too, so none is missed between a read and a wait. It may return
+        without a reason.
         """
 
 
 class Ends(Protocol):
-    """A topic whose partitions end somewhere."""
+    """A topic with the ends of its partitions."""
 
     @property
     def name(self) -> str: ...
@@ -172,7 +172,7 @@ def _offsets(position: Position, reads: PartitionReads, partitions: Sequence[int
 
 
 def _after_token(token: str, reads: PartitionReads, partitions: Sequence[int]) -> dict[int, int]:
-    """A token stands for appends that were acknowledged: all of them must be there."""
+    """A token stands for acknowledged appends: all of them must exist."""
     known = reads.partitions()
     found = reads.after_token(token)
     for partition, offset in found.items():

@@ -13,7 +13,7 @@ from mainstem.errors import Fenced, Invalid
 from mainstem.log.append_result import AppendResult
 from mainstem.log.log import Log
 from mainstem.log.own_process import OwnProcess
-from mainstem.log.rows.rows import check_rows
+from mainstem.log.rows.rows import GivenRows, check_rows
 from mainstem.log.sequence_runs import in_transaction
 from mainstem.log.state_ledger import Entry
 from mainstem.log.topic import Topic, topic_of
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["Producer", "ProducerRun", "ProducersState", "check_epoch"]
 
 
-# ProducerRun: one run of a producer, as a log knows it.
+# ProducerRun: one run of a producer.
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerRun:
-    """`check` raises `Fenced` once a newer run was opened; `state` says that nothing earlier will come to a topic.
+    """`check` raises `Fenced` once a newer run was opened; `state` declares a watermark for a topic.
 
-    A shared one is used by several processes at once, and orders its sequences by itself.
+    A shared one is used by several processes at once, and orders its sequences itself.
     """
 
     name: str
@@ -47,17 +47,17 @@ class ProducerRun:
     shared: bool = False
 
 
-# ProducerState: the producers of a home, which run of each is the current one, and the watermarks they declared.
+# ProducersState: the producers of a home, the current run of each, and their declared watermarks.
 #
-# A machine without files, on a ledger that all processes share:
+# A state machine without files, on a ledger that all processes share:
 #
-#     opened     name, process              a run begins: the epoch rises, and older runs are fenced
-#     stated     name, topic, at            nothing earlier than this will come from it any more
+#     opened     name, process              a run begins: the epoch increases, and older runs are fenced
+#     stated     name, topic, at            it will append nothing earlier than this
 
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """One producer: its number (never used again), the epoch of its current run, and that run's process."""
+    """One producer: its number (never reused), the epoch of its current run, and that run's process."""
 
     id: int
     epoch: int
@@ -126,7 +126,7 @@ class Producer:
         """The number of this run, counted from 1."""
         return self.run.epoch
 
-    def append(self, topic: Topic | str, rows: Any, *, sequence: int | None = None) -> AppendResult:
+    def append(self, topic: Topic | str, rows: GivenRows, *, sequence: int | None = None) -> AppendResult:
         """Append rows with a sequence; without one, with the next after the last sequence of this producer in the
         topic.
 
@@ -136,7 +136,7 @@ class Producer:
         self._check_free()
         return self.append_in(topic, rows, sequence, 0)
 
-    def append_in(self, topic: Topic | str, rows: Any, sequence: int | None, transaction: int) -> AppendResult:
+    def append_in(self, topic: Topic | str, rows: GivenRows, sequence: int | None, transaction: int) -> AppendResult:
         """As `append`, within a transaction if it is not 0."""
         self._check_process()
         topic = self._topic(topic)
@@ -169,7 +169,7 @@ class Producer:
         return self.run.incomplete_sequence(self._topic(topic).name)
 
     def kept_sequence(self, topic: Topic | str) -> int:
-        """As `last_sequence`, on Kafka without those of a transaction that is open."""
+        """Like `last_sequence`, on Kafka without those of an open transaction."""
         self._check_process()
         return self.run.kept_sequence(self._topic(topic).name)
 

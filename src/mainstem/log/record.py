@@ -5,10 +5,10 @@
         offset       int64
         appended_at  timestamp[us, UTC]
         change       string                   insert | update | delete
-        headers      list<struct<key: string, value: binary>>    null where a record has none
+        headers      list<struct<key: string, value: binary>>    null if a record has none
 
-It is the last column of every batch read from a topic. Most of its values are the same for every row of a block, so
-they are slices of arrays made once per process: 10,000 rows cost a few dozen microseconds.
+It is the last column of every batch read from a topic. Most of its values are the same for all rows of a block, so
+they are slices of cached arrays: 10,000 rows cost a few dozen microseconds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ __all__ = [
     "next_offset",
     "record_array",
     "record_schema",
-    "with_record",
 ]
 
 CHANGES = ("insert", "update", "delete")
@@ -44,15 +43,15 @@ RECORD = pa.struct(
      ("headers", HEADERS)]
 )  # fmt: skip
 _RECORD_FIELDS = list(RECORD)
-# Field metadata, which survives select and rename in Spark: by it an operator finds these columns again.
+# Field metadata, which survives select and rename in Spark: operators find these columns by it.
 RECORD_MARK = {b"mainstem.record": b"1"}
 EVENT_TIME_MARK = {b"mainstem.event_time": b"1"}
-# On a `record` beside its own mark: the rows are those of a table that changes, put in and taken away again.
+# In addition, on the `record` of a changing table: its rows are inserts and deletions.
 CHANGING_MARK = {b"mainstem.changing": b"1"}
-# The same, on rows of a stream: some of them take an earlier one back.
+# The same, on the rows of a stream: some retract an earlier row.
 CORRECTED_MARK = {b"mainstem.corrected": b"1"}
 
-# A block rarely has more rows; for more the arrays are made anew, in powers of two.
+# A block rarely has more rows; for more, larger arrays are made, in powers of two.
 _CACHED_ROWS_MIN = 65_536
 
 Int64Array = npt.NDArray[np.int64]
@@ -69,15 +68,15 @@ def record_array(
 ) -> pa.StructArray:
     """The `record` of `count` rows of one partition.
 
-    `offsets`: the first offset of rows that follow one another, or one for each row. `appended_at`: microseconds, for
-    all or for each. Without `change` every row is an insert; without `headers` no row has any.
+    `offsets`: the first offset of consecutive rows, or one for each row. `appended_at`: microseconds, for all or for
+    each. Without `change` every row is an insert; without `headers` no row has any.
 
     >>> record_array(0, 41, 0, count=2).field("offset").to_pylist()
     [41, 42]
     """
     rows = _cached_rows(count)
     if isinstance(offsets, int):
-        # Into memory of Arrow's pool, which keeps it: fresh from the kernel it costs more than to fill it.
+        # In Arrow's memory pool: memory fresh from the kernel would cost more than filling it.
         numbers = _new_numbers(count)
         np.add(_counting(rows)[:count], offsets, out=np.frombuffer(numbers, np.int64))
         offsets = pa.Array.from_buffers(pa.int64(), count, [None, numbers], 0)
@@ -88,8 +87,8 @@ def record_array(
     return pa.StructArray.from_arrays(
         [
             _one_partition(partition, rows).slice(0, count),
-            _fixed(offsets, pa.int64(), count),
-            _fixed(appended_at, APPENDED_AT, count),
+            _reinterpret(offsets, pa.int64(), count),
+            _reinterpret(appended_at, APPENDED_AT, count),
             _all_inserts(rows).slice(0, count) if change is None else change,
             _no_headers(rows).slice(0, count) if headers is None else headers,
         ],
@@ -101,24 +100,8 @@ def _new_numbers(count: int) -> pa.Buffer:
     return pa.allocate_buffer(8 * count)
 
 
-def with_record(
-    batch: pa.RecordBatch, record: pa.StructArray, *, event_time: str | None = None, schema: pa.Schema | None = None
-) -> pa.RecordBatch:
-    """The batch with its `record` as the last column, and both it and the event-time column marked.
-
-    `schema`: the result of `record_schema`, if it is at hand; to make it anew costs more than all the rest.
-
-    >>> batch = pa.RecordBatch.from_pydict({"n": [7]})
-    >>> with_record(batch, record_array(0, 41, 0, count=1)).schema.names
-    ['n', 'record']
-    """
-    if schema is None:
-        schema = record_schema(batch.schema, event_time)
-    return pa.RecordBatch.from_arrays([*batch.columns, record], schema=schema)
-
-
 def record_schema(schema: pa.Schema, event_time: str | None = None, *, record: pa.DataType = RECORD) -> pa.Schema:
-    """The schema of what a topic gives: its columns, then `record`, with the marks.
+    """The schema of rows read from a topic: its columns, then `record`, with the marks.
 
     >>> record_schema(pa.schema({"n": pa.int64()})).field("record").metadata
     {b'mainstem.record': b'1'}
@@ -130,7 +113,7 @@ def record_schema(schema: pa.Schema, event_time: str | None = None, *, record: p
     return pa.schema([*fields, pa.field("record", record, metadata=RECORD_MARK)])
 
 
-def _fixed(values: npt.NDArray[Any] | pa.Array, data_type: pa.DataType, count: int) -> pa.Array:
+def _reinterpret(values: npt.NDArray[Any] | pa.Array, data_type: pa.DataType, count: int) -> pa.Array:
     """Numbers as an array of a type of the same width; the buffer is shared."""
     if isinstance(values, pa.Array):
         return values if values.type.equals(data_type) else values.view(data_type)
@@ -141,13 +124,13 @@ def _cached_rows(count: int) -> int:
     return max(_CACHED_ROWS_MIN, 1 << (count - 1).bit_length()) if count else _CACHED_ROWS_MIN
 
 
-# A few partitions are read at a time.
+# Few partitions are read at a time.
 @lru_cache(maxsize=16)
 def _one_partition(partition: int, count: int) -> pa.Int32Array:
     return pa.repeat(pa.scalar(partition, pa.int32()), count)
 
 
-# Two sizes at most are kept: a process that reads very large batches once should not hold them for ever.
+# At most two sizes: arrays for very large batches should not stay in memory forever.
 @lru_cache(maxsize=2)
 def _all_inserts(count: int) -> pa.StringArray:
     return pa.repeat(pa.scalar("insert", CHANGE), count)

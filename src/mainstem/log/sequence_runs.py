@@ -1,4 +1,4 @@
-"""SequenceRuns: which sequences of a producer a topic has, as runs without gaps."""
+"""SequenceRuns: the sequences of a producer that a topic has, as runs without gaps."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = [
 ]
 
 
-# The errors of sequences that may not be appended; nothing is written then.
+# The errors for sequences that may not be appended.
 
 
 def out_of_order(topic: str, producer: str, sequence: int, last: int) -> AppendConflict:
-    """Of a sequence below the last one that is not known to be there."""
+    """For a sequence below the last one that is not known to exist."""
     return AppendConflict(
         f'sequence {sequence} of producer "{producer}" is out of order',
         detail=f'The last sequence in topic "{topic}" is {last}; no append has sequence {sequence}. Nothing was written.',
@@ -31,7 +31,7 @@ def out_of_order(topic: str, producer: str, sequence: int, last: int) -> AppendC
 
 
 def incomplete_before(topic: str, producer: str, sequence: int, incomplete: int) -> AppendConflict:
-    """Of a sequence above one of which some partitions lack their rows."""
+    """For a sequence above an incomplete one."""
     return AppendConflict(
         f'sequence {incomplete} of producer "{producer}" is incomplete, so {sequence} cannot follow it',
         detail=f'Some partitions of topic "{topic}" lack their rows of sequence {incomplete}: the append was '
@@ -41,7 +41,7 @@ def incomplete_before(topic: str, producer: str, sequence: int, incomplete: int)
 
 
 def other_rows(topic: str, producer: str, sequence: int, parts: int, given: int) -> AppendConflict:
-    """Of a repeat that is not the append it is to complete."""
+    """For a repeat whose rows differ from the append that it should complete."""
     return AppendConflict(
         f'sequence {sequence} of producer "{producer}" is repeated with other rows',
         detail=f'The first append went to {parts} partitions of topic "{topic}" and is incomplete; these rows go to '
@@ -52,7 +52,7 @@ def other_rows(topic: str, producer: str, sequence: int, parts: int, given: int)
 
 
 def in_transaction(producer: str, transaction: int) -> Invalid:
-    """Of an append beside the producer's open transaction: sequences that may yet be aborted say nothing about later ones."""
+    """For an append outside the producer's open transaction, whose sequences may still be aborted."""
     return Invalid(
         f'producer "{producer}" is in a transaction',
         detail=f"Transaction {transaction} is open.",
@@ -62,16 +62,16 @@ def in_transaction(producer: str, transaction: int) -> Invalid:
 
 NO_SEQUENCE = -1
 
-# A producer that counts its appends has one run, whatever their number. One whose sequences have gaps has a run for each:
-# of these the last ones are remembered, about 4 KiB in a segment's state.
+# A producer without gaps has one run. One with gaps has a run for each; the last ones are remembered, about 4 KiB in a
+# segment's state.
 RUNS_MAX = 256
 
 
 class SequenceRuns:
     """Runs of sequences, first and last of each, in order; at most `RUNS_MAX`, the oldest are forgotten.
 
-    Where a run begins, it is known that the sequence before it is not there: another partition may have a part of it. That
-    stays known when the run itself turns out to be incomplete. What is left then is an empty run, its last below its first.
+    The sequence before the first of a run is known to be missing: another partition may have a part of it. That stays
+    known if the run itself turns out to be incomplete. Then an empty run is left, its last below its first.
 
     >>> runs = SequenceRuns([[0, 4]])
     >>> runs.add(5, 5 - runs.dense_below(5))
@@ -95,12 +95,13 @@ class SequenceRuns:
         return at > 0 and sequence <= self._runs[at - 1][1]
 
     def dense_below(self, sequence: int) -> int:
-        """How many sequences directly below one are there without a gap; it is the highest, or will be."""
+        """The number of sequences directly below this one without a gap; it is, or will be, the highest."""
         first, last = self._runs[-1] if self._runs else (sequence, sequence)
         return sequence - first if first < sequence <= last + 1 else 0
 
     def add(self, sequence: int, first: int) -> None:
-        """Add a run that ends with the highest sequence. The one before `first` is not there, whatever was known of it."""
+        """Add a run that ends with the highest sequence. The one before `first` is missing, whatever was known of
+        it."""
         while self._runs and self._runs[-1][0] >= first:
             self._runs.pop()
         self.cut_above(first - 2)
@@ -108,7 +109,7 @@ class SequenceRuns:
         del self._runs[:-RUNS_MAX]
 
     def cut_above(self, sequence: int) -> None:
-        """The sequences above one turned out to be incomplete. What the beginnings of runs say of lower ones stays."""
+        """Remove the sequences above this one, which turned out to be incomplete. The beginnings of runs stay known."""
         for at in range(len(self._runs) - 1, -1, -1):
             first, last = self._runs[at]
             if last <= sequence:
@@ -116,8 +117,8 @@ class SequenceRuns:
             self._runs[at] = (first, max(sequence, first - 1))
 
     @classmethod
-    def merged(cls, all_of: Iterable[SequenceRuns]) -> SequenceRuns:
-        """The sequences that any of them has. All at once: of two, what a third one knows of them could be lost."""
+    def merge(cls, all_of: Iterable[SequenceRuns]) -> SequenceRuns:
+        """The union of all. At once: merged in pairs, facts that a third one has could be lost."""
         found = cls()
         for first, last in sorted({run for runs in all_of for run in runs._runs}):
             if found._runs and first <= found._runs[-1][1]:

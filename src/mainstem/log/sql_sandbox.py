@@ -6,9 +6,9 @@ What keeps a statement from files, the network and the home:
     syntax tree     only nodes that read: `WITH a AS (COPY ... TO ...) SELECT` is a SELECT to DuckDB, and writes
     configuration   no external access but the files of the snapshot, no extensions, no variables of the program,
                     no temporary files (their folder would be open to every statement), then locked
-    limits          half of the machine's memory for DuckDB and as much for the answer, rows, and time where it is asked for
+    limits          half of the machine's memory for DuckDB and as much for the result; rows; time if requested
 
-The statement runs in a thread of its own, so that Ctrl-C and the time limit end it: DuckDB looks at no signals.
+The statement runs in its own thread, so that Ctrl-C and the timeout end it: DuckDB handles no signals.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ __all__ = [
     "as_table",
     "first_line",
     "latest_rows",
-    "quoted",
-    "shown_tables",
-    "translated",
+    "quote",
+    "show_tables",
+    "translate_error",
 ]
 
-# Rows by the name that they have in a question; asked for only where it stands in it.
+# Rows by table name; loaded only if the query names the table.
 Tables = Mapping[str, Callable[[], pa.Table]]
 
 
-# A setting here is one that only a closed DuckDB has; nothing of them can be changed by a statement.
+# The configuration of the sandbox; a statement cannot change it.
 CLOSED: dict[str, str | int | float | list[str]] = {
     "allow_community_extensions": False,
     "allow_persistent_secrets": False,
@@ -59,23 +59,23 @@ CLOSED: dict[str, str | int | float | list[str]] = {
     "python_enable_replacements": False,
     "temp_directory": "",
 }
-# Nodes of a syntax tree that only read. Those that change something (INSERT, UPDATE, DELETE, COPY) have types of their own.
+# Nodes of a syntax tree that only read. Those that write (INSERT, UPDATE, DELETE, COPY) have other types.
 READING = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
-# What stands before the statement that is explained.
+# The prefix of an explained statement.
 EXPLAIN = re.compile(r"\s*EXPLAIN\b\s*(?:ANALYZE\b)?", re.IGNORECASE)
 EXPLAIN_WITH_OPTIONS = re.compile(EXPLAIN.pattern + r"\s*\([^()]*\)", re.IGNORECASE)
-# How often a running statement's time is looked at, and whether Ctrl-C was pressed.
+# How often the timeout and Ctrl-C are checked.
 SLICE_SECONDS = 0.1
-# How long a statement that was told to end is waited for; one that does not heed it ends with the process.
+# How long to wait for an interrupted statement; one that does not react ends with the process.
 PATIENCE_SECONDS = 0.8
-# How often it is told: DuckDB forgets an interrupt that comes before the statement has begun.
+# How often the interrupt is repeated: DuckDB ignores one that comes before the statement has begun.
 REPEAT_SECONDS = 0.02
 
 
 class SqlSandbox:
-    """Give it tables, lock it, then ask. One thread asks; it is not shared.
+    """Register tables, lock it, then query it. For one thread.
 
-    >>> with SqlSandbox.opened(QueryLimits()) as sandbox:
+    >>> with SqlSandbox.open(QueryLimits()) as sandbox:
     ...     sandbox.connection.register("numbers", pa.table({"n": [1, 2, 3]})) and None
     ...     sandbox.lock()
     ...     sandbox.answer("SELECT max(n) AS most FROM numbers WHERE n > ?", [1]).to_pylist()
@@ -91,25 +91,25 @@ class SqlSandbox:
 
     @classmethod
     @contextmanager
-    def opened(cls, limits: QueryLimits) -> Iterator[SqlSandbox]:
-        """A sandbox that is closed at the end."""
+    def open(cls, limits: QueryLimits) -> Iterator[SqlSandbox]:
+        """Yields a sandbox and closes it."""
         connection = duckdb.connect(":memory:", config=CLOSED)
         connection.execute("SET TimeZone = 'UTC'")
         sandbox = cls(connection, limits)
         try:
             yield sandbox
         finally:
-            # Closing a connection waits for its statement; that of one which does not end is left to the process's end.
+            # Closing a connection waits for its statement; one that does not react is left until the process ends.
             if sandbox._run is None or sandbox._run.ended.is_set():
                 connection.close()
 
     def check_time(self) -> None:
-        """Raise if the time is over; for those who collect the rows of a table."""
+        """Raise after the timeout; called while rows of a table are collected."""
         if self._until is not None and time.monotonic() > self._until:
             raise self._too_long()
 
     def lock(self, files: Sequence[str] = ()) -> None:
-        """From now on nothing outside can be reached but these files. Needed before the first answer."""
+        """Deny all external access except to these files. Required before the first query."""
         listed = ", ".join(_text(path) for path in files)
         self.connection.execute(f"SET allowed_paths = [{listed}]")
         self.connection.execute("SET enable_external_access = false")
@@ -123,7 +123,7 @@ class SqlSandbox:
         self._run = _Run()
         try:
             self._run.start(lambda: self._rows(sql, parameters))
-            # In slices: a signal that comes just before a wait begins is heeded only when it ends.
+            # In slices: a signal that comes just before a wait is handled only after it.
             while not self._run.ended.wait(SLICE_SECONDS):
                 self.check_time()
         except BaseException:
@@ -134,13 +134,13 @@ class SqlSandbox:
         except duckdb.PermissionException as error:
             raise Invalid(
                 "a query can read only topics and views",
-                detail=_said(error),
+                detail=_error_text(error),
                 hint="Read a file in your program, or append its rows to a topic: mainstem topic append.",
             ) from error
         except duckdb.OutOfMemoryException as error:
             raise Invalid(
                 "the query needs more than half of this machine's memory",
-                detail=_said(error),
+                detail=_error_text(error),
                 hint="Read less: fewer columns, a WHERE, a LIMIT.",
             ) from error
 
@@ -175,14 +175,14 @@ class _Failure:
 
 
 class _Run:
-    """A call in a thread of its own, and how it ended."""
+    """A call in its own thread, and its result."""
 
     def __init__(self) -> None:
         self.ended = threading.Event()
         self._outcome: pa.Table | _Failure | None = None
 
     def start(self, call: Callable[[], pa.Table]) -> None:
-        # A daemon: the process ends also while DuckDB is busy with what cannot be interrupted.
+        # A daemon, so that the process can end while DuckDB does not react.
         threading.Thread(target=self._go, args=(call,), name=QUERY_THREAD, daemon=True).start()
 
     def _go(self, call: Callable[[], pa.Table]) -> None:
@@ -194,7 +194,7 @@ class _Run:
             self.ended.set()
 
     def end(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Tell it to end, and wait a moment for it."""
+        """Interrupt it, and wait briefly for its end."""
         until = time.monotonic() + PATIENCE_SECONDS
         while not self.ended.is_set() and time.monotonic() < until:
             connection.interrupt()
@@ -207,8 +207,8 @@ class _Run:
 
 
 def split_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[str, str]:
-    """The EXPLAIN before a statement, mostly nothing, and the SELECT. Raises `Invalid` unless it is one that only reads;
-    a mistake in its syntax is DuckDB's to tell."""
+    """The EXPLAIN before a statement, usually empty, and the SELECT. Raises `Invalid` if it does not only read; DuckDB
+    reports syntax errors."""
     statements = connection.extract_statements(sql)
     if len(statements) != 1:
         raise Invalid(
@@ -243,12 +243,12 @@ def _selects(connection: duckdb.DuckDBPyConnection, sql: str) -> bool:
 
 
 def _reads(connection: duckdb.DuckDBPyConnection, sql: str) -> bool:
-    """Whether every query in the statement only reads. A CTE may hold one that writes."""
+    """Whether every query in the statement only reads. A CTE may write."""
     return all(node["type"] in READING for node in queries(syntax_tree(connection, sql)))
 
 
 def syntax_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
-    """DuckDB's own syntax tree of a SELECT."""
+    """DuckDB's syntax tree of a SELECT."""
     tree: dict[str, Any] = json.loads(connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0])
     if tree["error"]:
         raise Invalid(
@@ -260,7 +260,7 @@ def syntax_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, An
 
 
 def nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every object of a syntax tree."""
+    """All objects of a syntax tree."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -272,14 +272,14 @@ def nodes(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def queries(tree: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The nodes of a tree that are queries: each has its common table expressions."""
+    """The query nodes of a tree, with their common table expressions."""
     return (node for node in nodes(tree) if "cte_map" in node)
 
 
-def quoted(name: str) -> str:
-    """The name as SQL writes it.
+def quote(name: str) -> str:
+    """The name as a quoted SQL identifier.
 
-    >>> quoted('orders.emails')
+    >>> quote('orders.emails')
     '"orders.emails"'
     """
     return '"' + name.replace('"', '""') + '"'
@@ -293,7 +293,7 @@ def _bytes(connection: duckdb.DuckDBPyConnection) -> int:
     return int(connection.execute("SELECT parse_formatted_bytes(current_setting('memory_limit'))").fetchall()[0][0])
 
 
-def _said(error: duckdb.Error) -> str:
+def _error_text(error: duckdb.Error) -> str:
     return f"DuckDB says: {str(error).partition(chr(10))[0][:300]}"
 
 
@@ -311,11 +311,11 @@ def _too_large(what: str, fact: str) -> Invalid:
     )
 
 
-# TableNames: which topics and views a statement names, and what they are called in DuckDB.
+# TableNames: the topics and views that a statement names, and their names in DuckDB.
 #
-# In DuckDB `orders` and `Orders` are one name; in a home they are two topics. The exact name is meant: where a statement names
-# both, its references are given names that differ, in DuckDB's own syntax tree, and the old name as their alias. Where the
-# home has only one of them, any spelling finds it, as in SQL.
+# In DuckDB `orders` and `Orders` are one name; in a home they are two topics. The exact name counts: if a statement
+# names both, its references get distinct names in DuckDB's syntax tree, with the old name as their alias. If the home
+# has only one of them, any spelling finds it, as in SQL.
 
 
 SHOW_TABLES = re.compile(r"\s*SHOW\s+(ALL\s+)?TABLES\s*;?\s*", re.IGNORECASE)
@@ -347,7 +347,7 @@ class TableNames:
             called |= {name: name if len(exact) == 1 else f"{name} #{place}" for place, name in enumerate(exact)}
         return cls(called)
 
-    def applied(self, connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+    def apply_to(self, connection: duckdb.DuckDBPyConnection, sql: str) -> str:
         """The statement with the names that the tables have in DuckDB."""
         renamed = {name: called for name, called in self.called.items() if name != called}
         if not renamed:
@@ -365,37 +365,37 @@ class TableNames:
         return f"{before} {rows[0][0]}"
 
 
-def shown_tables(sql: str, topics: Iterable[str], views: Iterable[str]) -> pa.Table | None:
+def show_tables(sql: str, topics: Iterable[str], views: Iterable[str]) -> pa.Table | None:
     """The answer to SHOW TABLES: all topics and views that a query can name; None for another statement.
 
-    DuckDB knows only of those that a statement names, so its own answer would be empty.
+    DuckDB has only the tables that a statement names, so its own answer would be empty.
 
-    >>> shown_tables("show tables;", ["orders"], ["revenue"]).to_pylist()
+    >>> show_tables("show tables;", ["orders"], ["revenue"]).to_pylist()
     [{'name': 'orders', 'kind': 'topic'}, {'name': 'revenue', 'kind': 'view'}]
     """
     if SHOW_TABLES.fullmatch(sql) is None:
         return None
-    # Where a topic and a view share a name, the topic is meant.
+    # If a topic and a view share a name, the topic counts.
     kinds = dict(sorted((dict.fromkeys(views, "view") | dict.fromkeys(topics, "topic")).items()))
     return pa.table({"name": pa.array(kinds, pa.string()), "kind": pa.array(kinds.values(), pa.string())})
 
 
 def _mentions(sql: str, name: str, flags: int) -> bool:
-    """Whether the name stands in the statement as a word. One that is no table there costs a look and nothing else."""
+    """Whether the statement contains the name as a word. A false positive costs little."""
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", sql, flags) is not None
 
 
 def as_table(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table, settings: TopicSettings) -> None:
-    """Make a topic's rows a view of its name."""
+    """Register a topic's rows as a view of its name."""
     connection.register(f"rows of {name}", rows)
-    shown = latest_rows(f"SELECT * FROM {quoted(f'rows of {name}')}", settings)
-    connection.execute(f"CREATE TEMP VIEW {quoted(name)} AS {shown}")
+    shown = latest_rows(f"SELECT * FROM {quote(f'rows of {name}')}", settings)
+    connection.execute(f"CREATE TEMP VIEW {quote(name)} AS {shown}")
 
 
 def latest_rows(rows: str, settings: TopicSettings) -> str:
-    """Of a compacted topic the latest record of each key that is not deleted; of any other all of them."""
+    """For a compacted topic, the latest record of each key that is not deleted; for others, all records."""
     if settings.keep.compacted:
-        key = ", ".join(quoted(column) for column in settings.key)
+        key = ", ".join(quote(column) for column in settings.key)
         rows = (
             f"SELECT * FROM (SELECT * FROM ({rows}) QUALIFY row_number() OVER (PARTITION BY {key} "
             "ORDER BY record.appended_at DESC, record.offset DESC) = 1) WHERE record.change <> 'delete'"
@@ -407,8 +407,8 @@ def first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def translated(log: Log, error: duckdb.Error, tables: Tables) -> Invalid | TopicNotFound:
-    """An error of DuckDB as one of ours."""
+def translate_error(log: Log, error: duckdb.Error, tables: Tables) -> Invalid | TopicNotFound:
+    """The error of Mainstem for an error of DuckDB."""
     text = first_line(error).removeprefix(f"{type(error).__name__.removesuffix('Exception')} Error: ")
     topics = log.topic_names()
     names = [*topics, *tables]

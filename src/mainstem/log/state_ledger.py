@@ -12,22 +12,22 @@ from typing import Any, Protocol, Self, TypeVar
 
 __all__ = ["Entry", "MachineState", "StateLedger"]
 
-# What is written down: JSON and nothing else, with the kind of the entry under "kind".
+# JSON, with the kind of the entry under "kind".
 Entry = dict[str, Any]
 
 
 class MachineState(Protocol):
-    """A state that entries change. It reads no clock, no file and no process table: all of that is in the entries."""
+    """A state machine. It reads no clock, no file and no process table: all of that is in the entries."""
 
     def apply(self, entry: Entry, at: int) -> None:
-        """Take one entry in. `at` is when it was appended (microseconds UTC), never falling within a ledger."""
+        """Apply one entry. `at` is its append time (microseconds UTC), never decreasing within a ledger."""
 
     def snapshot(self) -> dict[str, Any]:
-        """The whole state as JSON."""
+        """The state as JSON."""
 
     @classmethod
     def restore(cls, snapshot: dict[str, Any]) -> Self:
-        """The state a snapshot was made of."""
+        """The state of a snapshot."""
 
 
 S_co = TypeVar("S_co", covariant=True)
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class StateLedger(Protocol[S_co]):
-    """An ordered list of entries and the state they add up to. Safe to use from several threads."""
+    """An ordered list of entries, and the state after them. Thread-safe."""
 
     def current(self) -> S_co:
         """The state after everything any process has appended so far. Not to be changed by the caller."""

@@ -1,6 +1,6 @@
-"""Steps: a partition's records in pieces that are read or left together, each with the highest time in it.
+"""Steps: a partition's records in pieces that are read together, each with its highest time.
 
-By them a reader of several partitions stops all of them at about one time, however unequal they are.
+With them a reader of several partitions stops all of them at about the same time, however unequal they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Int64Array = npt.NDArray[np.int64]
 
 
 class Steps(NamedTuple):
-    """Where each step ends, how many records it has, and its highest event time (of a topic without: append time)."""
+    """The end of each step, its number of records, and its highest event time (without event time: append time)."""
 
     ends: Int64Array
     rows: Int64Array
@@ -27,10 +27,10 @@ class Steps(NamedTuple):
         table = np.array(steps, np.int64).reshape(-1, 3)
         return cls(table[:, 0], table[:, 1], table[:, 2])
 
-    def followed_by(self, later: Steps) -> Steps:
+    def join(self, later: Steps) -> Steps:
         return Steps(*(np.concatenate(pair) for pair in zip(self, later, strict=True)))
 
     def after(self, offset: int) -> Steps:
-        """Those that end behind an offset."""
+        """The steps that end after an offset."""
         first = int(np.searchsorted(self.ends, offset, side="right"))
         return Steps(*(column[first:] for column in self))

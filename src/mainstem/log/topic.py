@@ -1,4 +1,4 @@
-"""Topic: a named, partitioned run of records, to append to and to read in every way the log has."""
+"""Topic: a named, partitioned sequence of records, to append to and to read."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import pyarrow as pa
 
 from mainstem.arguments import chosen, column_names, named, whole_number
 from mainstem.durations import Duration, duration_us
-from mainstem.errors import Corrupt, FellOff, GroupNotFound, Invalid, QueueNotFound, Unavailable, did_you_mean
+from mainstem.errors import Corrupt, FellOff, Invalid, Unavailable, did_you_mean
 from mainstem.log.append_result import AppendResult
 from mainstem.log.backoff import Backoff
 from mainstem.log.groups.group_member import Member, check_session
 from mainstem.log.groups.reader_group import ReaderGroup
 from mainstem.log.lag import Lag
-from mainstem.log.log import ArchivedPartition, Log, ReadMoment, TopicBackend
+from mainstem.log.log import ArchivedPartition, Log, ReadMoment, TopicBackend, no_such_reader
 from mainstem.log.missed_deletions import DeletionWatch
 from mainstem.log.partition_reads import Position, offsets_at, stops_at
 from mainstem.log.queues.queue import Queue
 from mainstem.log.queues.queue_rejections import RejectedTopic, rejected_schema, rejected_topic
 from mainstem.log.queues.queue_settings import QueueSettings
 from mainstem.log.record import RECORD, next_offset, record_schema
-from mainstem.log.rows.rows import check_rows, tombstones
+from mainstem.log.rows.rows import GivenKeys, GivenRows, check_rows, tombstones
 from mainstem.log.rows.schema_ddl import schema_to_ddl
 from mainstem.log.state_ledger import StateLedger
 from mainstem.log.topic_reads import LiveReads, MomentReads
@@ -37,18 +37,17 @@ from mainstem.processes import Identity
 __all__ = ["ArchivedMoment", "ReadAhead", "Topic", "topic_of"]
 
 
-# ReadAhead: a reader that asks for few rows at a time is given slices of what was read for it in one go.
+# ReadAhead: a reader that requests few rows at a time gets slices of a larger read.
 #
-# What lies on disk is read and checked in whole blocks and pages: a reader of single rows would read each of them many
-# times over.
+# Blocks and pages are read and verified as a whole: a reader of single rows would read each of them many times.
 
 
-# Whoever asks for at least this many is given what it asked for, and nothing is held back.
+# Requests of at least this many rows are not read ahead.
 ROWS = 4096
 
 
 class _Rest(NamedTuple):
-    """Rows of a partition that were read and not given out yet, and the position that they follow."""
+    """Rows of a partition that were read ahead, and the position before them."""
 
     position: int
     batch: pa.RecordBatch
@@ -56,7 +55,7 @@ class _Rest(NamedTuple):
 
 
 class ReadAhead:
-    """Reads a topic's partitions for one reader, which says each time where it is. For one thread."""
+    """Reads a topic's partitions for one reader, which passes its position each time. Not thread-safe."""
 
     def __init__(self, backend: TopicBackend, columns: Sequence[str] | None = None, delay: int | None = None) -> None:
         self._backend = backend
@@ -69,13 +68,13 @@ class ReadAhead:
         """The next 1 to `rows_max` records from `start`; None if there are none yet."""
         settings = self._backend.settings
         rest = self._rests.pop(partition, None)
-        # A reader that went elsewhere, or a topic that has other columns now, begins anew.
+        # After a seek, or if the columns changed, it reads again.
         if rest is not None and rest.position == start and rest.settings is settings:
             batch = rest.batch
         else:
             self._deletions.before(partition)
             read = self._backend.read(partition, start, max(rows_max, ROWS), self._columns, self._delay)
-            # Also where nothing is left to read: then the tombstones were the last records.
+            # Also at the end of the partition: the removed tombstones may have been its last records.
             self._deletions.after(partition, start)
             if read is None:
                 return None
@@ -87,23 +86,23 @@ class ReadAhead:
         return given
 
 
-# A topic at one moment together with its archive: what is no longer kept is read from there.
+# A snapshot of a topic with its archive: records that retention has dropped are read from there.
 
 
 class ArchivedMoment:
-    """Reads like the moment it is made of; its partitions begin where the archive begins."""
+    """Like the moment it wraps, but its partitions begin with the archive."""
 
     def __init__(self, moment: ReadMoment, topic: TopicBackend, archive: str) -> None:
         self._moment = moment
         self._topic = topic
         self._archive = archive
 
-    def _archived(self, partition: int) -> ArchivedPartition:
-        return self._topic.archived(self._archive, partition)
+    def _open_archive(self, partition: int) -> ArchivedPartition:
+        return self._topic.open_archive(self._archive, partition)
 
     def earliest(self, partition: int) -> int:
-        """The first record that is archived, or kept."""
-        archived = self._archived(partition).earliest()
+        """The first archived or retained record."""
+        archived = self._open_archive(partition).earliest()
         kept = self._moment.earliest(partition)
         return kept if archived is None else min(archived, kept)
 
@@ -111,18 +110,18 @@ class ArchivedMoment:
         return self._moment.latest(partition)
 
     def at_time(self, partition: int, at: int) -> int:
-        archived = self._archived(partition).at_time(at)
+        archived = self._open_archive(partition).at_time(at)
         kept = self._moment.at_time(partition, at)
         return kept if archived is None else min(archived, kept)
 
     def read(
         self, partition: int, start: int, stop: int, columns: Sequence[str] | None, delay: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The records from `start` up to `stop`; a gap between the archive and what is kept is `FellOff`."""
+        """The records from `start` up to `stop`; `FellOff` for a gap between the archive and the retained records."""
         while start < stop:
             kept = min(self._moment.earliest(partition), stop)
             if start < kept:
-                yield from self._archived(partition).read(start, kept, columns, delay)
+                yield from self._open_archive(partition).read(start, kept, columns, delay)
                 start = kept
             try:
                 for batch in self._moment.read(partition, start, stop, columns, delay):
@@ -130,24 +129,24 @@ class ArchivedMoment:
                     start = next_offset(batch)
                 return
             except FellOff:
-                # Archived and dropped since we looked.
+                # Archived and dropped since the check.
                 if self._moment.earliest(partition) <= start:
                     raise
 
 
-# TopicWaiter: sleeps until a record, a ledger entry, the end of a process, or a moment comes.
+# TopicWaiter: waits for a record, a ledger entry, the end of a process, or a time.
 
 
-# However long one asks to wait: transactions left behind by a dead process are settled by those who wait for them.
+# The longest single wait: waiting readers settle the abandoned transactions of dead processes.
 WAIT_SECONDS_MAX = 1.0
 
 
 class TopicWaiter:
-    """Waits for one topic and one ledger. What happened since the last return counts too. For one thread."""
+    """Waits for one topic and one ledger, also for events since the last return. Not thread-safe."""
 
     def __init__(self, backend: TopicBackend, ledger: StateLedger[Any]) -> None:
         self._backend = backend
-        self._waking = backend.waking(ledger)
+        self._waking = backend.watch_appends(ledger)
 
     def wait(self, timeout_seconds: float, until: int | None, holders: Sequence[Identity]) -> None:
         seconds = min(timeout_seconds, WAIT_SECONDS_MAX)
@@ -157,7 +156,7 @@ class TopicWaiter:
             self._backend.settle()
 
 
-# A follower that waits looks this often whether a transaction that holds it up was left behind by a dead process.
+# How often a waiting follower settles abandoned transactions, which may block it.
 SETTLE_SECONDS = 1.0
 
 
@@ -201,7 +200,7 @@ class Topic:
 
     # Appending
 
-    def append(self, rows: Any, *, partition: int | None = None) -> AppendResult:
+    def append(self, rows: GivenRows, *, partition: int | None = None) -> AppendResult:
         """Append rows; they are on disk when this returns.
 
         `rows`: a pyarrow Table or RecordBatch, anything with `__arrow_c_stream__` (polars, pandas, duckdb), or dicts.
@@ -211,7 +210,7 @@ class Topic:
             whole_number(partition, "partition", hint="Leave partition out: the key decides.")
         return self.backend.append(check_rows(rows, self.settings), partition=partition)
 
-    def delete(self, keys: Any) -> AppendResult:
+    def delete(self, keys: GivenKeys) -> AppendResult:
         """Append a tombstone for each key: `record.change` is "delete", all other columns are null."""
         return self.backend.append(tombstones(keys, self.settings))
 
@@ -226,9 +225,9 @@ class Topic:
         watermark: Duration | None = None,
     ) -> pa.Table:
         """Existing records as one table, with `record` as the last column; see `batches`."""
-        columns = self._checked_columns(columns)
+        columns = self._check_columns(columns)
         batches = list(self.batches(start=start, stop=stop, columns=columns, watermark=watermark))
-        schema = batches[0].schema if batches else self._shown_schema(columns, watermark)
+        schema = batches[0].schema if batches else self._output_schema(columns, watermark)
         return pa.Table.from_batches(batches, schema=schema)
 
     def batches(
@@ -249,7 +248,7 @@ class Topic:
         copies of expired segments; records that are no longer retained are read from there, so "earliest" is its first
         record.
         """
-        columns = self._checked_columns(columns)
+        columns = self._check_columns(columns)
         moment: ReadMoment = self.backend.moment()
         if archive is not None:
             moment = ArchivedMoment(moment, self.backend, os.fspath(archive))
@@ -275,13 +274,13 @@ class Topic:
             stop = min(stops[number], moment.latest(number))
             yield from moment.read(number, first, stop, columns, delay)
 
-    def _shown_schema(self, columns: Sequence[str] | None, watermark: Duration | None) -> pa.Schema:
+    def _output_schema(self, columns: Sequence[str] | None, watermark: Duration | None) -> pa.Schema:
         settings = self.settings
         plain = [field for field in settings.stored_schema if columns is None or field.name in columns]
         record = RECORD if watermark is None else WATERMARKED_RECORD
         return record_schema(pa.schema(plain), settings.event_time, record=record)
 
-    def _checked_columns(self, columns: Sequence[str] | None) -> Sequence[str] | None:
+    def _check_columns(self, columns: Sequence[str] | None) -> Sequence[str] | None:
         if columns is None:
             return None
         known, wanted = self.schema.names, column_names(columns, "columns")
@@ -310,11 +309,11 @@ class Topic:
 
         An append by any process wakes it. With `wait` it ends when no record has arrived for that long.
         """
-        columns = self._checked_columns(columns)
+        columns = self._check_columns(columns)
         whole_number(rows_max, "rows_max", least=1)
         reads = LiveReads(self.backend)
         numbers = list(range(self.settings.partitions))
-        # Offsets and tokens may leave partitions out: those are followed from their first record that is kept.
+        # Offsets and tokens may omit partitions: those are followed from their first retained record.
         positions = offsets_at("earliest", reads, numbers) | offsets_at(start, reads, numbers)
         seconds = None if wait is None else duration_us(wait, setting="wait") / 1_000_000
         delay = None if watermark is None else duration_us(watermark, setting="watermark")
@@ -328,14 +327,14 @@ class Topic:
         seconds: float | None,
         rows_max: int,
     ) -> Iterator[pa.RecordBatch]:
-        waking = self.backend.waking()
+        waking = self.backend.watch_appends()
         reads = ReadAhead(self.backend, columns, delay)
         try:
             idle_since = self.backend.clock.monotonic()
             while True:
                 came = False
                 for number in range(self.settings.partitions):
-                    # A partition that was added since begins at its first record.
+                    # A partition added since begins at its first record.
                     position = positions.setdefault(number, 0)
                     batch = reads.read(number, position, rows_max)
                     if batch is not None:
@@ -365,7 +364,7 @@ class Topic:
         partitions.
         """
         check_name(name, "group")
-        # All of it before the group's ledger is made: a join that fails leaves no group behind.
+        # Checked before the group's ledger is created: a failed join leaves no group behind.
         reads = LiveReads(self.backend)
         check_session(session)
         offsets_at(start, reads, range(reads.partitions()))
@@ -386,7 +385,7 @@ class Topic:
     def group(self, name: str) -> ReaderGroup:
         """A group seen from outside, without joining it: `describe()`, `lag()`, `reset(to)`."""
         check_name(name, "group")
-        self._known("group", name, self.backend.groups())
+        self._require_known("group", name, self.backend.groups())
         ledger = self.backend.group_ledger(name)
         return ReaderGroup(
             name, ledger, LiveReads(self.backend), self.backend.heartbeats(name), processes=self.backend.processes
@@ -394,7 +393,7 @@ class Topic:
 
     def groups(self) -> list[str]:
         """The names of the groups that read this topic."""
-        return self._opened(self.backend.groups(), self.backend.group_ledger)
+        return self._only_opened(self.backend.groups(), self.backend.group_ledger)
 
     def queue(
         self,
@@ -416,19 +415,19 @@ class Topic:
         `Conflict`; without settings it opens as it is. Messages that are rejected, expired, over the length limit or
         delivered too often go to the topic `<topic>.<queue>.rejected`.
         """
-        given = QueueSettings.given(
+        given = QueueSettings.from_options(
             lease=lease, deliveries_max=deliveries_max, retry=retry, ordered=ordered, where=where, expires=expires,
             length_max=length_max,
         )  # fmt: skip
         queue = self._queue(name, held_by).open(given, start=start)
-        # Made with the queue, so that it can be asked before anything was rejected.
+        # Created with the queue, so that it can be queried before anything was rejected.
         RejectedTopic(self._log, queue.rejected_topic).make(rejected_schema(self.schema))
         return queue
 
     def open_queue(self, name: str, *, held_by: Literal["process", "lease"] = "process") -> Queue:
         """Open an existing queue."""
         check_name(name, "queue")
-        self._known("queue", name, self.backend.queues())
+        self._require_known("queue", name, self.backend.queues())
         return self._queue(name, held_by).require()
 
     def _queue(self, name: str, held_by: Literal["process", "lease"]) -> Queue:
@@ -448,16 +447,16 @@ class Topic:
 
     def queues(self) -> list[str]:
         """The names of the queues over this topic."""
-        return self._opened(self.backend.queues(), self.backend.queue_ledger)
+        return self._only_opened(self.backend.queues(), self.backend.queue_ledger)
 
-    def _opened(self, names: list[str], ledger: Callable[[str], StateLedger[Any]]) -> list[str]:
-        """Those that were opened: of one that was not, because its process died before, only a ledger is there."""
+    def _only_opened(self, names: list[str], ledger: Callable[[str], StateLedger[Any]]) -> list[str]:
+        """Without those that have only a ledger, because their process died before it opened them."""
 
         def opened(name: str) -> bool:
             try:
                 return ledger(name).current().opened_at is not None
             except (Corrupt, Unavailable):
-                return True  # it is there; who asks for it is told what is wrong with it
+                return True  # it exists; opening it raises the error
 
         return [name for name in names if opened(name)]
 
@@ -466,14 +465,9 @@ class Topic:
         wanted = offsets_at(offsets, LiveReads(self.backend), range(self.settings.partitions))
         return Lag.total(self.backend.behind(number, offset) for number, offset in wanted.items())
 
-    def _known(self, kind: Literal["group", "queue"], name: str, names: list[str]) -> None:
+    def _require_known(self, kind: Literal["group", "queue"], name: str, names: list[str]) -> None:
         if name not in names:
-            error = GroupNotFound if kind == "group" else QueueNotFound
-            raise error(
-                f'topic "{self.name}" has no {kind} "{name}"',
-                detail=f"It has {len(names)}: {', '.join(names)}." if names else f"It has no {kind}s yet.",
-                hint=did_you_mean(name, names) or f"A {kind} is created when it is first used.",
-            )
+            raise no_such_reader(kind, name, self.name, names)
 
     # Upkeep
 

@@ -1,4 +1,4 @@
-"""Copies a topic from one log to another, and compares them when it is done: embedded to Kafka, back, or alike.
+"""Copies a topic from one log to another, embedded or on Kafka, and compares both afterwards.
 
 Rows are appended in order, partition by partition, in plain appends: so at any time the copy has the first rows of the
 original, and an interrupted copy continues where it ended. Offsets are the same where the original has no gaps
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CopiedPartition", "copy_topic"]
 
-# Rows that are appended at once.
+# The number of rows of one append.
 ROWS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedPartition:
-    """What a partition and its copy hold: how many records, the checksum over them, and whether their offsets are the same."""
+    """A partition and its copy: the number of records, their checksum, and whether their offsets are equal."""
 
     partition: int
     records: int
@@ -42,7 +42,7 @@ class CopiedPartition:
 
 @dataclass
 class _Sum:
-    """A checksum over rows that does not depend on how they are cut into batches."""
+    """A checksum over rows that does not depend on their batches."""
 
     records: int = 0
 
@@ -69,7 +69,7 @@ class _Sum:
 
 
 def _values(column: pa.Array) -> list[object]:
-    # A record without headers and one with an empty list of them are the same.
+    # No headers and an empty list of headers are equal.
     return [value or None if value == [] else value for value in column_values(column, plain_writer(column.type))]
 
 
@@ -87,17 +87,17 @@ def copy_topic(
     found = []
     for number, stop in stops.items():
         before = _Sum()
-        copied = _copied_before(source, target, number, stop)
+        copied = _count_copied(source, target, number, stop)
         for batch in _batches(source, number, stop):
             before.add(batch)
-            # What the copy has already is passed over.
+            # Rows that the copy has already are skipped.
             rest = batch.slice(min(copied, batch.num_rows))
             copied -= batch.num_rows - rest.num_rows
             if rest.num_rows:
                 try:
                     checked = check_rows(rest, target.settings)
                 except InvalidRows as error:
-                    raise _not_copied(error, rest, source.name, number) from error
+                    raise _copy_error(error, rest, source.name, number) from error
                 target.backend.append(checked, partition=number)
             done += batch.num_rows
             progress(done)
@@ -105,12 +105,12 @@ def copy_topic(
         for batch in _batches(target, number, None):
             after.add(batch)
         if (before.records, before.digest) != (after.records, after.digest):
-            raise _differ(source, number, before, after)
+            raise _difference_error(source, number, before, after)
         found.append(CopiedPartition(number, after.records, after.digest, before.offsets == after.offsets))
     return found
 
 
-def _not_copied(error: InvalidRows, batch: pa.RecordBatch, topic: str, partition: int) -> InvalidRows:
+def _copy_error(error: InvalidRows, batch: pa.RecordBatch, topic: str, partition: int) -> InvalidRows:
     """The error with the record instead of the row of a batch."""
     row = error.row or 0
     return refused_record(
@@ -120,8 +120,8 @@ def _not_copied(error: InvalidRows, batch: pa.RecordBatch, topic: str, partition
     )  # fmt: skip
 
 
-def _copied_before(source: Topic, target: Topic, number: int, stop: int) -> int:
-    """How many records the copy has; raises if they are not the first ones of the original, before more are appended."""
+def _count_copied(source: Topic, target: Topic, number: int, stop: int) -> int:
+    """The number of records in the copy; raises if they are not a prefix of the original, before more are appended."""
     there, here = _Sum(), _Sum()
     for batch in _batches(target, number, None):
         there.add(batch)
@@ -130,12 +130,12 @@ def _copied_before(source: Topic, target: Topic, number: int, stop: int) -> int:
         if here.records == there.records:
             break
     if (here.records, here.digest) != (there.records, there.digest):
-        raise _differ(source, number, here, there)
+        raise _difference_error(source, number, here, there)
     return there.records
 
 
-def _differ(source: Topic, number: int, original: _Sum, copy: _Sum) -> Conflict:
-    """Why they do: what is known of the original says it."""
+def _difference_error(source: Topic, number: int, original: _Sum, copy: _Sum) -> Conflict:
+    """The error that explains why they differ."""
     facts = f"The original has {original.records} records with checksum {original.digest}, the copy {copy.records} with {copy.digest}."
     if source.settings.keep.compacted:
         reason = "The topic keeps the latest record per key: one of the two was compacted since the copy was begun."
@@ -153,7 +153,7 @@ def _differ(source: Topic, number: int, original: _Sum, copy: _Sum) -> Conflict:
 
 
 def _settings_for(settings: TopicSettings, log: Log, codec: str | None) -> TopicSettings:
-    """The same topic in another log: an embedded log has no codec, a log on Kafka no archive."""
+    """The settings in another log: an embedded log has no codec, a log on Kafka no archive."""
     there = settings.to_json() | {"codec": codec, "archive": None}
     return TopicSettings.from_json(there)
 

@@ -1,4 +1,4 @@
-"""A topic as groups, queues and readers see it: live, or as of one moment."""
+"""A topic as groups, queues and readers read it: live, or as of one moment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mainstem.log.missed_deletions import Compacted
 
 
 class LiveReads:
-    """A topic as its groups and queues read it: what is committed by now, partition by partition."""
+    """The committed records of a topic, partition by partition, for groups and queues."""
 
     def __init__(self, backend: TopicBackend) -> None:
         self._backend = backend
@@ -58,8 +58,8 @@ class LiveReads:
     def behind(self, partition: int, offset: int) -> Lag:
         return self._backend.behind(partition, offset)
 
-    def compacted(self, partition: int) -> Compacted | None:
-        return self._backend.compacted(partition)
+    def compaction(self, partition: int) -> Compacted | None:
+        return self._backend.compaction(partition)
 
 
 class MomentReads(LiveReads):

@@ -1,7 +1,7 @@
 """TopicSettings: schema, key, event time, number of partitions, retention.
 
-Stored as JSON. Every schema the topic ever had is there, the first one as number 1: a block names the number of
-the schema it was written under. DDL carries all of a normal schema, so it is the only form.
+Stored as JSON. It has every schema the topic ever had, the first one as number 1: a block names the number of its
+schema. DDL can express every schema, so it is the only form.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["PARTITIONS_MAX", "Keep", "TopicSettings", "difference"]
 
 FORMAT_VERSION = 1
 PARTITIONS_MAX = 1024
-# Arrow counts the bytes of a string column in 31 bits; half of that leaves room for the other rows of a block.
+# Arrow limits a string column to 31 bits of bytes; half of that leaves room for the other rows of a block.
 RECORD_BYTES_LIMIT = 1 << 30
 
 CODECS = ("json", "raw", "arrow")
@@ -56,7 +56,7 @@ class TopicSettings:
     partitions: int = 1
     keep: Keep = _FOREVER
     archive: str | None = None
-    # A partition that got nothing for this long no longer holds the watermark back.
+    # A partition without appends for this long no longer holds the watermark back.
     idle_after: timedelta = timedelta(minutes=1)
     # An event time further ahead of its append time than this does not move the watermark.
     ahead_max: timedelta = timedelta(hours=1)
@@ -64,7 +64,7 @@ class TopicSettings:
     segment_bytes_max: int = 64 << 20
     segment_age_max: timedelta = timedelta(hours=1)
     record_bytes_max: int = 16 << 20
-    # How rows lie in messages; of a log on Kafka alone.
+    # How rows are encoded in messages; only on Kafka.
     codec: str | None = None
     past_schemas: tuple[pa.Schema, ...] = ()
 
@@ -79,7 +79,7 @@ class TopicSettings:
         archive: str | os.PathLike[str] | None = None,
         **others: Any,
     ) -> TopicSettings:
-        """Settings as a user gives them: DDL or Arrow schema, one key column or several, durations and sizes in words.
+        """The settings from user input: DDL or Arrow schema, one key column or several, durations and sizes as text.
 
         >>> TopicSettings.of("orders", schema="id STRING", segment_bytes_max="1 MiB").segment_bytes_max
         1048576
@@ -191,7 +191,7 @@ class TopicSettings:
         return len(self.past_schemas) + 1
 
     def schema_of(self, version: int) -> pa.Schema:
-        """The schema of that number, as rows of it are stored: every column nullable."""
+        """The schema of that number as it is stored: every column nullable."""
         return self._stored_schemas[version - 1]
 
     @cached_property
@@ -200,24 +200,25 @@ class TopicSettings:
 
     @property
     def stored_schema(self) -> pa.Schema:
-        """The current schema with every column nullable: a tombstone has nothing but its key."""
+        """The current schema with every column nullable: a tombstone has only its key."""
         return self._stored_schemas[-1]
 
     @cached_property
     def required_fields(self) -> tuple[pa.Field, ...]:
-        """The columns that are NOT NULL, or have something NOT NULL inside."""
+        """The columns that are NOT NULL, or have a NOT NULL field inside."""
         return tuple(field for field in self.schema if has_required(field))
 
     @cached_property
     def record_schema(self) -> pa.Schema:
-        """What the topic gives: its columns, then `record`, both it and the event-time column marked."""
+        """The schema of rows read from the topic: its columns, then `record`; it and the event-time column are
+        marked."""
         return record_schema(self.stored_schema, self.event_time)
 
-    def altered(self, **changes: Any) -> TopicSettings:
-        """The settings after a change of some, given as in `of`; refuses changes that existing rows do not allow.
+    def alter(self, **changes: Any) -> TopicSettings:
+        """The settings after a change, given as in `of`; refuses changes that existing rows do not allow.
 
         >>> orders = TopicSettings.of("orders", schema="id STRING, n INT", key="id")
-        >>> orders.altered(schema="id STRING, n BIGINT", keep="7 days").schema_version
+        >>> orders.alter(schema="id STRING, n BIGINT", keep="7 days").schema_version
         2
         """
         for setting in ("name", "key", "event_time", "codec"):
@@ -234,8 +235,8 @@ class TopicSettings:
                 hint=f"Keep {self.partitions}, or create a new topic and copy the rows.",
             )
         new = _schema_of(changes.pop("schema", self.schema))
-        asked = TopicSettings.of(self.name, schema=evolve(self.schema, new), **{**self._as_given(), **changes})
-        # A comment that changed makes no new number: the rows lie as they lay.
+        asked = TopicSettings.of(self.name, schema=evolve(self.schema, new), **{**self._to_arguments(), **changes})
+        # A changed comment makes no new version: the stored rows are the same.
         grown = not asked.schema.equals(self.schema)
         return replace(asked, past_schemas=(*self.past_schemas, self.schema) if grown else self.past_schemas)
 
@@ -243,15 +244,15 @@ class TopicSettings:
         """The same settings with a codec."""
         return replace(self, codec=codec)
 
-    def _as_given(self) -> dict[str, Any]:
+    def _to_arguments(self) -> dict[str, Any]:
         names = [name for name in self.__dataclass_fields__ if name not in ("name", "schema", "past_schemas")]
         return {name: getattr(self, name) for name in names}
 
     def to_json(self) -> dict[str, Any]:
-        """As it is stored."""
-        given = self._as_given()
+        """As JSON."""
+        given = self._to_arguments()
         if self.codec is None:
-            # An embedded log has none, and writes what it always wrote.
+            # Omitted in an embedded log, as in older versions.
             del given["codec"]
         return {
             "version": FORMAT_VERSION,
@@ -265,17 +266,12 @@ class TopicSettings:
 
     @classmethod
     def from_json(cls, value: dict[str, Any], *, known: int = FORMAT_VERSION) -> TopicSettings:
-        """What `to_json` wrote, of this or an earlier version of Mainstem; `known`: the newest version that is read."""
+        """The settings from JSON, of this or an earlier version of Mainstem; `known`: the newest version that is
+        read."""
         name = value.get("name", "?")
         version = value.get("version")
         if isinstance(version, int) and version > known:
-            raise NewerFormat(
-                f'topic "{name}" was written by a newer Mainstem',
-                detail=f"Its settings have version {version}; this Mainstem knows up to {known}.",
-                hint="Install the newer Mainstem.",
-                found_version=version,
-                known_version=known,
-            )
+            raise NewerFormat.of(f'topic "{name}"', version, known, where="The record of its settings")
         try:
             past = [schema_from_ddl(ddl) for ddl in value["schemas"]]
             others = {key: value[key] for key in ("key", "event_time", "partitions", "archive", *_DURATIONS, *_SIZES)}
@@ -303,21 +299,21 @@ def _schema_of(schema: str | pa.Schema) -> pa.Schema:
 
 
 def difference(there: TopicSettings, asked: TopicSettings) -> list[str]:
-    """The differences between `asked` and `there`, in words; empty if there are none.
+    """The differences between `asked` and `there`, as text; empty if there are none.
 
     >>> orders = TopicSettings.of("orders", schema="id STRING", keep="7 days")
     >>> difference(orders, TopicSettings.of("orders", schema="id STRING"))
     ['keep is "7 days", asked for "forever"']
     """
-    here, wanted = _shown(there), _shown(asked)
+    here, wanted = _show(there), _show(asked)
     return [f'{name} is "{here[name]}", asked for "{wanted[name]}"' for name in here if here[name] != wanted[name]]
 
 
-def _shown(settings: TopicSettings) -> dict[str, str]:
+def _show(settings: TopicSettings) -> dict[str, str]:
     return {
         "name": settings.name,
         "schema": schema_to_ddl(settings.schema),
-        **{name: str(value) for name, value in settings._as_given().items()},
+        **{name: str(value) for name, value in settings._to_arguments().items()},
         "key": ", ".join(settings.key) or "none",
         "event_time": settings.event_time or "none",
         "archive": settings.archive or "none",

@@ -14,22 +14,30 @@ from mainstem.log.groups.group_member import Member
 from mainstem.log.log import Log
 from mainstem.log.own_process import OwnProcess
 from mainstem.log.producer import Producer
-from mainstem.log.rows.rows import check_rows, tombstones
+from mainstem.log.rows.rows import GivenKeys, GivenRows, check_rows, tombstones
 from mainstem.log.state_ledger import Entry
 from mainstem.log.topic import Topic, topic_of
 from mainstem.processes import Identity
 
-__all__ = ["ABORTED", "COMMITTED", "Participant", "Transaction", "TransactionEntry", "TransactionState"]
+__all__ = [
+    "ABORTED",
+    "COMMITTED",
+    "Participant",
+    "Transaction",
+    "TransactionEntry",
+    "TransactionState",
+    "transaction_ended",
+]
 
 
-# TransactionState: which transactions are under way, where they have written, and how they were decided.
+# TransactionState: the open transactions, where they have written, and how they were decided.
 #
-# A machine without files, on a ledger that all processes share:
+# A state machine without files, on a ledger that all processes share:
 #
-#     begun      id, owner, timeout       who writes, and how long it may take (microseconds); by which `producer`, if any
-#     joined     id, participants         it is about to write there: ["topic", name, partition] or ["group", topic, name]
-#     decided    id, outcome              committed | aborted: the one moment in which everything of it becomes true
-#     finished   id                       its markers stand everywhere; nothing more need be known of it
+#     begun      id, owner, timeout       its process, and its timeout (microseconds); its `producer`, if any
+#     joined     id, participants         it will write there: ["topic", name, partition] or ["group", topic, name]
+#     decided    id, outcome              committed | aborted, atomically for all participants
+#     finished   id                       all its markers are written; the entry is no longer needed
 
 
 COMMITTED, ABORTED = "committed", "aborted"
@@ -37,9 +45,19 @@ COMMITTED, ABORTED = "committed", "aborted"
 Participant = tuple[str | int, ...]
 
 
+def transaction_ended(number: int) -> Fenced:
+    """The error of a write to a transaction that is not open any more."""
+    return Fenced(
+        f"transaction {number} has ended",
+        detail="It exceeded its timeout, was ended earlier, or a newer run of its producer was opened. "
+        "Unless it was committed, none of its writes are visible.",
+        hint="Begin a new transaction, with a longer timeout if it needs one, and repeat the work.",
+    )
+
+
 @dataclass(slots=True)
 class TransactionEntry:
-    """One transaction that is not finished. `decision`: the number of its decision, counted over all transactions."""
+    """One unfinished transaction. `decision`: the number of its decision, counted over all transactions."""
 
     owner: Identity
     timeout: int
@@ -52,7 +70,7 @@ class TransactionEntry:
 
 @dataclass(slots=True)
 class TransactionState:
-    """All transactions that are not finished; how many were ever begun and decided."""
+    """All unfinished transactions, and how many were ever begun and decided."""
 
     begun: int = 0
     decisions: int = 0
@@ -76,7 +94,7 @@ class TransactionState:
                 self.transactions.pop(number, None)
 
     def outcomes(self) -> dict[int, bool]:
-        """Those that are decided but whose markers may not stand everywhere yet: whether they were committed."""
+        """The decided ones whose markers may not all be written yet: whether they were committed."""
         return {
             number: transaction.outcome == COMMITTED
             for number, transaction in self.transactions.items()
@@ -135,10 +153,10 @@ class Transaction:
 
     @property
     def state(self) -> Literal["open", "committed", "aborted"]:
-        """Whether it is open, or how it ended."""
+        """Whether it is open, committed or aborted."""
         return self._state
 
-    def append(self, topic: Topic | str, rows: Any, *, sequence: int | None = None) -> AppendResult:
+    def append(self, topic: Topic | str, rows: GivenRows, *, sequence: int | None = None) -> AppendResult:
         """Append rows; visible once the transaction is committed."""
         self._check_open()
         topic = self._topic(topic)
@@ -146,13 +164,13 @@ class Transaction:
             placed = self._producer.append_in(topic, rows, sequence, self.id)
         else:
             placed = topic.backend.append(check_rows(rows, topic.settings), transaction=self.id)
-        return self._noted(topic, placed)
+        return self._note_ends(topic, placed)
 
-    def delete(self, topic: Topic | str, keys: Any) -> AppendResult:
+    def delete(self, topic: Topic | str, keys: GivenKeys) -> AppendResult:
         """Append a tombstone for each key."""
         self._check_open()
         topic = self._topic(topic)
-        return self._noted(topic, topic.backend.append(tombstones(keys, topic.settings), transaction=self.id))
+        return self._note_ends(topic, topic.backend.append(tombstones(keys, topic.settings), transaction=self.id))
 
     def commit_offsets(self, member: Member) -> None:
         """Commit the offsets of everything a group member has polled, as part of the transaction."""
@@ -210,7 +228,7 @@ class Transaction:
         elif self._state == "open":
             self.commit()
 
-    def _noted(self, topic: Topic, placed: AppendResult) -> AppendResult:
+    def _note_ends(self, topic: Topic, placed: AppendResult) -> AppendResult:
         self._topics[topic.name] = topic
         self._ends.update(parse_token(placed.token))
         return placed

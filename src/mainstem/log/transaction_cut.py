@@ -1,17 +1,17 @@
-"""TransactionCut: where a batch can end so that no transaction is half in it.
+"""TransactionCut: where a batch can end so that it splits no transaction.
 
-A lane is one partition of one source. A batch ends at one offset in every lane, and these ends are *consistent* if every
-transaction has all its records before them, or none. Consistent ends are closed under minimum and maximum, so there are a
-greatest one below some limits and a smallest one above some offsets:
+A lane is one partition of one source. A batch ends at one offset in every lane, and these ends are *consistent* if
+every transaction has all its records before them, or none. Consistent ends are closed under minimum and maximum, so
+there are a greatest one below some limits and a smallest one above some offsets:
 
     lane a   |1 1|2   2|3 . . .         ends a=2, b=0 are consistent: transaction 1 is in, the others are not
     lane b   |2 3|3 2 . . .             2 and 3 are entangled: a batch has both or neither of them
 
-`below` leaves out every transaction that is not whole, which may cut others, and so on. `above` takes in every
-transaction that it has touched. Either visits each transaction once.
+`below` removes every incomplete transaction, which may split others, and so on. `above` adds every transaction that it
+touches. Both visit each transaction once.
 
-Where lanes are aligned by event time (`Reached`), what is taken of one lane is nowhere later than what stays behind in another
-one, except by as much as that one is out of order: Spark's watermark would drop it otherwise. Both closures keep to it.
+If lanes are aligned by event time (`Reached`), the rows taken from one lane are not later than those left in another,
+except by as much as that one is out of order: Spark's watermark would drop them otherwise. Both keep to this.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = ["NO_SPANS", "Reached", "TooLarge", "TransactionCut", "TransactionSpan
 
 # TransactionSpans: where transactions wrote in one partition.
 #
-# Of each transaction its number, the offset of its first record and the offset behind its last one. Between the two there may
-# be records of others. In the metadata of a sealed file they are one text: base 64 of the zlib-compressed differences.
+# For each transaction its number, the offset of its first record and the offset after its last one. Records of others
+# may lie between. In the metadata of a sealed file they are one text: base 64 of the zlib-compressed differences.
 
 
 class TransactionSpans(NamedTuple):
-    """Three columns of the same length, in no order. A transaction may be named twice, with the same offsets."""
+    """Three columns of the same length, unordered. A transaction may occur twice, with the same offsets."""
 
     numbers: Int64Array
     firsts: Int64Array
@@ -44,7 +44,7 @@ class TransactionSpans(NamedTuple):
 
     @classmethod
     def of(cls, rows: Iterable[tuple[int, int, int]]) -> TransactionSpans:
-        """From number, first offset and offset behind the last record of each.
+        """From the number, the first offset and the offset after the last record of each.
 
         >>> spans = TransactionSpans.of([(7, 100, 102), (9, 101, 140)])
         >>> TransactionSpans.from_text(spans.to_text()).rows() == spans.rows()
@@ -54,13 +54,13 @@ class TransactionSpans(NamedTuple):
         return cls(table[:, 0], table[:, 1], table[:, 2])
 
     @classmethod
-    def joined(cls, parts: Sequence[TransactionSpans]) -> TransactionSpans:
-        """One after the other."""
+    def concatenate(cls, parts: Sequence[TransactionSpans]) -> TransactionSpans:
+        """Concatenated."""
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True))) if parts else NO_SPANS
 
     @classmethod
-    def together(cls, parts: Iterable[TransactionSpans]) -> TransactionSpans:
-        """Those of several files, each transaction once: one that wrote into two of them is named in both."""
+    def merge(cls, parts: Iterable[TransactionSpans]) -> TransactionSpans:
+        """Those of several files, each transaction once: one that wrote to two of them is in both."""
         rows = np.concatenate([np.empty((0, 3), np.int64), *(np.stack(part, axis=1) for part in parts)])
         rows = np.unique(rows, axis=0)
         return cls(rows[:, 0], rows[:, 1], rows[:, 2])
@@ -69,7 +69,7 @@ class TransactionSpans(NamedTuple):
         return list(zip(self.numbers.tolist(), self.firsts.tolist(), self.ends.tolist(), strict=True))
 
     def between(self, start: int, end: int) -> TransactionSpans:
-        """Those that have a record from `start` on and one before `end`."""
+        """Those with a record from `start` on and one before `end`."""
         return self.only((self.ends > start) & (self.firsts < end))
 
     def numbers_between(self) -> list[int]:
@@ -99,7 +99,7 @@ Numbers = npt.NDArray[np.intp]
 
 
 class Reached(NamedTuple):
-    """The rows of a lane that is aligned with others of its group: their offsets, and the latest event time up to each."""
+    """The rows of a lane that is aligned with others: their offsets, and the latest event time up to each."""
 
     group: Hashable
     offsets: Int64Array
@@ -107,15 +107,16 @@ class Reached(NamedTuple):
 
 
 class Unstable(Exception):
-    """The ends that were asked for lie behind records of a transaction that is not decided yet."""
+    """The requested ends lie after records of an undecided transaction."""
 
 
 class TooLarge(Exception):
-    """A batch up to the ends that were asked for would have too many rows."""
+    """A batch up to the requested ends would have too many rows."""
 
 
 class TransactionCut(Generic[L]):
-    """Consistent ends for batches that begin at one place. Of a transaction that began before it, the rest is kept together."""
+    """Consistent ends for batches with one start. The rest of a transaction that began before the start is not
+    split."""
 
     def __init__(
         self, starts: Mapping[L, int], spans: Mapping[L, TransactionSpans], reached: Mapping[L, Reached] | None = None
@@ -129,26 +130,26 @@ class TransactionCut(Generic[L]):
         )
         bound = firsts >= self._starts[lane]
         self._numbers, transaction = np.unique(numbers[bound], return_inverse=True)
-        # The spans of one transaction lie together.
+        # The spans of one transaction are adjacent.
         order = np.argsort(transaction, kind="stable")
         self._lane, self._firsts, self._ends = lane[bound][order], firsts[bound][order], ends[bound][order]
         self._transaction = transaction[order]
         self._places = np.searchsorted(self._transaction, np.arange(len(self._numbers) + 1))
-        self._by_end = [self._sorted(self._ends, number) for number in range(len(self._lanes))]
-        self._by_first = [self._sorted(self._firsts, number) for number in range(len(self._lanes))]
+        self._by_end = [self._sort_spans(self._ends, number) for number in range(len(self._lanes))]
+        self._by_first = [self._sort_spans(self._firsts, number) for number in range(len(self._lanes))]
         self._groups: dict[Hashable, list[tuple[int, Reached]]] = {}
         for number, name in enumerate(self._lanes):
             if reached is not None and name in reached:
                 self._groups.setdefault(reached[name].group, []).append((number, reached[name]))
 
-    def _sorted(self, offsets: Int64Array, lane: int) -> tuple[Int64Array, Numbers]:
-        """The offsets of the spans in one lane in order, and whose they are."""
+    def _sort_spans(self, offsets: Int64Array, lane: int) -> tuple[Int64Array, Numbers]:
+        """The sorted offsets of the spans in one lane, and their transactions."""
         mine = np.flatnonzero(self._lane == lane)
         mine = mine[np.argsort(offsets[mine], kind="stable")]
         return offsets[mine], self._transaction[mine]
 
     def below(self, limits: Mapping[L, int]) -> dict[L, int]:
-        """The greatest consistent ends that are nowhere behind the limits."""
+        """The greatest consistent ends that are nowhere after the limits."""
         given = np.maximum(self._array(limits), self._starts)
         ends = given
         left = np.array([len(offsets) for offsets, _ in self._by_end])
@@ -165,7 +166,7 @@ class TransactionCut(Generic[L]):
             lowered = ends.copy()
             np.minimum.at(lowered, self._lane[spans], self._firsts[spans])
             if (lowered == ends).all():
-                lowered = self._aligned_below(ends, given)
+                lowered = self._align_below(ends, given)
             changed = np.flatnonzero(lowered < ends).tolist()
             if not changed:
                 return self._mapping(ends)
@@ -174,7 +175,7 @@ class TransactionCut(Generic[L]):
     def above(self, seeds: Mapping[L, int], stable: Mapping[L, int], rows_max: int) -> dict[L, int]:
         """The smallest consistent ends that are nowhere before the seeds.
 
-        Raises `Unstable` if they lie behind the stable offsets, `TooLarge` if there are more rows before them.
+        Raises `Unstable` if they are after the stable offsets, `TooLarge` if there are more rows before them.
         """
         ends = np.maximum(self._array(seeds), self._starts)
         ceilings = self._array(stable)
@@ -196,14 +197,14 @@ class TransactionCut(Generic[L]):
             raised = ends.copy()
             np.maximum.at(raised, self._lane[spans], self._ends[spans])
             if (raised == ends).all():
-                raised = self._aligned_above(ends, ceilings)
+                raised = self._align_above(ends, ceilings)
             changed = np.flatnonzero(raised > ends).tolist()
             if not changed:
                 return self._mapping(ends)
             ends = raised
 
     def smallest(self, stable: Mapping[L, int], rows_max: int) -> dict[L, int]:
-        """The consistent ends with the fewest rows that have one row at least; raises as `above` does."""
+        """The consistent ends with the fewest rows, at least one; raises like `above`."""
         found: list[dict[L, int]] = []
         large = False
         for lane, start in zip(self._lanes, self._starts.tolist(), strict=True):
@@ -219,8 +220,8 @@ class TransactionCut(Generic[L]):
             raise TooLarge if large else Unstable
         return min(found, key=lambda ends: sum(ends.values()))
 
-    def torn(self, ends: Mapping[L, int]) -> list[int]:
-        """The transactions that are half in: what makes these ends inconsistent."""
+    def find_split(self, ends: Mapping[L, int]) -> list[int]:
+        """The transactions that these ends split."""
         there = self._array(ends)[self._lane]
         begun, missed = np.zeros((2, len(self._numbers)), np.bool_)
         begun[self._transaction[self._firsts < there]] = True
@@ -228,7 +229,7 @@ class TransactionCut(Generic[L]):
         return [int(number) for number in self._numbers[begun & missed]]
 
     def _fresh_spans(self, found: list[Numbers], seen: npt.NDArray[np.bool_]) -> Numbers:
-        """The spans of the transactions among these that were not seen before, which are from now on."""
+        """The spans of those of these transactions that were not seen before; marks them as seen."""
         fresh = np.unique(np.concatenate([np.empty(0, np.intp), *found]))
         fresh = fresh[~seen[fresh]]
         seen[fresh] = True
@@ -236,8 +237,8 @@ class TransactionCut(Generic[L]):
         counts = self._places[fresh + 1] - firsts
         return np.repeat(firsts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
 
-    def _aligned_below(self, ends: Int64Array, given: Int64Array) -> Int64Array:
-        """Ends at which no lane is taken beyond the time at which another one of its group was left."""
+    def _align_below(self, ends: Int64Array, given: Int64Array) -> Int64Array:
+        """Ends at which no lane is read beyond the time at which another one of its group stops."""
         lowered = ends.copy()
         for lanes in self._groups.values():
             left = [
@@ -253,8 +254,8 @@ class TransactionCut(Generic[L]):
                         lowered[lane] = max(self._starts[lane], min(ends[lane], reached.offsets[place]))
         return lowered
 
-    def _aligned_above(self, ends: Int64Array, ceilings: Int64Array) -> Int64Array:
-        """Ends at which every lane is taken up to the time that another one of its group was taken to."""
+    def _align_above(self, ends: Int64Array, ceilings: Int64Array) -> Int64Array:
+        """Ends at which every lane is read up to the time that another one of its group has reached."""
         raised = ends.copy()
         for lanes in self._groups.values():
             places = {lane: int(np.searchsorted(reached.offsets, ends[lane])) for lane, reached in lanes}

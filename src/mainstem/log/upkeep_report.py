@@ -1,4 +1,4 @@
-"""The reports of upkeep: what compaction and retention removed."""
+"""The reports of upkeep, verification and take-over."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from mainstem.errors import Corrupt
 __all__ = ["CompactionReport", "PartitionFacts", "Problem", "RetentionReport", "TakeOverReport", "Verification"]
 
 
-# TakeOverReport: what a take-over did.
-
-
 @dataclass(frozen=True, slots=True)
 class TakeOverReport:
-    """The processes that were ended, and what was taken over; two reports add up.
+    """The processes that were killed, and what was taken over; two reports add up.
 
     >>> one = TakeOverReport(ended=("4711 (python)",), taken=('"orders" partition 0',))
     >>> print(one + TakeOverReport(taken=("transactions",)))
@@ -40,12 +37,9 @@ class TakeOverReport:
         return f"took over {', '.join(self.taken)}{ended}"
 
 
-# Verification: what a look at every byte of a topic has found.
-
-
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is not as it was written: where, and which offsets it costs."""
+    """Damage: the file, and the offsets it affects."""
 
     partition: int
     file: str
@@ -56,7 +50,7 @@ class Problem:
 
 @dataclass
 class Verification:
-    """What was read, and what is wrong with it."""
+    """The result of a verification."""
 
     topic: str
     records: int = 0
@@ -66,14 +60,14 @@ class Verification:
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, partition: int, error: Corrupt) -> None:
-        """A problem that was found as an error; one that was found in two ways is one."""
+        """Add an error; one that was found twice counts once."""
         first, last = getattr(error, "first_offset", None), getattr(error, "last_offset", None)
         problem = Problem(partition, error.path, error.summary, first, last)
         if problem not in self.problems:
             self.problems.append(problem)
 
     def join(self, part: Verification) -> None:
-        """Add what was found in a part of it."""
+        """Add the result of a part."""
         self.records += part.records
         self.bytes += part.bytes
         self.sealed_segments += part.sealed_segments
@@ -82,17 +76,17 @@ class Verification:
 
     @property
     def sound(self) -> bool:
-        """Whether every byte is as it was written."""
+        """Whether there is no damage."""
         return not self.problems
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionReport:
-    """What a pass of compaction over some partitions did; two add up.
+    """The result of a compaction pass over some partitions; two add up.
 
     `records` and `bytes` are those of the sealed segments, `removed` the records that a later one of the same key
-    replaced, `tombstones` the deletions whose time was over. `clock_jump`: by how much the time of day moved otherwise
-    than the machine's own clock; tombstones' time ran on undisturbed.
+    replaced, `tombstones` the expired deletions. `clock_jump`: by how much the wall clock moved differently from the
+    boot clock; it does not affect when tombstones expire.
 
     >>> CompactionReport(records_before=5, records_after=3, removed=2) + CompactionReport(records_before=1, records_after=1)
     CompactionReport(records_before=6, records_after=4, removed=2, tombstones=0, markers=0, bytes_before=0, bytes_after=0, segments_before=0, segments_after=0, sealed=0, clock_jump=None)
@@ -128,10 +122,10 @@ class CompactionReport:
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """What a pass of retention over some partitions dropped; two add up.
+    """The result of a retention pass over some partitions; two add up.
 
-    `archived`: how many of the segments were copied to the archive first. `clock_jump`: by how much the time of day
-    moved otherwise than the machine's own clock; nothing is dropped because of that.
+    `archived`: how many of the segments were copied to the archive first. `clock_jump`: by how much the wall clock
+    moved differently from the boot clock; nothing is dropped because of that.
 
     >>> RetentionReport(segments=1, records=10, bytes=512) + RetentionReport(segments=2, records=5, bytes=256)
     RetentionReport(segments=3, records=15, bytes=768, archived=0, clock_jump=None)
@@ -154,15 +148,15 @@ class RetentionReport:
 
 
 def _larger(one: timedelta | None, other: timedelta | None) -> timedelta | None:
-    """Of two jumps the one that is further from nothing."""
+    """The jump with the greater absolute value."""
     jumps = [jump for jump in (one, other) if jump is not None]
     return max(jumps, key=abs, default=None)
 
 
 @dataclass(frozen=True)
 class PartitionFacts:
-    """One partition. `records` counts those that a reader would be given now. `segments` and `appended_at` are None where
-    the log does not tell."""
+    """One partition. `records` counts the readable ones. `segments` and `appended_at` are None if the log does not
+    tell."""
 
     partition: int
     start: int
@@ -172,5 +166,5 @@ class PartitionFacts:
     segments: int | None = None
     sealed: int | None = None
     appended_at: datetime | None = None
-    # What is wrong with it, if anything was found: then the numbers are those that could be told.
+    # The damage found, if any: then the numbers cover only the readable part.
     damage: str | None = None

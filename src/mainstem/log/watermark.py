@@ -1,10 +1,9 @@
 """The watermark at a record: how far event time was complete when it was appended.
 
-With each block the log writes down `observed_up_to`, the lowest over the topic's partitions (idle ones left out) of
-the highest event time so far, and the lowest watermark that living producers have declared. A record's watermark is the
-first, less the delay that the reader asks for, or the second if that is later: a statement needs no delay. So it is a
-fact of the log, the same for every reader, every run and every way of cutting it into batches. A record is late if its
-event time is below it.
+With each block the log records `observed_up_to`, the lowest over the topic's partitions (without idle ones) of the
+highest event time so far, and the lowest watermark that living producers have declared. A record's watermark is the
+first minus the reader's delay, or the second if that is later. So it is a fact of the log, the same for every reader,
+every run and every division into batches. A record is late if its event time is below it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from mainstem.log.record import RECORD
 
 __all__ = ["NO_TIME", "TIME", "WATERMARKED_RECORD", "times_of", "watermarks", "with_watermark"]
 
-# A time that is not there. Far below every real one, so that `max` treats it rightly.
+# No time. Below every real one, so that `max` is correct.
 NO_TIME = -(2**63)
 
 TIME = pa.timestamp("us", "UTC")
@@ -26,7 +25,7 @@ WATERMARKED_RECORD = pa.struct([*RECORD, ("watermark", TIME)])
 
 
 def watermarks(observed: npt.NDArray[np.int64], declared: npt.NDArray[np.int64], delay: int) -> pa.Array:
-    """The watermarks of some records, null where nothing was known; all in microseconds.
+    """The watermarks of some records, null where unknown; all in microseconds.
 
     >>> watermarks(np.array([60_000_000, NO_TIME]), np.array([NO_TIME, NO_TIME]), 10_000_000).cast(pa.int64()).to_pylist()
     [50000000, None]
@@ -42,5 +41,5 @@ def with_watermark(record: pa.StructArray, watermark: pa.Array) -> pa.StructArra
 
 
 def times_of(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Times as numbers, `NO_TIME` where there is none."""
+    """Times as numbers; null becomes `NO_TIME`."""
     return np.asarray(pc.fill_null(column.view(pa.int64()), NO_TIME))

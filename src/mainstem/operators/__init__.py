@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    # For type checkers and editors only; a test holds that it names the same things as `_DEFINED_IN`.
+    # For type checkers and editors only; a test checks that it matches `_DEFINED_IN`.
     from mainstem.operators.aggregate import aggregate
     from mainstem.operators.clock_correction import clock_corrected
     from mainstem.operators.comparison import compare_with

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid
 from mainstem.log.record import EVENT_TIME_MARK
-from mainstem.operators.stage.frame_columns import by_names, check_column, columns_of, record_field, scripted
+from mainstem.operators.stage.frame_columns import by_names, check_column, columns_of, record_field, transform
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -72,10 +72,12 @@ def clock_corrected(
             detail="A later row may have a smaller drift, which would change the result of earlier rows.",
             hint="Leave `by` out, or use batch rows: topic.read() instead of topic.stream().",
         )
-    if scripted(rows):
-        columns = _shown(schema)
-        return rows.mapped(lambda table: _over_arrow(table, columns, occurred, sent, received, limit), columns)  # type: ignore[operator, no-any-return]
-    return _native(rows, schema, (occurred, sent, received), limit, names)
+    paths = (occurred, sent, received)
+    return transform(
+        rows,
+        lambda frame: _native(frame, schema, paths, limit, names),
+        lambda table: _over_arrow(table, _shown(schema), paths, limit),
+    )
 
 
 def _native(
@@ -99,7 +101,7 @@ def _native(
         if field.name in made:
             columns.append(made[field.name].alias(field.name, **({"metadata": mark} if mark else {})))
         elif _marked(schema.field(field.name)):
-            # What is computed has no marks: it is the event time no more.
+            # A computed column has no marks, so it is no longer the event time.
             columns.append(F.coalesce(_column(field.name)).alias(field.name))
         else:
             columns.append(_column(field.name))
@@ -147,20 +149,18 @@ def _check_time(path: str, schema: pa.Schema) -> None:
         )
 
 
-def _over_arrow(table: pa.Table, schema: pa.Schema, occurred: str, sent: str, received: str, limit: int) -> pa.Table:
+def _over_arrow(table: pa.Table, schema: pa.Schema, paths: tuple[str, str, str], limit: int) -> pa.Table:
     def microseconds(path: str) -> pa.ChunkedArray:
         name, _, within = path.partition(".") if path.startswith("record.") else (path, "", "")
         column = pc.struct_field(table.column(name), [within]) if within else table.column(name)
         return column.cast(TIME).cast(pa.int64())
 
-    drift = pc.subtract(microseconds(received), microseconds(sent))
+    occurred, sent, received = map(microseconds, paths)
+    drift = pc.subtract(received, sent)
     made = {
-        CORRECTED: pc.add(microseconds(occurred), pc.fill_null(drift, 0)).cast(TIME),
+        CORRECTED: pc.add(occurred, pc.fill_null(drift, 0)).cast(TIME),
         DRIFT: drift,
         OUTLIER: pc.fill_null(pc.greater(pc.abs(drift), limit), True),
     }
-    return pa.Table.from_arrays([made.get(name, _of(table, name)) for name in schema.names], names=schema.names)
-
-
-def _of(table: pa.Table, name: str) -> Any:
-    return table.column(name) if name in table.column_names else None
+    columns = [made[name] if name in made else table.column(name) for name in schema.names]
+    return pa.Table.from_arrays(columns, schema=schema)

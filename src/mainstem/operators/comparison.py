@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compare_with"]
 
-# What `windowed` says of its results: each once and for all ("final"), or which kind of corrections there are.
+# Set by `windowed`: "final" if each window is emitted once, else its `results`.
 RESULTS_MARK = WINDOW_MARK.encode()
 
 

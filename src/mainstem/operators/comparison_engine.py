@@ -3,13 +3,13 @@
 Input, one row for each change to a window of a key:
 
     group, check, by_0 ...          the key
-    start, end           int64      the window, in microseconds; NO_TIME where it begins or ends nowhere
+    start, end           int64      the window, in microseconds; NO_TIME if unbounded
     change               string     insert | update | delete
     partition, offset, tie          order the changes
     v_0 ...                         the values
 
-State: the rows themselves, by key and window. A row is evicted when neither the window that is later by the span nor a
-correction of it can need it. A correction changes two rows: its own, and the later one that is compared with it. A
+State: the rows, by key and window. A row is evicted when neither the later window that is compared with it nor a
+correction can need it. A correction changes two rows: its own, and the later one that is compared with it. A
 window without a start (all of time) has no earlier window to compare with; one without an end is kept until it has one.
 """
 
@@ -41,7 +41,7 @@ def comparable(data_type: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class ComparisonEngine:
-    """Compares with `earlier`, and takes corrections for `lateness` after a window's end; both in microseconds."""
+    """Compares with the window `earlier` before; accepts corrections for `lateness` after a window's end. In microseconds."""
 
     by_fields: tuple[pa.Field, ...]
     # v_0, v_1, ...
@@ -75,7 +75,7 @@ class ComparisonEngine:
         present = changed.filter(pc.invert(deleted))
         untouched = _without(before, changed)
         current = pa.concat_tables([self._plain(untouched), self._plain(present)])
-        # The later rows that are compared with one that changed, and did not change themselves.
+        # Unchanged later rows that are compared with a changed one.
         later = self._plain(_matching(untouched, _shifted(changed, self.earlier)))
         shown = pa.concat_tables([
             self._shown(later, current, pa.array(["update"] * later.num_rows, pa.string())),
@@ -87,13 +87,13 @@ class ComparisonEngine:
         return Step(output=shown.take(pa.array(order)).select(self.output_schema.names), put=put, gone=gone)
 
     def _plain(self, rows: pa.Table) -> pa.Table:
-        """Identity, window and values, whether they come from the state or from a batch."""
+        """Identity, window and values of rows from the state or from a batch."""
         columns = [("group", pa.int64()), *list(self.state_schema)[len(STATE_COLUMNS) :]]
         schema = pa.schema(columns)
         return rows.select(schema.names).cast(schema)
 
     def _shown(self, rows: pa.Table, current: pa.Table, changes: pa.Array | None) -> pa.Table:
-        """Rows beside the earlier ones; with no changes, as rows that are deleted."""
+        """Rows beside the earlier ones; as deletes if `changes` is None."""
         if changes is None:
             changes = pa.array(["delete"] * rows.num_rows, pa.string())
         places = _places(_shifted(rows, -self.earlier), current)
@@ -129,7 +129,7 @@ class ComparisonEngine:
         put = put.cast(self.state_schema).filter(pa.array(lasting))
         gone = pa.concat_tables([
             _matching(before, deleted).select(["group", "item"]),
-            # A row that is due and changed in this very batch is put only if it lasts longer.
+            # A row that is due, but written again in this batch with a later due time, stays.
             _without(due, put).select(["group", "item"]),
         ])  # fmt: skip
         return put, gone
@@ -151,7 +151,7 @@ def _last_changes(rows: pa.Table) -> pa.Table:
 
 
 def _shifted(rows: pa.Table, span: int) -> pa.Table:
-    """The same keys, another window; none where a window has no start."""
+    """The same keys with the window shifted by `span`; NEVER if it has no start."""
     start = numbers(rows, "start")
     moved = np.where(start == NO_TIME, NEVER, start + span)
     return pa.table({"group": rows.column("group"), "check": rows.column("check"), "start": moved})
@@ -162,7 +162,7 @@ def _times(microseconds: Int64Array) -> pa.Array:
 
 
 def _places(wanted: pa.Table, rows: pa.Table) -> Int64Array:
-    """Which of the rows has the identity that is wanted; -1 where none has."""
+    """For each wanted identity the number of the row that has it; -1 if none has."""
     count = wanted.num_rows
     if not count or not rows.num_rows:
         return np.full(count, -1, np.int64)
@@ -175,12 +175,12 @@ def _places(wanted: pa.Table, rows: pa.Table) -> Int64Array:
 
 
 def _matching(rows: pa.Table, wanted: pa.Table) -> pa.Table:
-    """Those of the rows that are wanted."""
+    """The rows whose identity is in `wanted`."""
     return rows.filter(pa.array(_places(rows, wanted) >= 0))
 
 
 def _without(rows: pa.Table, others: pa.Table) -> pa.Table:
-    """The rows that are not among the others."""
+    """The rows whose identity is not in `others`."""
     return rows.filter(pa.array(_places(rows, others) < 0))
 
 

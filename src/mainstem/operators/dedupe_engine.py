@@ -31,19 +31,19 @@ __all__ = ["DedupeEngine"]
 BoolArray = npt.NDArray[np.bool_]
 TIME = pa.timestamp("us", "UTC")
 
-# A round decides one row for every key at once. A key that still has rows after so many is finished row by row: one key
-# with a hundred thousand rows would take as many rounds.
+# A round decides one row of every key. Keys with rows left after this many rounds are finished row by row: one key with
+# 100,000 rows would take as many rounds.
 ROUNDS = 8
 
 
 @dataclass(frozen=True)
 class DedupeEngine:
-    """Keeps the first. `row_type` is the type of the rows that go through."""
+    """Keeps the first row. `row_type` is the type of the output rows."""
 
     by_fields: tuple[pa.Field, ...]
     row_type: pa.DataType
     within: int
-    # Where in a row its change is; empty if it has none.
+    # The column with a row's change; empty if there is none.
     record: str = ""
 
     @property
@@ -83,7 +83,7 @@ class DedupeEngine:
         )
 
     def _kept(self, state: StateTable, rows: pa.Table) -> Int64Array:
-        """Which rows are kept, in order."""
+        """The numbers of the rows that are kept, in order."""
         before = state.find(np.unique(numbers(rows, "group")))
         identities = [np.concatenate([numbers(before, name), numbers(rows, name)]) for name in ("group", "check")]
         keys = _dense(*identities)
@@ -95,7 +95,7 @@ class DedupeEngine:
         for _ in range(ROUNDS):
             if not len(pending):
                 break
-            # The first of each key is no duplicate: it is near to nothing that was kept before.
+            # The first row of each key is not a duplicate: no kept row is near it.
             _, places, of_key = np.unique(keys[pending], return_index=True, return_inverse=True)
             first = pending[places]
             kept.append(first)
@@ -109,7 +109,7 @@ class DedupeEngine:
         for row, key, time in zip(pending.tolist(), keys[pending].tolist(), times[pending].tolist(), strict=True):
             of_key = kept.setdefault(key, [])
             place = bisect.bisect(of_key, time)
-            # Those that were kept are `within` apart, so only the neighbours can be near.
+            # Kept rows are at least `within` apart, so only the neighbours can be near.
             if any(abs(time - other) < self.within for other in of_key[max(0, place - 1) : place + 1]):
                 continue
             of_key.insert(place, time)
@@ -127,7 +127,7 @@ class DedupeEngine:
     def _put(self, rows: pa.Table, clock: BatchClock) -> pa.Table:
         groups, checks, times = (numbers(rows, name) for name in ("group", "check", "time"))
         due = times + 2 * self.within
-        # What everybody who could ask for it has asked for already need not be remembered.
+        # A row that no later row can be a duplicate of is not stored.
         lasting = due > clock.watermark
         columns = [groups, mixed(checks, times), due, np.full(len(due), NEVER), checks, times]
         return pa.Table.from_arrays([pa.array(column[lasting]) for column in columns], schema=self.state_schema)
@@ -147,7 +147,7 @@ def _times(microseconds: Int64Array) -> pa.Array:
 
 
 def _dense(groups: Int64Array, checks: Int64Array) -> Int64Array:
-    """Each pair as a number from 0 on."""
+    """A number from 0 on for each distinct pair."""
     order = np.lexsort((checks, groups))
     first = np.ones(len(order), np.int64)
     first[1:] = (groups[order][1:] != groups[order][:-1]) | (checks[order][1:] != checks[order][:-1])
@@ -164,7 +164,7 @@ def _near(known: Int64Array, known_times: Int64Array, keys: Int64Array, times: I
     known, known_times = known[order], known_times[order]
     first, end = np.searchsorted(known, keys, side="left"), np.searchsorted(known, keys, side="right")
     found = np.zeros(len(keys), np.bool_)
-    # How many of a key's times are at or before the row's: by rank in one order of all.
+    # The number of the key's known times at or before the row's, by one sort of all.
     whole = np.lexsort(
         (np.concatenate([np.zeros(len(known)), np.ones(len(keys))]), np.concatenate([known_times, times]),
          np.concatenate([known, keys]))

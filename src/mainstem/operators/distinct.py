@@ -38,7 +38,7 @@ def _planned(changes: DataFrame) -> tuple[StageSpec, list[Shown]]:
     check_hashable(fields, "distinct")
     names = tuple(field.name for field in fields)
     rows = ChangedRows(schema, names, row=names)
-    # The key is in the row already.
+    # No key columns: the row has them.
     engine = DistinctEngine(rows.row_type)
     spec = StageSpec(
         "distinct", engine, rows.native, rows.arrow, bounded_by="one count for each distinct row of the table",

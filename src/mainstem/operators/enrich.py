@@ -27,7 +27,7 @@ from mainstem.operators.stage.frame_columns import (
     record_field,
     shaped,
 )
-from mainstem.operators.stage.stage import Parameter, Preparation, StageSpec, remembered, staged_together
+from mainstem.operators.stage.stage import Parameter, Preparation, StageSpec, remembered, staged
 from mainstem.operators.tables.changing import TableSource, is_changing, table_source
 from mainstem.operators.windows.window_time import RowTime
 from mainstem.spark.build import Build, current_build
@@ -100,15 +100,15 @@ def enrich(
     spec, columns = remembered(
         "enrich", lambda: _planned(rows, frame, source, key_names(on), at, wait, corrections, lateness, how)
     )
-    return shaped(staged_together([rows, frame], spec, name=name), columns)
+    return shaped(staged(rows, spec, frame, name=name), columns)
 
 
 def _versions(
     rows: DataFrame, table: Any, on: Mapping[str, str], at: str | Latest | None
 ) -> tuple[DataFrame, TableSource | None]:
-    """The frame of the table's versions: of one made by `table` all that it was given, unless the newest are wanted."""
+    """The frame of the table's versions: for the result of `table` its input rows, unless at=latest()."""
     if not hasattr(table, "isStreaming"):
-        # A view; one that an earlier flow of the program makes may not be there yet.
+        # A view; it may not exist yet if an earlier flow of the program creates it.
         if table.exists:
             _check_key(table.key, on)
         table = table.stream() if rows.isStreaming else table.read()
@@ -155,7 +155,7 @@ def _planned(
         _note_table(rows, frame)
         span = duration_us(lateness, setting="lateness")
         limit = None if wait is None else duration_us(wait, setting="wait")
-        # Where nobody says up to when a table is known, there is nothing to wait for but the clock.
+        # A table without a watermark never ends the wait: by default rows do not wait for it.
         limit = 0 if limit is None and rows.isStreaming and not versions.watermarked else limit
         engine = EnrichEngine(results, late, span, limit, corrections == "re-emit")
         past = show_duration(timedelta(microseconds=span))
@@ -181,7 +181,7 @@ def _planned(
 def _parameters(
     engine: LatestEngine | EnrichEngine, on: Mapping[str, str], how: str, times: tuple[RowTime | None, RowTime | None]
 ) -> dict[str, Parameter]:
-    """As they take effect; of a table, from when on its rows are valid."""
+    """The effective parameters; for the table, from when its rows are valid."""
     facts, versions = times
     given: dict[str, Parameter] = {
         "table": "valid from its changes on" if versions is None else f"valid from {versions.title}",
@@ -262,7 +262,7 @@ def _check_watermark(rows: DataFrame, facts: JoinSide) -> None:
 
 
 def _note_table(rows: DataFrame, frame: DataFrame) -> None:
-    """Have it known which streams the table alone is made of: when they are silent, rows need not wait for them."""
+    """Note the streams that only the table is made of: rows do not wait for them while they are idle."""
     build = current_build()
     if build is not None and build.run is None and build.batch is None:
         build.tables |= _streams_of(frame, build) - _streams_of(rows, build)

@@ -14,7 +14,7 @@ from mainstem.operators.joins.join_results import JoinLate, JoinResults
 from mainstem.operators.joins.join_rows import JoinSide
 from mainstem.operators.joins.join_terms import HOW, LEFT, RIGHT, How, JoinTerms
 from mainstem.operators.stage.frame_columns import Shown, check_lasting, columns_of, shaped
-from mainstem.operators.stage.stage import Parameter, Preparation, StageSpec, remembered, staged_together
+from mainstem.operators.stage.stage import Parameter, Preparation, StageSpec, remembered, staged
 from mainstem.operators.tables.changing import is_changing
 from mainstem.operators.tables.table_join import table_join
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["join"]
 
 Within: TypeAlias = Duration | tuple[Duration, Duration]
-# So many others a row may meet when it comes, unless more are allowed.
+# The default maximum number of matches of a new row.
 LIMIT = 10_000
 
 
@@ -75,7 +75,7 @@ def join(
     spec, columns = remembered(
         "join", lambda: _planned(left, right, key_names(on), _terms(within, how, lateness, state, limit), at)
     )
-    return shaped(staged_together([left, right], spec, name=name), columns)
+    return shaped(staged(left, spec, right, name=name), columns)
 
 
 def _planned(
@@ -105,7 +105,7 @@ def _planned(
         late_names={f"by_{place}": key for place, key in enumerate(sides[LEFT].on)},
         definition={"on": dict(on), "how": terms.how},
         parameters=_parameters(on, terms, sides),
-        # How many others a row meets is decided when it comes; it is kept all the same.
+        # It applies when a row arrives; the state does not depend on it.
         changeable=frozenset({"limit"}),
         others=(Preparation(sides[RIGHT].native, sides[RIGHT].arrow),),
         behind=terms.behind,
@@ -115,7 +115,7 @@ def _planned(
 
 
 def _parameters(on: Mapping[str, str], terms: JoinTerms, sides: tuple[JoinSide, JoinSide]) -> dict[str, Parameter]:
-    """As they take effect."""
+    """The effective parameters."""
     return {
         "on": dict(on),
         "within": None

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.errors import Invalid
-from mainstem.operators.stage.frame_columns import columns_of, event_time_of, record_field, scripted
+from mainstem.operators.stage.frame_columns import columns_of, event_time_of, record_field, transform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,17 +53,21 @@ def _split(rows: DataFrame, which: str) -> DataFrame:
             detail=f"The columns are: {', '.join(schema.names)}. A row's watermark is in record.watermark.",
             hint='Read the topic with stream(watermark="10 minutes"), and keep `record` in what you select.',
         )
-    if scripted(rows):
-        name = record.name
-        return rows.mapped(lambda table: _filtered(table, time, name, which), schema)  # type: ignore[operator, no-any-return]
+    name = record.name
+    return transform(
+        rows, lambda frame: _filter(frame, time, name, which), lambda table: _filter_arrow(table, time, name, which)
+    )
+
+
+def _filter(frame: DataFrame, time: str, record: str, which: str) -> DataFrame:
     from pyspark.sql import functions as F
 
-    # A comparison with null is null, which is neither: so the one question is asked, and its answer turned round.
-    late = F.coalesce(F.col(f"`{time}`") < F.col(f"`{record.name}`")["watermark"], F.lit(False))
-    return rows.where(late if which == "late" else ~late)
+    # A comparison with null is null, so on-time rows are the negation of `late`.
+    late = F.coalesce(F.col(f"`{time}`") < F.col(f"`{record}`")["watermark"], F.lit(False))
+    return frame.where(late if which == "late" else ~late)
 
 
-def _filtered(table: pa.Table, time: str, record: str, which: str) -> pa.Table:
+def _filter_arrow(table: pa.Table, time: str, record: str, which: str) -> pa.Table:
     watermark = pc.struct_field(table.column(record), ["watermark"])
     late = pc.fill_null(pc.less(table.column(time), watermark), False)
     return table.filter(late if which == "late" else pc.invert(late))

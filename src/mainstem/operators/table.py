@@ -46,7 +46,7 @@ def table(
     """
     spec, columns, names = remembered("table", lambda: _planned(rows, key, order_by))
     shown = shown_changes(staged(rows, spec, name=name), columns)
-    # For `enrich`, which wants the versions that are not the newest too.
+    # For `enrich`, which also needs older versions.
     shown.__dict__["_mainstem_table"] = TableSource(rows, names, order_by)
     return shown
 
@@ -71,7 +71,7 @@ def _planned(
                 detail=f"It is {order}; rows can be ordered by a number, a text or a time.",
                 hint="Name a column of such a type.",
             )
-    plan = _Preparation(schema, names, tuple(field.name for field in fields), order_by)
+    plan = TableRows(schema, names, tuple(field.name for field in fields), order_by)
     by = f" by {order_by}" if order_by else ""
     spec = StageSpec(
         "table",
@@ -87,7 +87,7 @@ def _planned(
 
 
 @dataclass(frozen=True)
-class _Preparation:
+class TableRows:
     """Converts facts to the input of the engine."""
 
     schema: pa.Schema
@@ -148,7 +148,7 @@ class _Preparation:
             *([] if self.order_by is None else [table.column(self.order_by)]),
             np.zeros(count, np.int32) if record is None else record.field("partition"),
             np.arange(count) if record is None else record.field("offset"),
-            # A script has one topic, whose places differ.
+            # Here rows are of one topic, whose positions are unique.
             np.zeros(count, np.int64),
             pa.StructArray.from_arrays([whole(column) for column in row], fields=list(self.row_type)),
         ]

@@ -34,14 +34,14 @@ from mainstem.processes import process_name, stopped
 __all__ = ["CommittedBatch", "CommittedFile", "FileCommits", "FolderFacts", "folder_lock"]
 
 
-# FolderLock: one process and one thread at a time may change what a folder holds.
+# FolderLock: an exclusive lock of a folder, between processes and threads.
 #
-# A POSIX record lock on a file in it: it ends with its holder, killed or not, and does not live on in a forked child. Since
-# such a lock does not hold between the threads of a process, and ends when any handle of the file is closed, the threads
-# take turns by an ordinary lock first, and only the one whose turn it is opens the file.
+# A POSIX record lock on a file in it: it is released when its holder dies, and a forked child does not inherit it. Since it
+# does not exclude threads of the same process, and is released when any descriptor of the file is closed, the threads take
+# an ordinary lock first, and only its holder opens the file.
 
 
-# To move the files of a batch and to sync them takes seconds at most; a holder that is stopped is named at once.
+# Moving and syncing the files of a batch takes seconds at most; a paused holder is reported at once.
 WAIT_SECONDS_MAX = 60.0
 SUSPECT_AFTER_SECONDS = 0.5
 
@@ -50,28 +50,28 @@ _turns_guard = threading.Lock()
 
 
 @contextmanager
-def folder_lock(path: str, *, seconds_max: float = WAIT_SECONDS_MAX) -> Iterator[None]:
+def folder_lock(path: str) -> Iterator[None]:
     """An exclusive lock. `path` is the file that is locked; its folder exists."""
     with _turns_guard:
         turn = _turns[os.path.realpath(path)]
     with turn:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            _wait(handle, path, seconds_max)
+            _wait(handle, path)
             yield
         finally:
-            # The lock ends with the handle.
+            # Releases the lock.
             os.close(handle)
 
 
-def _wait(handle: int, path: str, seconds_max: float) -> None:
+def _wait(handle: int, path: str) -> None:
     started = time.monotonic()
     pause = threading.Event()
     while not REAL_FILES.try_lock(handle, 0):
         waited = time.monotonic() - started
         pid = REAL_FILES.lock_holder(handle, 0)
         halted = pid is not None and waited > SUSPECT_AFTER_SECONDS and stopped(pid)
-        if pid is not None and (halted or waited > seconds_max):
+        if pid is not None and (halted or waited > WAIT_SECONDS_MAX):
             state = "stopped" if halted else "running"
             raise LockHeld(
                 f'"{os.path.dirname(path)}" is locked by a {state} process',
@@ -85,7 +85,7 @@ def _wait(handle: int, path: str, seconds_max: float) -> None:
 
 # 2: the folder has an id, and sink.json a checksum.
 FORMAT = 2
-# So many single files at most have to be opened by a reader, besides one for each hundred batches.
+# How many batches are merged into one file; a reader opens at most as many single files.
 MERGED = 100
 
 _SINGLE = re.compile(r"\d{12}")
@@ -97,13 +97,13 @@ class FolderFacts:
     """The facts of a folder: its flow, version and partition columns, and the epoch of the current run."""
 
     flow: str
-    # The columns as DDL, and what `record` is beside them; empty if the rows have none.
+    # The columns as DDL, and the type of `record`, empty if the rows have none.
     schema: str
     record: str = ""
     partition_by: tuple[str, ...] = ()
     version: int = 1
     epoch: int = 0
-    # What tells it from another folder; empty until a flow writes into one that an older Mainstem has made.
+    # The id of the folder; empty until a flow writes into a folder that an older Mainstem created.
     id: str = ""
 
 
@@ -141,7 +141,7 @@ class FileCommits:
         os.makedirs(self._own, mode=0o700, exist_ok=True)
         return folder_lock(f"{self._own}/lock")
 
-    # What the folder is
+    # Facts
 
     def facts(self) -> FolderFacts | None:
         """None if no flow has written here yet."""
@@ -152,16 +152,12 @@ class FileCommits:
             return None
         except ValueError as error:
             raise self._corrupt(self._facts, f"Its content is invalid: {error}.") from error
-        if content.pop("format", 0) > FORMAT:
-            raise NewerFormat(
-                f'"{self.folder}" was written by a newer Mainstem',
-                detail=f"Its format is newer than {FORMAT}, the newest that this Mainstem reads.",
-                hint="Install the newer Mainstem.",
-            )
+        if (found := content.pop("format", 0)) > FORMAT:
+            raise NewerFormat.of(f'"{self.folder}"', found, FORMAT)
         return FolderFacts(**{**content, "partition_by": tuple(content["partition_by"])})
 
     def put_facts(self, facts: FolderFacts) -> None:
-        """Under the lock; durable when this returns."""
+        """Replace the facts. Under the lock; durable when this returns."""
         content = {"format": FORMAT, **asdict(facts)}
         replace_file(REAL_FILES, self._facts, encode_checked(content, indent=1))
 
@@ -176,7 +172,7 @@ class FileCommits:
         expected = 0
         for first, last, path in self._names(version):
             if last < expected:
-                continue  # A single one that stands in a merged file already.
+                continue  # A single file that is already merged.
             for line in self._lines(path, version, first):
                 if line.batch >= expected:
                     yield line
@@ -211,7 +207,7 @@ class FileCommits:
         return folder
 
     def _names(self, version: int) -> list[tuple[int, int, str]]:
-        """First and last batch of each file, and its path; a merged file before the single ones it was made of."""
+        """First and last batch of each file, and its path; a merged file comes before its single ones."""
         folder = f"{self._own}/v{version}"
         try:
             names = os.listdir(folder)
@@ -230,7 +226,7 @@ class FileCommits:
             with open(path, "rb") as file:
                 content = file.read()
         except FileNotFoundError:
-            # Merged with others since we looked.
+            # Merged since it was listed.
             path = next((other for low, high, other in self._names(version) if low <= first <= high), "")
             if not path:
                 raise self._corrupt(self._own, f"Batch {first} of version {version} is missing.") from None

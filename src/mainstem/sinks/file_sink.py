@@ -36,22 +36,22 @@ __all__ = ["FileSink", "FileWriter"]
 
 # FileWriter: the batches of a flow as Parquet files, each once.
 #
-#     .<folder>.staging/7-17/            what Spark writes of batch 17 in the run with epoch 7; beside the folder
+#     .<folder>.staging/7-17/            Spark's files of batch 17 in the run with epoch 7; beside the folder
 #     <folder>/store=A/<flow>-v1-000000000017-0000.parquet
 #
-# Spark's own writer puts the rows of a batch into a staging folder beside the real one. Then, under the folder's lock and
-# if no later run has begun, its files are synced, moved to names that follow from flow, version and batch, and the batch is
-# committed (`file_commits`). What was moved and not committed when a run died is removed when the next one begins, under
-# the same lock: whoever reads all Parquet files of the folder then sees each row once, and our own readers always do.
+# Spark's own writer writes the rows of a batch into a staging folder beside the real one. Then, under the folder's lock and
+# if no newer run has started, its files are synced, renamed after flow, version and batch, and the batch is committed
+# (`file_commits`). Files that a dead run moved and did not commit are removed when the next run starts, under the same lock:
+# from then on all Parquet files of the folder together have each row once; our own readers read only committed files.
 #
-# The epoch is looked at twice inside the lock, before anything is moved and before the commit. A run that was stopped in
-# between finds that a later one has begun; should it be stopped after the second look, its commit counts: the later run
-# waits for the lock, begins after it and finds the batch committed.
+# The epoch is checked twice under the lock, before anything is moved and before the commit. A run that was paused in
+# between is fenced. If it is paused after the second check, its commit is valid: the newer run waits for the lock, starts
+# after it and finds the batch committed.
 
 
-# A folder that is there while rows are staged: which columns of a row cannot be told from null as the name of a folder.
+# A partition column of staged rows: it names the columns of a row whose values would get the folder of null.
 MARK = "mainstem_rejected"
-# How Hive, Spark and Arrow write the folder of a null, and, alas, of an empty text too.
+# The folder of a null in Hive, Spark and Arrow, and also of an empty text.
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -66,7 +66,7 @@ class FileWriter:
         self._partition_by = wanted.partition_by
         head, tail = os.path.split(commits.folder)
         self._staging = f"{head}/.{tail}.staging"
-        # Text is the only type with two values for which there is one folder.
+        # Only text has two values (null and empty) with the same folder.
         self._doubtful = [name for name in wanted.partition_by if pa.types.is_string(schema.field(name).type)]
         self._name = re.compile(rf"{re.escape(run.flow)}-v(\d+)-(\d{{12}})-\d{{4,}}\.parquet")
         self._begin(wanted)
@@ -79,7 +79,7 @@ class FileWriter:
     def close(self) -> None:
         """Nothing is open between batches."""
 
-    # The beginning of a run
+    # Starting a run
 
     def _begin(self, wanted: FolderFacts) -> None:
         with self._commits.locked():
@@ -104,7 +104,7 @@ class FileWriter:
             shutil.rmtree(self._staging, ignore_errors=True)
 
     def _remove_leftovers(self) -> None:
-        """Files that a run moved into the folder and did not commit."""
+        """Remove files that a run moved into the folder and did not commit."""
         for folder, folders, names in os.walk(self._commits.folder):
             folders[:] = [name for name in folders if name != "_mainstem"]
             for name in names:
@@ -127,7 +127,7 @@ class FileWriter:
                 sync_file(REAL_FILES, f"{staged}/{path}")
             rows_in = self._commit(staged, taken, batch, len(rejections))
         except Exception:
-            # A later run clears away what it finds staged: then whatever failed, failed of that.
+            # A newer run removes staged files: if there is one, it caused the error.
             self._check_epoch(self._commits.facts())
             raise
         finally:
@@ -149,7 +149,7 @@ class FileWriter:
         return rows
 
     def _stage(self, rows: DataFrame, staged: str) -> None:
-        # A session of the query's own. Microseconds are read exactly by everyone, Spark's older form is not.
+        # The session belongs to the query alone. All readers support microseconds, but not Spark's older INT96.
         rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         folders = list(self._partition_by)
         if self._doubtful:
@@ -189,7 +189,7 @@ class FileWriter:
             REAL_FILES.sync_directory(each)
         return moved
 
-    # Rows that are refused
+    # Rejected rows
 
     def _rejected(self, staged: str, paths: Sequence[str]) -> tuple[pa.Table, list[Rejection]]:
         """The complete rows whose folder would be that of a null, and why each is rejected."""
@@ -226,7 +226,7 @@ class FileWriter:
 
 
 def _mark(doubtful: Sequence[str]) -> Column:
-    """The places of the columns that are empty ("e0") or named like nothing ("n0"); a dash if there are none."""
+    """The numbers of the columns that are empty ("e0") or equal to NO_VALUE ("n0"); a dash if there are none."""
     from pyspark.sql import functions as F
 
     marks = []
@@ -277,7 +277,7 @@ class FileSink:
         if not paths:
             return spark.createDataFrame([], schema)
         reader = spark.read.schema(schema).option("basePath", f"file://{self.path}")
-        # Spark gives the columns that folders are named after last.
+        # Spark returns the partition columns last.
         return reader.parquet(*(f"file://{path}" for path in paths)).select(*(f"`{name}`" for name in schema.names))
 
     def to_arrow(self) -> pa.Table:
@@ -285,10 +285,10 @@ class FileSink:
         facts, batches = self._committed()
         schema = _known_schema(facts)
         folders = pa.schema([schema.field(name) for name in facts.partition_by])
-        # Brings pandas along: three quarters of a second that most commands need not wait.
+        # Imports pandas, which takes 0.75 seconds: most commands do not need it.
         import pyarrow.dataset as ds
 
-        # Without a list Arrow would walk the folder, and find what is not committed.
+        # With a list of files: else Arrow would also read uncommitted ones.
         files = ds.dataset(
             self._paths(batches),
             schema=schema,
@@ -403,14 +403,14 @@ class FileSink:
                 "none may be named twice.",
                 hint="Leave one out.",
             )
-        _plain(schema)  # Raises for a type that a file cannot hold.
+        _plain(schema)  # Raises for a type that files do not support.
         if MARK in schema.names:
             raise Invalid(
                 f'the rows have a column "{MARK}"', detail="The sink uses that name itself.", hint="Rename the column."
             )
 
     def _check_follows(self, old: pa.Schema, new: pa.Schema) -> None:
-        """Columns may be added: in older files they are null."""
+        """Raise if columns were removed or changed; new ones are null in older files."""
         for field in old:
             if field.name not in new.names or not new.field(field.name).type.equals(field.type):
                 now = f"is {new.field(field.name).type} now" if field.name in new.names else "is missing now"
@@ -423,7 +423,7 @@ class FileSink:
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
-    """The columns as files hold them: without marks, none of them required, `record` last."""
+    """The columns of the files: without marks, all nullable, `record` last."""
     columns = [pa.field(field.name, normal_type(field.type, field.name)) for field in schema if field.name != "record"]
     records = [pa.field("record", normal_type(field.type, "record")) for field in schema if field.name == "record"]
     return pa.schema([*columns, *records])
@@ -431,7 +431,7 @@ def _plain(schema: pa.Schema) -> pa.Schema:
 
 def _known_schema(facts: FolderFacts) -> pa.Schema:
     columns = schema_from_ddl(facts.schema)
-    # The name is reserved, and so cannot be in a schema that is written down.
+    # The name is reserved, and so cannot be in the stored DDL.
     record = [schema_from_ddl(f"entry {facts.record}").field(0).with_name("record")] if facts.record else []
     return pa.schema([*columns, *record])
 

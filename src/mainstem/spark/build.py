@@ -11,41 +11,44 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
 from mainstem.batch import FlowRun
 from mainstem.spark.checkpoint.native_history import NativeHistory
-from mainstem.spark.sources.topic_request import ROWS_MAX, TopicRequest
+from mainstem.spark.plan.row_condition import Condition
+from mainstem.spark.sources.topic_request import ROWS_MAX, Cuts, Idle, TopicRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from mainstem.operators.stage.stage import BatchStages, Stage
+
 __all__ = ["NEVER_IDLE", "Build", "Leaf", "current_build"]
 
-# Of a stream that always holds the others back.
+# `idle_after` of a stream that is never idle.
 NEVER_IDLE = -1
 
 
 @dataclass
 class Leaf:
-    """One stream of a program: what it reads, and what of it a flow needs (None: all columns)."""
+    """One stream of a program: its source, and the columns that a flow needs (None: all)."""
 
     number: int
     source: str
     schema: pa.Schema
     columns: tuple[str, ...] | None = None
-    condition: Any = None
-    # Whether the other columns are there, and null: for a program that names them on its way to another flow.
+    condition: Condition | None = None
+    # Whether the other columns exist and are null: for a program that uses them in another flow.
     filled: bool = False
-    # How far its watermark lags behind, in microseconds; None where it has none.
+    # The delay of its watermark in microseconds; None if it has none.
     delay: int | None = None
-    # After how many microseconds without an append it stops holding the others of its flow back: NEVER_IDLE, or None where the
-    # program does not say. `idle` is what a request says of it, when the flow is known.
+    # After how many microseconds without an append it is idle: NEVER_IDLE, or None if the program does not say. `idle` is
+    # the setting of its request, when the flow is known.
     idle_after: int | None = None
-    idle: Any = None
-    # Whether it is what a table is made of in which rows are looked up by time.
+    idle: Idle | None = None
+    # Whether it is the input of a table in which rows are looked up by time.
     table: bool = False
 
 
@@ -53,36 +56,36 @@ class Leaf:
 class Build:
     """One run of a program's function."""
 
-    # The run of the one flow that is to be started from this build; None where it is only looked at.
+    # The run of the one flow that is started from this build; None if the program is only checked.
     run: FlowRun | None = None
-    # What an earlier build found out about each leaf, by its number; the others give the frame they gave then.
+    # The leaves of an earlier build, by number; the others return their earlier frame.
     leaves: dict[int, Leaf] = field(default_factory=dict)
     frames: dict[int, DataFrame] = field(default_factory=dict)
-    # The flow's sources are asked in turn: where there are several, none may hold up the others.
+    # Spark asks the sources of a flow in turn: if there are several, none may delay the others.
     wait_ms: int = 100
-    # Whether topics are read by our source, or by Spark's own of Kafka.
+    # Whether topics are read by our source or by Spark's Kafka source.
     mode: Literal["batches", "real-time"] = "batches"
-    # How many rows a batch may have while a flow catches up.
+    # The maximal number of rows of a batch while a flow catches up.
     rows_max: int = ROWS_MAX
-    # What the sinks that were yielded so far will hold: a later flow may read them before they exist.
+    # The schemas of the sinks yielded so far: a later flow may read them before they exist.
     schemas: dict[str, pa.Schema] = field(default_factory=dict)
-    # Sealed files that the flow's one source reads instead of its topic, or behind which it goes on with the topic.
+    # Sealed files that the flow's only source reads instead of its topic, or after which it reads the topic.
     files: NativeHistory | None = None
     after: NativeHistory | None = None
-    # The stages that were made, by their number; what operators found out about themselves; and the batch that is on its
-    # way through the stages, where the program is built for one.
-    stages: dict[int, Any] = field(default_factory=dict)
-    memory: dict[Any, Any] = field(default_factory=dict)
-    batch: Any = None
-    # The numbers of the leaves that tables are made of in which rows are looked up by time.
+    # The stages, by number; what operators remember between builds; and the current batch, if the program is built for
+    # one.
+    stages: dict[int, Stage] = field(default_factory=dict)
+    memory: dict[tuple[int, str], object] = field(default_factory=dict)
+    batch: BatchStages | None = None
+    # The numbers of the leaves of tables in which rows are looked up by time.
     tables: set[int] = field(default_factory=set)
-    # Beside which checkpoint the clock of staged batches is kept; see `batch_clock`.
+    # The folder of the clock of staged batches, beside the checkpoint; see `batch_clock`.
     clock: str = ""
-    # Where the flow's sources agree on the ends of its batches, and what each of them wants; see `agreed_cut`.
+    # The folder in which the flow's sources agree on batch boundaries, and their requests; see `agreed_cut`.
     together: str = ""
     requests: list[TopicRequest] = field(default_factory=list)
-    # Of a replay: where its batches end, by topic; see `TopicRequest.cuts`.
-    cuts: Mapping[str, Any] = field(default_factory=dict)
+    # The batch boundaries of a replay, by topic; see `TopicRequest.cuts`.
+    cuts: Mapping[str, Cuts] = field(default_factory=dict)
     next_stage: int = 0
     _next: int = 0
 

@@ -6,11 +6,11 @@
 | Hadoop's configuration does not record the file each value came from | sessions that Mainstem makes | 10 ms more an operator with state, in each batch |
 | Java uses its first compiler alone, and an archive of Spark's classes | the tests of Mainstem | a small program takes twice the processor time |
 
-They make Java faster and change no result. MAINSTEM_JAVA_PATCHES=off turns all of them off. The first two reach into classes of
-Hadoop, so they are also off with versions of Spark, Hadoop or Java on which they were not tried (`why_not_patched`), and one that
-fails all the same is left out. A session that a program made itself is never changed.
+They make Java faster and change no result. MAINSTEM_JAVA_PATCHES=off turns all of them off. The first two change internals
+of Hadoop, so they are also off with untested versions of Spark, Hadoop or Java (`why_not_patched`), and a patch that fails
+is skipped. A session that a program created itself is never changed.
 
-Which Java Spark runs on is decided here too (`java_home`). That is not a patch: without it Spark would not start.
+The Java that Spark runs on is selected here too (`java_home`). That is not a patch: without it Spark would not start.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 
 SPARK_TRIED = ("4.2.0",)
 HADOOP_TRIED = ("3.5.0",)
-# The oldest and the newest.
+# The oldest and the newest version.
 JAVA_TRIED = (17, 25)
 SWITCH = "MAINSTEM_JAVA_PATCHES"
 
@@ -86,7 +86,7 @@ def patch_session(spark: SparkSession) -> None:
     if why_not_patched(spark=spark.version, hadoop=hadoop, java=java.System.getProperty("java.version")):
         return
     for patch in (_set_modes_in_java, _drop_origins):
-        # A build of Hadoop may differ from what its version says: then a batch takes longer, and nothing else is lost.
+        # A vendor's build of Hadoop may lack these classes: then batches only take longer.
         with suppress(Py4JError, TypeError, StopIteration):
             patch(spark)
 
@@ -97,7 +97,7 @@ def patch_session(spark: SparkSession) -> None:
 # makes: two processes. This subclass overrides that one method. Janino, the compiler that Spark brings for its queries, compiles it.
 
 _CLASS = "mainstem.LocalFiles"
-# Hive's only passes on to Hadoop's; which of the two it is depends on the order of Spark's archives.
+# Hive's class wraps Hadoop's; which of the two is used depends on the order of Spark's jars.
 _USUAL = ("org.apache.hadoop.fs.LocalFileSystem", "org.apache.hadoop.hive.ql.io.ProxyLocalFileSystem")
 _SOURCE = """
 package mainstem;
@@ -120,7 +120,7 @@ public class LocalFiles extends org.apache.hadoop.fs.RawLocalFileSystem {
 
 
 def _set_modes_in_java(spark: SparkSession) -> None:
-    """Have the Java process use the subclass for all local files from now on."""
+    """Make the Java process use the subclass for all local files."""
     java: Any = spark._jvm
     context: Any = spark.sparkContext
     configuration = context._jsc.hadoopConfiguration()
@@ -128,7 +128,7 @@ def _set_modes_in_java(spark: SparkSession) -> None:
     files = java.org.apache.hadoop.fs
     current = files.FileSystem.get(root, configuration)
     if current.getClass().getName() not in _USUAL or current.getRaw().getClass().getName() == _CLASS:
-        # The user configured another one, or it is replaced already.
+        # The user configured another class, or it is already patched.
         return
     compiler = java.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(java.Thread.currentThread().getContextClassLoader())
@@ -137,7 +137,7 @@ def _set_modes_in_java(spark: SparkSession) -> None:
     constructor = compiler.getClassLoader().loadClass(_CLASS).getDeclaredConstructor(new_array(java.Class, 0))
     replacement = files.LocalFileSystem(constructor.newInstance(new_array(java.Object, 0)))
     replacement.initialize(root, configuration)
-    # Hadoop caches one for each scheme and user; only this method, which is for its tests, replaces the cached one.
+    # Hadoop caches one for each scheme and user; only this method, made for its tests, replaces a cached one.
     methods = java.Class.forName("org.apache.hadoop.fs.FileSystem").getDeclaredMethods()
     replace = next(method for method in methods if method.getName() == "addFileSystemForTesting")
     replace.setAccessible(True)
@@ -148,9 +148,9 @@ def _set_modes_in_java(spark: SparkSession) -> None:
 
 # Origins in Hadoop's configuration.
 #
-# With each of its 1,100 values Hadoop records the file that the value came from. In every batch Spark sends the configuration to
-# the tasks, once for each operator with state of its own, and compresses each of these records separately: five milliseconds to
-# write them, and five to read them.
+# For each of its 1,100 values Hadoop records the file that it came from. In every batch Spark sends the configuration to the
+# tasks, once for each stateful operator, and compresses each of these records separately: five milliseconds to write them,
+# and five to read them.
 
 
 def _drop_origins(spark: SparkSession) -> None:
@@ -160,25 +160,28 @@ def _drop_origins(spark: SparkSession) -> None:
     origins = java.Class.forName("org.apache.hadoop.conf.Configuration").getDeclaredField("updatingResource")
     origins.setAccessible(True)
     configuration = context._jsc.hadoopConfiguration()
-    # Hadoop reads its files at the first question.
+    # Hadoop loads its files on first access.
     configuration.size()
     origins.get(configuration).clear()
 
 
 # Options of a Java that runs for seconds, as in the tests (JDK_JAVA_OPTIONS).
 #
-# The second compiler is for what runs for hours; in a test it takes a third of the processor time. Classes that come from an
-# archive are mapped, not loaded one by one: Spark starts in two thirds of the time. Java checks whether an archive fits its
-# version and its class path, and otherwise does without it. `scripts/make_java_archive` writes it.
+# The second compiler is for long runs; in a test it takes a third of the CPU time. Classes of an archive are mapped, not
+# loaded one by one: Spark starts in two thirds of the time. Java ignores an archive that does not fit its version and class
+# path. `scripts/make_java_archive` writes it.
+#
+# With one compiler Java reserves 48 MB for compiled code, with both 240. The code of some dozen flows does not fit in 48:
+# Java evicts methods and compiles them again, and finally stops compiling.
 
-_FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
+_FIRST_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 
 
 def short_run_options(archive: str) -> str:
     """Options for a Java that runs for seconds; empty if patches are off.
 
     >>> short_run_options("spark.jsa")
-    '-XX:TieredStopAtLevel=1 -XX:SharedArchiveFile=spark.jsa -Xlog:cds=off -Xlog:cds+dynamic=off'
+    '-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:SharedArchiveFile=spark.jsa -Xlog:cds=off -Xlog:cds+dynamic=off'
     """
     return f"{_FIRST_COMPILER} -XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off" if _is_on() else ""
 
@@ -189,10 +192,10 @@ def archive_options(archive: str) -> str:
     return options if _is_on() else ""
 
 
-# Which Java Spark runs on: the machine's own, or the one that the `spark` extra brings.
+# The Java that Spark runs on: that of the machine, or that of the `spark` extra.
 
 
-# The runtime of the extra is a small one: without the module that Spark asks for by name, but does not need.
+# The runtime of the extra lacks a module that Spark names but does not need.
 _WRAPPER = """#!/bin/sh
 for argument do
     shift
@@ -206,7 +209,7 @@ exec "{java}" "$@"
 
 
 def java_home(environment: Mapping[str, str]) -> str | None:
-    """Where JAVA_HOME has to point for Spark to start; None if it finds one by itself."""
+    """The value that JAVA_HOME needs for Spark to start; None if Spark finds a Java by itself."""
     if environment.get("JAVA_HOME") or shutil.which("java", path=environment.get("PATH")):
         return None
     try:
@@ -222,8 +225,8 @@ def java_home(environment: Mapping[str, str]) -> str | None:
 
 
 def own_script(path: str, text: str) -> Path:
-    """A script that Spark is told to start, in this user's directory for temporary files; written if it is not there
-    with this text. Nobody else can have written it."""
+    """A script for Spark to start, in this user's directory for temporary files; written unless it exists with this text.
+    No other user can have written it."""
     home = Path(tempfile.gettempdir()) / f"mainstem-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
     about = home.stat()

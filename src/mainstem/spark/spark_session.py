@@ -1,4 +1,4 @@
-"""The Spark session, and every setting of it with its reason. What a user has set otherwise stays."""
+"""The Spark session, and each of its settings with its reason. A user's own settings take precedence."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mainstem.errors import Invalid, Unavailable
 from mainstem.spark.java_patches import java_home, own_script, patch_session
+from mainstem.spark.warm_workers import start_warm_process, worker_script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
 
 __all__ = ["CALLED_WITH", "SETTINGS", "has_times", "prepared", "show_calls", "spark_session", "with_call_shown"]
 
 
-# Functions of users (`F.udf`) that say with which values they failed.
+# The arguments with which a user's function (`F.udf`) failed.
 #
-# Spark passes on what such a function raised as text, with the line of the program, but not the row. So it is sent to the
-# workers inside of one that adds a note to the error: what it was called with. `runner` finds it there.
+# Spark passes on the error of such a function as text, with the line of the program, but without the row. So the function is
+# wrapped: the wrapper adds a note with the arguments to the error. `runner` finds it there.
 
 
 CALLED_WITH = "Called with: "
-# Values are shown so that the row can be recognised, not whole.
+# Values are truncated: enough to recognise the row.
 SHOWN_MAX = 300
 
 
 def with_call_shown(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function; what it raises has a note that shows its arguments, on one line."""
+    """The function, wrapped: its errors have a note with its arguments, on one line."""
 
     @functools.wraps(function)
     def called(*values: Any, **named: Any) -> Any:
@@ -55,7 +56,7 @@ def with_call_shown(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def show_calls() -> None:
-    """Have all functions that are called row by row, and are used from now on, show their calls. Once for the process."""
+    """Wrap all row-by-row functions that are used from now on. Once per process."""
     from pyspark.sql.udf import UserDefinedFunction
     from pyspark.util import PythonEvalType
 
@@ -75,41 +76,43 @@ def show_calls() -> None:
 TIME_TYPE = "spark.sql.timeType.enabled"
 
 SETTINGS: dict[str, str] = {
-    # Nobody on the network is to reach a laptop's session.
+    # A local session must not be reachable from the network.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # A user reads our errors; Spark's own log says the same in seventy lines.
+    # Users get our errors; Spark's log repeats them in seventy lines.
     "spark.log.level": "OFF",
     # All times are UTC.
     "spark.sql.session.timeZone": "UTC",
-    # Flows run beside each other in one session; none waits for another's whole batch.
+    # Flows share one session; none waits for a whole batch of another.
     "spark.scheduler.mode": "FAIR",
     # Rows go to Python and come back as Arrow.
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # PySpark makes nine calls to Java for each function and column, to report its line in Spark's messages. Ours do not show
+    # it.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Not over TCP: there Java's second small write waits 40 ms for Python to acknowledge the first, in every task.
     "spark.python.unix.domain.socket.enabled": "true",
-    # A batch is small: planning it anew between its stages costs more than it saves.
+    # Batches are small: replanning between stages costs more than it saves.
     "spark.sql.adaptive.enabled": "false",
-    # Spark hashes every byte that it shuffles, to notice a task that gives other rows when it runs again: what reads the log
-    # gives the same.
+    # Spark hashes every shuffled byte to detect a task that is not deterministic; reads of the log are deterministic.
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
-    # One write and one rename for each file of a checkpoint, instead of also a hidden checksum file.
+    # One write and one rename for each file of a checkpoint, and no hidden checksum file.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # Spark 4.2 has a TIME, and refuses it unless it is told not to.
+    # Spark 4.2 refuses its TIME type unless it is enabled.
     TIME_TYPE: "true",
-    # State may be larger than memory, and a batch writes only what changed in it.
+    # State may be larger than memory, and a batch writes only its changes.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Pages of sealed segments carry checksums: have them checked.
+    # Verify the page checksums of sealed segments.
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
-    # A batch of half a million rows passes through the driver on its way into a view or a topic.
+    # A batch of half a million rows passes through the driver into a view or a topic.
     "spark.driver.memory": "2g",
     # Progress of the last batches, for the display.
     "spark.sql.streaming.numRecentProgressUpdates": "20",
@@ -117,7 +120,7 @@ SETTINGS: dict[str, str] = {
 
 
 def spark_session(address: str, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """The session for an address such as "local[*]" or "spark://master:7077"; made, or the one that runs."""
+    """The session for an address such as "local[*]" or "spark://master:7077"; a new or the running one."""
     _prepare_environment(address)
     from pyspark.sql import SparkSession
 
@@ -135,7 +138,7 @@ def spark_session(address: str, settings: Mapping[str, str] | None = None) -> Sp
 
 @contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Spark would cancel all batches at Ctrl-C, and every flow would seem to have failed: they are stopped in order."""
+    """Keep our handler of Ctrl-C: Spark's would cancel all batches, so that every flow would fail instead of stopping."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -146,7 +149,7 @@ def _own_interrupts() -> Iterator[None]:
 
 @contextmanager
 def _quiet_java() -> Iterator[None]:
-    """Java greets with warnings that mean nothing to a user: what it writes goes to a file, shown if it does not start."""
+    """Write Java's output (harmless warnings) to a file; it is shown if Java does not start."""
     with tempfile.NamedTemporaryFile(prefix="mainstem-java-", suffix=".log") as said:
         kept = os.dup(2)
         os.dup2(said.fileno(), 2)
@@ -164,9 +167,9 @@ def _quiet_java() -> Iterator[None]:
             os.close(kept)
 
 
-def prepared(spark: SparkSession, *sources: str) -> SparkSession:
-    """The session with our sources known to it ("module:class"); ours or a user's own."""
-    if spark.sparkContext._jsc is None:  # nothing public tells
+def prepared(spark: SparkSession, *sources: type[DataSource]) -> SparkSession:
+    """The session, ours or a user's own, with these sources registered."""
+    if spark.sparkContext._jsc is None:  # there is no public API for this
         raise Unavailable(
             "the Spark session was stopped",
             detail="This mainstem was opened with it, or the program stopped it (spark.stop()).",
@@ -177,8 +180,7 @@ def prepared(spark: SparkSession, *sources: str) -> SparkSession:
         show_calls()
         with _environment_ready(spark):
             for source in sources:
-                module, _, name = source.partition(":")
-                _register(spark, getattr(import_module(module), name))
+                _register(spark, source)
         if TIME_TYPE not in spark.conf.getAll:
             spark.conf.set(TIME_TYPE, SETTINGS[TIME_TYPE])
         _known[id(spark)] = spark
@@ -187,10 +189,10 @@ def prepared(spark: SparkSession, *sources: str) -> SparkSession:
 
 
 def _check_python(spark: SparkSession) -> None:
-    """A session of the user's own may run its workers with another Python, in which there is no Mainstem."""
+    """Raise an error if a user's own session runs its workers with a Python that lacks Mainstem."""
     context: Any = spark.sparkContext
     worker = str(context.pythonExec)
-    # What a cluster's machines have is not known here.
+    # The Python of a cluster's machines is unknown here.
     if not str(context.master).startswith("local") or _runs_mainstem(worker):
         return
     raise Invalid(
@@ -213,12 +215,12 @@ def _runs_mainstem(worker: str) -> bool:
 
 
 def has_times(spark: SparkSession) -> bool:
-    """Whether a session takes times of day: it does unless its user has said otherwise."""
+    """Whether a session supports times of day: it does unless its user has disabled them."""
     return spark.conf.get(TIME_TYPE) == "true"
 
 
 def _activate(spark: SparkSession) -> None:
-    """In a thread where no session is active, Spark goes by its own settings instead of the session's."""
+    """Make the session active in this thread: without an active session Spark uses its default settings."""
     if getattr(_thread, "active", None) != id(spark):
         java = spark._get_j_spark_session_class(spark._jvm)
         if not java.getActiveSession().isDefined():
@@ -226,8 +228,8 @@ def _activate(spark: SparkSession) -> None:
         _thread.active = id(spark)
 
 
-def _register(spark: SparkSession, source: type) -> None:
-    """Have a session know a source. Spark looks in the active one whether it is known: that must be this one."""
+def _register(spark: SparkSession, source: type[DataSource]) -> None:
+    """Register a source. Spark checks the active session for it, so that must be this one."""
     java = spark._get_j_spark_session_class(spark._jvm)
     active = java.getActiveSession()
     java.setActiveSession(spark._jsparkSession)
@@ -240,11 +242,11 @@ def _register(spark: SparkSession, source: type) -> None:
 
 @contextmanager
 def _environment_ready(spark: SparkSession) -> Iterator[None]:
-    """Let what is registered have, from the start, the variables that Spark sets when a stream of it begins.
+    """Sources registered inside have, from the start, the variables that Spark sets when a stream starts.
 
-    All streams of one source share one Java map for them, with no lock: two flows that begin at once and both add the
-    same variable leave the map with a wrong count, and every task with it unreadable (OptionalDataException). To give
-    a variable that is there another value does the map no harm.
+    All streams of one source share one Java map for them, without a lock: two flows that start at once and both add the
+    same variable leave the map with a wrong size, and every task with it unreadable (OptionalDataException). Replacing the
+    value of an existing variable is safe.
     """
     environment = spark.sparkContext.environment
     missing = [name for name in _SET_BY_SPARK if name not in environment]
@@ -256,48 +258,33 @@ def _environment_ready(spark: SparkSession) -> Iterator[None]:
             del environment[name]
 
 
-# Worker programs that were made here.
+# Worker scripts that were written here.
 _ours: set[str] = set()
 
 _SET_BY_SPARK = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME")
 
-# Sessions live as long as the process; who they are is all that is asked of them here.
+# Sessions live as long as the process; only their identity is used here.
 _known: dict[int, SparkSession] = {}
 _thread = threading.local()
 
 
-# Spark puts its own copy of PySpark in front, in archives that every worker compiles anew when it starts: three quarters
-# of a second, and on a busy machine more than the ten seconds after which Spark gives a worker up.
-_WORKER = """#!/bin/sh
-kept=
-IFS=:
-for entry in $PYTHONPATH; do
-    case $entry in
-        */pyspark/python/lib/*.zip | */jars/*.jar) ;;
-        *) kept=${{kept:+$kept:}}$entry ;;
-    esac
-done
-unset IFS
-export PYTHONPATH="$kept"
-exec "{python}" "$@"
-"""
-
-
 def _prepare_environment(address: str) -> None:
-    """What Spark reads from the environment when its Java begins; nothing that is set already is changed."""
+    """Set the variables that Spark reads when Java starts; existing ones are not changed."""
     # Workers must have the packages that this process has.
     if "PYSPARK_PYTHON" not in os.environ:
-        name = f"python-{zlib.crc32(sys.executable.encode()):08x}"
         local = address.startswith("local")
-        worker = str(own_script(name, _WORKER.format(python=sys.executable))) if local else sys.executable
+        script = worker_script(sys.executable)
+        worker = str(own_script(f"python-{zlib.crc32(script.encode()):08x}", script)) if local else sys.executable
         os.environ["PYSPARK_PYTHON"] = worker
+        if local:
+            start_warm_process()
         _ours.add(worker)
     if _is_here(address):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if home := java_home(os.environ):
         os.environ["JAVA_HOME"] = home
-    # They write every error that crosses between Python and Java to standard error, with its whole stack; ours say it
-    # once, and with its cause first.
+    # These loggers write every error between Python and Java to standard error, with its whole stack trace; our errors
+    # report it once, with its cause first.
     from pyspark.logger import PySparkLogger
 
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -306,23 +293,23 @@ def _prepare_environment(address: str) -> None:
 
 
 def _is_here(address: str) -> bool:
-    """Whether everything that talks to the session is on this machine."""
+    """Whether driver and executors are all on this machine."""
     host = address.partition("://")[2].rpartition(":")[0]
     return address.startswith("local") or host in ("127.0.0.1", "localhost")
 
 
 def _by_place(address: str) -> dict[str, str]:
-    """What depends on where Spark runs; an empty value takes a setting away."""
-    # Each shuffle partition of a stateful flow is a task and a state store to commit in every batch: Spark's own 200 are
-    # for tables, not for batches of a second.
+    """Settings that depend on where Spark runs; an empty value removes a setting."""
+    # Each shuffle partition of a stateful flow is a task and a state store to commit in every batch: Spark's default of
+    # 200 is for tables, not for batches of a second.
     size = max(2, min(8, len(os.sched_getaffinity(0)))) if address.startswith("local") else 16
     partitions = {"spark.sql.shuffle.partitions": str(size)}
-    # The executors of a cluster must find the driver, by the address that it has among them.
+    # The executors of a cluster must reach the driver by its network address.
     return partitions | ({} if _is_here(address) else {"spark.driver.bindAddress": "", "spark.driver.host": ""})
 
 
 def _spark_defaults() -> dict[str, str]:
-    """What the user's own spark-defaults.conf says; Spark would let our settings win over it."""
+    """The settings of the user's spark-defaults.conf; in Spark ours would override them."""
     folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(os.environ.get("SPARK_HOME", ""), "conf")
     path = Path(folder) / "spark-defaults.conf"
     if not path.is_file():

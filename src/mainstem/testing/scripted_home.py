@@ -47,16 +47,16 @@ __all__ = [
 ]
 
 
-# What a log would make of a script: each row with its place and its own watermark, and the clock of each batch.
+# The log of a script: each row with its position and own watermark, and the clock of each batch.
 
 
-# What the stream of a script with one is called.
+# The name of the stream in a script with one stream.
 ONLY = "test"
 
 
 @dataclass(frozen=True)
 class Append:
-    """Rows that are appended to a partition; `changes` says of each what it is, None that all are inserts."""
+    """Rows that are appended to a partition; `changes`: the change of each, None if all are inserts."""
 
     rows: pa.Table
     partition: int = 0
@@ -67,7 +67,7 @@ class Append:
 
 @dataclass(frozen=True)
 class Moment:
-    """A time that comes, in microseconds: the watermark of a stream is declared, or the clock moves."""
+    """A time in microseconds: the watermark of a stream is declared, or the clock is advanced."""
 
     kind: Literal["watermark", "now"]
     at: int
@@ -77,7 +77,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class ScriptedTopic:
-    """What a stream is of: its columns, what its watermark follows, and when it stops holding others back."""
+    """The topic of a stream: its columns, its event time, its watermark's delay, and when it is idle."""
 
     schema: pa.Schema
     event_time: str | None
@@ -86,7 +86,7 @@ class ScriptedTopic:
 
     @property
     def shown(self) -> pa.Schema:
-        """The columns that rows of the log have."""
+        """The columns of rows read from the log."""
         record = RECORD if self.event_time is None else WATERMARKED_RECORD
         return record_schema(self.schema, self.event_time, record=record)
 
@@ -95,32 +95,32 @@ LogStep = Append | Moment
 
 
 class _Log:
-    """What is known of time so far in one stream: as the embedded log writes it down, and `idle_input` reads it."""
+    """The watermarks of one stream, as the embedded log records them and `idle_input` reads them."""
 
     def __init__(self, topic: ScriptedTopic, partitions: int) -> None:
         self.topic = topic
         self._delay = None if topic.delay is None else duration_us(topic.delay, setting="delay")
         self._after = None if topic.idle_after is None else duration_us(topic.idle_after, setting="idle_after")
         self._declared = NO_TIME
-        # Of each partition the highest event time, and the highest that was observed with its records.
+        # For each partition its highest event time, and the highest that was observed with its records.
         self._highest = [NO_TIME] * partitions
         self._observed = [NO_TIME] * partitions
         self._ends = [0] * partitions
-        # When rows were appended, and with which watermark: the last ones, and those of an earlier time.
+        # The append time and watermark of the last rows, and of the last rows appended before that time.
         self._last = (NO_TIME, NO_TIME)
         self._before = (NO_TIME, NO_TIME)
-        # What rows must not be below; and what was said of those to come.
+        # The lowest watermark that a row may have; and the highest that was promised for later rows.
         self._floor = NO_TIME
         self._told = NO_TIME
 
     @property
     def steady(self) -> bool:
-        """Whether it holds the others back however long it is silent."""
+        """Whether it holds back other streams however long it is idle."""
         return self._after is None
 
     @property
     def own(self) -> int:
-        """The lowest watermark that a next row can have, by what the stream alone says."""
+        """The lowest watermark that the next row can have, from this stream alone."""
         return self._less(max(min(self._highest), *self._observed))
 
     def recorded(self, now: int) -> int:
@@ -128,19 +128,19 @@ class _Log:
         return self._last[1] if self._last[0] < now else self._before[1]
 
     def watermark(self, now: int, beside: Sequence[_Log]) -> int:
-        """The same for a flow with other streams beside it."""
+        """The lowest watermark that the next row can have in a flow with other streams."""
         known = max(self.own, self._floor)
         if self._silent(now) and beside:
             known = max(known, _lowest(beside, now))
             assert self._after is not None
             if all(now - log._last[0] > self._after for log in beside):
-                # The quiet end: the clock releases rows.
+                # All streams are idle: the clock releases rows.
                 known = max(known, min(log.own for log in beside))
         self._told = max(self._told, known)
         return known
 
     def taken(self, step: LogStep, now: int, beside: Sequence[_Log], *, replayed: bool) -> pa.Table:
-        """The rows of a step as the log gives them; the log knows of the step from then on."""
+        """Apply a step to the log; returns its rows as the log gives them."""
         shown, event_time = self.topic.shown, self.topic.event_time
         if isinstance(step, Moment):
             if step.kind == "watermark":
@@ -152,7 +152,7 @@ class _Log:
         if event_time is not None and count:
             if self._silent(now):
                 self._floor = max(self._floor, _lowest(beside, now))
-            # Every row of an append knows what was known before it.
+            # All rows of an append have the watermark from before it.
             self._observed[number] = self._seen(number)
             recorded = self._less(self._observed[number])
             own = max(recorded, self._floor, NO_TIME if replayed or self.steady else self._told)
@@ -171,7 +171,7 @@ class _Log:
         return self._after is not None and self._last[0] != NO_TIME and now - self._last[0] > self._after
 
     def _seen(self, number: int) -> int:
-        """What a record of a partition is told was observed before it. It never goes back."""
+        """The highest event time observed before the next record of a partition. It never decreases."""
         if self._highest[number] == NO_TIME:
             return max(self._observed)
         return max(*self._observed, min(at for at in self._highest if at != NO_TIME))
@@ -206,7 +206,7 @@ def batches_of(
         for first, end in zip([0, *cuts], [*cuts, rows.num_rows], strict=True):
             reached = [log.watermark(now, beside[log]) for log in timed]
             if end < rows.num_rows:
-                # Rows that are left have watermarks of their own: it cannot be later than that.
+                # The watermark must not exceed that of the remaining rows.
                 reached.append(_first_watermark(rows.slice(end)))
             watermark = max(min(reached, default=NO_TIME), clock.watermark)
             clock = BatchClock(watermark, now, clock.watermark, clock.now)
@@ -220,7 +220,7 @@ def batches_of(
 
 
 def partitions_of(stream: str, steps: Sequence[LogStep]) -> int:
-    """How many partitions a stream has."""
+    """The number of partitions of a stream."""
     return 1 + max((step.partition for step in steps if isinstance(step, Append) and step.stream == stream), default=0)
 
 
@@ -234,31 +234,31 @@ def _united(batches: Sequence[ScriptedBatch], topic: ScriptedTopic, clock: Batch
     return ScriptedBatch(rows, clock, any(batch.killed for batch in batches))
 
 
-# CollectingSink: where a flow of a test puts its rows, batch by batch, in memory; it can be told to lose one.
+# CollectingSink: keeps the rows of a test's flow in memory, batch by batch; it can be told to lose a batch.
 
 
 @dataclass
 class CollectingSink:
-    """Keeps to `Sink`. What is committed outlives a run, like that of every sink."""
+    """A `Sink` in memory. Committed batches outlive a run, as in every sink."""
 
     name: str
     kind: str = "memory"
     version: int = 1
     committed_batch: int = -1
-    # The next batch is lost when its rows were read and before they are committed: as if the process had died there.
+    # The next batch is lost after its rows were read and before they are committed, as if the process had died.
     killing: bool = False
     batches: dict[int, pa.Table] = field(default_factory=dict)
-    # What lost batches held.
+    # The rows of lost batches.
     lost: dict[int, pa.Table] = field(default_factory=dict)
-    # Of each step of the script that is over, the rows of its batches with their changes: none, one or several batches.
+    # For each finished step of the script, the rows of its batches with their changes.
     steps: list[list[tuple[str, dict[str, Any]]]] = field(default_factory=list)
     _told: int = -1
 
     def accept(self, schema: pa.Schema) -> None:
-        """Takes everything."""
+        """Accept every schema."""
 
     def writer(self, run: FlowRun, schema: pa.Schema) -> CollectingSink:
-        """The same for every run."""
+        """The same sink for every run."""
         return self
 
     def write(self, rows: DataFrame, batch: Batch) -> Written:
@@ -278,7 +278,7 @@ class CollectingSink:
         """Nothing is open."""
 
     def end_step(self) -> None:
-        """What came since the last step is of this one: rows without `record`, in the order of partitions and offsets."""
+        """End a step: its rows are those since the last step, without `record`, sorted by partition and offset."""
         numbers = sorted(number for number in self.batches if number > self._told)
         self.steps.append([change for number in numbers for change in _changes(self.batches[number])])
         self._told = max([self._told, *numbers])
@@ -299,9 +299,9 @@ def _changes(rows: pa.Table) -> list[tuple[str, dict[str, Any]]]:
 
 
 FLOW = "results"
-# Without a delay only what is declared moves the watermark: what is observed is so far behind that it never does.
+# Without a delay only declared watermarks count: with this delay, observed times never advance the watermark.
 NEVER_BY_ITSELF = "36500 days"
-# Columns of <flow>.late that say where a row was found, not what it was.
+# Columns of <flow>.late about the flow, not about the row.
 OF_THE_FLOW = ("record", "stage", "version", "batch")
 
 
@@ -352,7 +352,7 @@ class _ScriptedHome:
                 self._sink.killing = step.killed
                 self._do(step)
                 running = self._until_idle(running)
-                # A step that made no batch has none to lose.
+                # A step without a batch loses none.
                 self._sink.killing = False
                 self._sink.end_step()
         finally:

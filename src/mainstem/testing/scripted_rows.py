@@ -6,24 +6,28 @@ operator's engine gets the rows and clocks that it would get from a flow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from mainstem.errors import Invalid
+from mainstem.log.sql_sandbox import quote
+from mainstem.operators.aggregates.aggregate_columns import WrittenAggregates, read_aggregates
 from mainstem.operators.stage.engine import BatchClock, Step
-from mainstem.operators.stage.frame_columns import Shown
-from mainstem.operators.stage.stage import StageSpec, stage_schema, told_late
+from mainstem.operators.stage.frame_columns import Value, columns_of, transform_with
+from mainstem.operators.stage.stage import StageSpec, stage_schema, staged, told_late
 from mainstem.operators.stage.stage_task import shown
 from mainstem.operators.stage.state_runs import MemoryState
+from mainstem.operators.top import RowOrder, read_order
+from mainstem.operators.windows.window_time import RowTime
+from mainstem.testing.row_sql import computed, read_aggregate_text, read_order_text
 
 __all__ = ["ScriptedBatch", "ScriptedRows", "ScriptedRun", "TestResults", "told"]
 
 
-# TestResults: what a scripted stream came to.
+# TestResults: the results of a scripted stream.
 
 
 Row = dict[str, Any]
@@ -43,15 +47,15 @@ class TestResults:
     # pytest would take it for a class of tests.
     __test__ = False
 
-    # Of each step of the script (of each batch, if it is cut otherwise), its rows with their changes; without `record`.
+    # For each step of the script (each batch, if it is split otherwise), its rows with their changes, without `record`.
     batches: list[list[tuple[str, Row]]]
-    # Rows that came too late to count anywhere, as <flow>.late has them; what is null is left out.
+    # Late rows as in <flow>.late, without nulls.
     late: list[Row] = field(default_factory=list)
-    # What stages counted: duplicates, late rows, ...
+    # Counters of the stages: duplicates, late rows, ...
     counts: dict[str, int] = field(default_factory=dict)
-    # How many rows of state each stage holds in the end, by its name.
+    # The number of state rows of each stage at the end, by its name.
     state_rows: dict[str, int] = field(default_factory=dict)
-    # How many batches were killed, and done again with the same result.
+    # The number of batches that were killed, and repeated with the same result.
     killed: int = 0
 
     @property
@@ -69,7 +73,7 @@ class TestResults:
         names = [key] if isinstance(key, str) else list(key)
         held: dict[str, Row] = {}
         for change, row in self.changes:
-            # As text: a window is a dict, and no key of one.
+            # As text: a window is a dict, which cannot be a key.
             identity = str([row[name] for name in names])
             if change == "delete":
                 held.pop(identity, None)
@@ -78,7 +82,7 @@ class TestResults:
         return list(held.values())
 
 
-# What a user might call on a DataFrame between two operators.
+# Methods of a DataFrame that a user might call between two operators.
 _SPARK_ALONE = frozenset(
     [
         "agg",
@@ -140,7 +144,7 @@ _SPARK_ALONE = frozenset(
 
 @dataclass(frozen=True)
 class ScriptedBatch:
-    """One batch: its rows, what time it is, and whether it is done twice, the first time for nothing."""
+    """One batch: its rows, its clock, and whether its first attempt is killed."""
 
     rows: pa.Table
     clock: BatchClock
@@ -149,7 +153,7 @@ class ScriptedBatch:
 
 @dataclass
 class ScriptedRun:
-    """What stages leave besides their rows."""
+    """The late rows, counters and state sizes of stages."""
 
     late: list[dict[str, Any]] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
@@ -163,7 +167,7 @@ class ScriptedRun:
 
 
 class ScriptedRows:
-    """Rows in batches; everything about them is known, so a stage is done as soon as it is built."""
+    """Rows in batches. All of them are known, so a stage runs as soon as it is built."""
 
     isStreaming = True  # noqa: N815 - as a DataFrame calls it
 
@@ -186,8 +190,8 @@ class ScriptedRows:
             hint="Use run_on_spark instead of run, or test the operator alone.",
         )
 
-    def through(self, spec: StageSpec, name: str | None = None, others: Sequence[ScriptedRows] = ()) -> ScriptedRows:
-        """What an operator's engine makes of the batches, one by one, with its state in memory."""
+    def through(self, spec: StageSpec, *others: ScriptedRows, name: str | None = None) -> ScriptedRows:
+        """The output of an operator's engine for the batches, one by one, with its state in memory."""
         called = name or self.run.named(spec.operator)
         state = MemoryState(spec.engine.state_schema)
         given, offset = [], 0
@@ -197,7 +201,7 @@ class ScriptedRows:
             clock = _clock(batch.clock, spec)
             step = spec.engine.step(state, prepared, clock)
             if batch.killed:
-                # A flow that died in the middle of a batch does all of it again, with the state from before.
+                # A flow that died within a batch repeats it with the state from before.
                 _check_same(step, spec.engine.step(state, prepared, clock), called)
             self._note(step, spec)
             state.apply(step)
@@ -215,36 +219,57 @@ class ScriptedRows:
             self.run.late.extend(told(told_late(step.late, spec)))
 
     def mapped(self, function: Callable[[pa.Table], pa.Table], schema: pa.Schema) -> ScriptedRows:
-        """The rows after a step that needs no state: `function` gives the columns of `schema`."""
+        """The rows after a stateless step: `function` returns the columns of `schema`."""
         batches = [
             ScriptedBatch(function(batch.rows).cast(_plain(schema)), batch.clock, batch.killed)
             for batch in self.batches
         ]
         return ScriptedRows(schema, batches, self.run)
 
-    def shaped(self, columns: Sequence[Shown]) -> ScriptedRows:
-        """Other names and marks for columns, or for fields of one."""
+    def transformed(
+        self, values: Mapping[str, Value], _: object, arrow: Callable[[pa.Table, pa.Table], pa.Table]
+    ) -> ScriptedRows:
+        """The rows after a step of an operator, over Arrow."""
+        for value in values.values():
+            if not isinstance(value, str):
+                raise Invalid(
+                    f"{value} needs Spark, and this test runs without it",
+                    detail="Without Spark a column that differs from row to row is computed from SQL.",
+                    hint="Use run_on_spark instead of run.",
+                )
+        sql = {name: str(value) for name, value in values.items()}
 
-        def selected(rows: pa.Table) -> pa.Table:
-            return pa.Table.from_arrays(
-                [_taken(rows, of.source) for of in columns], names=[of.field.name for of in columns]
-            )
+        def function(rows: pa.Table) -> pa.Table:
+            return arrow(rows, computed(sql, rows))
 
-        return self.mapped(selected, pa.schema([of.field for of in columns]))
+        return self.mapped(function, function(self.schema.empty_table()).schema)
+
+    def _aggregates(
+        self, texts: Sequence[Any], time: RowTime | None = None, retracting: str | None = None
+    ) -> WrittenAggregates:
+        at = "0::BIGINT" if time is None else f"epoch_us({'.'.join(map(quote, time.path))}) - {time.less}"
+        back = None if retracting is None else f"{quote(retracting)}.change = 'delete'"
+        return read_aggregate_text(self.schema, texts, at, back)
+
+    def _order(self, texts: Sequence[Any]) -> RowOrder:
+        return read_order_text(self.schema, texts)
+
+
+# The functions that operators call on a DataFrame, for ScriptedRows.
+columns_of.register(ScriptedRows, lambda rows: rows.schema)
+transform_with.register(ScriptedRows, ScriptedRows.transformed)  # type: ignore[arg-type]
+staged.register(ScriptedRows, ScriptedRows.through)  # type: ignore[arg-type]
+read_aggregates.register(ScriptedRows, ScriptedRows._aggregates)
+read_order.register(ScriptedRows, ScriptedRows._order)
 
 
 def told(late: pa.Table) -> list[dict[str, Any]]:
-    """Late rows as a test sees them: of stages that tell different things, each with its own."""
+    """Late rows as dicts without nulls: stages have different columns."""
     return [{name: value for name, value in row.items() if value is not None} for row in late.to_pylist()]
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(column.name, column.type) for column in schema])
-
-
-def _taken(rows: pa.Table, source: str) -> pa.ChunkedArray:
-    column, _, within = source.partition(".")
-    return pc.struct_field(rows.column(column), [within]) if within else rows.column(column)
 
 
 def _check_same(first: Step, second: Step, stage: str) -> None:
@@ -269,10 +294,10 @@ def _prepared(spec: StageSpec, inputs: Sequence[pa.Table]) -> pa.Table:
 
 
 def _earliest(clocks: Sequence[BatchClock]) -> BatchClock:
-    """Of inputs that are behind the watermark by different spans, the one that is furthest behind."""
+    """The clock with the lowest watermark: inputs may be behind by different spans."""
     return min(clocks, key=lambda clock: clock.watermark)
 
 
 def _clock(clock: BatchClock, spec: StageSpec) -> BatchClock:
-    """Where append times decide, the watermark is the clock: everything that was appended is read."""
+    """With append times the watermark is the clock: all appended rows were read."""
     return clock if spec.time == "event" else replace(clock, watermark=clock.now, watermark_before=clock.now_before)

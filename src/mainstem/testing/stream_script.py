@@ -122,11 +122,7 @@ class TestStream:
 
     def kill(self) -> TestStream:
         """Kill the batch of the step before, before it is committed; the flow is restarted and repeats it."""
-        if not self.steps:
-            raise Invalid(
-                "there is no step to kill yet", detail="kill() kills the step before it.", hint="Script a step first."
-            )
-        return self._replaced((*self.steps[:-1], replace(self.steps[-1], killed=True)))
+        return self._replaced(_last_killed(self.steps))
 
     # Running it
 
@@ -146,7 +142,7 @@ class TestStream:
 
     @property
     def topic(self) -> ScriptedTopic:
-        """What the stream is of."""
+        """The topic of the stream."""
         return ScriptedTopic(self.schema, self.event_time, self.delay, self.idle_after)
 
     def _with(self, step: LogStep) -> TestStream:
@@ -158,7 +154,7 @@ class TestStream:
         return script
 
     def _row(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Times may be written as text."""
+        """The row, with times parsed from text."""
         zoned = {field.name for field in self.schema if pa.types.is_timestamp(field.type) and field.type.tz is not None}
         return {name: _read(value) if name in zoned else value for name, value in row.items()}
 
@@ -194,7 +190,7 @@ def check_operator(operator: object) -> None:
 
 
 def _alone(operator: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A function of one stream, whatever it calls it, as one of streams by their names."""
+    """A function of one stream, as a function of streams by name."""
     check_operator(operator)
     return lambda **streams: operator(*streams.values())
 
@@ -210,7 +206,7 @@ def _dicts(rows: Any) -> list[Mapping[str, Any]]:
 
 
 def _change(place: int, record: Any) -> str | None:
-    """Which change a row says it is; None if it does not."""
+    """The change that a row sets; None if it sets none."""
     if record is None:
         return None
     if (
@@ -239,8 +235,16 @@ def _partition(number: Any) -> int:
     return int(number)
 
 
+def _last_killed(steps: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not steps:
+        raise Invalid(
+            "there is no step to kill yet", detail="kill() kills the step before it.", hint="Script a step first."
+        )
+    return (*steps[:-1], replace(steps[-1], killed=True))
+
+
 def _read(value: Any) -> Any:
-    """A time that may be written as text, without a zone in UTC."""
+    """A time; text is parsed, without a zone as UTC."""
     if not isinstance(value, str):
         return value
     try:
@@ -264,7 +268,7 @@ def _changes(rows: pa.Table) -> list[tuple[str, dict[str, Any]]]:
     return list(zip(changes, plain, strict=True))
 
 
-# TestStreams: a script of several streams, to try joins and other operators of more than one with.
+# TestStreams: a script of several streams, to test joins and other operators with several inputs.
 
 
 @dataclass(frozen=True, init=False)
@@ -327,11 +331,7 @@ class TestStreams:
 
     def kill(self) -> TestStreams:
         """Kill the batch of the step before, before it is committed; the flow is restarted and repeats it."""
-        if not self.steps:
-            raise Invalid(
-                "there is no step to kill yet", detail="kill() kills the step before it.", hint="Script a step first."
-            )
-        return self._replaced((*self.steps[:-1], replace(self.steps[-1], killed=True)))
+        return self._replaced(_last_killed(self.steps))
 
     # Running it
 

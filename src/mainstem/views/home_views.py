@@ -11,14 +11,22 @@ A home remembers the first address that a program gave, without the password, so
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+from mainstem.clock import Clock
+from mainstem.errors import DatabaseUnavailable, Unavailable
+from mainstem.log.backoff import call_with_retries
 from mainstem.settings import environment_with, remember, remembered
 from mainstem.views.sqlite.sqlite_backend import SqliteBackend
 from mainstem.views.view_store import ViewBackend
 
-__all__ = ["ADDRESS", "backend_at", "backend_of_home"]
+__all__ = ["ADDRESS", "backend_at", "backend_of_home", "waiting_for_views"]
+
+T = TypeVar("T")
 
 FILE = "views.toml"
-# The option by which a source of Spark is told. Spark shows no values of options whose names hold "url".
+# The option of a Spark source. Spark redacts the values of options whose names contain "url".
 ADDRESS = "views_url"
 _ABOUT = """# Where the views of this home are. Passwords are found in ~/.pgpass or PGPASSWORD; should one stand here, keep this file
 # from others (chmod 600).
@@ -26,9 +34,9 @@ _ABOUT = """# Where the views of this home are. Passwords are found in ~/.pgpass
 
 
 def backend_of_home(home: str, address: str | None = None) -> ViewBackend:
-    """Where the views of a home are; the first address that a program gives is remembered."""
+    """Where the views of a home are stored; the first address that a program gives is stored in the home."""
     if not home:
-        # A log alone: nothing says where it would be looked up.
+        # A log without a home has no place for an address.
         return SqliteBackend(home)
     if address is None:
         return backend_at(home, environment_with("MAINSTEM_").get("views") or _remembered(home))
@@ -44,6 +52,19 @@ def backend_at(home: str, address: str | None) -> ViewBackend:
     from mainstem.views.postgres.postgres_backend import PostgresBackend
 
     return PostgresBackend(address)
+
+
+def waiting_for_views(ask: Callable[[], T], clock: Clock) -> T:
+    """The result of `ask`, which needs the views; a database that may be about to start is waited for."""
+    return call_with_retries(ask, worth_it=_may_pass, clock=clock)
+
+
+def _may_pass(error: Unavailable) -> bool:
+    if not isinstance(error, DatabaseUnavailable):
+        return False
+    from mainstem.views.postgres.postgres_address import may_pass  # the error came from its client library
+
+    return may_pass(error)
 
 
 def _remembered(home: str) -> str | None:

@@ -19,8 +19,9 @@ import pyarrow.types as kinds
 
 from mainstem.errors import Invalid, InvalidRows, SchemaMismatch, did_you_mean
 from mainstem.log.rows.arrow_rows import converted
+from mainstem.log.rows.column_types import is_nested
 from mainstem.log.rows.readable_values import unreadable_rows, unreadable_value
-from mainstem.views.nested_json import is_nested, to_json
+from mainstem.views.nested_json import to_json
 from mainstem.views.sqlite.sqlite_columns import stored_values
 
 __all__ = [
@@ -45,7 +46,7 @@ class Rejection:
 
 @dataclass(frozen=True)
 class MergedBatch:
-    """Values as SQLite keeps them, column by column: whole rows to keep, keys to delete."""
+    """Values in SQLite's form, column by column: rows to upsert, keys to delete."""
 
     upserts: list[list[Any]]
     deletes: list[list[Any]]
@@ -59,7 +60,7 @@ class MergedBatch:
 
 @dataclass(frozen=True)
 class MergedColumns:
-    """The same before it is put into any store's form: Arrow columns of whole rows to keep, and of keys to delete."""
+    """The same as Arrow columns, for any store: rows to upsert, keys to delete."""
 
     upserts: list[pa.Array]
     deletes: list[pa.Array]
@@ -71,7 +72,7 @@ class MergedColumns:
         return len(self.upserts[0]) + len(self.deletes[0])
 
 
-# Of a column as the view has it: which rows a store cannot keep, and why.
+# Checks a column with the view's type: the rows that a store cannot hold, and why.
 Unfit = Callable[[pa.Array, pa.Field], Mapping[int, str]]
 
 
@@ -91,7 +92,7 @@ def merge_batch(rows: pa.Table, schema: pa.Schema, key: Sequence[str], *, view: 
 def merge_columns(
     rows: pa.Table, schema: pa.Schema, key: Sequence[str], *, view: str, unfit: Unfit | None = None
 ) -> MergedColumns:
-    """As `merge_batch`, in Arrow; `unfit` names rows that the store in question cannot keep."""
+    """As `merge_batch`, in Arrow; `unfit` finds rows that the store cannot hold."""
     check_columns(rows.schema, schema, view=view)
     reasons: dict[int, str] = {}
     columns = {}
@@ -150,7 +151,7 @@ def _mismatch(view: str, complaint: str, schema: pa.Schema, column: str, near: s
 
 
 def normal_key(column: pa.Array) -> pa.Array:
-    """The column of a key with one form for each value: minus zero, which equals zero, becomes it."""
+    """A column of the key with one form for each value: minus zero becomes zero, which it equals."""
     return pc.add(column, pa.scalar(0.0, column.type)) if kinds.is_floating(column.type) else column
 
 
@@ -159,11 +160,11 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _fitting(array: pa.Array, data_type: pa.DataType, path: str, view: str, reasons: dict[int, str]) -> pa.Array:
-    """The column as the view's type; a value that does not fit is null and its row is given a reason."""
+    """The column in the view's type; a value that does not fit becomes null, and its row gets a reason."""
     try:
         return converted(array, data_type, path=path, topic=view)
     except InvalidRows:
-        # Rare: so it may cost a look at each value.
+        # Rare, so converting value by value is acceptable.
         pieces = []
         for row in range(len(array)):
             try:
@@ -175,7 +176,7 @@ def _fitting(array: pa.Array, data_type: pa.DataType, path: str, view: str, reas
 
 
 def _readable(array: pa.Array, name: str, reasons: dict[int, str]) -> pa.Array:
-    """The column with null in place of what not everybody can read, each with its reason."""
+    """The column with values that some readers cannot represent replaced by null, each with its reason."""
     rows = unreadable_rows(array)
     if not rows:
         return array
@@ -189,14 +190,14 @@ def _readable(array: pa.Array, name: str, reasons: dict[int, str]) -> pa.Array:
 
 
 def _sortable(column: pa.Array) -> pa.Array:
-    """A column that can be sorted and grouped, in which what is equal stays equal."""
+    """A column that can be sorted and grouped, with the same equality."""
     return to_json(column) if is_nested(column.type) else column
 
 
 def _latest(
     key: list[pa.Array], record: pa.StructArray | None, count: int, rejected: list[int]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """The rows that count, sorted by key, and which of them delete."""
+    """The latest row of each key, sorted by key, and which of them are deletes."""
     rank = np.arange(count, dtype=np.int64)
     deletes = np.zeros(count, dtype=np.bool_)
     if record is not None:
@@ -205,7 +206,7 @@ def _latest(
             change = pc.fill_null(pc.equal(fields["change"], "delete"), fill_value=False)
             deletes = change.to_numpy(zero_copy_only=False)
         if {"partition", "offset"} <= fields.keys():
-            # Rows that say nothing of their place come first, in the order in which they lie.
+            # Rows without partition and offset come first, in their given order.
             partition, offset = (pc.fill_null(fields[name], -1).to_numpy() for name in ("partition", "offset"))
             rank[np.lexsort((offset, partition))] = np.arange(count, dtype=np.int64)
     by_rank = np.empty(count, dtype=np.int64)
@@ -216,7 +217,7 @@ def _latest(
         fit = np.ones(count, dtype=np.bool_)
         fit[rejected] = False
         table = table.filter(pa.array(fit))
-    # One thread: a batch is small, and Spark wants the others.
+    # One thread: a batch is small, and Spark needs the others.
     latest = table.group_by(names, use_threads=False).aggregate([("rank", "max")])
     latest = latest.sort_by([(name, "ascending") for name in names])
     chosen = by_rank[latest.column("rank_max").to_numpy()]

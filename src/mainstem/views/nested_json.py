@@ -17,26 +17,35 @@ from __future__ import annotations
 import base64
 import json
 import math
+from collections.abc import Callable
 from datetime import time
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from mainstem.log.rows.canonical_json import canonical_json
+from mainstem.log.rows.canonical_json import canonical_json, not_finite
+from mainstem.log.rows.column_types import (
+    NESTED,
+    TIMESTAMPS,
+    inner_fields,
+    kind_of,
+    nested_array,
+    parts_of,
+    parts_of_values,
+)
 
-__all__ = ["from_json", "is_nested", "to_json"]
+__all__ = ["from_json", "to_json"]
 
+_READ: dict[str, Callable[[Any], Any]] = {
+    "floating": float,
+    "binary": base64.b64decode,
+    "time": time.fromisoformat,
+}
 _DAYS = (-719_162, 2_932_896)  # 0001-01-01 and 9999-12-31
 _US_A_DAY = 86_400_000_000
 _MOMENTS = (_DAYS[0] * _US_A_DAY, (_DAYS[1] + 1) * _US_A_DAY - 1)
-
-
-def is_nested(data_type: pa.DataType) -> bool:
-    """Whether values of this type are kept as JSON."""
-    return bool(kinds.is_nested(data_type))
 
 
 def to_json(array: pa.Array) -> pa.StringArray:
@@ -45,50 +54,35 @@ def to_json(array: pa.Array) -> pa.StringArray:
     >>> to_json(pa.array([{"at": [1, None]}, None])).to_pylist()
     ['{"at":[1,null]}', None]
     """
-    data_type = array.type
-    if kinds.is_struct(data_type):
-        return _struct_to_json(array)
-    if kinds.is_map(data_type):
-        entries = array.cast(pa.list_(pa.struct([("key", data_type.key_type), ("value", data_type.item_type)])))
-        keys, values = map(_inner, entries.flatten().flatten())
-        return _joined(entries, pc.binary_join_element_wise("[", keys, ",", values, "]", ""))
-    if kinds.is_list(data_type):
-        return _joined(array, _inner(array.flatten()))
-    if kinds.is_floating(data_type):
+    kind = kind_of(array.type)
+    if kind in NESTED:
+        return _nested_to_json(array, kind)
+    if kind == "floating":
         return pa.array([None if value is None else _number(value) for value in array.to_pylist()], pa.string())
-    if kinds.is_decimal(data_type):
+    if kind == "decimal":
         return pc.binary_join_element_wise('"', array.cast(pa.string()), '"', "")
-    if kinds.is_timestamp(data_type) or kinds.is_date(data_type):
+    if kind == "date" or kind in TIMESTAMPS:
         return _moment_to_json(array)
     return canonical_json(array)
 
 
-def _inner(array: pa.Array) -> pa.StringArray:
-    return pc.fill_null(to_json(array), "null")
-
-
-def _struct_to_json(array: pa.StructArray) -> pa.StringArray:
-    parts: list[Any] = []
-    for field, child in zip(array.type, array.flatten(), strict=True):
-        parts += ["," if parts else "{", f"{json.dumps(field.name, ensure_ascii=False)}:", _inner(child)]
-    text = pc.binary_join_element_wise(*parts, "}", "")
-    return pc.if_else(array.is_valid(), text, pa.scalar(None, pa.string())) if array.null_count else text
-
-
-def _joined(lists: pa.ListArray, elements: pa.StringArray) -> pa.StringArray:
-    """The texts of the elements, list by list."""
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    offsets = pa.array(np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))), pa.int32())
-    mask = lists.is_null() if lists.null_count else None
-    text = pc.binary_join(pa.ListArray.from_arrays(offsets, elements, mask=mask), ",")
-    return pc.binary_join_element_wise("[", text, "]", "")
+def _nested_to_json(array: pa.Array, kind: str) -> pa.StringArray:
+    columns, offsets = parts_of(array)
+    texts = [pc.fill_null(to_json(column), "null") for column in columns]
+    if kind == "struct":
+        parts: list[Any] = []
+        for field, text in zip(array.type, texts, strict=True):
+            parts += ["," if parts else "{", f"{json.dumps(field.name, ensure_ascii=False)}:", text]
+        joined = pc.binary_join_element_wise(*parts, "}", "")
+        return pc.if_else(array.is_valid(), joined, pa.scalar(None, pa.string())) if array.null_count else joined
+    elements = texts[0] if kind == "list" else pc.binary_join_element_wise("[", texts[0], ",", texts[1], "]", "")
+    joined = pc.binary_join(nested_array(pa.list_(pa.string()), [elements], offsets, array), ",")
+    return pc.binary_join_element_wise("[", joined, "]", "")
 
 
 def _number(value: float) -> str:
-    if math.isfinite(value):
-        # The shortest text that reads back as the same number, minus zero included.
-        return repr(value)
-    return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
+    # The shortest text that reads back as the same number, minus zero included.
+    return repr(value) if math.isfinite(value) else not_finite(value)
 
 
 def _moment_to_json(array: pa.Array) -> pa.StringArray:
@@ -111,29 +105,18 @@ def from_json(texts: list[str | None], data_type: pa.DataType) -> pa.Array:
 
 
 def _built(values: list[Any], data_type: pa.DataType) -> pa.Array:
-    if kinds.is_struct(data_type):
-        children = [
-            _built([None if value is None else value[field.name] for value in values], field.type)
-            for field in data_type
-        ]
-        return pa.StructArray.from_arrays(children, fields=list(data_type), mask=_nulls(values))
-    if kinds.is_map(data_type):
-        entries = [entry for value in values if value is not None for entry in value]
-        keys = _built([entry[0] for entry in entries], data_type.key_type)
-        items = _built([entry[1] for entry in entries], data_type.item_type)
-        return pa.MapArray.from_arrays(_offsets(values), keys, items, type=data_type, mask=_nulls(values))
-    if kinds.is_list(data_type):
-        elements = _built([element for value in values if value is not None for element in value], data_type.value_type)
-        return pa.ListArray.from_arrays(_offsets(values), elements, type=data_type, mask=_nulls(values))
-    if kinds.is_floating(data_type):
-        return pa.array([None if value is None else float(value) for value in values], data_type)
-    if kinds.is_binary(data_type):
-        return pa.array([None if value is None else base64.b64decode(value) for value in values], data_type)
-    if kinds.is_timestamp(data_type) or kinds.is_date(data_type):
+    kind = kind_of(data_type)
+    if kind in NESTED:
+        fields = inner_fields(data_type)
+        columns, offsets = parts_of_values(values, kind, (field.name for field in fields))
+        built = [_built(column, field.type) for column, field in zip(columns, fields, strict=True)]
+        return nested_array(data_type, built, offsets, values)
+    if kind in _READ:
+        read = _READ[kind]
+        return pa.array([None if value is None else read(value) for value in values], data_type)
+    if kind == "date" or kind in TIMESTAMPS:
         return _built_moments(values, data_type)
-    if kinds.is_time(data_type):
-        return pa.array([None if value is None else time.fromisoformat(value) for value in values], data_type)
-    if kinds.is_decimal(data_type):
+    if kind == "decimal":
         return pa.array(values, pa.string()).cast(data_type)
     return pa.array(values, data_type)
 
@@ -146,13 +129,3 @@ def _built_moments(values: list[Any], data_type: pa.DataType) -> pa.Array:
         width = pa.int32() if kinds.is_date(data_type) else pa.int64()
         return pc.coalesce(moments, pa.array(numbers, width).cast(data_type))
     return moments
-
-
-def _nulls(values: list[Any]) -> pa.Array | None:
-    nulls = [value is None for value in values]
-    return pa.array(nulls) if any(nulls) else None
-
-
-def _offsets(values: list[Any]) -> pa.Array:
-    lengths = [0 if value is None else len(value) for value in values]
-    return pa.array(np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))), pa.int32())

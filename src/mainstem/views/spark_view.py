@@ -53,7 +53,7 @@ class SparkViewWriter:
 
 
 class SparkView(View):
-    """A view as a program has it: everything a `View` does, and DataFrames."""
+    """A view in a program: a `View` with DataFrames."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class SparkView(View):
     def _shown_schema(self) -> pa.Schema:
         build = current_build()
         planned = None if build is None else build.schemas.get(f"view:{self.name}")
-        # What an earlier flow of the program will write, whatever is there now.
+        # The columns that an earlier flow of the program will write, whatever the view has now.
         columns = self.schema if planned is None else self._checked(planned)
         shown = record_schema(columns, record=RECORD)
         marked = shown.field("record").with_metadata({**RECORD_MARK, **CHANGING_MARK})

@@ -41,7 +41,7 @@ from mainstem.views.view_store import CommitWatch, VersionSnapshot, VersionWrite
 __all__ = ["View", "ViewDescription", "ViewVersion", "describe", "list_versions", "query_table"]
 
 
-# What a view says of itself: its key and columns, its versions, and how far it is.
+# The description of a view: its key and columns, its versions and their progress.
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _version(snapshot: VersionSnapshot) -> ViewVersion:
     )
 
 
-# SQL over one table: DuckDB, which is given the rows as Arrow since it cannot open the file of a view itself.
+# SQL over one table: DuckDB gets the rows as Arrow, since it cannot open the file of a view.
 
 
 def query_table(name: str, rows: pa.Table, sql: str, parameters: Sequence[object], limits: QueryLimits) -> pa.Table:
@@ -145,7 +145,7 @@ def query_table(name: str, rows: pa.Table, sql: str, parameters: Sequence[object
 
     from mainstem.log.sql_sandbox import SqlSandbox
 
-    with SqlSandbox.opened(limits) as sandbox:
+    with SqlSandbox.open(limits) as sandbox:
         sandbox.connection.register(name, rows)
         sandbox.lock()
         try:
@@ -255,7 +255,7 @@ class View:
         """Close all files and connections."""
         self._store.close()
 
-    # Asking
+    # Reading
 
     def get(
         self, key: Any, *, after: str | None = None, wait: Duration = "5 seconds", as_of: AsOf | None = None
@@ -281,7 +281,7 @@ class View:
                     if not missing:
                         return snapshot.get(key, self._position(snapshot, as_of, now))
                 if watch is None:
-                    # Made before the next look: what is committed after that look ends the wait.
+                    # Created before the next read, so that a later commit ends the wait.
                     watch = self._store.watch()
                 elif not wait_for_commit(watch, self._clock, since, wait_us):
                     raise not_yet(self.name, missing, applied)
@@ -290,7 +290,7 @@ class View:
                 watch.close()
 
     def _position(self, snapshot: VersionSnapshot, as_of: AsOf | None, now: int) -> int | None:
-        """Behind which position changes are to be undone; `now` was before the snapshot was taken."""
+        """The position after which changes are undone; `now` is a time before the snapshot was taken."""
         return None if as_of is None else position_as_of(snapshot, as_of, view=self.name, now=now)
 
     def to_arrow(self, *, as_of: AsOf | None = None) -> pa.Table:
@@ -319,7 +319,7 @@ class View:
         timeout: Duration | None = None,
     ) -> pa.Table:
         """Query a snapshot in SQL (DuckDB): one SELECT; the view is a table of its name, `?` is a parameter."""
-        limits = QueryLimits.checked(rows_max, timeout)
+        limits = QueryLimits.parse(rows_max, timeout)
         asked, given = text(sql, "sql"), values(parameters, "parameters")
         return query_table(self.name, self.to_arrow(as_of=as_of), asked, given, limits)
 
@@ -340,7 +340,7 @@ class View:
         os.rename(f"{path}.new", path)
         return path
 
-    # What changes
+    # Changes
 
     def subscribe(self, cursor: str | None = None, *, wait: Duration | None = None) -> Iterator[Update]:
         """All rows, then every change as it is committed; with a cursor, the changes since then.
@@ -374,7 +374,7 @@ class View:
         """The changes after `start` up to `end`, at most `limit`: the same at every call."""
         return ViewHistory(self._store).between(start, end, rows_max)
 
-    # How it stands
+    # Status
 
     def describe(self) -> ViewDescription:
         """Key, columns, versions, and progress."""
@@ -415,7 +415,7 @@ class View:
         """Remove the view with all of its versions; a flow that writes it stops."""
         self._store.remove()
 
-    # Being written
+    # Writing
 
     def accept(self, schema: pa.Schema, *, version: int | None = None) -> None:
         """Raise if the view cannot store such rows. Nothing is written.
@@ -468,7 +468,7 @@ class View:
                 detail=f"A view has at most {COLUMNS_MAX} columns.",
                 hint="Select the columns that are queried, or combine some in a struct.",
             )
-        # Comments and marks say something of a topic's columns, not of the view's.
+        # Comments and marks belong to the columns of topics, not of views.
         plain = pa.schema([field.remove_metadata() for field in columns])
         self._store.check(plain)
         return plain

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+
+import pyarrow as pa
 
 from mainstem.durable_files import decode_checked, encode_checked
-from mainstem.errors import CorruptView, NewerFormat, ViewNotFound, did_you_mean
+from mainstem.errors import Conflict, CorruptView, NewerFormat, ViewNotFound, did_you_mean
+from mainstem.log.rows.schema_ddl import schema_to_ddl
 
-__all__ = ["FACTS_FORMAT", "FORMAT", "Facts", "Segment", "VersionFacts", "no_such_version", "no_such_view"]
+__all__ = [
+    "FACTS_FORMAT",
+    "FORMAT",
+    "Facts",
+    "Segment",
+    "VersionFacts",
+    "check_not_live",
+    "check_version",
+    "newer_format",
+    "no_such_view",
+]
 
-# Of a version's file or tables.
+# The format of a version's file or tables.
 FORMAT = 1
-# Of view.json. 2: how long history is kept, which who does not know of it would trim; and a checksum.
+# The format of view.json. 2: the retention of history, which an older Mainstem would trim, and a checksum.
 FACTS_FORMAT = 2
 
 
 @dataclass(frozen=True)
 class VersionFacts:
-    """A version, as the view names it."""
+    """The facts of one version."""
 
     number: int
     schema: str
@@ -35,7 +49,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a view says of itself, in view.json or in its row of the database."""
+    """The content of view.json, or of the view's row in the database."""
 
     id: str
     key: tuple[str, ...]
@@ -44,11 +58,11 @@ class Facts:
     history: tuple[Segment, ...]
     changes_max: int
     changes_age_us: int
-    # How long it keeps what it was; 0: it does not.
+    # The retention of its history; 0: it keeps none.
     history_age_us: int = 0
 
     def encode(self) -> bytes:
-        """As it is written down."""
+        """The content of view.json."""
         content = asdict(self)
         if not self.history_age_us:
             del content["history_age_us"]
@@ -56,17 +70,11 @@ class Facts:
 
     @classmethod
     def decode(cls, data: bytes, path: str, view: str) -> Facts:
-        """What is written there; `CorruptView` if it cannot be read."""
+        """Reads the content of view.json; raises `CorruptView` if it cannot."""
         try:
             content = decode_checked(data, since=2, known=FACTS_FORMAT)
             if (version := content.pop("format")) > FACTS_FORMAT:
-                raise NewerFormat(
-                    f'view "{view}" was written by a newer Mainstem',
-                    detail=f"{path} has format {version}; this Mainstem reads formats up to {FACTS_FORMAT}.",
-                    hint="Install the newer Mainstem.",
-                    found_version=version,
-                    known_version=FACTS_FORMAT,
-                )
+                raise newer_format(view, path, version, FACTS_FORMAT)
             content["key"] = tuple(content["key"])
             content["versions"] = tuple(VersionFacts(**version) for version in content["versions"])
             content["history"] = tuple(Segment(**segment) for segment in content["history"])
@@ -83,7 +91,7 @@ class Facts:
             ) from error
 
     def keeping(self, changes_max: int | None, changes_age_us: int | None, history_age_us: int | None) -> Facts:
-        """The same view with these settings; None: as it is."""
+        """The facts with these settings; None leaves a setting unchanged."""
         return replace(
             self,
             changes_max=self.changes_max if changes_max is None else changes_max,
@@ -95,9 +103,41 @@ class Facts:
         """The numbers of the existing versions."""
         return [version.number for version in self.versions]
 
+    def last_served(self, version: int) -> int:
+        """The last position that a version served before another one became live; -1 if there is none."""
+        ends = (following.after for segment, following in pairwise(self.history) if segment.version == version)
+        return max(ends, default=-1)
+
+    def with_version(self, number: int, schema: pa.Schema, created_at: int) -> Facts:
+        """With one more version, which is not live."""
+        return replace(self, versions=(*self.versions, VersionFacts(number, schema_to_ddl(schema), created_at)))
+
+    def without_version(self, number: int) -> Facts:
+        """Without a version that is not live."""
+        left = tuple(version for version in self.versions if version.number != number)
+        # A history must have no gaps: it now begins after the last part of this version.
+        served = [index for index, segment in enumerate(self.history) if segment.version == number]
+        return replace(self, versions=left, history=self.history[max(served, default=-1) + 1 :])
+
+    def using(self, number: int, position: int, *, compatible: bool) -> Facts:
+        """With this version as the live one, for the changes after a position; `compatible`: earlier changes stay readable."""
+        segment = Segment(number, position)
+        return replace(self, live=number, history=(*self.history, segment) if compatible else (segment,))
+
+
+def newer_format(view: str, path: str, found: int, known: int) -> NewerFormat:
+    """The error for a file of the view in a newer format."""
+    return NewerFormat(
+        f'view "{view}" was written by a newer Mainstem',
+        detail=f"{path} has format {found}; this Mainstem reads formats up to {known}.",
+        hint="Install the newer Mainstem.",
+        found_version=found,
+        known_version=known,
+    )
+
 
 def no_such_view(view: str, names: Sequence[str], location: str) -> ViewNotFound:
-    """There is none of that name in this place; which ones there are."""
+    """The error for a missing view; it lists the existing ones."""
     return ViewNotFound(
         f'view "{view}" does not exist',
         detail=f"{location} has {len(names)} views: {', '.join(names)}." if names else f"{location} has no views yet.",
@@ -107,11 +147,22 @@ def no_such_view(view: str, names: Sequence[str], location: str) -> ViewNotFound
     )
 
 
-def no_such_version(view: str, facts: Facts, version: int) -> ViewNotFound:
-    """The view has no version of that number; which ones it has."""
-    return ViewNotFound(
-        f'view "{view}" has no version {version}',
-        detail=f"It has: {', '.join(map(str, facts.numbers()))}; the live one is {facts.live}.",
-        hint="Name one of these.",
-        view=view,
-    )
+def check_version(view: str, facts: Facts, version: int) -> None:
+    """Raise if the view has no version of that number; the error lists those it has."""
+    if version not in facts.numbers():
+        raise ViewNotFound(
+            f'view "{view}" has no version {version}',
+            detail=f"It has: {', '.join(map(str, facts.numbers()))}; the live one is {facts.live}.",
+            hint="Name one of these.",
+            view=view,
+        )
+
+
+def check_not_live(view: str, facts: Facts, version: int) -> None:
+    """Raise if the version is the live one."""
+    if version == facts.live:
+        raise Conflict(
+            f'version {version} of view "{view}" is the live one',
+            detail=f"It has the versions {', '.join(map(str, facts.numbers()))}.",
+            hint="Switch to another version first, or drop the whole view.",
+        )

@@ -38,13 +38,13 @@ __all__ = [
 ]
 
 
-# What a view was: where in its changes a time, or the token of an append, lies.
+# Past states of a view: the position in its changes of a time, or of the token of an append.
 #
-#     as_of a time     right after the last batch that was committed at or before it, by the clock of the process that wrote
-#     as_of a token    right after the batch with which the last record that the token stands for was in
+#     as_of a time     right after the last batch that was committed at or before it, by the clock of the writing process
+#     as_of a token    right after the batch that applied the last record of the token
 #
-# A view with history keeps all changes of so long a time, and undoes those that came later. Whatever cannot be told for
-# certain is refused: a time before the history or yet to come, an append that was in before it began, or is not in yet.
+# A view with history keeps all changes of that time, and undoes later ones. A read that cannot be exact is refused: a time
+# before the history or in the future, an append that was applied before the history began or is not applied yet.
 
 
 # A time with a zone, or the token of an append.
@@ -52,7 +52,7 @@ AsOf = datetime | str
 
 
 def position_as_of(snapshot: VersionSnapshot, as_of: AsOf, *, view: str, now: int) -> int:
-    """The position after which all changes are to be undone; `now` is a time before the snapshot was taken."""
+    """The position after which changes are undone; `now` is a time before the snapshot was taken."""
     since = snapshot.kept_since()
     if since is None:
         raise Invalid(
@@ -89,7 +89,7 @@ def _at(snapshot: VersionSnapshot, since: KeptSince, at: int, view: str, now: in
 def _reached(snapshot: VersionSnapshot, since: KeptSince, token: str, view: str) -> int:
     wanted = parse_token(token)
     applied = snapshot.offsets()
-    # Before the first batch nothing was in, and nothing was there.
+    # Before the first batch nothing was applied, and the view was empty.
     position = -1
     missing = missing_of(wanted, applied)
     for topic, ends in wanted.items():
@@ -226,7 +226,7 @@ def parse_cursor(cursor: str, facts: Facts, view: str) -> int:
 
 
 CHANGES_MAX = 65_536
-# A writer that dies between its commit and the waking wakes nobody: so those who wait look by themselves this often.
+# A writer that dies right after its commit wakes no reader: so waiting readers also poll, this often.
 LOOK_SECONDS = 1.0
 
 

@@ -19,7 +19,7 @@ from mainstem.views.sqlite.sqlite_columns import stored_values
 __all__ = ["change_rows", "key_columns", "stored_key"]
 
 
-# Changes of a view as rows with `record`, from what a store kept of them.
+# Changes of a view as rows with `record`, from the stored changes.
 
 
 def change_rows(
@@ -39,7 +39,7 @@ def change_rows(
 def _side(
     schema: pa.Schema, positions: Sequence[int], rows: pa.RecordBatch, change: str, commits: Iterable[tuple[int, int]]
 ) -> pa.Table:
-    # Two for each position, so that the two halves of an update keep their order wherever they are sorted.
+    # Two offsets for each position, so that delete and insert of an update keep their order when sorted.
     offsets = pa.array([2 * position + (change == "insert") for position in positions], pa.int64())
     times = pa.array(_times(positions, commits), pa.int64())
     changes = pa.repeat(pa.scalar(change, pa.string()), len(positions))
@@ -49,7 +49,7 @@ def _side(
 
 
 def _times(positions: Sequence[int], commits: Iterable[tuple[int, int]]) -> list[int]:
-    """When each change was committed."""
+    """The commit time of each change."""
     if not positions:
         return []
     times = []
@@ -62,7 +62,7 @@ def _times(positions: Sequence[int], commits: Iterable[tuple[int, int]]) -> list
     return times
 
 
-# Values that are kept as they are: the usual keys, and not worth a detour through Arrow.
+# The most common types of keys: stored as they are, without a conversion through Arrow.
 _PLAIN = {pa.string(): str, pa.int64(): int, pa.int32(): int, pa.binary(): bytes}
 
 

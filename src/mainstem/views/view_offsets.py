@@ -8,7 +8,7 @@ from mainstem.errors import NotYet
 
 __all__ = ["Missing", "missing_of", "not_yet"]
 
-# topic -> partition -> (the offset that is applied up to, the offset that was asked for)
+# topic -> partition -> (the applied offset, the required offset)
 Missing = dict[str, dict[int, tuple[int, int]]]
 
 
@@ -27,7 +27,7 @@ def missing_of(wanted: Mapping[str, Mapping[int, int]], applied: Mapping[str, Ma
 
 
 def not_yet(view: str, missing: Missing, applied: Mapping[str, Mapping[int, int]]) -> NotYet:
-    """What is missing by topic and partition; a topic without applied offsets is most likely not a source of the view."""
+    """The error that lists the missing offsets; a topic without applied offsets is most likely not a source of the view."""
     parts = [
         f"{topic}[{partition}] is applied up to {reached}, required is {end}"
         for topic, partitions in missing.items()

@@ -41,7 +41,7 @@ __all__ = ["ViewSource"]
 
 CHANGES_MAX = 200_000
 
-# Topic -> partition, as JSON has it -> the offset that is applied up to.
+# Topic -> partition, as text -> the applied offset.
 Applied = dict[str, dict[str, int]]
 PIECE = 20_000
 
@@ -63,7 +63,7 @@ def open_view(home: str, name: str, address: str | None) -> View:
 
 
 def _standing(view: View) -> tuple[int, Applied]:
-    """The position of a view's last change, and what it has applied; for a view that does not exist yet, nothing."""
+    """The position of a view's last change, and its applied offsets; empty if the view does not exist yet."""
     if not view.exists:
         return 0, {}
     position, applied = view.status()
@@ -109,7 +109,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except FellOff:
             folder = f"{self._request['home']}/flows/{self._request['flow'] or '.unnamed'}/snapshots"
             path = view.export(folder)
-            # The name says up to which change the snapshot goes.
+            # The file's name has the position of the snapshot.
             position = int(os.path.basename(path).rsplit("-", 2)[1])
             return {**self._offset(position), "snapshot": path}
         return self._offset(0)
@@ -131,7 +131,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._watch.wait(self._request["wait_ms"] / 1000)
             last, applied = self._standing(view)
         reached = max(start["position"], min(last, start["position"] + CHANGES_MAX))
-        # In the middle of what is there, only what was applied before is known to be in.
+        # If the batch ends before the last change, only the earlier applied offsets are certain.
         return self._offset(reached, start.get("id", ""), applied if reached >= last else start.get("applied", {}))
 
     def _standing(self, view: View) -> tuple[int, Applied]:
@@ -148,7 +148,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"view": view.name, "id": made, "position": position, "applied": applied or {}}
 
     def _check_same(self, view: View, offset: dict[str, Any]) -> None:
-        """A view that was created again numbers its changes from the start."""
+        """Raise `Conflict` if the view was created again: its positions start from 1."""
         known = offset.get("id", "")
         if known and (not view.exists or view.id != known):
             raise Conflict(
@@ -168,7 +168,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         columns = self._request["columns"]
         if "snapshot" in partition.start:
             for batch in pq.ParquetFile(partition.start["snapshot"]).iter_batches(PIECE):
-                # A change at position p has the offsets 2p and 2p + 1: these come before every later one.
+                # A change at position p has the offsets 2p and 2p + 1: the snapshot comes before every later change.
                 places = np.full(batch.num_rows, 2 * partition.start["position"] + 1, np.int64)
                 record = record_array(0, places, 0, count=batch.num_rows)
                 names = [*batch.schema.names, "record"]

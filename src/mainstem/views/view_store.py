@@ -38,7 +38,7 @@ __all__ = [
     "WrittenRows",
 ]
 
-# Flow, epoch, last batch, and when it was applied.
+# Flow, epoch, last batch, and the time at which it was applied.
 Progress = tuple[str | None, int, int, int | None]
 
 
@@ -87,7 +87,7 @@ class VersionSnapshot(Protocol):
     def commits(self) -> list[tuple[int, int]]:
         """The last position and the batch of each commit that is kept, in order; for a switch of versions the batch is -1."""
 
-    # What it was: only where it keeps its history
+    # History, if the view keeps one
 
     def kept_since(self) -> KeptSince | None:
         """How far back its history goes; None if it keeps none."""
@@ -99,7 +99,7 @@ class VersionSnapshot(Protocol):
         """The first position at which a source was applied up to `end`; None if it never was."""
 
     def reached(self) -> list[tuple[int, str, int, int]]:
-        """Position, topic, partition, and up to where that was applied from this position on; in the order of positions."""
+        """Position, topic, partition, and the offset applied from this position on; in the order of positions."""
 
 
 class PreparedRows(Protocol):
@@ -170,7 +170,7 @@ class ViewStore(Protocol):
 
     @property
     def location(self) -> str:
-        """The same with all that tells it from another place, as the options of an address."""
+        """The same with everything that makes it unique, such as the options of an address."""
 
     def exists(self) -> bool: ...
     def facts(self) -> Facts:
@@ -208,7 +208,7 @@ class ViewBackend(Protocol):
 
     @property
     def address(self) -> str | None:
-        """Where another process of this home finds it, a password included; None: in the home itself."""
+        """The address for other processes of this home, with the password; None: in the home itself."""
 
     def names(self) -> list[str]:
         """The names of the views, sorted."""

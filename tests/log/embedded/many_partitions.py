@@ -99,12 +99,12 @@ def all_handles() -> list[int]:
 def no_handle_left(stem: Mainstem, number: int) -> None:
     topic, other = (stem.create_topic(name, schema="n bigint") for name in ("t", "other"))
     topic.append([{"n": 1}])
-    RealFiles.kept.let_go_of_all()
+    RealFiles.kept.close_all_idle()
     other.append([{"n": 1}])
     taken = all_handles()
     # What is kept of the other topic makes room.
     topic.append([{"n": 2}])
-    RealFiles.kept.let_go_of_all()
+    RealFiles.kept.close_all_idle()
     taken += all_handles()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     for do in (

@@ -192,7 +192,7 @@ def _no_manifest_check() -> list[Patch]:
 
 
 def _no_lock() -> list[Patch]:
-    return [(PartitionLock, "held", lambda self, byte: nullcontext())]
+    return [(PartitionLock, "hold", lambda self, byte: nullcontext())]
 
 
 def _no_second_writing() -> list[Patch]:

@@ -47,7 +47,7 @@ class Healthy:
             clock.advance("1 second")
             producer = {"producer_id": 3, "producer_epoch": 1, "sequence": number} if number % 10 == 0 else {}
             partition.append(Pending(chance.randbytes(chance.randrange(200)), 1 + number % 4, **producer))
-        self.end = partition.published()
+        self.end = partition.published_end()
         self.stored = read_all(self.files, self.end)
         self.names = segments_in(self.files.names(FOLDER))
         self.files = self.files.copy()
@@ -151,10 +151,10 @@ def flipped_ends(healthy: Healthy) -> Outcome:
             files = healthy.files.copy()
             partition = open_partition(files, ManualClock())
             try:
-                if partition.published() != healthy.end:
-                    wrong.append(f"{flip}: the published end is {partition.published()}")
+                if partition.published_end() != healthy.end:
+                    wrong.append(f"{flip}: the published end is {partition.published_end()}")
                 partition.append(Pending(b"one more", 1))
-                stored = read_all(files, partition.published())
+                stored = read_all(files, partition.published_end())
                 compared += len(stored)
                 if stored != [*healthy.stored, Stored(healthy.end.offset, 1, b"one more")]:
                     wrong.append(f"{flip}: read wrongly")

@@ -71,7 +71,7 @@ def test_who_appends_while_it_closes_is_told(tmp_path: Path, partitions: int) ->
 def broken(folder: str) -> None:
     """A build whose close waits for nobody: ends well once somebody was told anything but the truth, or wrote astray."""
     GroupCommit.close = lambda self, refusal: None  # type: ignore[method-assign]
-    PartitionLock.quiet = lambda self: nullcontext()  # type: ignore[assignment,method-assign,return-value]
+    PartitionLock.exclude_threads = lambda self: nullcontext()  # type: ignore[assignment,method-assign,return-value]
     PartitionLock.close = lambda self: self._files.close(self.handle)  # type: ignore[method-assign]
     wrong: list[object] = []
     threading.excepthook = wrong.append
@@ -135,7 +135,7 @@ def test_who_holds_a_lock_may_share_another_while_the_first_is_given_back(tmp_pa
     held = threading.Event()
 
     def hold() -> None:
-        with lock.held(WRITE):
+        with lock.hold(WRITE):
             held.set()
             wait_until(lambda: not lock.users)
             release_lock(share_lock(files, f"{tmp_path}/other"))
@@ -148,7 +148,7 @@ def test_who_holds_a_lock_may_share_another_while_the_first_is_given_back(tmp_pa
     for thread in (holder, giver):
         thread.join(30)
         assert not thread.is_alive()
-    with pytest.raises(MainstemError, match="is closed"), lock.held(WRITE):
+    with pytest.raises(MainstemError, match="is closed"), lock.hold(WRITE):
         pass
 
 
@@ -156,13 +156,13 @@ def test_a_lock_that_is_shared_again_while_it_is_given_back_stays_open(tmp_path:
     files = RealFiles()
     (tmp_path / "one").touch()
     lock = share_lock(files, f"{tmp_path}/one")
-    with lock.quiet():
+    with lock.exclude_threads():
         giver = threading.Thread(target=release_lock, args=(lock,), daemon=True)
         giver.start()
         wait_until(lambda: not lock.users)
         assert share_lock(files, f"{tmp_path}/one") is lock
     giver.join(30)
-    with lock.held(WRITE):
+    with lock.hold(WRITE):
         pass
     release_lock(lock)
     assert lock.handle < 0

@@ -79,7 +79,7 @@ def test_threads_share_fsyncs(kind, tmp_path):
     placed = append_many(partition)
 
     assert len(placed) == THREADS * APPENDS
-    stored = read_all(files, partition.published(), folder=f"{home}/0")
+    stored = read_all(files, partition.published_end(), folder=f"{home}/0")
     assert stored == [Stored(offset, 1, payload) for offset, payload in sorted(placed.items())]
     assert len(fsyncs) * 10 <= THREADS * APPENDS, f"{len(fsyncs)} fsyncs for {THREADS * APPENDS} appends"
     partition.close()
@@ -136,7 +136,7 @@ def test_each_thread_gets_its_own_error():
             assert str(error) == f"append {number} may not be"
         else:
             assert isinstance(error, AppendConflict)
-    stored = read_all(files, partition.published())
+    stored = read_all(files, partition.published_end())
     assert len(stored) == 20 * THREADS // 2
     assert not [block for block in stored if block.payload == b"never"]
 
@@ -172,7 +172,7 @@ def test_a_failed_fsync_fails_every_append_of_the_group():
     assert len(raised) == THREADS
     assert len({id(error) for error in raised.values()}) == THREADS
     assert partition.fenced()
-    assert partition.published().offset == 1 + len(acknowledged)
+    assert partition.published_end().offset == 1 + len(acknowledged)
 
 
 @dataclass

@@ -38,13 +38,13 @@ class Keeping:
         self.handles = handles
         self._kept = kept
         self._in_use = in_use
-        kept.keeps(self, handles)
+        kept.count_handles(self, handles)
 
-    def let_go(self) -> int:
+    def close_idle(self) -> int:
         if self._in_use:
             return 0
         freed, self.handles = self.handles, 0
-        self._kept.keeps(self, 0)
+        self._kept.count_handles(self, 0)
         return freed
 
 
@@ -94,12 +94,12 @@ def test_a_lock_that_is_held_is_not_let_go(byte):
     other = files.process()
     handle = other.open("/tail")
     lock = share_lock(files, "/tail")
-    with lock.held(byte):
-        assert not files.kept.let_go_of_all()
+    with lock.hold(byte):
+        assert not files.kept.close_all_idle()
         assert not other.try_lock(handle, byte)
-    assert files.kept.let_go_of_all()
+    assert files.kept.close_all_idle()
     assert (lock.handle, files.kept.handles) == (-1, 0)
-    with lock.held(byte):
+    with lock.hold(byte):
         assert not other.try_lock(handle, byte)
     assert other.try_lock(handle, byte)
     assert lock.holder(byte) == other.pid
@@ -117,7 +117,7 @@ def test_what_is_read_while_the_file_is_let_go_is_read_again(tmp_path: Path):
     class LetGoMeanwhile(RealFiles):
         def pread(self, handle: int, length: int, position: int) -> bytes:
             if not others:
-                assert slots._file.let_go() == 1
+                assert slots._file.close_idle() == 1
                 others.append(os.open(f"{tmp_path}/others", os.O_RDONLY))
                 assert others == [handle]
             return super().pread(handle, length, position)
@@ -133,10 +133,10 @@ def test_a_slot_is_written_to_the_file_it_was_opened_as():
     one, two = (new_end(number, 0, 100 * number, 5, 1) for number in (1, 2))
     create_slots(files, "/heads", [one])
     slots = Slots(files, "/heads")
-    assert slots._file.let_go() == 1
+    assert slots._file.close_idle() == 1
     slots.write(0, two)
     assert slots.read(0) == two
-    slots._file.let_go()
+    slots._file.close_idle()
     files.remove("/heads")
     create_slots(files, "/heads", [one])
     with pytest.raises(FileNotFoundError):
@@ -150,9 +150,9 @@ def test_a_tail_made_anew_with_the_same_inode_is_another_one():
     files.put("/tail", encode_tail(end))
     lock = share_lock(files, "/tail")
     tail = TailSlots(files, lock)
-    lock.let_go()
+    lock.close_idle()
     assert tail.read(0) == end
-    lock.let_go()
+    lock.close_idle()
     files.put("/tail", encode_tail(end))
     with pytest.raises(FileNotFoundError):
         tail.read(0)
@@ -167,7 +167,7 @@ def test_a_tail_of_the_first_format_has_no_id_and_is_the_one_it_was():
     create_slots(files, "/tail", [end, end])
     lock = share_lock(files, "/tail")
     tail = TailSlots(files, lock)
-    lock.let_go()
+    lock.close_idle()
     assert tail.read(0) == end
     release_lock(lock)
 
@@ -183,9 +183,9 @@ def test_a_topic_that_was_made_anew_is_refused_even_with_the_same_inodes(tmp_pat
     with_old, with_new = (EmbeddedLog(tmp_path, files=OneInode()) for _ in range(2))
     old = with_old.create_topic(settings)
     old.store.append({0: Pending(b"", 0, stated_watermark=1)})
-    assert RealFiles.kept.let_go_of_all()
+    assert RealFiles.kept.close_all_idle()
     with_new.delete_topic("t")
-    RealFiles.kept.let_go_of_all()
+    RealFiles.kept.close_all_idle()
     new = with_new.create_topic(settings)
     before = new.store.ends()
     for do in (
@@ -195,7 +195,7 @@ def test_a_topic_that_was_made_anew_is_refused_even_with_the_same_inodes(tmp_pat
         old.store.partitions[0].fenced,
         old.seal,
     ):
-        RealFiles.kept.let_go_of_all()
+        RealFiles.kept.close_all_idle()
         with pytest.raises(TopicNotFound):
             do()
     assert new.store.ends() == before
@@ -220,13 +220,15 @@ def test_a_partition_goes_on_after_its_files_were_let_go(files: MemoryFiles):
     for sequence in range(6):
         (partition, other)[sequence % 2].append(produced(sequence))
         for opened in (partition, other):
-            opened.files.kept.let_go_of_all()
+            opened.files.kept.close_all_idle()
             assert opened.files.kept.handles == 0
             assert opened.files._handles == {}
     again = produced(5)
     partition.append(again)
     assert (again.duplicate, again.base_offset) == (True, 5)
-    assert [block.payload for block in read_all(files, partition.published())] == [b"%d" % each for each in range(6)]
+    assert [block.payload for block in read_all(files, partition.published_end())] == [
+        b"%d" % each for each in range(6)
+    ]
 
 
 def test_what_is_known_of_producers_is_not_read_again(files: MemoryFiles):
@@ -234,7 +236,7 @@ def test_what_is_known_of_producers_is_not_read_again(files: MemoryFiles):
     partition = open_partition(files)
     partition.append(produced(0))
     scan = partition._scan
-    files.kept.let_go_of_all()
+    files.kept.close_all_idle()
     partition.append(produced(1))
     assert partition._scan is scan
 
@@ -242,7 +244,7 @@ def test_what_is_known_of_producers_is_not_read_again(files: MemoryFiles):
 def test_a_segment_made_anew_under_the_same_name_is_scanned_again(files: MemoryFiles, monkeypatch):
     partition = open_partition(files)
     partition.append(produced(0))
-    files.kept.let_go_of_all()
+    files.kept.close_all_idle()
     # As after a roll that a power cut took back for others: same name, another segment, without this producer.
     fresh = MemoryFiles()
     make_partition(fresh)
@@ -261,17 +263,17 @@ def test_a_segment_with_bytes_that_are_not_synced_stays_open(files: MemoryFiles)
     """The kernel tells an error of the disk to handles that were open when it happened."""
     partition = open_partition(files)
     partition.append(produced(0))
-    assert partition.let_go() == 1
+    assert partition.close_idle() == 1
     synced: list[str] = []
     files.machine.seen = synced.append
     partition._publisher._refuse_if_older = refusing  # type: ignore[method-assign]
     with pytest.raises(Unavailable):
         partition.append(produced(1))
     assert "sync" not in synced
-    assert partition.let_go() == 0
+    assert partition.close_idle() == 0
     del partition._publisher._refuse_if_older
     partition.append(produced(2))
-    assert partition.let_go() == 1
+    assert partition.close_idle() == 1
 
 
 def test_bytes_of_an_interrupted_append_are_synced_before_their_segment_is_left(files: MemoryFiles):
@@ -325,7 +327,7 @@ def test_a_ledger_goes_on_after_its_files_were_let_go(files: MemoryFiles):
     for ledger, name in opened:
         Producers(lambda ledger=ledger: ledger).open(name)
         for process in (one, other):
-            process._files.kept.let_go_of_all()
+            process._files.kept.close_all_idle()
             assert process._files._handles == {}
     assert one.current() == other.current()
     assert [Producers(lambda: one).open(name)[1] for name in "abc"] == [3, 2, 2]
@@ -351,7 +353,7 @@ def test_files_that_need_each_other_are_not_let_go_in_turn(files: MemoryFiles):
     ledger = Ledger(files, "/ledger", ManualClock(), ProducersState, ProducersState.restore, title="producers")
     Producers(lambda: ledger).open("a")
     in_use = Keeping(files.kept, in_use=True)
-    files.kept.let_go_of_all()
+    files.kept.close_all_idle()
     files.machine.handles_max = 1
     opened = files.counts["open"]
     Calls(files.machine, most=100)
@@ -378,13 +380,13 @@ def test_everything_ends_whatever_is_let_go_between_two_calls():
     files = ReadAfterClose()
     letting_go: list[str] = []
 
-    def let_go(name: str) -> None:
+    def close_idle(name: str) -> None:
         if not letting_go:
             letting_go.append(name)
-            files.kept.let_go_of_all()
+            files.kept.close_all_idle()
             letting_go.clear()
 
-    Calls(files.machine, most=50_000, before=let_go)
+    Calls(files.machine, most=50_000, before=close_idle)
     with Mainstem(EmbeddedLog(HOME, files=files, clock=ManualClock())) as stem:
         topic = stem.create_topic("t", schema="k string, n bigint", key="k", partitions=1, keep="latest per key")
         topic.append([{"k": "a", "n": 1}])
@@ -407,14 +409,14 @@ def test_everything_ends_whatever_is_let_go_between_two_calls():
 
 def test_a_file_that_is_pinned_is_not_let_go(files: MemoryFiles):
     slots = Slots(files, f"{HOME}/heads")
-    with slots.held_open(), slots.held_open():
-        assert not files.kept.let_go_of_all()
-    with slots.held_open():
-        assert not files.kept.let_go_of_all()
-    assert files.kept.let_go_of_all()
-    with slots.held_open():
+    with slots.keep_open(), slots.keep_open():
+        assert not files.kept.close_all_idle()
+    with slots.keep_open():
+        assert not files.kept.close_all_idle()
+    assert files.kept.close_all_idle()
+    with slots.keep_open():
         assert files.kept.handles == 1
-        assert not files.kept.let_go_of_all()
+        assert not files.kept.close_all_idle()
     slots.close()
     assert files.kept.handles == 0
     with pytest.raises(Invalid, match="is closed"):

@@ -22,7 +22,7 @@ def files() -> MemoryFiles:
 
 
 def payloads(files: MemoryFiles, partition: Partition) -> list[bytes]:
-    return [block.payload for block in read_all(files, partition.published())]
+    return [block.payload for block in read_all(files, partition.published_end())]
 
 
 def segments(files: MemoryFiles) -> list[tuple[int, int]]:
@@ -55,7 +55,7 @@ def test_appends_of_two_processes_follow_one_another(files):
         (a if number % 2 else b).append(pending)
         assert (pending.base_offset, pending.end_offset) == (2 * number, 2 * number + 2)
     assert payloads(files, a) == [b"0", b"1", b"2", b"3", b"4", b"5"]
-    assert a.published() == b.published()
+    assert a.published_end() == b.published_end()
 
 
 def test_append_times_never_go_back(files):
@@ -111,9 +111,9 @@ def test_a_sequence_of_an_aborted_transaction_counts_no_more(files):
     partition.append(Pending(b"", 1, kind=COMMIT, transaction=41))
     partition.append(twice := Pending(b"", 1, kind=COMMIT, transaction=41))
     assert twice.duplicate
-    with partition.lock.held(WRITE):
-        state = partition.state_scan(partition.published()).state
-    assert state.hidden() == [(0, 1)]
+    with partition.lock.hold(WRITE):
+        state = partition.state_scan(partition.published_end()).state
+    assert state.aborted_ranges() == [(0, 1)]
     assert state.stable_offset(99) == 99
     assert partition.producer_state(9).kept == 3
 
@@ -151,7 +151,7 @@ def test_a_fenced_partition_can_be_opened_and_read_and_taken_over(files):
     for number, taker in enumerate((partition, other)):
         taker.append(Pending(b"after %d" % number, 1))
     assert payloads(files, partition) == [b"safe", b"after 0", b"after 1"]
-    assert partition.published().epoch == 2
+    assert partition.published_end().epoch == 2
 
 
 def test_a_fence_survives_with_the_end_that_was_safe(files):
@@ -160,7 +160,7 @@ def test_a_fence_survives_with_the_end_that_was_safe(files):
     old_heads = files.content(HEADS)
     for number in range(5):
         partition.append(Pending(b"%d" % number, 1))
-    partition._publisher.fence(partition.published())
+    partition._publisher.fence(partition.published_end())
     after = files.copy()
     after.put(HEADS, old_heads)
     opened = open_partition(after)
@@ -218,7 +218,7 @@ def test_what_a_sealed_segment_has_left_is_enough(files):
     files.remove(SegmentName(1, 1).path(FOLDER))
     files.put(HEADS, old_heads)
     opened = open_partition(files.killed())
-    assert opened.published().offset == 3
+    assert opened.published_end().offset == 3
     opened.append(pending := Pending(b"four", 1))
     assert pending.base_offset == 3
 
@@ -239,7 +239,7 @@ def test_a_copy_of_a_block_in_a_payload_is_not_evidence(files):
     data[before + 5] ^= 1
     after = other.killed()
     after.put(SegmentName(0, 1).path(FOLDER), bytes(data))
-    assert open_partition(after).published().offset == 0
+    assert open_partition(after).published_end().offset == 0
     assert len(after.content(SegmentName(0, 1).path(FOLDER))) == before
 
 

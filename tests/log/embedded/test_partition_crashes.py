@@ -78,8 +78,13 @@ def run(*, every: int = 1, first_only: bool = False, let_go: bool = False) -> tu
     return points, compared, violations
 
 
-def test_stopped_at_every_call(fault_report):
-    points, compared, violations = run()
+# Every third call in every run; all of them before a release.
+SAMPLE = 3
+
+
+@pytest.mark.parametrize("every", [SAMPLE, pytest.param(1, marks=pytest.mark.long)])
+def test_stopped_at_every_call(fault_report, every):
+    points, compared, violations = run(every=every)
     fault_report("crash at every call", points=points, compared=compared, violations=violations, seed=SEED)
 
 
@@ -105,7 +110,7 @@ def test_stopped_at_every_call_while_files_are_let_go(fault_report, every):
 )
 def test_a_broken_build_is_caught(broken):
     with mutant(broken):
-        points, _, violations = run(every=1, first_only=True)
+        points, _, violations = run(every=SAMPLE, first_only=True)
     assert violations, f"{broken}: {points} points, and nothing was noticed"
 
 

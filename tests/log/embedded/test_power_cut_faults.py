@@ -16,6 +16,8 @@ from tests.needs import needs, needs_root
 
 SEED = 3_003
 POINTS = 100
+# Before a release all of them.
+EVERY_RUN = 40
 CUTS = 20
 WRITERS = 2
 PARTITIONS = 2
@@ -79,9 +81,10 @@ def cut_often(disk: MountedDisk, checked: CheckedTopic, cuts: int, *, seed: int,
     return cuts
 
 
+@pytest.mark.parametrize("cuts", [EVERY_RUN, pytest.param(POINTS, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
-def test_power_cuts_lose_nothing_acknowledged(tmp_path, kind, fault_report):
-    points, acknowledged, violations = run(tmp_path, kind, POINTS)
+def test_power_cuts_lose_nothing_acknowledged(tmp_path, kind, cuts, fault_report):
+    points, acknowledged, violations = run(tmp_path, kind, cuts)
     fault_report("L3", points=points, compared=acknowledged, violations=violations, seed=SEED, file_system=kind)
 
 
@@ -89,5 +92,5 @@ def test_power_cuts_lose_nothing_acknowledged(tmp_path, kind, fault_report):
 @pytest.mark.parametrize("broken", ["no fsync", "acknowledge before fsync"])
 def test_a_broken_build_is_caught(tmp_path, kind, broken):
     with mutant(broken):
-        points, _, violations = run(tmp_path, kind, POINTS, first_only=True)
+        points, _, violations = run(tmp_path, kind, EVERY_RUN, first_only=True)
     assert violations, f"{broken}: {points} cuts, and nothing was noticed"

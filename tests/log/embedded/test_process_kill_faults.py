@@ -21,7 +21,7 @@ KILLS = 200
 # For each kill.
 ACKNOWLEDGED = 1_000
 # Before a release all of them.
-EVERY_RUN = 250
+EVERY_RUN = 100
 WRITERS = 3
 PARTITIONS = 3
 ROWS = 100
@@ -87,7 +87,7 @@ def test_killed_writers_lose_nothing_acknowledged(tmp_path, fault_report, kills)
 @pytest.mark.parametrize("broken", ["no lock"])
 def test_a_broken_build_is_caught(tmp_path, broken):
     with mutant(broken):
-        points, _, violations = run(tmp_path, POINTS, first_only=True)
+        points, _, violations = run(tmp_path, EVERY_RUN, first_only=True)
     assert violations, f"{broken}: {points} kills, and nothing was noticed"
 
 

@@ -140,7 +140,7 @@ def test_a_ledger_that_was_taken_over_again_and_again_keeps_its_state(home):
         ledger = stem.log.transactions.ledger()
         begun = ledger.current().begun
         for _ in range(3):
-            ledger.partition._publisher.fence(ledger.partition.published())
+            ledger.partition._publisher.fence(ledger.partition.published_end())
             assert stem.take_over().taken == ("transactions",)
         assert len([*(home / "ledgers" / "transactions" / "0").glob("*.blocks")]) == 4
     with mainstem.open(home, upkeep="manual") as stem:
@@ -153,7 +153,7 @@ def test_a_ledger_that_was_taken_over_again_and_again_keeps_its_state(home):
 def test_a_process_stopped_in_the_lock_of_the_home_is_ended(home):
     pid = os.fork()
     if pid == 0:
-        with mainstem.open(home, upkeep="manual").log.home.locked():
+        with mainstem.open(home, upkeep="manual").log.home.lock_topics():
             os.kill(os.getpid(), signal.SIGSTOP)
         os._exit(0)
     os.waitpid(pid, os.WUNTRACED)

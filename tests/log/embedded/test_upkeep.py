@@ -202,7 +202,7 @@ def test_who_finds_another_process_at_it_leaves_it_alone(
     partition_of(topic).roll()
     with opened(files.process(), clock) as other:
         other.topic("orders")
-        with partition_of(topic).lock.held(UPKEEP):
+        with partition_of(topic).lock.hold(UPKEEP):
             upkeep_of(other).run()
             assert (manifest_of(topic).end, upkeep_of(other).errors) == (0, {})
         upkeep_of(other).run()
@@ -316,11 +316,11 @@ def test_closing_ends_it_in_the_middle_of_its_work(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(upkeep, "EVERY_SECONDS", 0.01)
     begun, left_off = threading.Event(), threading.Event()
 
-    def for_ever(self: TopicUpkeep, number: int, go_on: upkeep_pass.GoOn) -> None:
+    def for_ever(self: TopicUpkeep, number: int, check_stop: upkeep_pass.CheckStop) -> None:
         begun.set()
         try:
             while True:
-                go_on()
+                check_stop()
         finally:
             left_off.set()
 
@@ -336,10 +336,10 @@ def test_a_fork_waits_for_a_point_where_nothing_is_half_done(tmp_path: Path, mon
     monkeypatch.setattr(upkeep, "EVERY_SECONDS", 0.01)
     begun = threading.Event()
 
-    def busy(self: TopicUpkeep, number: int, go_on: upkeep_pass.GoOn) -> None:
+    def busy(self: TopicUpkeep, number: int, check_stop: upkeep_pass.CheckStop) -> None:
         begun.set()
         for _ in range(100_000):
-            go_on()
+            check_stop()
 
     monkeypatch.setattr(TopicUpkeep, "_seal", busy)
     with background(tmp_path / "home") as stem:

@@ -181,7 +181,7 @@ def files_removed_before_the_manifest() -> list[tuple[object, str, object]]:
     rewrite = _Compaction._rewrite
 
     def broken(self: _Compaction, run: list[Any], gone: Any) -> None:
-        merged = compaction.merged
+        merged = compaction.merge_segments
 
         def and_remove(partition: Partition, *facts: Any) -> Any:
             entry = merged(partition, *facts)
@@ -189,14 +189,14 @@ def files_removed_before_the_manifest() -> list[tuple[object, str, object]]:
                 remove_if_there(partition.files, f"{partition.folder}/{old.file}")
             return entry
 
-        with mock.patch.object(compaction, "merged", and_remove):
+        with mock.patch.object(compaction, "merge_segments", and_remove):
             rewrite(self, run, gone)
 
     return [(_Compaction, "_rewrite", broken)]
 
 
 def tombstones_dropped_at_once() -> list[tuple[object, str, object]]:
-    return [(compaction, "_tombstones_over", lambda entry, keep, now: bool(entry.tombstones))]
+    return [(compaction, "_tombstones_expired", lambda entry, keep, now: bool(entry.tombstones))]
 
 
 def manifest_before_fsync() -> list[tuple[object, str, object]]:

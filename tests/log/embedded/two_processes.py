@@ -56,7 +56,7 @@ class World:
         partition = self.partitions[name]
         self.clock.advance("1 second")
         if self.let_go:
-            partition.files.kept.let_go_of_all()
+            partition.files.kept.close_all_idle()
         if action == "append":
             self.promised.append(partition, self.payload(), next(self.numbers) % 4 + 1)
         elif action == "produce":
@@ -69,7 +69,7 @@ class World:
         elif action == "take over":
             partition.take_over()
         else:
-            self.promised.look(read_all(partition.files, partition.published()))
+            self.promised.look(read_all(partition.files, partition.published_end()))
 
     def _submit(self, partition: Partition, group: list[Pending]) -> None:
         for pending in group:
@@ -81,17 +81,19 @@ class World:
     def go_on(self, partition: Partition, where: str) -> list[str]:
         """Use the partition after a crash: read, append, roll, and read again."""
         try:
-            wrong = self.promised.violations(read_all(partition.files, partition.published()), where)
+            wrong = self.promised.violations(read_all(partition.files, partition.published_end()), where)
             if partition.fenced():
                 partition.take_over()
             for _ in range(2):
                 self.promised.append(partition, self.payload())
             partition.roll()
             self.promised.append(partition, self.payload())
-            stored = read_all(partition.files, partition.published())
+            stored = read_all(partition.files, partition.published_end())
             self.promised.look(stored)
             wrong += self.promised.violations(stored, f"{where}, gone on")
-            return wrong + [f"{where}: {index}" for index in unsound_indexes(partition.files, partition.published())]
+            return wrong + [
+                f"{where}: {index}" for index in unsound_indexes(partition.files, partition.published_end())
+            ]
         except (MainstemError, AssertionError, OSError) as error:
             return [f"{where}: {type(error).__name__}: {error} {getattr(error, 'detail', '')}"]
 

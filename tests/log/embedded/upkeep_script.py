@@ -59,7 +59,7 @@ def written_script(seed: int, keep: Keep) -> Script:
                 producer.append(topic, [{"k": "sequenced", "n": script.sequence}], sequence=script.sequence)
             _note(script, topic)
         script.rows = shown(topic)
-        script.end = partition_of(topic).published().offset
+        script.end = partition_of(topic).published_end().offset
     return script
 
 
@@ -164,8 +164,8 @@ def always_wrong(script: Script, topic: Topic) -> Iterator[str]:
     sealed_to = manifest_of(topic).end
     if missing := [row for row in script.rows if row[0] >= sealed_to and row not in rows]:
         yield f"of what is not sealed is missing: {missing}"
-    if partition_of(topic).published().offset != script.end:
-        yield f"ends at {partition_of(topic).published().offset}, not at {script.end}"
+    if partition_of(topic).published_end().offset != script.end:
+        yield f"ends at {partition_of(topic).published_end().offset}, not at {script.end}"
     if not topic.verify().sound:
         yield f"not sound: {topic.verify().problems}"
 
@@ -211,7 +211,7 @@ def compaction_ends_wrong(script: Script, topic: Topic) -> Iterator[str]:
 
 
 def last_sequence(topic: Topic) -> int:
-    return topic.backend.numbered.known(1, 1).runs.last  # type: ignore[attr-defined, no-any-return]
+    return topic.backend.numbered.known_appends(1, 1).runs.last  # type: ignore[attr-defined, no-any-return]
 
 
 def retention_wrong(script: Script, topic: Topic) -> Iterator[str]:

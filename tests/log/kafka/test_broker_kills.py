@@ -20,7 +20,7 @@ from tests.kafka_broker import KafkaBroker
 from tests.log.kafka.broker_watch import KEYS, Appender, Follower, row_of, violations
 
 # How often it is killed; before a release more often.
-EVERY_RUN, LONG = 5, 50
+EVERY_RUN, LONG = 3, 50
 STOPS = 3
 
 
@@ -143,7 +143,7 @@ def test_a_producer_that_stores_no_sequence_would_be_caught(
         return {"sequence": -1, "offsets": {}, "at": 0}
 
     stem.producer("counting").append(counted, row_of(0), sequence=0)
-    monkeypatch.setattr(NamedWriter, "known", forgotten)
+    monkeypatch.setattr(NamedWriter, "known_appends", forgotten)
     # A later run, which cannot know whether it went through.
     stem.producer("counting").append(counted, row_of(0), sequence=0)
     assert [found for found in violations([0], seen(counted)) if found.startswith("twice")]

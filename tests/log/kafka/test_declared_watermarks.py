@@ -9,7 +9,7 @@ import pytest
 
 from mainstem.clock import as_us
 from mainstem.errors import Fenced, Invalid
-from mainstem.log.kafka.kafka_topic import STATEMENTS_MAX, DeclaredWatermarks, KafkaTopic
+from mainstem.log.kafka.kafka_topic import DECLARATIONS_MAX, DeclaredWatermarks, KafkaTopic
 from mainstem.log.kafka.state_topic import ENTRIES_MAX
 from mainstem.log.topic import Topic
 from mainstem.log.watermark import NO_TIME
@@ -36,7 +36,7 @@ def reached(topic: Topic, *positions: int) -> int | None:
     """How many minutes after noon are declared for who has read up to these offsets."""
     backend = topic.backend
     assert isinstance(backend, KafkaTopic)
-    at = backend.stated_watermark(dict(enumerate(positions)))
+    at = backend.declared_watermark(dict(enumerate(positions)))
     return None if at == NO_TIME else (at - as_us(NOON)) // 60_000_000
 
 
@@ -94,7 +94,7 @@ def test_what_was_stated_is_kept_in_short_and_comes_back_as_it_was() -> None:
         declared.apply({"at": number - 1, "ends": {"0": 0}}, 0)
     again = DeclaredWatermarks.restore(declared.snapshot())
 
-    assert len(declared.statements) == STATEMENTS_MAX
+    assert len(declared.declarations) == DECLARATIONS_MAX
     assert again == declared
-    first = ENTRIES_MAX - STATEMENTS_MAX
-    assert [declared.reached({0: at}) for at in (first - 1, first, first + 7)] == [NO_TIME, first, first + 7]
+    first = ENTRIES_MAX - DECLARATIONS_MAX
+    assert [declared.watermark_at({0: at}) for at in (first - 1, first, first + 7)] == [NO_TIME, first, first + 7]

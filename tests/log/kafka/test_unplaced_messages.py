@@ -13,7 +13,7 @@ from mainstem.errors import Unavailable
 from mainstem.log.kafka.kafka_clients import KafkaClients
 from mainstem.log.kafka.kafka_messages import Outgoing
 from mainstem.log.kafka.kafka_settings import KafkaSettings
-from mainstem.log.kafka.kafka_writer import place_of
+from mainstem.log.kafka.kafka_writer import locate_messages
 from mainstem.stem import Mainstem
 from tests.contracts.shown_rows import numbers
 from tests.kafka_broker import KafkaBroker
@@ -99,7 +99,7 @@ def test_what_is_not_there_is_not_found(stem: Mainstem, settings: KafkaSettings)
     topic.append([{"n": 1}])
     clients = stem.log.clients  # type: ignore[attr-defined]
     with pytest.raises(Unavailable, match="the offsets are not known"):
-        place_of(clients, settings.prefix + "t", 0, [Outgoing(None, b"other", None)], 0)
+        locate_messages(clients, settings.prefix + "t", 0, [Outgoing(None, b"other", None)], 0)
 
 
 class NotYet:

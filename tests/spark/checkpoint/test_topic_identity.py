@@ -23,7 +23,6 @@ from mainstem.spark.checkpoint.checkpoint_check import check_topics
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.sources.topic_request import TopicRequest
 from mainstem.spark.sources.topic_stream_reader import TopicStreamReader
-from mainstem.spark.sources.topics_stream_reader import TopicsStreamReader
 from mainstem.stem import Mainstem
 
 SCHEMA = "store STRING, amount BIGINT"
@@ -101,7 +100,7 @@ def test_a_stream_with_a_checkpoint_of_its_own_does_not_go_on_beyond_the_end(tmp
     schema = pa.schema({"amount": pa.int64()})
 
     def reader() -> Any:
-        return TopicsStreamReader(request, schema) if pattern else TopicStreamReader(request, schema)
+        return TopicStreamReader(request, schema)
 
     first = reader().initialOffset()
     source = reader()

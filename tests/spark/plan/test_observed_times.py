@@ -10,7 +10,7 @@ from mainstem.spark.plan.observed_times import (
     ObservedTimes,
     as_offset,
     is_silent,
-    known_watermark,
+    lanes_watermark,
     lowest_beside,
     times_in,
 )
@@ -64,7 +64,8 @@ def test_times_go_into_an_offset_and_back() -> None:
     ids=["nothing", "one partition", "the lowest", "idle", "not yet idle", "without times"],
 )
 def test_the_watermark_is_the_lowest_of_partitions_that_are_not_idle(times: dict, watermark: int) -> None:
-    assert known_watermark(times, TOPIC, 10) == watermark
+    lanes = {("orders", number): pair for number, pair in times.items()}
+    assert lanes_watermark(lanes, {"orders": TOPIC}, 10) == watermark
 
 
 def test_a_silent_input_goes_by_those_beside_it() -> None:

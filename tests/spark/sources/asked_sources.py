@@ -7,16 +7,11 @@ from typing import Any
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from mainstem.spark.sources.agreed_cut import CutNote, cut_note, new_agreement, write_sources
-from mainstem.spark.sources.kafka_stream_reader import KafkaStreamReader
-from mainstem.spark.sources.kafka_topics_reader import KafkaTopicsReader
 from mainstem.spark.sources.topic_request import TopicRequest
 from mainstem.spark.sources.topic_stream_reader import TopicStreamReader
-from mainstem.spark.sources.topics_stream_reader import TopicsStreamReader
 from mainstem.stem import Mainstem
 
 __all__ = ["AskedSources"]
-
-Reader = TopicStreamReader | TopicsStreamReader
 
 
 class AskedSources:
@@ -26,7 +21,7 @@ class AskedSources:
         self._stem = stem
         self._checkpoint = str(folder)
         self._requests = requests
-        self._readers: list[Reader] = []
+        self._readers: list[TopicStreamReader] = []
         # Where each source stands, as Spark would have written it down; None before the first batch.
         self._at: list[dict[str, Any] | None] = [None] * len(requests)
         # Those of the last batch.
@@ -45,13 +40,11 @@ class AskedSources:
             write_sources(folder, list({request.leaf: request for request in known}.values()))
         self._readers = [self._reader(request) for request in known]
 
-    def _reader(self, request: TopicRequest) -> Reader:
+    def _reader(self, request: TopicRequest) -> TopicStreamReader:
         if request.pattern:
             shown, _ = self._stem.topics(request.topic)._shown(None)
-            of_pattern = KafkaTopicsReader if request.log else TopicsStreamReader
-            return of_pattern(replace(request, columns=tuple(shown.names)), shown)
-        of_topic = KafkaStreamReader if request.log else TopicStreamReader
-        return of_topic(request, self._stem.topic(request.topic).shown_schema(request.delay))
+            return TopicStreamReader(replace(request, columns=tuple(shown.names)), shown)
+        return TopicStreamReader(request, self._stem.topic(request.topic).shown_schema(request.delay))
 
     def batch(self, order: list[int] | None = None) -> list[int]:
         """The `n` of the rows of the next batch, sorted: nothing if there is none."""

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from mainstem.log import flow_cut as batch_cut
+from mainstem.log.flow_cut import FirstAfter, aligned_cut
 from mainstem.log.steps import Steps
-from mainstem.spark.sources import flow_cut as batch_cut
-from mainstem.spark.sources.flow_cut import FirstAfter, aligned_cut
 from mainstem.spark.sources.spark_topic import SparkTopic
 from mainstem.spark.sources.topic_request import TopicRequest
 from mainstem.spark.sources.topic_stream_reader import TopicStreamReader

@@ -217,7 +217,7 @@ def test_a_topic_without_transactions_is_not_looked_at_for_them(
     assert isinstance(backend, EmbeddedTopic)
     for reader in backend.store.readers:
         monkeypatch.setattr(reader, "_with_state", None)
-        monkeypatch.setattr(reader, "_noted", None)
+        monkeypatch.setattr(reader, "_spans_in", None)
     assert all(not len(backend.transaction_spans(number, 0, 99, (0, 99)).numbers) for number in range(4))
     batches = AskedSources(stem, tmp_path / "cp", [{"topic": "t", "rows_max": 7}]).batches()
     assert sum(map(len, batches)) == 31

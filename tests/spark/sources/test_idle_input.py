@@ -17,13 +17,13 @@ import pytest
 
 from mainstem.clock import ManualClock, as_datetime, as_us
 from mainstem.log.embedded.embedded_log import EmbeddedLog
+from mainstem.log.opened_log import opened_log
 from mainstem.log.watermark import NO_TIME, WATERMARKED_RECORD
 from mainstem.spark.sources import idle_input
 from mainstem.spark.sources.batch_clock import clocks_of, set_now, watermark_of
 from mainstem.spark.sources.idle_input import IdleInput
 from mainstem.spark.sources.topic_request import TopicRequest
-from mainstem.spark.sources.topic_stream_reader import TopicStreamReader, open_log
-from mainstem.spark.sources.topics_stream_reader import TopicsStreamReader
+from mainstem.spark.sources.topic_stream_reader import TopicStreamReader
 from mainstem.stem import Mainstem
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -46,9 +46,7 @@ class Input:
     def __init__(self, home: str, topic: str, idle: Any = None, rows_max: int = 500_000) -> None:
         request = TopicRequest(home=home, topic=topic, columns=("n", "record"), delay=DELAY, clock=f"{home}/clock",
                                idle=idle, rows_max=rows_max, wait_ms=0)  # fmt: skip
-        self._reader: TopicStreamReader | TopicsStreamReader = TopicStreamReader(request, SCHEMA)
-        if "*" in topic:
-            self._reader = TopicsStreamReader(replace(request, pattern=True), SCHEMA)
+        self._reader = TopicStreamReader(replace(request, pattern="*" in topic), SCHEMA)
         self.offset = self._reader.initialOffset()
 
     def batch(self) -> list[Row]:
@@ -114,7 +112,7 @@ def shop(partitions: int = 2) -> Iterator[Shop]:
         yield made
     finally:
         made.stem.close()
-        open_log.cache_clear()
+        opened_log.cache_clear()
 
 
 def naive_watermarks(table: list[Row], stream: list[Row]) -> dict[int, int]:
@@ -190,7 +188,7 @@ def only_what_is_read_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def rows_are_not_raised(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("mainstem.spark.sources.topic_stream_reader.raised", lambda batch, floors: batch)
+    patch.setattr("mainstem.spark.sources.source_time.raised", lambda batch, floors: batch)
 
 
 def what_came_later_counts(patch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,10 @@ from mainstem.errors import Conflict, FlowFailed
 from mainstem.flows.flow import Flow
 from mainstem.operators import tumbling, windowed
 from mainstem.spark.checkpoint.flow_store import FlowStore
-from mainstem.spark.sources import topic_glob
+from mainstem.spark.sources import spark_topic
 from mainstem.spark.sources.batch_clock import clocks_of, leave_due, set_now, watermark_of
-from mainstem.spark.sources.kafka_stream_reader import KafkaStreamReader
-from mainstem.spark.sources.kafka_topics_reader import KafkaTopicsReader
 from mainstem.spark.sources.topic_request import TopicRequest
+from mainstem.spark.sources.topic_stream_reader import TopicStreamReader
 from mainstem.stem import Mainstem
 from tests.flows.memory_sink import MemorySink
 from tests.flows.regional_orders import SCHEMA, rows, seen
@@ -33,7 +32,7 @@ def made(stem: Mainstem, name: str, **more: Any) -> Any:
 def test_topics_join_while_a_flow_runs_and_batches_are_run_again_the_same(
     on_kafka: Mainstem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_glob, "TopicRequest", partial(TopicRequest, rows_max=20))
+    monkeypatch.setattr(spark_topic, "TopicRequest", partial(TopicRequest, rows_max=20))
     for name, first, codec in (("orders.eu", 0, "json"), ("orders.us", 100, "arrow")):
         topic = made(on_kafka, name, partitions=2, codec=codec)
         for at in range(first, first + 40, 8):
@@ -102,18 +101,18 @@ def test_windows_over_several_topics_close_by_what_was_seen_of_all_of_them(on_ka
     assert (sum(row["n"] for row in late), {row["region"] for row in late}) == (2, {"orders.us"})
 
 
-@pytest.mark.parametrize("kind", [KafkaStreamReader, KafkaTopicsReader])
+@pytest.mark.parametrize("pattern", [False, True])
 def test_a_home_that_tasks_do_not_see_is_told_and_a_task_that_never_reads_is_not(
-    on_kafka: Mainstem, tmp_path: Path, kind: Any
+    on_kafka: Mainstem, tmp_path: Path, pattern: bool
 ) -> None:
     topic = made(on_kafka, "orders")
     topic.append(rows(0, 5))
     run = FlowStore(on_kafka.home, "flow").begin()
     request = TopicRequest(
         home=on_kafka.home, log=on_kafka.log.address, topic="orders", columns=("amount",), delay=0, flow="flow",
-        epoch=run.epoch, leaf=0,
+        epoch=run.epoch, leaf=0, pattern=pattern,
     )  # fmt: skip
-    reader = kind(request, topic.shown_schema().remove(2).remove(0))
+    reader = TopicStreamReader(request, topic.shown_schema().remove(2).remove(0))
     start = reader.initialOffset()
     for first in (5, 9):
         end = reader.latestOffset(start, reader.getDefaultReadLimit())
@@ -126,14 +125,16 @@ def test_a_home_that_tasks_do_not_see_is_told_and_a_task_that_never_reads_is_not
     assert [row["amount"] for batch in reader.read(part) for row in batch.to_pylist()] == [9, 10, 11, 12]
     reader.stop()
 
-    elsewhere = kind(replace(request, home=str(tmp_path / "elsewhere")), topic.shown_schema().remove(2).remove(0))
+    elsewhere = TopicStreamReader(
+        replace(request, home=str(tmp_path / "elsewhere")), topic.shown_schema().remove(2).remove(0)
+    )
     with pytest.raises(Conflict, match='has no directory of flow "flow"') as hidden:
         list(elsewhere.read(part))
     assert "a path that the driver and all executors share" in hidden.value.hint
 
 
-@pytest.mark.parametrize("kind", [KafkaStreamReader, KafkaTopicsReader])
-def test_an_input_that_is_idle_counts_with_what_the_others_have_reached(on_kafka: Mainstem, kind: Any) -> None:
+@pytest.mark.parametrize("pattern", [False, True])
+def test_an_input_that_is_idle_counts_with_what_the_others_have_reached(on_kafka: Mainstem, pattern: bool) -> None:
     topic = made(on_kafka, "users")
     topic.append(rows(0, 5))
     store = FlowStore(on_kafka.home, "flow")
@@ -147,10 +148,10 @@ def test_an_input_that_is_idle_counts_with_what_the_others_have_reached(on_kafka
     (checkpoint / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(beside)}\n")
     request = TopicRequest(
         home=on_kafka.home, log=on_kafka.log.address, topic="users", columns=("amount",), delay=0, flow="flow",
-        epoch=run.epoch, leaf=0, clock=str(checkpoint / "stages"), wait_ms=0,
+        epoch=run.epoch, leaf=0, pattern=pattern, clock=str(checkpoint / "stages"), wait_ms=0,
         idle={"after": 60_000_000, "beside": [["orders", 0]]},
     )  # fmt: skip
-    reader = kind(request, topic.shown_schema().remove(2).remove(0))
+    reader = TopicStreamReader(request, topic.shown_schema().remove(2).remove(0))
     set_now(request.clock, on_kafka.log.clock.now())
     start = reader.initialOffset()
     limit = reader.getDefaultReadLimit()

@@ -30,7 +30,7 @@ def read_up_to(topic: Topic) -> dict[int, int]:
 def test_what_a_flow_has_committed_is_in_for_who_has_read_to_the_end(tmp_path: Path) -> None:
     with mainstem.open(tmp_path / "home", upkeep="manual") as stem:
         big = stem.create_topic("big", schema="n BIGINT", partitions=2)
-        tokens = PassedTokens(stem.home, "big")
+        tokens = PassedTokens(lambda: stem.log, stem.home, "big")
         assert tokens.passed(big.backend).applied == {}
         committed(stem, "others", 0, {"topic": "orders", "offsets": {"0": 99}}, into="small")
         assert tokens.passed(big.backend).applied == {}
@@ -59,7 +59,7 @@ def test_what_a_flow_has_committed_is_in_for_who_has_read_to_the_end(tmp_path: P
         # Made again, it holds nothing of what these flows wrote.
         stem.log.delete_topic("big")
         again = stem.create_topic("big", schema="n BIGINT", partitions=2)
-        assert PassedTokens(stem.home, "big").passed(again.backend).applied == {}
+        assert PassedTokens(lambda: stem.log, stem.home, "big").passed(again.backend).applied == {}
 
 
 @pytest.mark.parametrize("order", ["committed first", "ends first"])
@@ -68,7 +68,7 @@ def test_what_comes_between_two_looks_is_never_taken_for_read(tmp_path: Path, or
     with mainstem.open(tmp_path / "home", upkeep="manual") as stem:
         big = stem.create_topic("big", schema="n BIGINT")
         committed(stem, "big", 0, {"topic": "orders", "offsets": {"0": 1}})
-        tokens = PassedTokens(stem.home, "big")
+        tokens = PassedTokens(lambda: stem.log, stem.home, "big")
         before = read_up_to(big)
         passed = tokens.passed(big.backend)
         big.append([{"n": 1}])

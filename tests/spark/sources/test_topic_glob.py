@@ -14,9 +14,9 @@ from mainstem.flows.checkpoint_fit import replayed_topics, rows_to_replay
 from mainstem.flows.flow import Flow
 from mainstem.flows.program import Program
 from mainstem.operators import join
-from mainstem.spark.sources import topic_glob
+from mainstem.spark.sources import spark_topic
 from mainstem.spark.sources.topic_request import TopicRequest
-from mainstem.spark.sources.topics_stream_reader import TopicsStreamReader
+from mainstem.spark.sources.topic_stream_reader import TopicStreamReader
 from mainstem.stem import Mainstem
 from tests.flows.memory_sink import MemorySink
 from tests.flows.regional_orders import SCHEMA, rows, seen
@@ -45,6 +45,12 @@ def test_topics_that_are_no_stream_are_refused(stem: Mainstem):
     stem.create_topic("named", schema="topic STRING")
     with pytest.raises(Invalid, match='named "topic"'):
         stem.topics("named").stream()
+    stem.create_topic("untimed", schema="n BIGINT")
+    with pytest.raises(Invalid, match='"untimed" have no event time') as refused:
+        stem.topics("untimed").stream(watermark="1 minute")
+    assert refused.value.detail == "The event time of each topic: untimed: none."
+    with pytest.raises(Invalid, match="glob 5 is not text"):
+        stem.topics(5)  # type: ignore[call-overload]
 
 
 def test_several_topics_may_be_idle_as_one_input(stem: Mainstem):
@@ -66,7 +72,7 @@ def test_several_topics_may_be_idle_as_one_input(stem: Mainstem):
 def test_topics_join_while_a_flow_runs_and_batches_are_run_again_the_same(
     stem: Mainstem, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(topic_glob, "TopicRequest", partial(TopicRequest, rows_max=20))
+    monkeypatch.setattr(spark_topic, "TopicRequest", partial(TopicRequest, rows_max=20))
     for name, first in (("orders.eu", 0), ("orders.us", 100)):
         topic = stem.create_topic(name, schema=SCHEMA, event_time="at", partitions=2)
         for at in range(first, first + 40, 8):
@@ -140,8 +146,8 @@ def test_rows_of_which_only_the_topic_is_wanted_are_counted(tmp_path: Path):
     with mainstem.open(tmp_path) as stem:
         stem.create_topic("orders.eu", schema=SCHEMA).append(rows(0, 3))
         stem.create_topic("orders.us", schema="other STRING").append([{"other": "x"}])
-    request = TopicRequest(home=str(tmp_path), topic="orders.*", columns=("topic",))
-    reader = TopicsStreamReader(request, pa.schema({"topic": pa.string()}))
+    request = TopicRequest(home=str(tmp_path), topic="orders.*", columns=("topic",), pattern=True)
+    reader = TopicStreamReader(request, pa.schema({"topic": pa.string()}))
     start = reader.initialOffset()
     parts = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
     found = [row["topic"] for part in parts for batch in reader.read(part) for row in batch.to_pylist()]

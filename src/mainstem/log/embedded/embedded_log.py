@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
 from mainstem.clock import Clock, SystemClock
-from mainstem.durable_files import REAL_FILES, Files, closed, unavailable
-from mainstem.errors import Conflict, Invalid, TopicNotFound
+from mainstem.durable_files import REAL_FILES, Files, closed_error, unavailable
+from mainstem.errors import Invalid, TopicNotFound
+from mainstem.file_watch import Watch
 from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.embedded.home import Home
 from mainstem.log.embedded.ledger import Ledger, create_ledger
@@ -26,12 +27,13 @@ from mainstem.log.embedded.upkeep.soundness import verify_ledger
 from mainstem.log.embedded.upkeep.upkeep import Upkeep, UpkeepMode
 from mainstem.log.embedded.write.block import ABORT, COMMIT
 from mainstem.log.embedded.write.partition import Pending
+from mainstem.log.flow_cut import FlowCut
 from mainstem.log.groups import group_state as group_decisions
-from mainstem.log.log import Promise, no_such_topic
+from mainstem.log.log import Promise, check_same_settings, no_such_topic
 from mainstem.log.producer import ProducerRun, ProducersState, check_epoch
 from mainstem.log.query_limits import QueryLimits
 from mainstem.log.state_ledger import Entry, MachineState
-from mainstem.log.topic_settings import TopicSettings, difference
+from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.transaction import COMMITTED, Participant, TransactionState
 from mainstem.log.upkeep_report import TakeOverReport, Verification
 from mainstem.log.watermark import NO_TIME
@@ -41,22 +43,22 @@ from mainstem.processes import alive, this_process
 __all__ = ["EmbeddedLog"]
 
 
-# The producers of a home: who is the current run of each, and the watermarks they declared.
+# The producers of a home: the current run of each, and their declared watermarks.
 
 
 class Producers:
-    """The ledger of producers, with the current state looked at cheaply. Thread-safe."""
+    """The ledger of producers; reading the current state is cheap. Thread-safe."""
 
     def __init__(self, open_ledger: Callable[[], Ledger[ProducersState]]) -> None:
         self.ledger = open_ledger
 
     @property
     def _ledger(self) -> Ledger[ProducersState]:
-        # The log keeps it open; a home that never needs it never makes it.
+        # The log keeps it open; it is created on first use.
         return self.ledger()
 
     def open(self, name: str) -> tuple[int, int]:
-        """Begin a run: its producer's number, and the epoch that fences all older runs."""
+        """Begin a run: returns the producer's number, and the epoch that fences all older runs."""
 
         def decision(state: ProducersState, now: int) -> tuple[list[Entry], None]:
             return [{"kind": "opened", "name": name, "process": this_process()}], None
@@ -82,7 +84,8 @@ class Producers:
         check_epoch(name, epoch, current)
 
     def declare_watermark(self, name: str, epoch: int, topic: str, at: int) -> int:
-        """Note what a producer declared, and give the lowest of all living ones that declared anything for this topic."""
+        """Record a producer's watermark; returns the lowest of all current producers that declared one for this
+        topic."""
 
         def decision(state: ProducersState, now: int) -> tuple[list[Entry], None]:
             return [{"kind": "stated", "name": name, "topic": topic, "at": at}], None
@@ -99,7 +102,7 @@ class Producers:
 
 S = TypeVar("S", bound=MachineState)
 
-# Threads that append to several partitions at once; they wait for the disk, not for a core.
+# Threads that append to several partitions at once; they wait for the disk, not for the CPU.
 APPEND_THREADS = 16
 
 _all: weakref.WeakSet[EmbeddedLog] = weakref.WeakSet()
@@ -108,9 +111,8 @@ _all: weakref.WeakSet[EmbeddedLog] = weakref.WeakSet()
 class EmbeddedLog:
     """A log in a directory. Thread-safe."""
 
-    promises = frozenset(Promise)
-
     address = ""
+    promises = frozenset(Promise)
 
     def __init__(
         self,
@@ -148,7 +150,7 @@ class EmbeddedLog:
         _all.add(self)
 
     def renew_in_child(self) -> None:
-        """In a forked child: the pool's threads do not exist there, and another thread may have held the guard."""
+        """Reset in a forked child: it has no pool threads, and another thread may have held the guard."""
         self._guard = threading.RLock()
         self._pool = None
 
@@ -170,7 +172,7 @@ class EmbeddedLog:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise closed(self.title)
+            raise closed_error(self.title)
 
     def _executor(self) -> Executor:
         with self._guard:
@@ -184,7 +186,7 @@ class EmbeddedLog:
         return self.home.topic_names()
 
     def create_topic(self, settings: TopicSettings) -> EmbeddedTopic:
-        """Make a topic, or open it if it is there with the same settings."""
+        """Create a topic, or open it if it exists with the same settings."""
         self._check_open()
         if settings.codec is not None:
             raise Invalid(
@@ -193,18 +195,12 @@ class EmbeddedLog:
                 hint="Leave codec= out.",
             )
         if settings.archive is not None:
-            settings = settings.altered(archive=os.path.abspath(settings.archive))
+            settings = settings.alter(archive=os.path.abspath(settings.archive))
         folder = self.home.topic_folder(settings.name)
         if not self.files.exists(folder):
             self.home.make_folder(folder, lambda beside: create_topic(self.files, beside, settings, self.clock))
         topic = self.open_topic(settings.name)
-        if differences := difference(topic.settings, settings):
-            raise Conflict(
-                f'topic "{settings.name}" exists with other settings',
-                detail=f"In the existing topic: {'; '.join(differences)}.",
-                hint=f'Open it as it is with stem.topic("{settings.name}"), or change it: '
-                f"mainstem topic alter {settings.name} ...",
-            )
+        check_same_settings(topic.settings, settings)
         return topic
 
     def adopt_topic(self, settings: TopicSettings) -> EmbeddedTopic:
@@ -230,11 +226,17 @@ class EmbeddedLog:
             topic = self._topics[name] = EmbeddedTopic(self, store)
             return topic
 
+    def watch_appends(self, topics: Iterable[str]) -> Watch:
+        return Watch([self.open_topic(name).store.heads_path for name in topics])
+
+    def flow_cut(self) -> FlowCut:
+        return FlowCut()
+
     def _no_topic(self, name: str) -> TopicNotFound:
         return no_such_topic(name, self.title, self.topic_names())
 
     def _forget(self, name: str) -> None:
-        """Let go of a topic and its ledgers: it was deleted, here or by another process."""
+        """Drop a deleted topic and its ledgers from the cache."""
         store = self._topics.pop(name).store
         for folder in [folder for folder in self._ledgers if folder.startswith(store.folder + "/")]:
             self._ledgers.pop(folder).close()
@@ -243,7 +245,7 @@ class EmbeddedLog:
     def delete_topic(self, name: str) -> None:
         """Delete a topic with its groups and queues; unfinished appends of other processes are fenced."""
         topic = self.open_topic(name)
-        with self.home.locked(), self._guard:
+        with self.home.lock_topics(), self._guard:
             for partition in topic.store.partitions:
                 partition.mark_deleted()
             folder = topic.store.folder
@@ -255,7 +257,7 @@ class EmbeddedLog:
     def ledger(
         self, folder: str, new_state: Callable[[], S], restore: Callable[[dict[str, Any]], S], title: str
     ) -> Ledger[S]:
-        """The ledger in a folder; made if it is not there."""
+        """The ledger in a folder; created if it does not exist."""
         with self._guard:
             self._check_open()
             ledger = self._ledgers.get(folder)
@@ -274,12 +276,13 @@ class EmbeddedLog:
                 self.home.remove_folder(folder)
 
     def take_over(self) -> TakeOverReport:
-        """End every process that stands still inside a lock of the home, its topics and ledgers; fence what it did."""
+        """Kill every stopped process that holds a lock of the home, its topics or ledgers; fence its unfinished
+        writes."""
         parts = [self.open_topic(name).take_over_if_stuck() for name in self.topic_names()]
         return sum(parts, self.take_over_home())
 
     def take_over_home(self) -> TakeOverReport:
-        """The same of the home's own lock, and of the ledgers of producers and transactions."""
+        """The same for the home's own lock, and for the ledgers of producers and transactions."""
         report = take_over_lock_if_stuck(self.home.lock, "the home")
         for name, ledger in (("producers", self.producers.ledger), ("transactions", self.transactions.ledger)):
             if self.files.exists(f"{self.home.path}/ledgers/{name}/heads"):
@@ -315,18 +318,18 @@ class EmbeddedLog:
     # Producers and transactions
 
     def open_producer(self, name: str) -> ProducerRun:
-        """Begin a run of a producer: older runs are fenced, and what they left open is aborted."""
+        """Begin a run of a producer: older runs are fenced, and their open transactions are aborted."""
         number, epoch = self.producers.open(name)
-        self.transactions.abort_of(number)
+        self.transactions.abort_transactions_of(number)
         return self._run(name, number, epoch)
 
     def shared_producer(self, name: str) -> ProducerRun:
-        """A producer of Mainstem's own that several processes use at once."""
+        """An internal producer that several processes use at once."""
         return self._run(name, *self.producers.share(name), shared=True)
 
     def _run(self, name: str, number: int, epoch: int, *, shared: bool = False) -> ProducerRun:
-        def known(topic: str) -> KnownAppends:
-            return self.open_topic(topic).numbered.known(number, epoch)
+        def known_appends(topic: str) -> KnownAppends:
+            return self.open_topic(topic).numbered.known_appends(number, epoch)
 
         def state(topic: str, at: int) -> None:
             lowest = self.producers.declare_watermark(name, epoch, topic, at)
@@ -338,10 +341,10 @@ class EmbeddedLog:
             epoch,
             check=lambda: self.producers.check(name, epoch),
             state=state,
-            last_sequence=lambda topic: known(topic).runs.last,
-            # An aborted transaction's count for neither.
-            kept_sequence=lambda topic: known(topic).runs.last,
-            incomplete_sequence=lambda topic: known(topic).incomplete,
+            last_sequence=lambda topic: known_appends(topic).runs.last,
+            # Without the sequences of aborted transactions in both cases.
+            kept_sequence=lambda topic: known_appends(topic).runs.last,
+            incomplete_sequence=lambda topic: known_appends(topic).incomplete,
             shared=shared,
         )
 
@@ -355,12 +358,12 @@ class EmbeddedLog:
         self.transactions.decide(transaction, outcome)
 
     def outcome(self, transaction: str) -> Literal["open", "committed", "aborted"]:
-        """The outcome of a transaction; one whose owner died or whose timeout is over is aborted first."""
+        """The outcome of a transaction; one whose owner died or that timed out is aborted first."""
         self.transactions.settle()
         return self.transactions.outcome(int(transaction))
 
     def _mark(self, participant: Participant, number: int, decision: int, outcome: str) -> None:
-        """Write a transaction's marker where it wrote. What is deleted meanwhile needs none."""
+        """Write a transaction's marker to a partition or group; one that was deleted meanwhile needs none."""
         kind, name, place = participant
         try:
             topic = self.open_topic(str(name))
@@ -385,7 +388,7 @@ class EmbeddedLog:
         tables: Mapping[str, Callable[[], pa.Table]] | None = None,
         limits: QueryLimits | None = None,
     ) -> pa.Table:
-        from mainstem.log.embedded.read.sql import query  # DuckDB is loaded when the first question is asked
+        from mainstem.log.embedded.read.sql import query  # loads DuckDB on the first query
 
         return query(self, sql, parameters, tables or {}, limits or QueryLimits())
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from mainstem import processes
 from mainstem.clock import Clock, as_datetime
 from mainstem.durable_files import Files, read_file, remove_if_there, unavailable
-from mainstem.errors import Corrupt, Invalid, LockHeld
+from mainstem.errors import Corrupt, LockHeld
 from mainstem.file_watch import Watch
 from mainstem.log.append_result import AppendResult, token_of
 from mainstem.log.embedded.ledger import Ledger
@@ -23,10 +23,12 @@ from mainstem.log.embedded.read.archive import Archive, check_archive
 from mainstem.log.embedded.read.holds import HeldRows, Range
 from mainstem.log.embedded.read.partition_reader import PartitionReader, Visible
 from mainstem.log.embedded.read.partition_steps import first_after, partition_steps, times_reached
+from mainstem.log.embedded.read.topic_freeze import freeze
 from mainstem.log.embedded.read.topic_schemas import Reading
 from mainstem.log.embedded.take_over import take_over_if_stuck, take_over_ledger_if_stuck, take_over_partition
 from mainstem.log.embedded.topic_store import TopicStore
 from mainstem.log.embedded.upkeep.compaction import compact
+from mainstem.log.embedded.upkeep.manifest import Manifest, SealedEntry
 from mainstem.log.embedded.upkeep.retention import drop_expired
 from mainstem.log.embedded.upkeep.sealing import seal
 from mainstem.log.embedded.upkeep.soundness import verify
@@ -35,9 +37,12 @@ from mainstem.log.embedded.write.block import DATA
 from mainstem.log.embedded.write.heads import End
 from mainstem.log.embedded.write.partition import Pending
 from mainstem.log.embedded.write.segment_writer import pending_blocks
+from mainstem.log.frozen_topic import FrozenTopic
 from mainstem.log.groups.group_state import GroupState
 from mainstem.log.lag import Lag
+from mainstem.log.log import SealedFile, check_partition
 from mainstem.log.missed_deletions import Compacted
+from mainstem.log.partition_reads import Position
 from mainstem.log.producer import ProducerRun
 from mainstem.log.queues.queue_state import QueueState
 from mainstem.log.rows.rows import CheckedRows
@@ -55,11 +60,11 @@ if TYPE_CHECKING:
 __all__ = ["EmbeddedMoment", "EmbeddedTopic", "TopicTime"]
 
 
-# A moment of a topic: what a bounded read shows, all of a transaction or none of it.
+# A snapshot of a topic for bounded reads, with all of a transaction or none of it.
 
 
 class EmbeddedMoment:
-    """What every partition of a topic shows at one moment."""
+    """The visible records of every partition at one moment."""
 
     def __init__(self, store: TopicStore, visible: dict[int, Visible | Corrupt]) -> None:
         self._store = store
@@ -67,7 +72,7 @@ class EmbeddedMoment:
         self._visible = visible
 
     def visible(self, partition: int) -> Visible:
-        """Raises if that partition is damaged, and of no other one."""
+        """Raises only if this partition is damaged."""
         seen = self._visible[partition]
         if isinstance(seen, Corrupt):
             raise seen
@@ -90,7 +95,26 @@ class EmbeddedMoment:
         return reader.read(self._schemas, start, self.visible(partition), stop=stop, reading=reading)
 
 
-# When each member of a group last gave a sign of life: one small file each, never synced.
+class EmbeddedFiles:
+    """What is sealed of a topic when its manifests were read."""
+
+    def __init__(self, topic: EmbeddedTopic, manifests: Sequence[Manifest]) -> None:
+        self._topic = topic
+        numbered = list(enumerate(manifests))
+        self.segments: Mapping[int, Sequence[SealedEntry]] = {number: found.segments for number, found in numbered}
+        self.starts = {number: found.start for number, found in numbered}
+        compacted = topic.settings.keep.compacted
+        self.cleaned = {number: found.cleaned for number, found in numbered} if compacted else None
+
+    def path(self, partition: int, segment: SealedFile) -> str:
+        assert isinstance(segment, SealedEntry)
+        return self._topic.store.readers[partition].whole_sealed_path(segment)
+
+    def spans(self, partition: int, start: int, end: int) -> TransactionSpans:
+        return self._topic.transaction_spans(partition, start, end, EVERY_NUMBER)
+
+
+# The last heartbeat of each group member: one small file each, never synced.
 #
 # boot clock (microseconds) i64 | boot id (36 bytes)
 
@@ -99,7 +123,7 @@ BEAT = struct.Struct("<q36s")
 
 
 class HeartbeatFiles:
-    """The beats of one group. Thread-safe."""
+    """The heartbeats of one group. Thread-safe."""
 
     def __init__(self, files: Files, folder: str, clock: Clock) -> None:
         self._files = files
@@ -123,33 +147,32 @@ class HeartbeatFiles:
         if len(data) < BEAT.size:
             return None
         at, boot = BEAT.unpack_from(data)
-        # Of another boot: that member is gone, whatever the clock says now.
+        # From another boot: that member is dead, whatever the clock says.
         return self._clock.boot() - at if boot.rstrip(b"\0") == boot_id().encode() else 1 << 62
 
     def forget(self, member: str) -> None:
         remove_if_there(self._files, f"{self._folder}/{member}")
 
 
-# What can be said of the records that a reader has not read yet, and of those to come: how late they can be.
+# Lower bounds for the times of records that a reader has not read yet, and of future records.
 
 
-# partition, offset, delay -> the first record from there on, with its watermark where there is a delay
+# partition, offset, delay -> the first record from there on, with its watermark if there is a delay
 FirstRecord = Callable[[int, int, int | None], pa.RecordBatch | None]
 
 
 class TopicTime:
-    """The times of one topic behind some offsets."""
+    """The times of a topic's records after given offsets."""
 
     def __init__(self, store: TopicStore, first: FirstRecord) -> None:
         self._store = store
         self._first = first
 
     def watermark_from(self, positions: Mapping[int, int], delay: int) -> int:
-        """The lowest watermark that a record from these offsets on can have, those to come included; NO_TIME if it is not
-        known.
+        """The lowest watermark that a record from these offsets on, or a future one, can have; NO_TIME if unknown.
 
-        What a next append would write down is at least the lowest of all partitions, and never less than was written down
-        already: times only rise. An append that is under way at this very moment may know less.
+        The next append records at least the lowest of all partitions, and never less than before: watermarks only rise.
+        An append in progress may record less.
         """
         ends = self._ends()
         observed = max(min(end.event_time_max for end in ends), *(end.observed_up_to for end in ends))
@@ -158,13 +181,13 @@ class TopicTime:
             for number, end in enumerate(ends)
         )
 
-    def appended_from(self, positions: Mapping[int, int], now: int) -> int:
-        """The earliest append time that a record from these offsets on can have, those to come included."""
+    def earliest_append(self, positions: Mapping[int, int], now: int) -> int:
+        """The earliest append time that a record from these offsets on, or a future one, can have."""
         unread = [number for number, end in enumerate(self._ends()) if positions.get(number, 0) < end.offset]
         return min([now, *(self._time("appended_at", number, positions.get(number, 0)) for number in unread)])
 
     def watermark_holders(self, positions: Mapping[int, int], delay: int) -> dict[int, int]:
-        """How far each partition that was written to has come by itself: the lowest holds the watermark back."""
+        """The watermark of each partition that has records, by itself: the lowest one holds the topic's back."""
         return {
             number: self._next_watermark(number, end, end.event_time_max, positions.get(number, 0), delay)
             for number, end in enumerate(self._ends())
@@ -182,7 +205,8 @@ class TopicTime:
         return self._time("watermark", partition, position, delay)
 
     def _time(self, field: str, partition: int, position: int, delay: int | None = None) -> int:
-        """A time of the first record from an offset on. What is not decided yet may come with any that it was written with."""
+        """A time of the first record from an offset on. An undecided record may appear with any time it was written
+        with."""
         first = self._first(partition, position, delay)
         return NO_TIME if first is None else int(times_of(first.column("record").field(field))[0])
 
@@ -190,6 +214,7 @@ class TopicTime:
 T = TypeVar("T")
 
 MICROSECOND = timedelta(microseconds=1)
+EVERY_NUMBER = (0, 1 << 62)
 
 
 class EmbeddedTopic:
@@ -232,24 +257,19 @@ class EmbeddedTopic:
         transaction: int = 0,
     ) -> AppendResult:
         partitions = rows.settings.partitions
-        if partition is not None and not 0 <= partition < partitions:
-            raise Invalid(
-                f'topic "{self.name}" has no partition {partition}',
-                detail=f"It has {partitions}, numbered from 0.",
-                hint="Leave partition out: the key decides.",
-            )
+        check_partition(rows.settings, partition)
         if not rows.batch.num_rows:
             return AppendResult({}, as_datetime(self.clock.now()), self.token(), appended=False)
         if producer is not None and not producer.shared:
             return self._append_once(rows, partition, producer, sequence, transaction)
-        # Rows without a key are placed by sequence, so that a retry lands alike.
+        # Rows without a key are placed by sequence, so that a retry goes to the same partition.
         keyless = sequence % partitions if sequence is not None else self.store.next_turn()
         blocks = pending_blocks(rows, keyless, self.clock.now(), partition)
         if producer is not None and sequence is not None:
             for pending in blocks.values():
                 pending.producer_id, pending.producer_epoch = producer.id, producer.epoch
                 pending.sequence = sequence
-        return self._written(rows, blocks, self._check(producer, transaction), transaction)
+        return self._write(rows, blocks, self._check(producer, transaction), transaction)
 
     def _append_once(
         self, rows: CheckedRows, partition: int | None, producer: ProducerRun, sequence: int | None, transaction: int
@@ -265,14 +285,14 @@ class EmbeddedTopic:
             elif (refusal := known.refusal(self.name, producer.name, sequence)) is not None:
                 check()
                 raise refusal
-            over = known.placed_over(sequence, rows.settings.partitions)
+            over = known.placement_partitions(sequence, rows.settings.partitions)
             blocks = pending_blocks(rows, sequence % over, self.clock.now(), partition, over=over)
             known.number(blocks, self.name, producer, sequence, over)
-            placed = self._written(rows, blocks, check, transaction)
+            placed = self._write(rows, blocks, check, transaction)
             known.note(blocks, sequence, over, transaction)
         return placed
 
-    def _written(
+    def _write(
         self, rows: CheckedRows, blocks: Mapping[int, Pending], check: Callable[[], None], transaction: int
     ) -> AppendResult:
         for pending in blocks.values():
@@ -280,10 +300,10 @@ class EmbeddedTopic:
         if transaction:
             self._log.transactions.join(transaction, [("topic", self.name, number) for number in blocks])
         self.store.append(blocks)
-        self._log.upkeep.appended(sum(len(it.payload) for it in blocks.values()), rows.settings.segment_bytes_max)
-        return self._placed(blocks)
+        self._log.upkeep.count_append(sum(len(it.payload) for it in blocks.values()), rows.settings.segment_bytes_max)
+        return self._append_result(blocks)
 
-    def _placed(self, blocks: Mapping[int, Pending]) -> AppendResult:
+    def _append_result(self, blocks: Mapping[int, Pending]) -> AppendResult:
         offsets: dict[int, tuple[int, int]] = {}
         appended, appended_at = False, 0
         for number, it in blocks.items():
@@ -291,7 +311,7 @@ class EmbeddedTopic:
             appended_at = max(appended_at, it.appended_at)
             if it.base_offset >= 0:
                 offsets[number] = (it.base_offset, it.end_offset)
-        # Where there is one partition, its end after this append is known: no need to look.
+        # With one partition, its end after this append is known: no need to read it.
         alone = appended and len(self.store.partitions) == 1
         token = token_of({self.name: {0: offsets[0][1]}}) if alone else self.token()
         return AppendResult(offsets, as_datetime(appended_at), token, appended)
@@ -306,7 +326,7 @@ class EmbeddedTopic:
         return check
 
     def declare_watermark(self, declared: int) -> None:
-        """Say in every partition that nothing earlier will come."""
+        """Declare in every partition that no earlier record will follow."""
         self.store.append(
             {number: Pending(b"", 0, stated_watermark=declared) for number in range(len(self.store.partitions))}
         )
@@ -317,9 +337,9 @@ class EmbeddedTopic:
     def alter(self, changes: dict[str, Any]) -> None:
         if changes.get("archive") is not None:
             changes = {**changes, "archive": os.path.abspath(changes["archive"])}
-        with unavailable(self.store.folder), self._log.home.locked():
+        with unavailable(self.store.folder), self._log.home.lock_topics():
             self.store.refresh()
-            self.store.write_settings(self.store.settings.altered(**changes))
+            self.store.write_settings(self.store.settings.alter(**changes))
 
     # Reading
 
@@ -348,13 +368,13 @@ class EmbeddedTopic:
         return next(reader.read(self.store.schemas, start, visible, reading=Reading(columns, rows_max, delay)), None)
 
     def hold(self, holder: str, ranges: Mapping[int, Range]) -> None:
-        """Have these offsets stay as they are for `read_held`, in place of those that were held under this name."""
+        """Keep these offsets readable by `read_held`; replaces the earlier hold of this holder."""
         self.store.holds.put(holder, ranges)
 
     def read_held(
         self, partition: int, start: int, stop: int, columns: Sequence[str] | None, delay: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Offsets that are held, the same each time, whatever was compacted or dropped meanwhile."""
+        """Read held offsets: the same rows each time, whatever was compacted or dropped meanwhile."""
         moment, store = self.moment(), self.store
 
         def from_log(first: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -362,6 +382,12 @@ class EmbeddedTopic:
 
         reading = Reading(columns, delay=delay)
         return HeldRows(store.files, store.holds, partition, store.schemas, reading, from_log).read(start, stop)
+
+    def freeze(self, home: str, start: Position, stop: Position, delay: int | None) -> FrozenTopic:
+        return freeze(self, home, start, stop, delay)
+
+    def sealed(self) -> EmbeddedFiles:
+        return EmbeddedFiles(self, [partition.manifest_file.read() for partition in self.store.partitions])
 
     def steps(self, partition: int, start: int, rows_min: int) -> Steps:
         return partition_steps(self._reader(partition), self.store.schemas, self.settings.event_time, start, rows_min)
@@ -379,26 +405,27 @@ class EmbeddedTopic:
         return times_reached(self._reader(partition), self.store.schemas, self.settings.event_time, start, stop)
 
     def transaction_spans(self, partition: int, start: int, end: int, numbers: tuple[int, int]) -> TransactionSpans:
-        """Where transactions wrote from `start` on, of those with records before `end` or numbers in this range."""
+        """The spans from `start` on of transactions with records before `end` or with numbers in this range."""
         return self._reader(partition).transaction_spans(start, end, numbers)
 
     def numbers_around(self, partition: int, offset: int) -> tuple[int, int]:
-        """The highest number of a transaction with a record before an offset, and the lowest of one with a record behind it."""
+        """The highest number of a transaction with a record before an offset, and the lowest of one with a record after
+        it."""
         return self._reader(partition).numbers_around(offset)
 
     def open_transactions(self, partition: int) -> dict[int, int]:
-        """The transactions that are not decided in a partition, by number, each with its first offset."""
+        """The undecided transactions of a partition: their numbers, each with its first offset."""
         return self._reader(partition).open_transactions()
 
     def owner_of(self, transaction: int) -> int | None:
-        """The id of the process that has a transaction open; None if it is over."""
+        """The id of the process that has a transaction open; None if it has ended."""
         return self._log.transactions.owner_of(transaction)
 
     def watermark_from(self, positions: Mapping[int, int], delay: int) -> int:
         return self._time.watermark_from(positions, delay)
 
-    def appended_from(self, positions: Mapping[int, int], now: int) -> int:
-        return self._time.appended_from(positions, now)
+    def earliest_append(self, positions: Mapping[int, int], now: int) -> int:
+        return self._time.earliest_append(positions, now)
 
     def watermark_holders(self, positions: Mapping[int, int], delay: int) -> dict[int, int]:
         return self._time.watermark_holders(positions, delay)
@@ -416,37 +443,37 @@ class EmbeddedTopic:
         reader = self._reader(partition)
         return reader.offset_at(at, reader.visible())
 
-    def compacted(self, partition: int) -> Compacted | None:
-        """How far a partition is compacted; None if it never was and is not to be."""
+    def compaction(self, partition: int) -> Compacted | None:
+        """How far a partition is compacted; None if the topic is not compacted and never was."""
         manifest = self._reader(partition).partition.manifest_file.read()
         if not self.settings.keep.compacted and not manifest.forgotten:
             return None
         return Compacted(manifest.cleaned, manifest.forgotten)
 
     def partition_facts(self, partition: int) -> PartitionFacts:
-        """How much is in a partition, in how many segments, and what is damaged."""
+        """The size of a partition, its number of segments, and its damage."""
         start, of = self.earliest(partition), self.store.partitions[partition]
-        manifest, published = of.manifest_file.read(), of.published()
+        manifest, published = of.manifest_file.read(), of.published_end()
         blocks = [name for name in segments_in(of.files.list(of.folder)) if name.base >= manifest.end]
         return PartitionFacts(
             partition,
             start,
             self.latest(partition),
-            records=sum(entry.rows for entry in manifest.segments) + self._unsealed(partition, manifest.end),
+            records=sum(entry.rows for entry in manifest.segments) + self._count_unsealed(partition, manifest.end),
             bytes=self.behind(partition, start).bytes,
             segments=len(manifest.segments) + len(blocks),
             sealed=len(manifest.segments),
-            # A partition has an append time from its first moment; without a record it means nothing.
+            # A new partition has an append time already; without a record it has no meaning.
             appended_at=as_datetime(published.appended_at) if published.offset else None,
             damage=None if (found := of.damage()) is None else found.summary,
         )
 
-    def _unsealed(self, partition: int, start: int) -> int:
-        """How many records there are from an offset on, by the headers of their blocks. Transaction markers and records of
+    def _count_unsealed(self, partition: int, start: int) -> int:
+        """The number of records from an offset on, from the headers of their blocks. Transaction markers and records of
         aborted or open transactions do not count."""
         visible = self.moment().visible(partition)
         count = 0
-        # Sealed since we looked: what is left of it then is counted by offsets.
+        # If the segment is sealed meanwhile, the rest is counted by offsets.
         with suppress(FileNotFoundError):
             while start < visible.end:
                 found, reached = 0, start
@@ -461,9 +488,9 @@ class EmbeddedTopic:
                 count, start = count + found, reached
         return count + max(0, visible.end - start)
 
-    def archived(self, archive: str, partition: int) -> Archive:
+    def open_archive(self, archive: str, partition: int) -> Archive:
         if archive != self.settings.archive:
-            # Its own is made when there is something to put into it.
+            # The topic's own archive is created on first use.
             check_archive(self.store.files, archive, self.name)
         return Archive(self.store.files, archive, self.name, partition, self.store.schemas)
 
@@ -489,12 +516,12 @@ class EmbeddedTopic:
         )
 
     def _bytes_from(self, partition: int, offset: int) -> int:
-        """The bytes on disk from an offset on; within a segment by the share of its offsets."""
+        """The bytes on disk from an offset on; within a segment in proportion to its offsets."""
         store, folder = self.store, self.store.partitions[partition].folder
         manifest = store.partitions[partition].manifest_file.read()
         spans = [(entry.base, entry.end, entry.bytes) for entry in manifest.segments]
         names = [name for name in segments_in(store.files.list(folder)) if name.base >= manifest.end]
-        head = store.partitions[partition].published()
+        head = store.partitions[partition].published_end()
         for name, after in zip(names, [*names[1:], None], strict=False):
             size = head.position if name == (head.segment, head.epoch) else _size(store, name.path(folder))
             spans.append((name.base, after.base if after else head.offset, size))
@@ -502,39 +529,39 @@ class EmbeddedTopic:
             size * (end - max(first, offset)) // (end - first) for first, end, size in spans if end > max(first, offset)
         )
 
-    def waking(self, *ledgers: StateLedger[Any]) -> Watch:
+    def watch_appends(self, *ledgers: StateLedger[Any]) -> Watch:
         paths = [ledger.heads_path for ledger in ledgers if isinstance(ledger, Ledger)]
         return Watch([self.store.heads_path, *paths])
 
     def settle(self) -> None:
-        """Settle abandoned transactions, for readers that wait. If that fails now, a reader continues."""
+        """Settle abandoned transactions, for waiting readers. A failure does not stop a reader."""
         with suppress(LockHeld):
             self._log.transactions.settle()
 
     # Upkeep
 
     def seal(self) -> int:
-        """Close what is being appended to and seal everything that is decided; how many files that made."""
+        """Close the active segments and seal everything that is decided; returns the number of files written."""
         self._log.transactions.settle()
 
         def close_and_seal(store: TopicStore, number: int) -> int:
             store.partitions[number].roll()
             return seal(store, number)
 
-        return sum(self._in_each(close_and_seal))
+        return sum(self._run_in_each(close_and_seal))
 
     def compact(self) -> CompactionReport:
-        """Take out the records that a later one of the same key has replaced."""
+        """Remove the records that a later one of the same key has replaced."""
         self._log.transactions.settle()
-        return sum(self._in_each(compact), CompactionReport())
+        return sum(self._run_in_each(compact), CompactionReport())
 
     def drop_expired(self) -> RetentionReport:
-        """Drop what the topic need not keep any more."""
+        """Drop the records whose retention is over."""
         self._log.transactions.settle()
-        return sum(self._in_each(drop_expired), RetentionReport())
+        return sum(self._run_in_each(drop_expired), RetentionReport())
 
-    def _in_each(self, step: Callable[[TopicStore, int], T]) -> list[T]:
-        """What a step gives in each partition. One that is damaged is told of once the others are done."""
+    def _run_in_each(self, step: Callable[[TopicStore, int], T]) -> list[T]:
+        """The results of a step in each partition. Damage is raised after the other partitions are done."""
         done: list[T] = []
         damage: Corrupt | None = None
         for number in range(len(self.store.partitions)):
@@ -550,13 +577,13 @@ class EmbeddedTopic:
         return verify(self.store)
 
     def take_over(self) -> TakeOverReport:
-        """End stopped processes that hold a lock of this topic, and fence their unfinished writes; also in the ledgers
+        """Kill stopped processes that hold a lock of this topic, and fence their unfinished writes; also in the ledgers
         of its groups and queues, and in those of the home, which appends need too."""
         parts = [take_over_partition(partition) for partition in self.store.partitions]
         return sum([*parts, self._take_over_ledgers()], self._log.take_over_home())
 
     def take_over_if_stuck(self) -> TakeOverReport:
-        """As `take_over`, but only partitions that cannot be appended to."""
+        """Like `take_over`, but only for partitions that cannot be appended to."""
         parts = [take_over_if_stuck(partition) for partition in self.store.partitions]
         return sum([*parts, self._take_over_ledgers()], TakeOverReport())
 

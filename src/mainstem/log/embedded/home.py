@@ -34,7 +34,7 @@ NEW, DELETED = ".new-", ".deleted-"
 
 
 def describe_home(id: str) -> bytes:
-    """What `mainstem.json` says."""
+    """The content of `mainstem.json`."""
     return encode_checked({"format": FORMAT, "id": id})
 
 
@@ -65,10 +65,10 @@ class Home:
             files.close(files.create(f"{path}/lock"))
         lock = share_lock(files, f"{path}/lock")
         try:
-            with lock.held(WRITE):
+            with lock.hold(WRITE):
                 if not files.exists(f"{path}/mainstem.json"):
                     replace_file(files, f"{path}/mainstem.json", describe_home(uuid.uuid4().hex))
-                    # The home's own name must survive a power cut as well as what is in it.
+                    # The directory entry of the home must survive a power cut too.
                     files.sync_directory(os.path.dirname(os.path.abspath(path)))
         finally:
             release_lock(lock)
@@ -87,20 +87,14 @@ class Home:
                 path=path,
             ) from error
         if version > FORMAT:
-            raise NewerFormat(
-                f'home "{self.path}" was written by a newer Mainstem',
-                detail=f"It has format {version}; this Mainstem knows up to {FORMAT}.",
-                hint="Install the newer Mainstem.",
-                found_version=version,
-                known_version=FORMAT,
-            )
+            raise NewerFormat.of(f'home "{self.path}"', version, FORMAT)
         return identity
 
     def _sweep(self) -> None:
-        """Remove what a deletion or a creation that was cut short has left."""
+        """Remove the leftovers of an interrupted creation or deletion."""
         for folder in (f"{self.path}/topics", f"{self.path}/ledgers"):
             for name in self._files.list(folder):
-                if name.startswith(DELETED) or (name.startswith(NEW) and not _in_work(name)):
+                if name.startswith(DELETED) or (name.startswith(NEW) and not _is_in_use(name)):
                     with suppress(OSError):
                         self._files.remove_tree(f"{folder}/{name}")
 
@@ -108,9 +102,9 @@ class Home:
         release_lock(self.lock)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Inside, no other process makes, alters or deletes a topic."""
-        with self.lock.held(WRITE):
+    def lock_topics(self) -> Iterator[None]:
+        """Keeps other processes from creating, altering or deleting topics."""
+        with self.lock.hold(WRITE):
             yield
 
     def topic_folder(self, name: str) -> str:
@@ -120,7 +114,7 @@ class Home:
         return [name for name in self._files.list(f"{self.path}/topics") if not name.startswith(".")]
 
     def make_folder(self, folder: str, fill: Callable[[str], None]) -> None:
-        """Make a directory whole: filled under another name, then renamed. Done if another process was first."""
+        """Create a directory atomically: filled under another name, then renamed. Does nothing if it exists by then."""
         parent, name = os.path.split(folder)
         with unavailable(self.path):
             self._files.make_directory(parent)
@@ -134,14 +128,14 @@ class Home:
                 if not self._files.exists(folder):
                     raise error
             finally:
-                # What cannot be removed now is swept away when the home is opened again, and the error stays the first one.
+                # Leftovers are removed when the home is opened again; the first error is raised.
                 with suppress(OSError):
                     if self._files.exists(beside):
                         self._files.remove_tree(beside)
             self._files.sync_directory(parent)
 
     def remove_folder(self, folder: str) -> None:
-        """Remove a directory: gone at once by its name, then its files."""
+        """Remove a directory: it is renamed first, so that it disappears at once."""
         parent, name = os.path.split(folder)
         gone = f"{parent}/{DELETED}{uuid.uuid4().hex[:8]}-{name}"
         self._files.rename(folder, gone)
@@ -157,7 +151,7 @@ def _process_word() -> str:
     return f"{identity['pid']}.{identity['started']}"
 
 
-def _in_work(name: str) -> bool:
+def _is_in_use(name: str) -> bool:
     pid, _, started = name.removeprefix(NEW).split("-")[0].partition(".")
     identity = this_process()
     return alive({"pid": int(pid), "started": int(started), "boot": identity["boot"]})

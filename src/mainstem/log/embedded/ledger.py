@@ -1,4 +1,4 @@
-"""A ledger: an ordered list of JSON entries that any number of processes agree on, and the state it adds up to.
+"""A ledger: an ordered list of JSON entries, shared by any number of processes, and the state computed from it.
 
     <ledger>/heads    one slot
     <ledger>/0/       a partition whose blocks hold entries (a JSON array each), and from time to time a snapshot
@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 from mainstem.clock import Clock
-from mainstem.durable_files import Files, closed, remove_if_there
+from mainstem.durable_files import Files, closed_error
 from mainstem.errors import AppendConflict, CorruptHome
 from mainstem.log.embedded.write.active_segment import PREAMBLE_BYTES, ActiveSegment, SegmentName, segments_in
 from mainstem.log.embedded.write.block import ENTRIES, Block
@@ -29,7 +29,7 @@ from mainstem.log.state_ledger import Entry, MachineState
 __all__ = ["Ledger", "create_ledger", "open_heads"]
 
 
-# Walks the entries of a ledger and keeps the state they add up to.
+# Replays the entries of a ledger into a state.
 
 
 S = TypeVar("S", bound=MachineState)
@@ -38,7 +38,7 @@ SNAPSHOT = "snapshot"
 
 
 class LedgerReplay(Generic[S]):
-    """A place in a ledger and the state there. For one thread at a time."""
+    """A position in a ledger and the state there. Not thread-safe."""
 
     def __init__(
         self, files: Files, folder: str, new_state: Callable[[], S], restore: Callable[[dict[str, Any]], S]
@@ -50,7 +50,7 @@ class LedgerReplay(Generic[S]):
         self._restore = restore
         self._files = files
         self._folder = folder
-        # Which segment it stands in; open until it is let go.
+        # The current segment; open until the replay is closed.
         self._segment: ActiveSegment | None = None
         self._name: SegmentName | None = None
         self._segment_id = 0
@@ -62,7 +62,7 @@ class LedgerReplay(Generic[S]):
         return self._segment is not None
 
     def close(self) -> None:
-        """Close its segment; it is opened again where something is to be read."""
+        """Close its segment; it is opened again on the next read."""
         segment, self._segment = self._segment, None
         if segment is not None:
             segment.close()
@@ -77,14 +77,14 @@ class LedgerReplay(Generic[S]):
         if self._segment is None and self._name is not None:
             self._segment = ActiveSegment(self._files, self._folder, self._name)
             if self._id() != self._segment_id:
-                # Another ledger of this name, made after the one that was read here was deleted.
+                # Another ledger of this name, created after the one read here was deleted.
                 self._name = None
         if self._segment is None or self._name is None:
             self._begin(head, None)
         assert self._segment is not None
         target = SegmentName(head.segment, head.epoch)
         while self._segment.name != target:
-            # Rolled since: what is left here, then the next segment.
+            # Rolled since: read the rest of this segment, then the next one.
             following = [name for name in self._names() if name > self._segment.name]
             if not following:
                 break
@@ -93,7 +93,7 @@ class LedgerReplay(Generic[S]):
         self._apply_until(self._size(head), None, None)
 
     def advance_to_time(self, head: End, at: int) -> None:
-        """From nothing to the state as it was at an append time."""
+        """From the beginning to the state at an append time."""
         self._begin(head, at)
         assert self._segment is not None
         names = [name for name in self._names() if self._segment.name <= name and name.base <= head.offset]
@@ -103,7 +103,7 @@ class LedgerReplay(Generic[S]):
             self._apply_until(self._size(head), after.base if after else None, at)
 
     def _begin(self, head: End, at: int | None) -> None:
-        """Start at the last segment that begins with a snapshot (made before `at`), or at the first one of all."""
+        """Start at the last segment that begins with a snapshot (made before `at`), or at the first segment."""
         for name in reversed([name for name in self._names() if name.base <= head.offset]):
             self._enter(name)
             first = next(self._entries(self._size(head)), None)
@@ -120,7 +120,7 @@ class LedgerReplay(Generic[S]):
         )
 
     def _foreign(self, block: Block, error: Exception) -> CorruptHome:
-        """The error of an entry that is sound and makes no sense here."""
+        """The error for an entry that has a valid checksum and cannot be applied."""
         assert self._segment is not None
         path = self._segment.path
         return CorruptHome(
@@ -146,7 +146,7 @@ class LedgerReplay(Generic[S]):
         self._segment_id = self._id()
 
     def _id(self) -> int:
-        """What tells a segment from another one of its name; 0 if it is damaged."""
+        """Identifies a segment among those of its name; 0 if it is damaged."""
         assert self._segment is not None
         preamble = self._segment.preamble()
         return 0 if preamble is None else preamble.crc
@@ -177,12 +177,12 @@ class LedgerReplay(Generic[S]):
 
 T = TypeVar("T")
 
-# A new segment is begun after this much. Opening a ledger costs reading at most that.
+# A new segment begins after this much: opening a ledger reads at most one segment.
 SEGMENT_BYTES_MAX = 1 << 20
 
 
 def create_ledger(files: Files, folder: str, clock: Clock) -> None:
-    """Make the ledger's directory; done when its `heads` is there."""
+    """Create the ledger's directory; complete when its `heads` exists."""
     end = create_partition(files, f"{folder}/0", clock)
     create_slots(files, f"{folder}/heads.new", [end])
     files.rename(f"{folder}/heads.new", f"{folder}/heads")
@@ -190,7 +190,7 @@ def create_ledger(files: Files, folder: str, clock: Clock) -> None:
 
 
 def open_heads(files: Files, folder: str) -> Slots:
-    """The `heads` of a ledger; made again if it is lost: it is never synced, and the segments tell what it told."""
+    """The `heads` of a ledger; rebuilt from the segments if it is lost, since it is never synced."""
     path = f"{folder}/heads"
     if not files.exists(path) and files.exists(f"{folder}/0"):
         create_slots(files, path, [])
@@ -198,8 +198,8 @@ def open_heads(files: Files, folder: str) -> Slots:
 
 
 @contextmanager
-def _incomplete_if_there(files: Files, folder: str, title: str) -> Iterator[None]:
-    """Inside, a file that is missing is damage, unless the whole ledger is gone."""
+def _refuse_incomplete(files: Files, folder: str, title: str) -> Iterator[None]:
+    """A missing file is damage, unless the whole ledger was deleted."""
     try:
         yield
     except FileNotFoundError as error:
@@ -233,11 +233,11 @@ class Ledger(Generic[S]):
         self._clock = clock
         self._guard = threading.RLock()
         self._segment_bytes_max = segment_bytes_max
-        with _incomplete_if_there(files, folder, title):
+        with _refuse_incomplete(files, folder, title):
             self._heads = open_heads(files, folder)
             try:
                 self.partition = Partition(
-                    # The partition itself never rolls: the ledger does, so that a snapshot comes first.
+                    # The partition itself never rolls: the ledger does, so that a segment begins with a snapshot.
                     files, f"{folder}/0", self._heads, 0, clock, title=title, segment_bytes_max=1 << 62,
                 )  # fmt: skip
             except BaseException:
@@ -245,7 +245,7 @@ class Ledger(Generic[S]):
                 raise
         self._heads.check = self.partition.check_there
         if (damage := self.partition.damage()) is not None:
-            # A decision that is lost would be made again, otherwise: nothing is decided by a part of a ledger.
+            # An incomplete ledger is not opened: a lost decision would be made again, perhaps differently.
             self.partition.close()
             self._heads.close()
             raise damage
@@ -273,20 +273,20 @@ class Ledger(Generic[S]):
 
     @property
     def version(self) -> tuple[int, int]:
-        """A value that changes with every entry; cheap to look at."""
-        end = self.partition.published()
+        """A value that changes with every entry; cheap to read."""
+        end = self.partition.published_end()
         return end.segment, end.position
 
     def _catch_up(self) -> S:
         if self._closed:
-            raise closed(self.partition.title)
+            raise closed_error(self.partition.title)
         try:
-            self._advance(self.partition.published())
+            self._advance(self.partition.published_end())
         except FileNotFoundError:
-            # The segment we stood in was trimmed away: start at the last snapshot.
+            # The current segment was trimmed: start at the last snapshot.
             self._replay.close()
             self._replay = self._new_replay()
-            self._advance(self.partition.published())
+            self._advance(self.partition.published_end())
         return self._replay.state
 
     def _advance(self, head: End) -> None:
@@ -298,10 +298,10 @@ class Ledger(Generic[S]):
         finally:
             self._advancing = False
         if self._replay.is_open and not was_open:
-            self._files.kept.keeps(self, 1)
+            self._files.kept.count_handles(self, 1)
 
-    def let_go(self) -> int:
-        """Close the segment that was read last, if nobody reads it now: neither another thread, nor this one."""
+    def close_idle(self) -> int:
+        """Close the segment that was read last, if no thread reads it now, not even this one."""
         if not self._guard.acquire(blocking=False):
             return 0
         try:
@@ -312,7 +312,7 @@ class Ledger(Generic[S]):
     def _close_replay(self) -> int:
         kept = self._replay.is_open
         self._replay.close()
-        self._files.kept.keeps(self, 0)
+        self._files.kept.count_handles(self, 0)
         return int(kept)
 
     def decide(self, decision: Callable[[S, int], tuple[list[Entry], T]]) -> T:
@@ -330,7 +330,7 @@ class Ledger(Generic[S]):
                 try:
                     self._append(entries)
                 except AppendConflict:
-                    # Who came before us may not have synced yet, or has died: what is written must become visible.
+                    # The author of the newer entries may not have synced yet, or has died: publish what is written.
                     self.partition.publish_written()
                     continue
                 self._begin_segment_if_due()
@@ -341,14 +341,15 @@ class Ledger(Generic[S]):
         self.partition.append(Pending(payload, len(entries), kind=ENTRIES, expected=self._replay.offset))
 
     def _begin_segment_if_due(self) -> None:
-        """Close a full segment and begin the next with a snapshot; if somebody appends between, the next one will."""
-        if self.partition.published().position < self._segment_bytes_max:
+        """Close a full segment and begin the next with a snapshot; if another process appends first, a later one
+        will."""
+        if self.partition.published_end().position < self._segment_bytes_max:
             return
         self.partition.roll()
         self.write_snapshot()
 
     def write_snapshot(self) -> None:
-        """Append the state, at the beginning of a new segment; if somebody appends before, that one will do without."""
+        """Append the state at the beginning of a new segment; omitted if another process appends first."""
         with self._guard, suppress(AppendConflict):
             self._append([{"kind": SNAPSHOT, "state": self._catch_up().snapshot()}])
 
@@ -357,20 +358,13 @@ class Ledger(Generic[S]):
         self.current()
         replay = self._new_replay()
         try:
-            replay.advance_to_time(self.partition.published(), at)
+            replay.advance_to_time(self.partition.published_end(), at)
             return replay.state
         finally:
             replay.close()
 
     @contextmanager
-    def still(self) -> Iterator[S]:
-        """Inside, no process adds an entry; the state that all of them add up to."""
-        with self._guard, self.partition.still():
+    def freeze(self) -> Iterator[S]:
+        """Blocks new entries; yields the state after all entries."""
+        with self._guard, self.partition.freeze():
             yield self._catch_up()
-
-    def trim(self, segments: int) -> None:
-        """Keep only so many of the last segments; looking back ends where they begin."""
-        folder = self.partition.folder
-        for name in segments_in(self._files.list(folder))[: -max(2, segments)]:
-            remove_if_there(self._files, name.path(folder))
-            remove_if_there(self._files, name.index_path(folder))

@@ -3,13 +3,13 @@
 Three steps, so that writers and upkeep wait as little as possible:
 
     history      sealed files, which never change, without any lock
-    captured     the ledger of transactions stands still for some milliseconds: the end of every partition and ledger is
+    captured     the ledger of transactions is locked for some milliseconds: the end of every partition and ledger is
                  noted. Nothing is decided meanwhile, so each transaction is in whole, or undecided everywhere
-    copied       manifests, blocks up to the noted ends, and what was sealed since. The upkeep locks are held (`still`),
+    copied       manifests, blocks up to the noted ends, and what was sealed since. The upkeep locks are held (`freeze`),
                  so that none of it is sealed, compacted or deleted meanwhile; appends continue
 
-In the copy, transactions that were undecided are aborted: their owners write to the original. A partition that is damaged
-is copied as it is: the same records can be read from the copy.
+In the copy, undecided transactions are aborted: their owners write to the original. A damaged partition is copied as it
+is: the same records can be read from the copy.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
 
 __all__ = ["EmbeddedLogCopy"]
 
-# What a partition's directory and a topic's directory are made of, besides segments and ledgers.
+# Files in a partition's and in a topic's directory, besides segments and ledgers.
 MANIFEST, TAIL, HEADS = "manifest", "tail", "heads"
 KINDS = ("groups", "queues")
 
 
 class _Captured(NamedTuple):
-    """A directory with `heads` and partitions, and where each of these ended. None: damaged, and copied as it is."""
+    """A directory with `heads` and partitions, and the end of each. None: damaged, and copied as it is."""
 
     folder: str
     ends: list[End | None]
 
 
 class EmbeddedLogCopy:
-    """Copies one embedded log. For one thread."""
+    """Copies one embedded log. Not thread-safe."""
 
     def __init__(self, log: EmbeddedLog, target: str) -> None:
         self._log = log
@@ -62,25 +62,25 @@ class EmbeddedLogCopy:
     # The three steps
 
     def copy_history(self) -> None:
-        """Copy what is sealed now; no writer waits for it."""
+        """Copy what is sealed now; no writer waits."""
         for name in self._log.topic_names():
-            # Dropped, compacted or deleted meanwhile: the last step copies what takes its place.
+            # Dropped, compacted or deleted meanwhile: the last step copies the replacement.
             with suppress(FileNotFoundError, TopicNotFound, Corrupt):
                 for number in range(self._log.open_topic(name).settings.partitions):
                     self._copy_sealed(f"{self._home}/topics/{name}/{number}")
 
     @contextmanager
-    def still(self) -> Iterator[None]:
-        """Inside, nothing is sealed, compacted, dropped or deleted, in any process."""
+    def freeze(self) -> Iterator[None]:
+        """Blocks sealing, compaction, retention and deletion in all processes."""
         with ExitStack() as stack:
-            stack.enter_context(self._log.home.locked())
+            stack.enter_context(self._log.home.lock_topics())
             for store in self._stores():
                 for partition in store.partitions:
-                    stack.enter_context(partition.lock.awaited(UPKEEP))
+                    stack.enter_context(partition.lock.hold_patiently(UPKEEP))
             yield
 
     def copy(self) -> None:
-        """Copy all of it as it is at one moment; inside of `still`."""
+        """Copy everything as of one moment; called inside `freeze`."""
         with self._no_decisions():
             captured = [self._ledger(folder) for folder in self._ledger_folders()]
             topics = self._stores()
@@ -97,15 +97,15 @@ class EmbeddedLogCopy:
         self._remove_unnamed(set(self._log.topic_names()))
 
     def finish(self) -> None:
-        """Make a home of what was copied; the last thing to be done."""
+        """Make a home of the copied files; the last step."""
         for folder in ("topics", "ledgers"):
             self._files.make_directory(f"{self._target}/{folder}")
         self._files.close(self._files.create(f"{self._target}/lock"))
         replace_file(self._files, f"{self._target}/mainstem.json", describe_home(uuid.uuid4().hex))
-        copied = self.opened()
+        copied = self.open_copy()
         try:
             for name in copied.topic_names():
-                # Indexes are made again when a partition is opened.
+                # Indexes are rebuilt when a partition is opened.
                 with suppress(Corrupt):
                     copied.open_topic(name)
             with suppress(Corrupt):
@@ -113,14 +113,13 @@ class EmbeddedLogCopy:
         finally:
             copied.close()
 
-    def opened(self) -> EmbeddedLog:
-        """The copy as a log of its own."""
+    def open_copy(self) -> EmbeddedLog:
         return type(self._log)(self._target, files=self._files, clock=self._log.clock)
 
-    # What there is at one moment
+    # One moment
 
     def _stores(self) -> list[TopicStore]:
-        """The topics that can be opened; one that is damaged as a whole is copied file by file."""
+        """The topics that can be opened; a topic with damaged settings is copied file by file."""
         found = []
         for name in self._log.topic_names():
             with suppress(Corrupt):
@@ -130,9 +129,9 @@ class EmbeddedLogCopy:
     @contextmanager
     def _no_decisions(self) -> Iterator[None]:
         with ExitStack() as stack:
-            # Damaged, nothing can be decided.
+            # With a damaged ledger nothing can be decided.
             with suppress(Corrupt):
-                stack.enter_context(self._log.transactions.still())
+                stack.enter_context(self._log.transactions.freeze())
             yield
 
     def _ledger_folders(self) -> Iterator[str]:
@@ -148,17 +147,17 @@ class EmbeddedLogCopy:
             end = heads.read(0)
             if end is None:
                 with suppress(Corrupt):
-                    end = self._mended(folder, heads)
+                    end = self._mend(folder, heads)
         finally:
             heads.close()
         return _Captured(folder, [end])
 
-    def _mended(self, folder: str, heads: Slots) -> End:
+    def _mend(self, folder: str, heads: Slots) -> End:
         partition = Partition(
             self._files, f"{folder}/0", heads, 0, self._log.clock, title=f'ledger "{folder}"', segment_bytes_max=1 << 62
         )
         try:
-            return partition.published()
+            return partition.published_end()
         finally:
             partition.close()
 
@@ -190,7 +189,7 @@ class EmbeddedLogCopy:
                 with suppress(FileNotFoundError):
                     self._copy(f"{folder}/{name}")
             return
-        with suppress(FileNotFoundError):  # one that is missing is as much damage there as here
+        with suppress(FileNotFoundError):  # a missing file is damage in the copy too
             self._copy(f"{folder}/{MANIFEST}")
         last = SegmentName(end.segment, end.epoch)
         for segment in published_segments(self._files.list(folder), end.segment, end.epoch):
@@ -199,12 +198,13 @@ class EmbeddedLogCopy:
             except FileNotFoundError:
                 if segment == last and not self._is_lost(folder, last):
                     raise
-                # Lost before; or an old one of a ledger, trimmed meanwhile: every later one begins with all of the state.
-        # The indexes are made again when the partition is opened.
+                # Lost before; or an old segment of a ledger, trimmed meanwhile: every later one begins with the
+                # complete state.
+        # Indexes are rebuilt when the partition is opened.
         replace_file(self._files, self._in_target(f"{folder}/{TAIL}"), encode_tail(end))
 
     def _is_lost(self, folder: str, last: SegmentName) -> bool:
-        """Whether it is not there because it was removed, and not because the partition was taken over just now."""
+        """Whether the file was removed, and not abandoned in a take-over just now."""
         return segments_in(self._files.list(folder))[-1:] <= [last]
 
     def _copy_sealed(self, folder: str) -> None:
@@ -212,16 +212,16 @@ class EmbeddedLogCopy:
         for entry in ManifestFile(self._files, folder).read().segments:
             path = f"{folder}/{entry.file}"
             there = self._in_target(path)
-            # Copied before; a name is never used for another content.
+            # Copied before; a name is never reused for other content.
             if not self._files.exists(there) or self._files.identity(there)[2] != entry.bytes:
                 with suppress(FileNotFoundError):
                     self._copy(path)
 
     def _copy_settings(self, store: TopicStore) -> None:
-        """An archive inside of the home is copied with it, and the copy of the topic has that one."""
+        """An archive inside the home is copied with it, and the copied topic uses the copied archive."""
         settings, path = store.settings, self._in_target(f"{store.folder}/{SETTINGS}")
         if settings.archive is not None and settings.archive.startswith(f"{self._home}/"):
-            settings = settings.altered(archive=self._in_target(settings.archive))
+            settings = settings.alter(archive=self._in_target(settings.archive))
             replace_file(self._files, path, encode_settings(settings, store.id))
         else:
             self._copy(f"{store.folder}/{SETTINGS}")
@@ -231,11 +231,11 @@ class EmbeddedLogCopy:
         for inside, _, names in os.walk(folder):
             self._files.make_directory(self._in_target(inside))
             for name in names:
-                with suppress(FileNotFoundError):  # a hold that was let go meanwhile
+                with suppress(FileNotFoundError):  # a hold that was removed meanwhile
                     self._copy(f"{inside}/{name}")
 
     def _remove_unnamed(self, topics: set[str]) -> None:
-        """Sealed files that were compacted or dropped, and topics that were deleted, since their history was copied."""
+        """Remove files that were compacted or dropped, and topics that were deleted, after their history was copied."""
         parent = f"{self._target}/topics"
         for name in self._files.list(parent) if self._files.exists(parent) else []:
             if name not in topics:
@@ -252,6 +252,6 @@ class EmbeddedLogCopy:
 
 def _end_of(partition: Partition) -> End | None:
     try:
-        return partition.published()
+        return partition.published_end()
     except Corrupt:
         return None

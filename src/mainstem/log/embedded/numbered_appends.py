@@ -4,8 +4,9 @@ An append may go to several partitions, and a crash may leave it in some of them
 are (`parts`), so that an incomplete append is detected when the producer is opened again. It must be completed before a
 higher sequence: so only a producer's highest sequence can be incomplete, and a partition that has it, has it last.
 
-Only the newest run of a producer may append, so what its partitions know of it changes by its own appends alone: it is
-read once, and again after an error or a transaction. Which run that is, is still asked under each partition's lock.
+Only the newest run of a producer may append, so its state in the partitions changes only by its own appends: it is read
+once, and again after an error or a transaction. Under each partition's lock it is still checked that the run is the
+newest.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ DENSE_MAX = (1 << 32) - 1
 
 @dataclass(slots=True)
 class KnownAppends:
-    """What a topic has of one producer: the sequences that are complete, and the highest one, which may not be.
+    """What a topic has of one producer: the complete sequences, and the highest one, which may be incomplete.
 
-    `parts` is 0 where it is not known: its blocks are of version 1. Then it counts as complete, but a repeat is offered to
-    the partitions once more.
+    `parts` is 0 if it is unknown: its blocks have version 1. Then it counts as complete, but a repeat is sent to the
+    partitions once more.
     """
 
     runs: SequenceRuns = field(default_factory=SequenceRuns)
@@ -52,9 +53,9 @@ class KnownAppends:
 
     @classmethod
     def of(cls, states: Mapping[int, ProducerState]) -> KnownAppends:
-        """What the partitions know together."""
+        """The combined state of the partitions."""
         known = cls(sequence=max((state.kept for state in states.values()), default=NO_SEQUENCE))
-        known.runs = SequenceRuns.merged(state.runs for state in states.values())
+        known.runs = SequenceRuns.merge(state.runs for state in states.values())
         for number, state in states.items():
             if state.kept == known.sequence >= 0:
                 known.offsets[number] = state.base_offset, state.end_offset
@@ -71,7 +72,7 @@ class KnownAppends:
         return self.sequence if len(self.offsets) < self.parts else None
 
     def is_repeat(self, sequence: int) -> bool:
-        """Whether it is there, complete, and nothing is to be done."""
+        """Whether it is complete, so that there is nothing to append."""
         return sequence in self.runs and (sequence != self.sequence or self.parts > 0)
 
     def refusal(self, topic: str, producer: str, sequence: int) -> AppendConflict | None:
@@ -82,12 +83,12 @@ class KnownAppends:
             return incomplete_before(topic, producer, sequence, self.incomplete)
         return None
 
-    def placed_over(self, sequence: int, partitions: int) -> int:
-        """Over how many partitions its rows are placed: a repeat goes where the first one went."""
+    def placement_partitions(self, sequence: int, partitions: int) -> int:
+        """The number of partitions its rows are placed over: a repeat uses the same number as the first attempt."""
         return self.partitions or partitions if sequence == self.sequence else partitions
 
     def number(self, blocks: Mapping[int, Pending], topic: str, run: ProducerRun, sequence: int, over: int) -> None:
-        """Write into the blocks of an append what tells that it is one, and which."""
+        """Set the producer, the sequence and the parts in the blocks of an append."""
         if sequence == self.incomplete and len(blocks) != self.parts:
             raise other_rows(topic, run.name, sequence, self.parts, len(blocks))
         dense = min(self.runs.dense_below(sequence), DENSE_MAX)
@@ -96,7 +97,7 @@ class KnownAppends:
             pending.sequence, pending.parts, pending.partitions, pending.dense = sequence, len(blocks), over, dense
 
     def note(self, blocks: Mapping[int, Pending], sequence: int, over: int, transaction: int) -> None:
-        """An append that is in all its partitions."""
+        """Record an append that is complete in all its partitions."""
         self.runs.add(sequence, sequence - self.runs.dense_below(sequence))
         self.sequence, self.parts, self.partitions, self.transaction = sequence, len(blocks), over, transaction
         self.offsets = {number: (it.base_offset, it.end_offset) for number, it in blocks.items()}
@@ -104,7 +105,7 @@ class KnownAppends:
 
 
 class _Turn:
-    """Who of a run's threads is appending, and what is known between appends."""
+    """Serialises the appends of a run, and keeps its known appends in between."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -121,21 +122,21 @@ class NumberedAppends:
         self._guard = threading.Lock()
         self._turns: dict[int, _Turn] = {}
 
-    def known(self, producer_id: int, epoch: int) -> KnownAppends:
-        """As the partitions have it now; no thread of this run is in the middle of an append."""
+    def known_appends(self, producer_id: int, epoch: int) -> KnownAppends:
+        """The current state in the partitions; waits for appends of this run in progress."""
         with self._turn(producer_id, epoch).lock:
             return self._read(producer_id)
 
     @contextmanager
     def turn(self, run: ProducerRun, transaction: int) -> Iterator[KnownAppends]:
-        """The only append of this run to this topic for as long as it lasts; what is known before it."""
+        """Serialises the appends of this run to this topic; yields the known appends before this one."""
         turn = self._turn(run.id, run.epoch)
         with turn.lock:
             before = 0 if turn.known is None else turn.known.transaction
             if before not in (0, transaction) and self._is_open(before):
-                # Another thread began it just now. If it is aborted, what follows would be taken for a part of it.
+                # Another thread has begun a transaction. If it is aborted, this append would be taken for a part of it.
                 raise in_transaction(run.name, before)
-            # What was appended in a transaction may have been aborted since.
+            # A transaction may have been aborted since.
             if turn.known is None or before not in (0, transaction):
                 turn.known = self._read(run.id)
             try:
@@ -157,6 +158,6 @@ class NumberedAppends:
         for number, partition in enumerate(self._store.partitions):
             if (state := partition.producer_state(producer_id)) is not None:
                 states[number] = state
-                # A killed writer may have left it written and not synced: what counts as there must stay there.
+                # A killed writer may have left unsynced blocks: sync them before they count.
                 partition.publish_written()
         return KnownAppends.of(states)

@@ -13,7 +13,7 @@ from random import randrange
 from typing import TypeVar
 
 from mainstem.clock import Clock
-from mainstem.durable_files import Files, closed, decode_checked, encode_checked, read_file, replace_file
+from mainstem.durable_files import Files, closed_error, decode_checked, encode_checked, read_file, replace_file
 from mainstem.errors import (
     Corrupt,
     CorruptHome,
@@ -34,19 +34,19 @@ from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import NO_TIME
 
 SETTINGS = "topic.json"
-# Of that file. 2: it has a checksum.
+# Of topic.json. 2: it has a checksum.
 FORMAT = 2
 
 T = TypeVar("T")
 
 
 def encode_settings(settings: TopicSettings, id: str) -> bytes:
-    """As it stands in the file. The id tells a topic from one of the same name that was made after it was deleted."""
+    """The bytes of topic.json. The id distinguishes a topic from a deleted one of the same name."""
     return encode_checked({**settings.to_json(), "version": FORMAT, "id": id}, indent=1)
 
 
 def create_topic(files: Files, folder: str, settings: TopicSettings, clock: Clock) -> None:
-    """Fill a topic's directory, on disk when this returns."""
+    """Fill a topic's directory; synced when this returns."""
     files.make_directory(folder)
     ends = [create_partition(files, f"{folder}/{number}", clock) for number in range(settings.partitions)]
     create_slots(files, f"{folder}/heads", ends)
@@ -79,9 +79,9 @@ class TopicStore:
         self._refreshing = threading.Lock()
         self._closed = False
         self._inode: int | None = None
-        with self._deleted_if_missing():
+        with self._refuse_missing():
             if not files.exists(self.heads_path) and files.exists(self._settings_path):
-                # Never synced, so it may be lost: the segments tell what it told.
+                # Never synced, so it may be lost: it is rebuilt from the segments.
                 create_slots(files, self.heads_path, [])
             self.heads = Slots(files, self.heads_path)
             self.heads.check = self._check_heads
@@ -102,38 +102,39 @@ class TopicStore:
 
     @property
     def settings(self) -> TopicSettings:
-        """As they are now: another process may have altered them."""
+        """The current settings: another process may have altered them."""
         self.refresh()
         return self._settings
 
     def refresh(self) -> None:
-        """Look whether the settings were altered; raises if the topic is gone, or was closed."""
-        with self._deleted_if_missing():
+        """Read altered settings; raises if the topic was deleted, or is closed."""
+        with self._refuse_missing():
             if self._closed:
                 if not self.is_current():
                     raise FileNotFoundError(self.folder)
-                raise closed(f'topic "{self.name}"')
+                raise closed_error(f'topic "{self.name}"')
             identity = self.files.identity(self._settings_path)
             if identity != self._identity:
                 with self._refreshing:
                     self._read_settings(identity)
 
     def is_current(self) -> bool:
-        """Whether the topic of this name is still the one that was opened: it may be deleted, or created again."""
+        """Whether the topic of this name is still the one that was opened: it may be deleted or recreated."""
         try:
-            # While it is open no other file gets its inode.
-            with nullcontext() if self._closed else self.heads.held_open():
+            # While it is open, its inode is not reused.
+            with nullcontext() if self._closed else self.heads.keep_open():
                 return self.files.identity(self.heads_path)[0] == self._inode
         except (FileNotFoundError, TopicNotFound):
             return False
 
     def _check_heads(self) -> None:
-        """Raises if the files at these paths are not those that were opened. They are known by the tail of a partition."""
+        """Raises if the files at these paths are not those that were opened. The tail of a partition identifies
+        them."""
         if self.partitions:
             self.partitions[0].check_there()
 
     @contextmanager
-    def _deleted_if_missing(self) -> Iterator[None]:
+    def _refuse_missing(self) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
@@ -155,7 +156,7 @@ class TopicStore:
             settings = TopicSettings.from_json(content, known=FORMAT)
             if settings.name != self.name:
                 raise ValueError(f'it is the file of topic "{settings.name}"')
-            # One that was made before there were ids goes without.
+            # A topic created before there were ids has none.
             self.id = str(content.get("id", ""))
         except (ValueError, LookupError, TypeError, AttributeError, CorruptHome) as error:
             if isinstance(error, NewerFormat):
@@ -168,7 +169,7 @@ class TopicStore:
             partition = Partition(
                 self.files, f"{self.folder}/{number}", self.heads, number, self.clock,
                 title=f'"{self.name}" partition {number}', segment_bytes_max=settings.segment_bytes_max,
-                observe=self._observed if settings.event_time is not None else None, synced=self._synced,
+                observe=self._observed_time if settings.event_time is not None else None, synced=self._synced,
             )  # fmt: skip
             self.partitions.append(partition)
             self.readers.append(PartitionReader(partition, number, self.name))
@@ -193,7 +194,8 @@ class TopicStore:
         )
 
     def write_settings(self, settings: TopicSettings) -> None:
-        """Put altered settings in place; the home's lock is held. New partitions are there before they are named."""
+        """Write altered settings; the caller holds the home's lock. New partitions are created before they are
+        named."""
         for number in range(self._settings.partitions, settings.partitions):
             end = create_partition(self.files, f"{self.folder}/{number}", self.clock)
             self.heads.write(number, end)
@@ -206,12 +208,11 @@ class TopicStore:
     def ends(self) -> list[End]:
         """The published end of each partition."""
         ends = self.heads.read_all(len(self.partitions))
-        return [self.partitions[number].published() if end is None else end for number, end in enumerate(ends)]
+        return [self.partitions[number].published_end() if end is None else end for number, end in enumerate(ends)]
 
-    def _observed(self, slot: int, event_time_max: int, now: int) -> int:
-        """What is known of time before an append: the lowest, over partitions that are not idle, of the highest event time
-        so far. It never goes back: a partition that was idle, or is written to for the first time, finds what the others
-        wrote down meanwhile."""
+    def _observed_time(self, slot: int, event_time_max: int, now: int) -> int:
+        """The event time observed before an append: the lowest, over partitions that are not idle, of the highest event
+        time so far. It never decreases: an idle or new partition continues from what the others have recorded."""
         if len(self.partitions) == 1:
             return event_time_max
         ends = {number: end for number, end in enumerate(self.heads.read_all(len(self.partitions))) if end is not None}
@@ -227,25 +228,25 @@ class TopicStore:
         return max(reached, min([event_time_max, *live]))
 
     def visible(self, moment: Decisions) -> dict[int, Visible]:
-        """What may be read of every partition as of one moment of the ledger of transactions."""
+        """The visible records of every partition at one moment of the ledger of transactions."""
         return {number: reader.visible(moment) for number, reader in enumerate(self.readers)}
 
     def visible_or_damaged(self, moment: Decisions) -> dict[int, Visible | Corrupt]:
-        """The same; of a partition that is damaged, why nothing can be read."""
+        """The same; for a damaged partition the error."""
         return {number: _or_damage(reader.visible, moment) for number, reader in enumerate(self.readers)}
 
     def visible_without_ledger(self, damage: Corrupt) -> dict[int, Visible | Corrupt]:
-        """The same where the ledger of transactions itself is damaged."""
+        """The same if the ledger of transactions itself is damaged."""
         return {number: _or_damage(reader.visible_without_ledger, damage) for number, reader in enumerate(self.readers)}
 
     # Appending
 
     def next_turn(self) -> int:
-        """A partition for rows without a key: each append the next one."""
+        """A partition for rows without a key, round robin."""
         return next(self._turns) % len(self.partitions)
 
     def append(self, blocks: Mapping[int, Pending]) -> None:
-        """Append one block to each of some partitions; all on disk when this returns."""
+        """Append one block to each partition given; synced when this returns."""
         if len(blocks) == 1:
             for number, pending in blocks.items():
                 self.partitions[number].append(pending)
@@ -269,7 +270,7 @@ class TopicStore:
                 except Exception as error:  # noqa: BLE001 - told together with the others
                     errors[number] = error
         except BaseException:
-            # Interrupted: none of it is to land after what its owner does next.
+            # Interrupted: wait, so that no write lands after the caller's next step.
             wait([future for _, future in waiting])
             raise
         for number, future in waiting:
@@ -302,9 +303,9 @@ class TopicStore:
 
 
 def pool_was_shut_down(error: RuntimeError) -> bool:
-    """Whether a pool of threads has refused work, and not begun it, because it was shut down.
+    """Whether a thread pool has refused work because it was shut down.
 
-    Python does that once the main thread has ended, though other threads may go on: then they do the work themselves.
+    Python shuts pools down once the main thread has ended; other threads may still run and then do the work themselves.
     """
     return "cannot schedule new futures" in str(error)
 

@@ -13,10 +13,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Literal, NamedTuple, TypeVar
 
-from mainstem.errors import Fenced
 from mainstem.log.embedded.ledger import Ledger
 from mainstem.log.state_ledger import Entry
-from mainstem.log.transaction import ABORTED, COMMITTED, Participant, TransactionEntry, TransactionState
+from mainstem.log.transaction import (
+    ABORTED,
+    COMMITTED,
+    Participant,
+    TransactionEntry,
+    TransactionState,
+    transaction_ended,
+)
 from mainstem.processes import alive, this_process
 
 __all__ = ["Decisions", "TransactionLog"]
@@ -26,7 +32,7 @@ __all__ = ["Decisions", "TransactionLog"]
 
 
 class Decisions(NamedTuple):
-    """One moment of the ledger: which transactions were decided by then, for reads that show all of one or none."""
+    """A moment of the ledger: the transactions decided by then, for reads that show all of one or none."""
 
     outcomes: dict[int, bool]
     decided_before: int
@@ -34,10 +40,10 @@ class Decisions(NamedTuple):
 
 T = TypeVar("T")
 
-# A look takes less than a millisecond.
+# An attempt takes less than a millisecond.
 LOOKS_MAX = 50
 
-# Writes the marker of a decided transaction in one place: number, decision, outcome.
+# Writes the marker of a decided transaction to one participant: number, decision, outcome.
 Marker = Callable[[Participant, int, int, str], None]
 
 
@@ -50,7 +56,7 @@ class TransactionLog:
 
     @property
     def _ledger(self) -> Ledger[TransactionState]:
-        # The log keeps it open; a home that never needs it never makes it.
+        # The log keeps it open; it is created on first use.
         return self.ledger()
 
     def moment(self) -> Decisions:
@@ -58,10 +64,10 @@ class TransactionLog:
         return Decisions(state.outcomes(), state.decisions)
 
     def at_one_moment(self, look: Callable[[Decisions], T]) -> T:
-        """What `look` sees while nothing is decided; if something is, it looks again.
+        """Calls `look` with a moment; repeated if a transaction was decided meanwhile.
 
-        Where that goes on for ever the last look counts: it is exact too, unless what was decided since it began was
-        also sealed since.
+        After `LOOKS_MAX` attempts the last result counts: it is exact too, unless a transaction decided during it was
+        also sealed during it.
         """
         moment = self.moment()
         for _ in range(LOOKS_MAX):
@@ -72,9 +78,9 @@ class TransactionLog:
         return look(moment)
 
     @contextmanager
-    def still(self) -> Iterator[None]:
-        """Inside, no transaction begins, joins a partition or is decided, in any process."""
-        with self._ledger.still():
+    def freeze(self) -> Iterator[None]:
+        """Blocks all processes from beginning, joining or deciding a transaction."""
+        with self._ledger.freeze():
             yield
 
     def abort_undecided(self) -> None:
@@ -85,10 +91,10 @@ class TransactionLog:
         self.settle()
 
     def outcome(self, number: int) -> Literal["open", "committed", "aborted"]:
-        """The outcome of a transaction, for a reader that finds it not settled."""
+        """The outcome of a transaction, for a reader that finds it unsettled."""
         transaction = self._ledger.current().transactions.get(number)
         if transaction is None:
-            # Finished: had it been committed, all of it would have been settled before that.
+            # Finished: a committed one would have been settled before that.
             return "aborted"
         if transaction.outcome is None:
             return "open"
@@ -114,7 +120,7 @@ class TransactionLog:
         """Record the partitions that the transaction is about to write to."""
 
         def decision(state: TransactionState, now: int) -> tuple[list[Entry], None]:
-            known = self._undecided(state, number).participants
+            known = self._undecided_entry(state, number).participants
             fresh = [list(participant) for participant in participants if participant not in known]
             return ([{"kind": "joined", "id": number, "participants": fresh}] if fresh else []), None
 
@@ -122,17 +128,12 @@ class TransactionLog:
 
     def check_open(self, number: int) -> None:
         """Raises if the transaction is decided already."""
-        self._undecided(self._ledger.current(), number)
+        self._undecided_entry(self._ledger.current(), number)
 
-    def _undecided(self, state: TransactionState, number: int) -> TransactionEntry:
+    def _undecided_entry(self, state: TransactionState, number: int) -> TransactionEntry:
         transaction = state.transactions.get(number)
         if transaction is None or transaction.outcome is not None:
-            raise Fenced(
-                f"transaction {number} has ended",
-                detail="It was aborted: it exceeded its timeout, or was ended earlier. "
-                "None of its writes become visible.",
-                hint="Begin a new transaction and repeat the work.",
-            )
+            raise transaction_ended(number)
         return transaction
 
     def decide(self, number: int, outcome: str) -> None:
@@ -144,13 +145,13 @@ class TransactionLog:
                 if transaction is None or transaction.outcome is not None:
                     return [], None
             else:
-                self._undecided(state, number)
+                self._undecided_entry(state, number)
             return [{"kind": "decided", "id": number, "outcome": outcome}], None
 
         self._ledger.decide(decision)
         self._finish(number)
 
-    def abort_of(self, producer: int) -> None:
+    def abort_transactions_of(self, producer: int) -> None:
         """Abort open transactions of a producer's earlier runs: a retry of their sequences is not a repeat."""
         for number, transaction in list(self._ledger.current().transactions.items()):
             if transaction.producer == producer:

@@ -36,7 +36,7 @@ from mainstem.log.missed_deletions import UNREAD, DeletionWatch
 from mainstem.log.own_process import OwnProcess
 from mainstem.log.partition_reads import HINT, PartitionReads, Position, Processes, Waiter, check_position, offsets_at
 from mainstem.log.record import next_offset
-from mainstem.log.state_ledger import StateLedger
+from mainstem.log.state_ledger import Entry, StateLedger
 from mainstem.processes import Identity
 
 __all__ = [
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-# HeartbeatThread: calls a member's `heartbeat` every so often, for as long as the member is there.
+# HeartbeatThread: calls a member's `heartbeat` periodically while the member exists.
 
 
 class Heartbeats(Protocol):
@@ -63,7 +63,7 @@ class Heartbeats(Protocol):
     def age(self, member: str) -> int | None:
         """How long ago (microseconds) this member last sent a heartbeat; None if it never did.
 
-        Measured by a clock that cannot be set (`Clock.boot`): a changed time of day must not expire members.
+        Measured by the boot clock (`Clock.boot`), so that setting the wall clock does not expire members.
         """
 
     def forget(self, member: str) -> None:
@@ -71,17 +71,17 @@ class Heartbeats(Protocol):
 
 
 class Heartbeat(Protocol):
-    """Something that beats until it is stopped."""
+    """Sends heartbeats until it is stopped."""
 
     def stop(self) -> None:
-        """Beat no more. May be called twice."""
+        """Stop the heartbeats. May be called twice."""
 
 
 class HeartbeatThread:
     """A daemon thread that calls `heartbeat` at once and then every `seconds`.
 
-    It holds `heartbeat`'s object weakly: a member that was dropped without leaving stops beating, and the others take its
-    partitions after its session.
+    It holds `heartbeat`'s object weakly: a member that was dropped without leaving stops its heartbeats, and the others
+    take its partitions after its session.
     """
 
     def __init__(self, heartbeat: Callable[[], None], seconds: float) -> None:
@@ -97,42 +97,41 @@ class HeartbeatThread:
             if heartbeat is None:
                 return
             heartbeat()
-            # Not held while waiting, else the member could never be dropped.
+            # Not referenced while waiting, else the member would never be collected.
             del heartbeat
             self._stopped.wait(self._seconds)
 
     def stop(self) -> None:
-        """Beat no more; returns once a beat under way is over, unless called from within it."""
+        """Stop the heartbeats; waits for one in progress, unless called from within it."""
         self._stopped.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
 
-# MemberPositions: the partitions a member of a group owns, and what it reads next in each.
+# MemberPositions: the partitions that a member owns, and the next offset in each.
 
 
 BEGIN_AGAIN = 'Discard the results of the records read so far and start again: member.seek("earliest").'
 
 
 class MemberPositions:
-    """What a member knows it owns. A partition without an offset waits for a transaction of its last owner."""
+    """The partitions that a member owns. One without an offset waits for a transaction of its last owner."""
 
     def __init__(self, reads: PartitionReads) -> None:
         self._reads = reads
         self._deletions = DeletionWatch(reads)
-        # Since which generation of the group each partition is owned.
+        # The generation of the group since which each partition is owned.
         self.owned: dict[int, int] = {}
         self.offsets: dict[int, int] = {}
-        # Where the group stands as its ledger says, and this member has not looked yet whether the topic reaches so far.
+        # Partitions whose committed offset this member has not yet compared with the end of the topic.
         self._unchecked: set[int] = set()
-        # The partition that is read first next time, so that a busy one does not hold up the others.
+        # The partition to read first next time, so that a busy one does not block the others.
         self._turn = 0
 
-    def become(self, owned: Mapping[int, int]) -> list[int]:
-        """Own these partitions from now on; those of them without an offset.
+    def set_owned(self, owned: Mapping[int, int]) -> list[int]:
+        """Set the owned partitions; returns those without an offset.
 
-        Lost and gained again counts as lost, since others may have gone on there: it may happen between a release and
-        the look at what is left.
+        A partition that was lost and regained counts as lost, since another member may have read it in between.
         """
         self.offsets = {
             partition: offset
@@ -143,7 +142,7 @@ class MemberPositions:
         return [partition for partition in self.owned if partition not in self.offsets]
 
     def start(self, partition: int, offset: int, cleaned: int) -> None:
-        """Go on in a partition that was gained; `cleaned` as the group knows it."""
+        """Start reading a partition; `cleaned` as the group has recorded it."""
         self.offsets[partition] = offset
         self._unchecked.add(partition)
         self._deletions.since.pop(partition, None)
@@ -151,7 +150,7 @@ class MemberPositions:
             self._deletions.since[partition] = cleaned
 
     def seek(self, offsets: Mapping[int, int]) -> None:
-        """Go on elsewhere."""
+        """Continue at these offsets."""
         self.offsets |= offsets
         self._unchecked -= offsets.keys()
         for partition in offsets:
@@ -163,17 +162,17 @@ class MemberPositions:
         return self._deletions.since
 
     def keep(self, partitions: Iterable[int]) -> None:
-        """Forget all but these."""
+        """Drop all other partitions."""
         kept = set(partitions)
         self.owned = {partition: since for partition, since in self.owned.items() if partition in kept}
         self.offsets = {partition: offset for partition, offset in self.offsets.items() if partition in kept}
 
     def uncommitted(self, committed: Mapping[int, int]) -> dict[int, int]:
-        """The offsets that differ from what is committed."""
+        """The offsets that differ from the committed ones."""
         return {partition: offset for partition, offset in self.offsets.items() if offset != committed[partition]}
 
     def read(self, rows_max: int) -> pa.RecordBatch | None:
-        """The next rows of the first partition that has some, beginning after the one read last."""
+        """The next rows of the first partition that has any, beginning after the one read last."""
         partitions = sorted(self.offsets)
         first = next((index for index, partition in enumerate(partitions) if partition >= self._turn), 0)
         for partition in partitions[first:] + partitions[:first]:
@@ -192,7 +191,7 @@ class MemberPositions:
                     first_lost=error.first_lost,
                     last_lost=error.last_lost,
                 ) from error
-            # Also where nothing is left to read: then the tombstones were the last records.
+            # Also at the end of the partition: the removed tombstones may have been its last records.
             self._deletions.after(partition, self.offsets[partition], reader="the group", hint=BEGIN_AGAIN)
             if batch is not None:
                 self.offsets[partition] = next_offset(batch)
@@ -201,8 +200,8 @@ class MemberPositions:
         return None
 
     def _check_position(self, partition: int) -> None:
-        """Raise `BeyondEnd` if the topic was set back behind what the group has committed. Once: it is never set back while it
-        is open."""
+        """Raise `BeyondEnd` if the topic was restored to an end before the group's committed offset. Checked once: an
+        open topic is not restored."""
         if partition in self._unchecked:
             hint = HINT.format(where='member.seek("earliest"), "latest" or a time')
             check_position(self._reads, partition, self.offsets[partition], reader="the group", hint=hint)
@@ -210,11 +209,11 @@ class MemberPositions:
 
 
 class Outcomes(Protocol):
-    """The log, as one asks how transactions ended."""
+    """The log, for the outcomes of transactions."""
 
     @property
     def identity(self) -> str:
-        """The same for every opening of one log."""
+        """The same each time the log is opened."""
 
     @property
     def title(self) -> str: ...
@@ -281,7 +280,7 @@ class Member:
         self._positions = MemberPositions(reads)
         self._id = ""
         self._join()
-        # Three beats a session: one may be late, one may be lost.
+        # Three heartbeats a session: one may be late, one may be lost.
         self._heartbeat = beating(self.heartbeat, self._session / 3 / 1_000_000)
 
     @property
@@ -294,7 +293,7 @@ class Member:
         """The log that its topic is in."""
         return self._outcomes
 
-    # What a member does
+    # For the reader
 
     def poll(self, *, wait: Duration | None = None, rows_max: int = 10_000) -> pa.RecordBatch | None:
         """The next rows of one of the member's partitions; None if none arrived within `wait`."""
@@ -306,10 +305,10 @@ class Member:
             with self._lock:
                 self._check_not_left()
                 self._catch_up()
-                self._release(self._handed_over())
+                self._release(self._partitions_to_release())
                 batch = self._positions.read(rows_max)
                 if batch is None and self._evict_dead():
-                    # What the dead one had may be ours now.
+                    # The partitions of a dead member may be ours now.
                     self._catch_up()
                     batch = self._positions.read(rows_max)
                 others = self._other_processes()
@@ -324,30 +323,26 @@ class Member:
         Raises `Fenced` if this member was removed from the group meanwhile: other members then have its partitions, and
         read again what it did not commit. Its next `poll` rejoins.
         """
-        self._check_process()
-        with self._lock:
-            self._check_not_left()
-            generation, offsets = self._generation, self._uncommitted()
-            self._ledger.decide(
-                lambda state, now: (
-                    decisions.commit(state, self._id, generation, offsets, self._positions.cleaned),
-                    None,
-                ),
-            )
-            self._release_what_is_committed()
+        self._commit(None)
 
     def commit_in(self, transaction: str) -> dict[int, int]:
         """As `commit`, but effective when `transaction` is committed; returns the offsets. Raises `Fenced`."""
+        return self._commit(transaction)
+
+    def _commit(self, transaction: str | None) -> dict[int, int]:
         self._check_process()
         with self._lock:
             self._check_not_left()
-            generation, offsets = self._generation, self._uncommitted()
-            self._ledger.decide(
-                lambda state, now: (
-                    decisions.hold_pending(state, self._id, generation, transaction, offsets, self._positions.cleaned),
-                    None,
-                ),
-            )
+            generation, offsets, cleaned = self._generation, self._uncommitted(), self._positions.cleaned
+
+            def decision(state: GroupState, now: int) -> tuple[list[Entry], None]:
+                if transaction is None:
+                    return decisions.commit(state, self._id, generation, offsets, cleaned), None
+                return decisions.hold_pending(state, self._id, generation, transaction, offsets, cleaned), None
+
+            self._ledger.decide(decision)
+            if transaction is None:
+                self._release_committed()
             return offsets
 
     def seek(self, to: Position) -> None:
@@ -395,7 +390,7 @@ class Member:
     ) -> None:
         self.leave()
 
-    # What a member knows
+    # Facts
 
     @property
     def id(self) -> str:
@@ -419,26 +414,26 @@ class Member:
             offsets = self._positions.offsets
             return Lag.total(self._reads.behind(partition, offset) for partition, offset in offsets.items())
 
-    # What happens beside
+    # Heartbeats and assignment
 
     def heartbeat(self) -> None:
         """Send a heartbeat, remove dead members, release partitions that are to move. For the heartbeat thread."""
-        # A failure here is not lost: if it lasts, the member is taken for dead, and its next commit says so; its next
-        # poll meets the same failure.
+        # A failure is not lost: if it persists, the member expires, and its next commit raises `Fenced`; its next poll
+        # raises the same error.
         try:
             self._heartbeats.heartbeat(self._id)
             with self._lock:
                 if not self._left and self._id in self._ledger.current().members:
                     self._evict_dead()
-                    self._release_what_is_committed()
+                    self._release_committed()
         except (MainstemError, OSError):
             return
 
     def _join(self) -> None:
-        # A new name each time: nothing said under the old one can count again.
+        # A new id each time, so that the old one stays fenced.
         member = uuid.uuid4().hex[:16]
         process = self._processes.this_process()
-        # Before the entry, so that nobody ever sees a member that has not beaten.
+        # Before the entry, so that every member in the state has sent a heartbeat.
         self._heartbeats.heartbeat(member)
         self._id = member
 
@@ -454,7 +449,8 @@ class Member:
         self._catch_up()
 
     def _start_offsets(self, state: GroupState) -> dict[int, int]:
-        """Where to start in partitions the group does not know yet. In ones added later, nothing is to be missed."""
+        """Where to start in partitions that the group does not have yet. Partitions added later are read from the
+        start."""
         new = [partition for partition in range(self._reads.partitions()) if partition not in state.committed]
         if not new:
             return {}
@@ -462,7 +458,7 @@ class Member:
         return offsets if state.opened_at is not None else offsets | offsets_at(self._start, self._reads, new)
 
     def _catch_up(self) -> None:
-        """Learn what the group decided: join anew if we are out, drop what we lost, start on what we gained."""
+        """Apply the decisions of the group: rejoin if this member was removed, drop lost partitions, start new ones."""
         state = self._ledger.current()
         if self._id not in state.members:
             self._join()
@@ -472,13 +468,13 @@ class Member:
             state = self._ledger.current()
         self._generation = state.generation
         owned = {partition: state.owned_since[partition] for partition in state.owned_by(self._id)}
-        for partition in self._positions.become(owned):
-            if not self._unsettled(partition):
+        for partition in self._positions.set_owned(owned):
+            if not self._is_unsettled(partition):
                 state = self._ledger.current()
                 self._positions.start(partition, state.committed[partition], state.cleaned.get(partition, 0))
 
-    def _unsettled(self, partition: int) -> bool:
-        """Whether a transaction may still move this partition's offset; those that ended are settled here."""
+    def _is_unsettled(self, partition: int) -> bool:
+        """Whether a transaction may still move this partition's offset; records the outcome of those that ended."""
         for transaction in self._ledger.current().transactions_on(partition):
             outcome = "open" if self._outcomes is None else self._outcomes.outcome(transaction)
             if outcome == "open":
@@ -494,12 +490,12 @@ class Member:
     def _uncommitted(self) -> dict[int, int]:
         return self._positions.uncommitted(self._ledger.current().committed)
 
-    def _handed_over(self) -> list[int]:
-        return self._ledger.current().handed_over_by(self._id)
+    def _partitions_to_release(self) -> list[int]:
+        return self._ledger.current().partitions_to_release(self._id)
 
-    def _release_what_is_committed(self) -> None:
-        """Let go of the partitions others wait for, where nothing that was polled could come twice."""
-        if handed_over := self._handed_over():
+    def _release_committed(self) -> None:
+        """Release the partitions that others wait for, if all rows polled from them are committed."""
+        if handed_over := self._partitions_to_release():
             uncommitted = self._uncommitted()
             self._release([partition for partition in handed_over if partition not in uncommitted])
 
@@ -510,7 +506,7 @@ class Member:
         self._positions.keep(self._ledger.current().owned_by(self._id))
 
     def _evict_dead(self) -> bool:
-        """Take out the members that are gone; whether there were any."""
+        """Remove dead members; whether there were any."""
 
         def decision(state: GroupState, now: int) -> tuple[list[dict[str, object]], set[str]]:
             dead = dead_members(state, now, self._heartbeats, self._processes) - {self._id}
@@ -526,7 +522,7 @@ class Member:
         return [member.process for member in members if member.id != self._id and member.process is not None]
 
     def _check_process(self) -> None:
-        # Before the lock is asked for: a thread of the parent may have held it.
+        # Before taking the lock: a thread of the parent may have held it.
         self._process.check(f'a member of group "{self.group}"', "Open the log and join the group in this process.")
 
     def _check_not_left(self) -> None:

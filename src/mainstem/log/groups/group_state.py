@@ -1,6 +1,6 @@
 """GroupState: the members of a reader group, the owner of each partition, and the committed offsets.
 
-A machine without files: entries go in, the state comes out. What may be entered is decided below.
+A state machine without files: it applies entries. The decisions below say which entries are valid.
 
 Entries (kind, then its fields; partitions are written as text where they are JSON names):
 
@@ -15,8 +15,8 @@ Entries (kind, then its fields; partitions are written as text where they are JS
     pending     transaction, offsets, cleaned  committed when the transaction is
     settled     transaction, outcome           outcome: committed | aborted
 
-`cleaned` says how far a partition was compacted when the group began to read it (see `missed_deletions`); where it begins
-or is sent elsewhere, `unread` says that this is yet to come. An older Mainstem wrote neither.
+`cleaned` says how far a partition was compacted when the group began to read it (see `missed_deletions`); after a start
+or a seek, `unread` says that this is not known yet. Older versions wrote neither.
 
 A partition that moves away from a live member stays with it until the member releases it (`next_owners` has the next
 owner), so no two members ever read one partition. A new owner does not read a partition with pending offsets before the
@@ -25,6 +25,7 @@ transaction is settled: it would read again the records that the transaction cov
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
@@ -54,17 +55,17 @@ __all__ = [
 
 # Which member of a group reads which partition.
 #
-# The assignment is sticky: it starts from who has what now and moves no more partitions than needed to even out.
+# The assignment is sticky: it starts from the current owners and moves no more partitions than needed to balance them.
 #
-# With n partitions and m members, n % m members read n // m + 1 partitions and the others n // m. The larger shares go to
-# those who hold most now; everyone keeps what fits into their share, and only the rest moves. No assignment with loads
-# that differ by at most one keeps more: a member keeps min(held, share), and the larger shares stand where they count.
+# With n partitions and m members, n % m members read n // m + 1 partitions and the others n // m. The larger shares go
+# to those who own most now; every member keeps what fits into its share, and only the rest moves. This is optimal: a
+# member keeps min(owned, share), and the larger shares go where they keep most.
 
 
 def assign(
     partitions: int, members: Sequence[str], owners: Mapping[int, str], next_owners: Mapping[int, str]
 ) -> dict[int, str]:
-    """Who is to read each partition, given who does now (`owners`) and which are being handed over already.
+    """The owner of each partition, given the current ones (`owners`) and the hand-overs in progress.
 
     `members` are the live ones in the order they joined; other owners have lost their partitions.
     Of equally good assignments it returns one that continues the hand-overs in progress, the same in every process.
@@ -84,13 +85,22 @@ def assign(
             homeless.append(partition)
 
     small, larger_shares = divmod(partitions, len(members))
-    # Python's sort is stable: of members who hold as much, the one that joined first gets the larger share.
-    by_load = sorted(members, key=lambda member: -len(held[member]))
+    # A larger share saves a move where a member owns more than the smaller one; the others are ranked by what they will own.
+    # Python's sort is stable: of equal members, the one that joined first gets the larger share.
+    promises = Counter(next_owners.values())
+    loads = {member: len(owned) for member, owned in held.items()}
+    by_load = sorted(
+        members,
+        key=lambda member: (
+            loads[member] <= small,
+            -loads[member] - (promises[member] if loads[member] <= small else 0),
+        ),
+    )
     room = {member: small + (rank < larger_shares) for rank, member in enumerate(by_load)}
 
     target: dict[int, str] = {}
     for member in members:
-        # Kept first: what is not promised to somebody else already; of those, the lowest.
+        # Partitions that are not being handed over are kept first; of those, the lowest.
         by_preference = sorted(
             held[member], key=lambda partition: (next_owners.get(partition, member) != member, partition)
         )
@@ -130,25 +140,25 @@ class GroupState:
     generation: int = 0
     members: dict[str, GroupMember] = field(default_factory=dict)
     owners: dict[int, str] = field(default_factory=dict)
-    # In which generation a partition came to its owner: what its owner knew of an earlier one does not count.
+    # The generation in which a partition got its owner: offsets that the owner knew from an earlier one are invalid.
     owned_since: dict[int, int] = field(default_factory=dict)
     next_owners: dict[int, str] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
     pending: dict[str, dict[int, int]] = field(default_factory=dict)
-    # UNREAD: nothing was read there yet; 0 if it is not known.
+    # UNREAD: nothing was read there yet; 0 if unknown.
     cleaned: dict[int, int] = field(default_factory=dict)
 
     @property
     def partitions(self) -> int:
-        """How many partitions the group knows of."""
+        """The number of partitions that the group knows."""
         return len(self.committed)
 
     def owned_by(self, member: str) -> list[int]:
-        """The partitions a member reads, those it is to hand over included."""
+        """The partitions that a member reads, with those it is to hand over."""
         return sorted(partition for partition, owner in self.owners.items() if owner == member)
 
-    def handed_over_by(self, member: str) -> list[int]:
-        """The partitions that this member is to release to another one."""
+    def partitions_to_release(self, member: str) -> list[int]:
+        """The partitions that this member is to release to another."""
         return [partition for partition in self.owned_by(member) if partition in self.next_owners]
 
     def transactions_on(self, partition: int) -> list[str]:
@@ -158,7 +168,7 @@ class GroupState:
     # Entries
 
     def apply(self, entry: Entry, at: int) -> None:
-        """Take one entry in."""
+        """Apply one entry."""
         match entry["kind"]:
             case "opened":
                 self.opened_at = at
@@ -222,7 +232,7 @@ class GroupState:
 
     def _move(self, offsets: dict[int, int]) -> None:
         self.committed |= offsets
-        # The later word wins: a transaction settled after this does not take the partition back.
+        # The later decision wins: a transaction settled after this does not set the offset back.
         self._forget_pending(offsets, list(self.pending))
 
     def _settle(self, transaction: str, outcome: str) -> None:
@@ -240,7 +250,7 @@ class GroupState:
     # Snapshots
 
     def snapshot(self) -> dict[str, Any]:
-        """The whole state as JSON."""
+        """The state as JSON."""
         return {
             "opened_at": self.opened_at,
             "generation": self.generation,
@@ -249,18 +259,18 @@ class GroupState:
             "owned_since": _as_names(self.owned_since),
             "next_owners": _as_lists(self.next_owners),
             "committed": _as_names(self.committed),
-            # A list, because the order in which transactions came counts and a JSON object promises none.
+            # A list, because the order of the transactions matters.
             "pending": [[transaction, _as_names(offsets)] for transaction, offsets in self.pending.items()],
             "cleaned": _as_names(self.cleaned),
         }
 
     def owners_by_member(self) -> dict[str, list[int]]:
-        """The partitions of each member that has some."""
+        """The partitions of each member that has any."""
         return _as_lists(self.owners)
 
     @classmethod
     def restore(cls, snapshot: dict[str, Any]) -> Self:
-        """The state a snapshot was made of."""
+        """The state of a snapshot."""
         members = [GroupMember(**member) for member in snapshot["members"]]
         return cls(
             opened_at=snapshot["opened_at"],
@@ -271,7 +281,7 @@ class GroupState:
             next_owners=_by_member(snapshot["next_owners"]),
             committed=_by_partition(snapshot["committed"]),
             pending={transaction: _by_partition(offsets) for transaction, offsets in snapshot["pending"]},
-            # An older Mainstem did not note it.
+            # Missing in snapshots of older versions.
             cleaned=_by_partition(snapshot.get("cleaned", {})),
         )
 
@@ -295,10 +305,10 @@ def _as_lists(owners: dict[int, str]) -> dict[str, list[int]]:
     return lists
 
 
-# What may be entered into a reader group: each decision looks at the state and gives the entries to append.
+# Decisions of a reader group: each takes the state and returns the entries to append.
 #
-# Pure functions, to be run by `StateLedger.decide`: they may be asked several times and change nothing. A member that is
-# no longer in the group, or speaks for a partition that is no longer its own, is refused with `Fenced`.
+# Pure functions, run by `StateLedger.decide`, perhaps several times. A member that was removed from the group, or names
+# a partition that it no longer owns, is fenced.
 
 
 REJOIN = (
@@ -322,15 +332,15 @@ def join(
     entries: list[Entry] = []
     new = {partition: offset for partition, offset in offsets.items() if partition not in state.committed}
     if state.opened_at is None:
-        entries.append({"kind": "opened", "offsets": _named(new), "unread": True})
+        entries.append({"kind": "opened", "offsets": _offsets_json(new), "unread": True})
     elif new:
-        entries.append({"kind": "grown", "offsets": _named(new), "unread": True})
+        entries.append({"kind": "grown", "offsets": _offsets_json(new), "unread": True})
     gone = [known for known in state.members if known in dead]
     if gone:
         entries.append({"kind": "left", "members": gone, "cause": "evicted"})
     entries.append({"kind": "joined", "member": member, "process": process, "session": session})
     living = [known for known in state.members if known not in gone]
-    entries.append(_assigned(state, [*living, member], state.partitions + len(new)))
+    entries.append(_assignment_entry(state, [*living, member], state.partitions + len(new)))
     return entries
 
 
@@ -353,14 +363,14 @@ def grow(state: GroupState, offsets: Mapping[int, int]) -> list[Entry]:
     if not new:
         return []
     return [
-        {"kind": "grown", "offsets": _named(new), "unread": True},
-        _assigned(state, list(state.members), state.partitions + len(new)),
+        {"kind": "grown", "offsets": _offsets_json(new), "unread": True},
+        _assignment_entry(state, list(state.members), state.partitions + len(new)),
     ]
 
 
 def release(state: GroupState, member: str, partitions: Iterable[int]) -> list[Entry]:
     """Release the partitions that another member waits for; keep the others."""
-    handed_over = set(state.handed_over_by(member))
+    handed_over = set(state.partitions_to_release(member))
     released = [partition for partition in sorted(set(partitions)) if partition in handed_over]
     return [{"kind": "released", "member": member, "partitions": released}] if released else []
 
@@ -383,7 +393,7 @@ def commit(
         if state.committed.get(partition) != offset or state.transactions_on(partition)
     }
     return (
-        [_with_cleaned({"kind": "committed", "member": member, "offsets": _named(news)}, state, cleaned)]
+        [_with_cleaned({"kind": "committed", "member": member, "offsets": _offsets_json(news)}, state, cleaned)]
         if news
         else []
     )
@@ -392,7 +402,7 @@ def commit(
 def seek(state: GroupState, member: str, generation: int, offsets: Mapping[int, int]) -> list[Entry]:
     """Move partitions that a member owns to other offsets, backward or forward."""
     check_owned(state, member, generation, offsets)
-    return [{"kind": "sought", "member": member, "offsets": _named(offsets), "unread": True}] if offsets else []
+    return [{"kind": "sought", "member": member, "offsets": _offsets_json(offsets), "unread": True}] if offsets else []
 
 
 def reset(state: GroupState, offsets: Mapping[int, int], dead: Collection[str] = ()) -> list[Entry]:
@@ -406,7 +416,7 @@ def reset(state: GroupState, offsets: Mapping[int, int], dead: Collection[str] =
         )
     entries = evict(state, dead)
     if offsets:
-        entries.append({"kind": "sought", "member": None, "offsets": _named(offsets), "unread": True})
+        entries.append({"kind": "sought", "member": None, "offsets": _offsets_json(offsets), "unread": True})
     return entries
 
 
@@ -422,7 +432,7 @@ def hold_pending(
     check_owned(state, member, generation, offsets)
     if not offsets:
         return []
-    entry = {"kind": "pending", "transaction": transaction, "member": member, "offsets": _named(offsets)}
+    entry = {"kind": "pending", "transaction": transaction, "member": member, "offsets": _offsets_json(offsets)}
     return [_with_cleaned(entry, state, cleaned)]
 
 
@@ -458,10 +468,10 @@ def check_owned(state: GroupState, member: str, generation: int, partitions: Ite
 
 def _without(state: GroupState, gone: list[str], cause: str) -> list[Entry]:
     living = [member for member in state.members if member not in gone]
-    return [{"kind": "left", "members": gone, "cause": cause}, _assigned(state, living, state.partitions)]
+    return [{"kind": "left", "members": gone, "cause": cause}, _assignment_entry(state, living, state.partitions)]
 
 
-def _assigned(state: GroupState, members: list[str], partitions: int) -> Entry:
+def _assignment_entry(state: GroupState, members: list[str], partitions: int) -> Entry:
     target = assign(partitions, members, state.owners, state.next_owners)
     owners: dict[str, list[int]] = {}
     next_owners: dict[str, list[int]] = {}
@@ -476,10 +486,10 @@ def _assigned(state: GroupState, members: list[str], partitions: int) -> Entry:
 
 
 def _with_cleaned(entry: Entry, state: GroupState, cleaned: Mapping[int, int]) -> Entry:
-    """With how far partitions were compacted that the group had not read before."""
+    """With how far partitions were compacted that the group reads for the first time."""
     first = {p: cleaned[p] for p in map(int, entry["offsets"]) if state.cleaned.get(p) == UNREAD and p in cleaned}
-    return {**entry, "cleaned": _named(first)} if first else entry
+    return {**entry, "cleaned": _offsets_json(first)} if first else entry
 
 
-def _named(offsets: Mapping[int, int]) -> dict[str, int]:
+def _offsets_json(offsets: Mapping[int, int]) -> dict[str, int]:
     return {str(partition): offset for partition, offset in sorted(offsets.items())}

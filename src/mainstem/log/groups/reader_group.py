@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from mainstem.errors import GroupNotFound
 from mainstem.log.groups import group_state as decisions
 from mainstem.log.groups.group_member import Heartbeats, dead_members
 from mainstem.log.groups.group_state import GroupState
 from mainstem.log.lag import Lag
+from mainstem.log.log import no_such_reader
 from mainstem.log.partition_reads import PartitionReads, Position, Processes, offsets_at
 from mainstem.log.state_ledger import StateLedger
 
@@ -71,7 +71,7 @@ class ReaderGroup:
 
     def describe(self) -> GroupDescription:
         """Its members, their partitions, and the committed offsets."""
-        state = self._opened()
+        state = self._require_opened()
         partitions = tuple(
             GroupPartition(
                 partition=partition,
@@ -99,12 +99,13 @@ class ReaderGroup:
     def lag(self) -> Lag:
         """How far the committed offsets are behind the end of the topic."""
         return Lag.total(
-            self._reads.behind(partition, committed) for partition, committed in self._opened().committed.items()
+            self._reads.behind(partition, committed)
+            for partition, committed in self._require_opened().committed.items()
         )
 
     def reset(self, to: Position) -> dict[int, int]:
         """Set the committed offsets to a position, and return them. `Conflict` while there are active members."""
-        self._opened()
+        self._require_opened()
 
         def decision(state: GroupState, now: int) -> tuple[list[dict[str, object]], dict[int, int]]:
             offsets = offsets_at(to, self._reads, sorted(state.committed))
@@ -113,14 +114,8 @@ class ReaderGroup:
 
         return self._ledger.decide(decision)
 
-    def _opened(self) -> GroupState:
+    def _require_opened(self) -> GroupState:
         state = self._ledger.current()
         if state.opened_at is None:
-            raise GroupNotFound(
-                f'group "{self.name}" of topic "{self._reads.name}" does not exist',
-                detail="A group is created when its first member joins.",
-                hint=f'Join it: topic.join_group("{self.name}").',
-                topic=self._reads.name,
-                group=self.name,
-            )
+            raise no_such_reader("group", self.name, self._reads.name)
         return state

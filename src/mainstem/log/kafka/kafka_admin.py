@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
@@ -29,16 +29,16 @@ from mainstem.log.topic_settings import TopicSettings
 __all__ = ["KafkaAdmin", "TopicEntry", "TopicsState", "topic_configs"]
 
 
-# TopicsState: the topics of a log on Kafka: what Kafka itself does not know of them.
+# TopicsState: the facts about a log's topics that Kafka does not store.
 #
-# created    name, id, settings, adopted     a topic was made, or taken over from other programs
+# created    name, id, settings, adopted     a topic was created, or adopted from other programs
 # altered    name, settings
 # deleted    name
 
 
 @dataclass(slots=True)
 class TopicEntry:
-    """One topic. `id` is never used again; `adopted`: other programs write to it, and may write anything."""
+    """One topic. `id` is unique forever; `adopted`: other programs write to it, and may write anything."""
 
     id: str
     settings: TopicSettings
@@ -75,14 +75,12 @@ class TopicsState:
         )
 
 
-T = TypeVar("T")
-
 MILLISECOND = timedelta(milliseconds=1)
 PAUSE_SECONDS = 0.05
 
 
 def topic_configs(settings: TopicSettings) -> dict[str, str]:
-    """What a topic's settings are in Kafka's words.
+    """A topic's settings as configuration of Kafka.
 
     >>> topic_configs(TopicSettings.of("orders", schema="id STRING", keep="7 days"))["retention.ms"]
     '604800000'
@@ -92,7 +90,7 @@ def topic_configs(settings: TopicSettings) -> dict[str, str]:
         "cleanup.policy": "compact" if keep.compacted else "delete",
         "retention.ms": str(-1 if keep.age is None else keep.age // MILLISECOND),
         "retention.bytes": str(-1 if keep.size is None else keep.size),
-        # A record is as long as its columns; JSON may need twice that.
+        # A record is as large as its columns; JSON may need twice that.
         "max.message.bytes": str(min(2 * settings.record_bytes_max + (1 << 20), (1 << 31) - 1)),
         "message.timestamp.type": "CreateTime",
     }
@@ -105,7 +103,7 @@ def topic_configs(settings: TopicSettings) -> dict[str, str]:
 
 
 class KafkaAdmin:
-    """What may be done to topics. Thread-safe."""
+    """Operations on topics. Thread-safe."""
 
     def __init__(self, clients: KafkaClients, clock: Clock) -> None:
         self._clients = clients
@@ -113,13 +111,13 @@ class KafkaAdmin:
         self._settings = clients.settings
 
     def partitions(self) -> dict[str, int]:
-        """How many partitions each topic on the brokers has."""
+        """The number of partitions of each topic on the brokers."""
         with kafka_errors(self._settings.servers):
             topics = self._clients.admin.list_topics(timeout=self._clients.patience).topics
         return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
 
     def create(self, topics: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
-        """Make topics of so many partitions; those that are there stay as they are."""
+        """Create topics with this many partitions; existing ones do not change."""
 
         def attempt() -> bool:
             made = self._clients.admin.create_topics(
@@ -132,7 +130,7 @@ class KafkaAdmin:
                 except KafkaException as error:
                     if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                         raise
-            # One that is being deleted is "there" a while longer, and then not; one that was made has no leader at once.
+            # A topic being deleted still exists for a while; a new one has no leader at first.
             return all(self._leads(name, number) for name, (number, _) in topics.items())
 
         self._until(attempt, f"topics {', '.join(topics)} were not made in time")
@@ -156,7 +154,7 @@ class KafkaAdmin:
         return NewTopic(name, num_partitions=partitions, replication_factor=copies, config={**configs, **more})
 
     def delete(self, name: str) -> None:
-        """Delete a topic, and wait until it is gone."""
+        """Delete a topic, and wait until it no longer exists."""
 
         def attempt() -> bool:
             try:
@@ -169,14 +167,14 @@ class KafkaAdmin:
         self._until(attempt, f"topic {name} was not deleted in time")
 
     def grow(self, name: str, partitions: int) -> None:
-        """Give a topic more partitions."""
+        """Add partitions to a topic."""
         with kafka_errors(self._settings.servers, name):
             if self.partitions()[name] < partitions:
                 self._clients.admin.create_partitions([NewPartitions(name, partitions)])[name].result()
         self._until(lambda: self.partitions()[name] >= partitions, f"topic {name} did not grow in time")
 
     def configure(self, name: str, configs: Mapping[str, str]) -> None:
-        """Change configurations of a topic; all others stay as they are."""
+        """Change some configurations of a topic; the others do not change."""
         entries = [
             ConfigEntry(key, value, ConfigSource.DYNAMIC_TOPIC_CONFIG, incremental_operation=AlterConfigOpType.SET)
             for key, value in configs.items()

@@ -15,22 +15,22 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from mainstem import processes
 from mainstem.clock import Clock
 from mainstem.log import backoff as waiting
-from mainstem.log.kafka.kafka_errors import LOGGER, MISSING, code_of, refused_settings, translated, unavailable
+from mainstem.log.kafka.kafka_errors import LOGGER, MISSING, code_of, settings_error, translate_error, unavailable
 from mainstem.log.kafka.kafka_settings import KafkaSettings
 from mainstem.processes import Identity
 
 __all__ = ["KafkaClients", "MachineProcesses", "known_dead", "this_process"]
 
 
-# Which processes are gone, as one can know it among several machines.
+# Which processes are dead, across several machines.
 #
-# Of a process of this machine one knows at once. Of another machine's one knows nothing: what it holds comes back when its
-# lease or session is over, as after a cut of the network. Containers on one machine are several machines in this.
+# The end of a process on this machine is detected at once. A process on another machine cannot be checked: its leases
+# and sessions expire, as after a network partition. Containers count as machines of their own.
 
 
 @lru_cache(maxsize=1)
 def _machine() -> str:
-    """This start of this machine, and among its containers the one in which process ids are as we see them."""
+    """Identifies the boot of this machine, and the container's process namespace."""
     try:
         namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -39,17 +39,17 @@ def _machine() -> str:
 
 
 def this_process() -> Identity:
-    """Who we are, among all machines."""
+    """The identity of this process, unique among machines."""
     return {**processes.this_process(), "boot": _machine()}
 
 
 def known_dead(identity: Identity) -> bool:
-    """Whether that process is of this machine, since its last start, and has ended."""
+    """Whether that process ran on this machine since its last boot, and has ended."""
     return identity["boot"] == _machine() and not processes.alive({**identity, "boot": processes.boot_id()})
 
 
 class MachineProcesses:
-    """The processes of this machine; those of others are taken to live."""
+    """The processes of this machine; those of others count as alive."""
 
     def this_process(self) -> Identity:
         return this_process()
@@ -58,13 +58,13 @@ class MachineProcesses:
         return not known_dead(identity)
 
 
-# The first attempt to reach a broker waits this long for an answer, each later one twice as long as the one before.
+# The timeout of the first attempt to reach a broker; it doubles with each attempt.
 ATTEMPT_SECONDS, ATTEMPT_SECONDS_MAX = 1.0, 8.0
 MESSAGE_BYTES_MAX = 16 << 20
 PAUSE_SECONDS = 0.02
 
-# What passes by itself, in milliseconds as a rule. That a topic is missing does too: those we ask for stand in the ledger of
-# topics, but a broker that has just started lets people in before it knows its topics.
+# Transient errors, usually for milliseconds. A missing topic is one too: topics we use are in the ledger of topics, but
+# a broker that has just started accepts connections before it has loaded its topics.
 _PASSING = MISSING | frozenset(
     [
         KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -78,12 +78,12 @@ _PASSING = MISSING | frozenset(
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._WAIT_COORD,
-        # No leader was found for a partition.
+        # A partition has no leader.
         KafkaError._NOENT,
     ]
 )
 
-# The client believes what an earlier broker said of a topic, or what was true before it grew, until it asks anew.
+# The client's metadata is stale: from another broker, or from before partitions were added.
 _STALE = MISSING | {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError._NOENT}
 
 T = TypeVar("T")
@@ -99,16 +99,16 @@ class KafkaClients:
         self._guard = threading.RLock()
         self._asking: Consumer | None = None
         try:
-            self.admin = AdminClient(self._shared(), logger=LOGGER)
+            self.admin = AdminClient(self._common_settings(), logger=LOGGER)
         except KafkaException as error:
-            # Without it: it may quote what it was given.
-            raise refused_settings(str(error), settings.client) from None
+            # Without its cause, which may quote secrets.
+            raise settings_error(str(error), settings.client) from None
 
-    def _shared(self) -> dict[str, Any]:
+    def _common_settings(self) -> dict[str, Any]:
         return {
             **self.settings.client,
             "bootstrap.servers": self.settings.servers,
-            # Else a broker that comes back after a while is noticed after ten seconds.
+            # The default would notice a broker that came back only after ten seconds.
             "reconnect.backoff.max.ms": 1000,
             "socket.nagle.disable": True,
             "topic.metadata.refresh.interval.ms": 60_000,
@@ -117,7 +117,8 @@ class KafkaClients:
     # Reaching a broker
 
     def connect(self) -> str:
-        """Wait until a broker answers, and give the id of its cluster; raises `BrokerUnavailable` when patience is over."""
+        """Wait until a broker answers, and return the id of its cluster; raises `BrokerUnavailable` after
+        `patience`."""
         deadline = self._clock.monotonic() + int(self.patience * 1_000_000)
         seconds = ATTEMPT_SECONDS
         while True:
@@ -125,7 +126,7 @@ class KafkaClients:
                 return str(self.admin.list_topics(timeout=min(seconds, max(self.patience, 0.1))).cluster_id)
             except KafkaException as error:
                 if self._clock.monotonic() >= deadline or code_of(error) == KafkaError._AUTHENTICATION:
-                    raise translated(error, self.settings.servers) from error
+                    raise translate_error(error, self.settings.servers) from error
                 waiting.LOGGER.warning("no Kafka broker answers at %s yet; trying again", self.settings.servers)
                 seconds = min(2 * seconds, ATTEMPT_SECONDS_MAX)
 
@@ -135,29 +136,29 @@ class KafkaClients:
         """A producer whose messages are on all in-sync replicas when they are acknowledged, in order and once."""
         producer = Producer(
             {
-                **self._shared(),
+                **self._common_settings(),
                 "acks": "all",
                 "enable.idempotence": True,
                 "compression.type": "lz4",
                 "message.max.bytes": MESSAGE_BYTES_MAX,
-                # What is appended together goes as one batch: whoever appends says when it is complete.
+                # Rows appended together are one batch: the appender flushes when it is complete.
                 "linger.ms": 50,
                 "message.timeout.ms": max(1000, int(self.patience * 1000)),
                 **more,
             },
             logger=LOGGER,
         )
-        # A producer without a connection yet would ask for its number half a second later.
+        # Otherwise a producer that is not connected yet gets its id half a second later.
         with suppress(KafkaException):
             producer.list_topics(timeout=ATTEMPT_SECONDS)
         return producer
 
     def consumer(self, isolation: str = "read_committed", wait_milliseconds: int = 500) -> Consumer:
-        """A consumer that is told where to read, and commits nothing by itself."""
+        """A consumer with assigned partitions; it commits nothing by itself."""
         return Consumer(
             {
-                **self._shared(),
-                # Required by the library; nothing is ever committed under it.
+                **self._common_settings(),
+                # Required by the library; never committed to.
                 "group.id": "mainstem",
                 "isolation.level": isolation,
                 "enable.auto.commit": False,
@@ -172,7 +173,7 @@ class KafkaClients:
             logger=LOGGER,
         )
 
-    # Asking for offsets
+    # Reading offsets
 
     def _for_asking(self) -> Consumer:
         with self._guard:
@@ -180,8 +181,8 @@ class KafkaClients:
                 self._asking = self.consumer()
             return self._asking
 
-    def patiently(self, topic: str, client: Any, ask: Callable[[], T]) -> T:
-        """Ask again while leaders are being chosen: after a topic was made or grew, and when a broker went or came."""
+    def call_with_retries(self, topic: str, client: Any, ask: Callable[[], T]) -> T:
+        """Retry while leaders are elected: after a topic was created or grew, or a broker stopped or started."""
         deadline = self._clock.monotonic() + int(self.patience * 1_000_000)
         pause = threading.Event()
         while True:
@@ -189,16 +190,16 @@ class KafkaClients:
                 return ask()
             except KafkaException as error:
                 if code_of(error) not in _PASSING or self._clock.monotonic() > deadline:
-                    raise translated(error, self.settings.servers, topic) from error
+                    raise translate_error(error, self.settings.servers, topic) from error
                 if code_of(error) in _STALE:
                     with suppress(KafkaException):
                         client.list_topics(timeout=1)
             pause.wait(PAUSE_SECONDS)
 
     def range(self, topic: str, partition: int) -> tuple[int, int]:
-        """The first offset that is kept, and the end of what is committed."""
+        """The first existing offset, and the end of the committed records."""
         place, asking = TopicPartition(topic, partition), self._for_asking()
-        found: tuple[int, int] = self.patiently(
+        found: tuple[int, int] = self.call_with_retries(
             topic, asking, lambda: asking.get_watermark_offsets(place, timeout=self.patience)
         )
         low, end = found
@@ -209,21 +210,22 @@ class KafkaClients:
     def ends(
         self, topic: str, partitions: Iterable[int], isolation: int = IsolationLevel.READ_COMMITTED
     ) -> dict[int, int]:
-        """The end of each partition in one question: of what is committed, or of all that is written."""
+        """The end of each partition in one request: of the committed records, or of all written ones."""
         wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
 
         def ask() -> dict[int, int]:
             answers = self.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self.patience)
             found = {place.partition: int(answer.result().offset) for place, answer in answers.items()}
             if any(end < 0 for end in found.values()):
-                # A broker that has just come back may answer without a number, and without an error.
+                # A broker that has just come back may answer without an offset and without an error.
                 raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE))
             return found
 
-        return self.patiently(topic, self.admin, ask)
+        return self.call_with_retries(topic, self.admin, ask)
 
     def at_time(self, topic: str, partition: int, milliseconds: int, asking: Consumer | None = None) -> int | None:
-        """The first offset whose message is of that time or later, of those that `asking` may read; None if there is none."""
+        """The first offset whose message has that time or a later one, of those that `asking` may read; None if there
+        is none."""
         consumer = asking or self._for_asking()
 
         def ask() -> TopicPartition:
@@ -234,7 +236,7 @@ class KafkaClients:
                 raise KafkaException(found.error)
             return found
 
-        found = self.patiently(topic, consumer, ask)
+        found = self.call_with_retries(topic, consumer, ask)
         return None if found.offset < 0 else int(found.offset)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""KafkaCodec: how rows lie in messages: what is in a value, and which offset a row has.
+"""KafkaCodec: how rows are encoded in messages, and which offset a row has.
 
 json     a JSON object for each row; a row's offset is its message's
 raw      the one column's bytes for each row; a row's offset is its message's
-arrow    many rows in each message; a row's offset is its message's times 2^20, and its place within
+arrow    many rows in each message; a row's offset is its message's times 2^20, plus its index within
 """
 
 from __future__ import annotations
@@ -24,23 +24,31 @@ from confluent_kafka import Message
 from mainstem.errors import Invalid, MainstemError, summary_of
 from mainstem.log.kafka.kafka_messages import Outgoing, Unreadable, outgoing, records_of, time_of, without
 from mainstem.log.record import CHANGE, HEADERS, record_array
-from mainstem.log.rows.plain_values import column_values, plain_writer
+from mainstem.log.rows.column_types import SCALARS
+from mainstem.log.rows.plain_values import (
+    NotAValue,
+    Reader,
+    column_values,
+    has_decimals,
+    json_reader,
+    parse_json,
+    plain_writer,
+)
 from mainstem.log.rows.python_rows import array_of
 from mainstem.log.rows.readable_values import unreadable_value
 from mainstem.log.rows.rows import CheckedRows
 from mainstem.log.rows.schema_evolution import fit
 from mainstem.log.rows.stored_batch import HAS_CHANGE, HAS_HEADERS, stored_batch
-from mainstem.log.rows.typed_values import NotAValue, Reader, has_decimals, json_reader, parse_json
 from mainstem.log.topic_settings import TopicSettings
 
 __all__ = ["ArrowCodec", "JsonCodec", "KafkaCodec", "RawCodec", "check_arrow", "check_raw", "codec_of", "lines_read"]
 
 
-# RawCodec: a topic of one BINARY column, whose bytes are the message's value as they are.
+# RawCodec: a topic of one BINARY column, whose bytes are the value of the message.
 
 
 class RawCodec:
-    """Passes bytes through. A null is an empty message of no key: nothing can be unreadable."""
+    """Passes bytes through: every value can be read. A null is a message with a null value and no key."""
 
     def encode(self, rows: CheckedRows) -> list[bytes | None]:
         return list(rows.batch.column(0).to_pylist())
@@ -61,20 +69,19 @@ def check_raw(settings: TopicSettings) -> None:
         )
 
 
-# ArrowCodec: many rows in each message, as Arrow has them in memory: several times cheaper than a message for each.
+# ArrowCodec: many rows in each message, in Arrow's format: several times cheaper than one message per row.
 #
 #     value      schema version u32 | flags u32 | rows u32 | an Arrow record batch (IPC, without its schema)
 #     flags      1: a column record.change follows the topic's; 2: a column record.headers
 #
-# The offset of a row is that of its message times 2^20, and its place within: it rises as rows follow one another, it is the
-# same for every reader, and leaves gaps. A message has no key: all its rows are of one partition, which is why such a topic can
-# not be compacted.
+# The offset of a row is that of its message times 2^20, plus its index within: offsets increase, are the same for every
+# reader, and have gaps. A message has no key, since it has many rows of one partition: so such a topic cannot be compacted.
 
 
 PLACE_BITS = 20
 PLACES = 1 << PLACE_BITS
 HEAD = struct.Struct("<III")
-# Messages of about this size: below what brokers take without being told.
+# The target size of messages: below the default limit of brokers.
 MESSAGE_BYTES = 512 << 10
 
 
@@ -121,13 +128,13 @@ class ArrowCodec:
         return -(-row >> PLACE_BITS)
 
     def placed(self, first: int, end: int, rows: CheckedRows | None) -> tuple[int, int]:
-        # Of one message its rows are known; of several the end is that of the last message.
+        # For one message the number of rows is known; for several the end is that of the last message.
         if rows is not None and end - first == 1:
             return self.first_row(first), self.first_row(first) + rows.batch.num_rows
         return self.first_row(first), self.first_row(end)
 
     def rows_between(self, message: Message, offset: int, end: int) -> int:
-        """About: as if all messages had as many rows as the next one."""
+        """An estimate, as if all messages had as many rows as the next one."""
         value = message.value() or b""
         count = HEAD.unpack_from(value)[2] if len(value) >= HEAD.size else 1
         ahead = max(0, offset - self.first_row(message.offset()))
@@ -171,21 +178,25 @@ def check_arrow(settings: TopicSettings) -> None:
         )
 
 
-# Many JSON values read at once, by Arrow, where nothing about them is out of the ordinary.
+# Fast path: Arrow reads many JSON values at once, if they are plain.
 #
-# Arrow reads lines several times as fast as they can be taken one by one. It is stricter than `JsonCodec` in some things; so
-# whatever it does not take, the codec looks at value by value, and says what is wrong with which.
+# Arrow is several times as fast as reading values one by one. It is stricter than `JsonCodec` in some cases: the codec then
+# reads the values one by one, and reports which one is wrong.
+
+
+# Types that Arrow reads as the codec does: not those written as other text, nor nested ones.
+_PLAIN = frozenset(SCALARS.values()) - {SCALARS[name] for name in ("FLOAT", "BINARY", "DATE", "TIME", "TIMESTAMP_NTZ")}
 
 
 def lines_read(values: Sequence[bytes | None], schema: pa.Schema) -> pa.RecordBatch | None:
     """The columns of some values; None if they must be read one by one."""
-    if not values or not all(map(_is_plain, schema.types)):
+    if not values or not _PLAIN.issuperset(schema.types):
         return None
-    # Each begins an object and holds no line end, so as many rows as values means one of each.
+    # Each value begins an object and has no line break, so equal numbers of rows and values mean one row per value.
     if not all(value is not None and value[:1] == b"{" and b"\n" not in value for value in values):
         return None
     lines = b"\n".join(values)  # type: ignore[arg-type]
-    # A time must say its zone, which Arrow does not ask for while it reads.
+    # A time must have a zone, which Arrow's reader does not require.
     kept = [pa.field(at.name, pa.string() if kinds.is_timestamp(at.type) else at.type) for at in schema]
     asked = pyarrow.json.ParseOptions(explicit_schema=pa.schema(kept), unexpected_field_behavior="ignore")
     try:
@@ -201,24 +212,13 @@ def lines_read(values: Sequence[bytes | None], schema: pa.Schema) -> pa.RecordBa
                     return None
                 columns[place] = columns[place].cast(kind)
             elif kinds.is_floating(kind) and pc.any(pc.is_inf(columns[place])).as_py():
-                # Digits beyond all numbers.
+                # A number out of range.
                 return None
     except pa.ArrowInvalid:
         return None
     found = pa.RecordBatch.from_arrays(columns, schema=schema)
-    # Arrow takes bytes that are not UTF-8, and the year 0.
+    # Arrow accepts bytes that are not UTF-8, and the year 0.
     return found if unreadable_value(found) is None else None
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    """Whether Arrow reads this type as the codec does: not text that stands for something else, nor what is nested."""
-    return bool(
-        kinds.is_integer(kind)
-        or kinds.is_boolean(kind)
-        or kinds.is_float64(kind)
-        or kinds.is_string(kind)
-        or (kinds.is_timestamp(kind) and kind.tz == "UTC")
-    )
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
@@ -230,9 +230,9 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 #
 #     {"order_id": "o-1", "amount": "9.50", "placed_at": "2026-01-01T12:00:00Z"}
 #
-# Decimals are text, so that no reader rounds them; times are ISO 8601 with their zone; bytes are base64; what is not finite is
-# text. A column that is missing is null, and one that the topic does not know is passed over: other programs may add some.
-# A value of null deletes its key; the key's columns are then read from the key.
+# Decimals are text, so that no reader rounds them; times are ISO 8601 with their zone; bytes are base64; NaN and infinities
+# are text. A missing column is null, and an unknown one is ignored: other programs may add some. A null value (tombstone)
+# deletes its key; the key's columns are then read from the key.
 
 
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
@@ -252,7 +252,7 @@ class JsonCodec:
     def decode(
         self, messages: Sequence[Message], settings: TopicSettings
     ) -> tuple[pa.RecordBatch, list[tuple[int, str]]]:
-        """The columns of each message; of those that cannot be read null in all, with their number and the reason."""
+        """The columns of each message, and the number and reason of each unreadable one, whose columns are null."""
         schema = settings.stored_schema
         if (read := lines_read([message.value() for message in messages], schema)) is not None:
             return read, []
@@ -268,7 +268,7 @@ class JsonCodec:
         try:
             arrays = [_array(rows, field) for field in schema]
         except MainstemError:
-            # A number out of its column's range is noticed only here: find out whose it is.
+            # A number out of its column's range is detected only here: find its row.
             for number, row in enumerate(rows):
                 try:
                     for field in schema:
@@ -320,7 +320,7 @@ def key_columns(key: bytes | None, settings: TopicSettings) -> dict[str, Any]:
 
 
 class KafkaCodec(Protocol):
-    """What a topic needs to know of its codec."""
+    """The codec of a topic."""
 
     def messages(self, rows: CheckedRows) -> list[Outgoing]: ...
     def rows(
@@ -334,7 +334,7 @@ class KafkaCodec(Protocol):
 
 
 class Values(Protocol):
-    """A codec of one row a message: its values alone."""
+    """A codec with one row per message: only its values."""
 
     def encode(self, rows: CheckedRows) -> list[bytes | None]: ...
     def decode(
@@ -343,7 +343,7 @@ class Values(Protocol):
 
 
 class RowCodec:
-    """One row a message, so a row's offset is its message's."""
+    """One row per message, so a row's offset is its message's."""
 
     def __init__(self, values: Values) -> None:
         self._values = values

@@ -17,13 +17,13 @@ __all__ = [
     "is_fenced",
     "kafka_errors",
     "not_on_kafka",
-    "refused_settings",
-    "translated",
+    "settings_error",
+    "translate_error",
     "unavailable",
 ]
 
 
-# What a log on Kafka refuses, in one form. What it cannot do is listed in docs/guides/kafka.md.
+# Operations that a log on Kafka does not support; docs/guides/kafka.md lists them.
 
 
 def not_on_kafka(what: str, why: str) -> Invalid:
@@ -35,7 +35,7 @@ def not_on_kafka(what: str, why: str) -> Invalid:
     )
 
 
-# The client library would write to the terminal otherwise.
+# Otherwise the client library writes to the terminal.
 LOGGER = logging.getLogger("mainstem.kafka")
 LOGGER.addHandler(logging.NullHandler())
 
@@ -74,7 +74,7 @@ def code_of(error: KafkaException) -> int:
 
 
 def is_fenced(error: KafkaException) -> bool:
-    """Whether a newer user of the same transactional id has taken over."""
+    """Whether a newer user of the transactional id has fenced this one."""
     return code_of(error) in _FENCED
 
 
@@ -87,8 +87,9 @@ def unavailable(servers: str, said: str) -> BrokerUnavailable:
     )
 
 
-def refused_settings(said: str, client: Iterable[str]) -> Invalid:
-    """The client library does not take its settings. Of what it says only names are shown: values may be secrets."""
+def settings_error(said: str, client: Iterable[str]) -> Invalid:
+    """The error for settings that the client library refuses. Shows only names of its message: values may be
+    secrets."""
     names = sorted({*client, "sasl.username", "sasl.password"}, key=len, reverse=True)
     concerned = [name for name in names if name in said]
     return Invalid(
@@ -99,8 +100,8 @@ def refused_settings(said: str, client: Iterable[str]) -> Invalid:
     )
 
 
-def translated(error: KafkaException | KafkaError, servers: str, topic: str = "") -> MainstemError:
-    """The error of Mainstem's own that a caller may rely on."""
+def translate_error(error: KafkaException | KafkaError, servers: str, topic: str = "") -> MainstemError:
+    """The error of Mainstem for an error of the client."""
     inner: KafkaError = error.args[0] if isinstance(error, KafkaException) else error
     code, said = inner.code(), inner.str().rstrip(".")
     if code in _FENCED:
@@ -145,14 +146,14 @@ def translated(error: KafkaException | KafkaError, servers: str, topic: str = ""
 
 @contextmanager
 def kafka_errors(servers: str, topic: str = "") -> Iterator[None]:
-    """Raise in our words what the client raises in its own."""
+    """Raises errors of the client as errors of Mainstem."""
     try:
         yield
     except KafkaException as error:
-        raise translated(error, servers, topic) from error
+        raise translate_error(error, servers, topic) from error
     except SystemError as error:
-        # The client called back while its own exception was on the way: Python says that, and what it was about.
+        # Raised in a callback while the client raised its own exception; Python chains the two.
         cause = error.__cause__ or error.__context__
         if not isinstance(cause, KafkaException):
             raise
-        raise translated(cause, servers, topic) from cause
+        raise translate_error(cause, servers, topic) from cause

@@ -24,17 +24,17 @@ from mainstem.log.state_ledger import Entry
 __all__ = ["HeartbeatsTopic", "GroupLedger", "GroupOffsets", "KafkaHeartbeats"]
 
 
-# KafkaHeartbeats: signs of life of a group's members, beside the ledgers in the state topic.
+# KafkaHeartbeats: the heartbeats of a group's members, beside the ledgers in the state topic.
 #
-# How long a member has been silent is measured by the clock of who looks, from when it saw the last sign: machines need not
-# agree on the time. So a new onlooker waits for one session before it takes anybody for dead.
+# The age of a heartbeat is measured by the observer's clock, from when it received it: clocks of machines need not
+# agree. So a new observer waits for one session before it considers any member dead.
 
 
 ROWS = 10_000
 
 
 class HeartbeatsTopic:
-    """When each member was last heard of, by this process's own clock. Thread-safe."""
+    """The last heartbeat of each member, by this process's own clock. Thread-safe."""
 
     def __init__(self, clients: KafkaClients, topic: str, clock: Clock, writer: KafkaWriter) -> None:
         self._clients = clients
@@ -76,7 +76,7 @@ class HeartbeatsTopic:
 
 
 class KafkaHeartbeats:
-    """The members of one group."""
+    """The heartbeats of one group."""
 
     def __init__(self, topic: HeartbeatsTopic, group: str) -> None:
         self._topic = topic
@@ -103,11 +103,13 @@ class GroupOffsets:
         self._topic = topic
         self._name = f"{topic}.{group}"
         self._message_of = message_of
-        self._told: dict[int, int] = {}
+        self._copied: dict[int, int] = {}
 
-    def tell(self, committed: Mapping[int, int]) -> None:
-        """Tell Kafka what has changed since it was last told by this process."""
-        changed = {partition: offset for partition, offset in committed.items() if self._told.get(partition) != offset}
+    def copy_offsets(self, committed: Mapping[int, int]) -> None:
+        """Commit to Kafka the offsets that changed since this process last did."""
+        changed = {
+            partition: offset for partition, offset in committed.items() if self._copied.get(partition) != offset
+        }
         if not changed:
             return
         places = [TopicPartition(self._topic, number, self._message_of(offset)) for number, offset in changed.items()]
@@ -117,18 +119,18 @@ class GroupOffsets:
             LOGGER.info("offsets of group %s were not told: %s", self._name, error)
             return
         for future in told.values():
-            future.add_done_callback(self._noted)
-        self._told |= changed
+            future.add_done_callback(self._on_commit)
+        self._copied |= changed
 
-    def _noted(self, future: Any) -> None:
+    def _on_commit(self, future: Any) -> None:
         if (error := future.exception()) is not None:
-            # Told again with the next commit: nothing of ours hangs on it.
-            self._told.clear()
+            # Repeated with the next commit: Mainstem itself does not depend on it.
+            self._copied.clear()
             LOGGER.info("offsets of group %s were not told: %s", self._name, error)
 
 
 class GroupLedger(KafkaLedger[GroupState]):
-    """A group's ledger that tells Kafka of its offsets."""
+    """A group's ledger that copies its offsets to Kafka."""
 
     def __init__(self, topic: StateTopic, name: str, clock: Clock, offsets: GroupOffsets) -> None:
         super().__init__(topic, name, clock, GroupState, GroupState.restore)
@@ -136,5 +138,5 @@ class GroupLedger(KafkaLedger[GroupState]):
 
     def decide(self, decision: Callable[[GroupState, int], tuple[list[Entry], T]]) -> T:
         result = super().decide(decision)
-        self._offsets.tell(self.seen().committed)
+        self._offsets.copy_offsets(self.last_state().committed)
         return result

@@ -1,8 +1,8 @@
 """The log on Apache Kafka: topics on brokers, used by any number of processes on any number of machines.
 
-The brokers hold, with the log's prefix, the topics themselves and three of Mainstem's own: `mainstem.state` with all
+The brokers hold, with the log's prefix, the topics themselves and three internal ones: `mainstem.state` with all
 ledgers (topics, producers, groups, queues), and `mainstem.commits` and `mainstem.transactions`, which are written
-within transactions alone.
+only within transactions.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ from mainstem.log.kafka.kafka_admin import KafkaAdmin, TopicEntry, TopicsState, 
 from mainstem.log.kafka.kafka_clients import KafkaClients, known_dead, this_process
 from mainstem.log.kafka.kafka_codec import check_arrow, check_raw, codec_of
 from mainstem.log.kafka.kafka_errors import not_on_kafka
+from mainstem.log.kafka.kafka_flow_cut import KafkaFlowCut
 from mainstem.log.kafka.kafka_groups import GroupLedger, GroupOffsets, HeartbeatsTopic
 from mainstem.log.kafka.kafka_messages import Outgoing, time_of
 from mainstem.log.kafka.kafka_reads import PartitionFetch, PartitionFetches
 from mainstem.log.kafka.kafka_settings import KafkaSettings
-from mainstem.log.kafka.kafka_topic import KafkaTopic
+from mainstem.log.kafka.kafka_topic import KafkaAppendWatch, KafkaTopic
 from mainstem.log.kafka.kafka_transactions import KafkaTransactions
 from mainstem.log.kafka.kafka_writer import KafkaWriter, TransactionalWriter
-from mainstem.log.kafka.named_writer import Known, Messages, NamedWriter, known_after, number_of, unnumbered
+from mainstem.log.kafka.named_writer import Known, Messages, NamedWriter, known_after, known_without_sequence, number_of
 from mainstem.log.kafka.state_topic import CommitsTopic, KafkaLedger, StateTopic, WritersState
 from mainstem.log.kafka.transaction_notes import keep_milliseconds
 from mainstem.log.keep_rule import Keep
-from mainstem.log.log import Promise, no_such_topic
+from mainstem.log.log import Promise, check_same_settings, no_such_topic
 from mainstem.log.producer import ProducerRun, ProducersState, check_epoch
 from mainstem.log.query_limits import QueryLimits
 from mainstem.log.rows.rows import check_rows
 from mainstem.log.state_ledger import Entry, MachineState
-from mainstem.log.topic_settings import TopicSettings, difference
+from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.upkeep_report import TakeOverReport, Verification
 from mainstem.names import check_own_name
 
 __all__ = ["KafkaLog", "KafkaProducers", "UnreadableTopic", "unreadable_topic"]
 
 
-# UnreadableTopic: what a topic's codec cannot read lies in `<topic>.unreadable`, with its bytes and the reason, once.
+# UnreadableTopic: messages that a topic's codec cannot decode go to `<topic>.unreadable` once, with bytes and reason.
 #
-# Any number of readers come across the same message, from anywhere in the topic. So it is not they who append it: the one who
-# comes across one looks through the partition from where the last such look ended, and appends all it finds, in one
-# transaction with how far it looked. Readers pass over what they cannot read.
+# Any number of readers may find the same message. So a reader does not append just what it found: it scans the
+# partition from where the last such scan ended, and appends all unreadable messages in one transaction with the end of
+# the scan. Readers skip unreadable messages.
 #
-#     value, key   BINARY      as they came
+#     value, key   BINARY      unchanged
 #     topic        STRING
 #     partition    INT
 #     offset       BIGINT
@@ -75,7 +76,7 @@ MESSAGES = 10_000
 
 
 def unreadable_topic(topic: str) -> str:
-    """The name of the topic of what cannot be read of a topic.
+    """The name of the topic for a topic's unreadable messages.
 
     >>> unreadable_topic("orders")
     'orders.unreadable'
@@ -84,14 +85,14 @@ def unreadable_topic(topic: str) -> str:
 
 
 class UnreadableTopic:
-    """The way into the topic of the unreadable."""
+    """Appends to the topic of unreadable messages."""
 
     def __init__(self, log: KafkaLog, topic: KafkaTopic) -> None:
         self._log = log
         self._topic = topic
 
     def report(self, partition: int, end: int) -> None:
-        """Have everything unreadable of a partition before the message `end` lie there."""
+        """Append all unreadable messages of a partition before the message `end`."""
         log, topic = self._log, self._topic
         run = log.shared_producer(f"mainstem.unreadable.{topic.id}.{partition}")
         writer = log.named_writer(run)
@@ -104,11 +105,11 @@ class UnreadableTopic:
             checked = check_rows(rows, target.settings)
             return end - 1, {0: codec_of(target.settings).messages(checked)} if rows else {}
 
-        if writer.known(target.id)["sequence"] < end - 1:
+        if writer.known_appends(target.id)["sequence"] < end - 1:
             writer.append_from(target.kafka_name, target.id, log.append_time(), make)
 
     def _rows(self, partition: int, start: int, end: int) -> list[dict[str, Any]]:
-        """All that cannot be read from one message to another."""
+        """The unreadable messages between two offsets, as rows."""
         topic, settings = self._topic, self._topic.settings
         codec = codec_of(settings)
         start = max(start, self._log.clients.range(topic.kafka_name, partition)[0])
@@ -135,15 +136,15 @@ class UnreadableTopic:
         return found
 
 
-# KafkaProducers: the named producers of a log: which run of each is the current one, and its way to the brokers.
+# KafkaProducers: the named producers of a log: the current run of each, and its writer.
 
 
-# How long one transaction of a named producer may take before the broker aborts it: its own appends take milliseconds.
+# The transaction timeout of a named producer: its own appends take milliseconds.
 TIMEOUT = 60_000_000
 
 
 class KafkaProducers:
-    """All runs that were opened by this process. Thread-safe."""
+    """The runs opened by this process. Thread-safe."""
 
     def __init__(self, log: KafkaLog) -> None:
         self._log = log
@@ -155,15 +156,15 @@ class KafkaProducers:
         return self._log.ledger("producers", ProducersState, ProducersState.restore)
 
     def open(self, name: str) -> ProducerRun:
-        """Begin a run. The broker refuses older ones from then on."""
-        run = self._run(name, self._opened(name))
+        """Begin a run. The broker fences older ones."""
+        run = self._run(name, self._open_run(name))
         with self._guard:
             writer = self._writers[name, run.epoch] = self._writer(name, run, shared=False)
         writer.writer()
         return run
 
     def share(self, name: str) -> ProducerRun:
-        """A producer that several processes use in turn; none of them is ever refused."""
+        """A producer that several processes use in turn; none of them is fenced."""
         with self._guard:
             run = self._shared.get(name)
             if run is None:
@@ -174,7 +175,7 @@ class KafkaProducers:
     def writer(self, run: ProducerRun) -> NamedWriter:
         return self._writers[run.name, run.epoch]
 
-    def _opened(self, name: str) -> int:
+    def _open_run(self, name: str) -> int:
         def decision(state: ProducersState, now: int) -> tuple[list[Entry], int]:
             known = state.producers.get(name)
             entry = {"kind": "opened", "name": name, "process": this_process()}
@@ -184,7 +185,7 @@ class KafkaProducers:
 
     def _run(self, name: str, epoch: int) -> ProducerRun:
         def kept(topic: str) -> int:
-            known = self._writers[name, epoch].known(self._log.open_topic(topic).id)
+            known = self._writers[name, epoch].known_appends(self._log.open_topic(topic).id)
             return int(known["sequence"])
 
         def last(topic: str) -> int:
@@ -192,17 +193,17 @@ class KafkaProducers:
             return max(kept(topic), self._log.transactions.open_sequence(writer, topic_id))
 
         def state(topic: str, at: int) -> None:
-            self._state_watermark(name, epoch, topic, at)
+            self._declare_watermark(name, epoch, topic, at)
 
         return ProducerRun(
             name, 0, epoch, check=lambda: self.check(name, epoch), state=state, last_sequence=last,
             kept_sequence=kept,
-            # An append is a transaction of the broker's: it is never there in part.
+            # An append is a Kafka transaction: it is never incomplete.
             incomplete_sequence=lambda topic: None, shared=epoch == 0,
         )  # fmt: skip
 
-    def _state_watermark(self, name: str, epoch: int, topic: str, at: int) -> None:
-        """Note what a producer declared, and what follows for the topic: the lowest of all that are not known to be dead."""
+    def _declare_watermark(self, name: str, epoch: int, topic: str, at: int) -> None:
+        """Record a producer's watermark, and the topic's: the lowest of all producers that are not known to be dead."""
         backend = self._log.open_topic(topic)
 
         def decision(state: ProducersState, now: int) -> tuple[list[Entry], None]:
@@ -242,6 +243,8 @@ class KafkaProducers:
 
 S = TypeVar("S", bound=MachineState)
 
+
+# The guarantees that a log on Kafka does not give.
 NOT_PROMISED = frozenset([Promise.DENSE_OFFSETS, Promise.REWIND, Promise.WATERMARKS])
 
 
@@ -271,7 +274,7 @@ class KafkaLog:
         self.identity = f"{self.clients.connect()} {settings.prefix}"
         self.admin = KafkaAdmin(self.clients, self.clock)
         state, commits = self.kafka_name("mainstem.state"), self.kafka_name("mainstem.commits")
-        # Where transactions note what they wrote; see `transaction_notes`.
+        # Where transactions record what they wrote; see `transaction_notes`.
         self.notes_topic = self.kafka_name("mainstem.transactions")
         self._make_own(state, commits)
         self.writer = KafkaWriter(self.clients)
@@ -286,7 +289,7 @@ class KafkaLog:
         self.producers = KafkaProducers(self)
 
     def kafka_name(self, topic: str) -> str:
-        """What a topic is called on the brokers."""
+        """The name of a topic on the brokers."""
         return self.kafka_settings.prefix + topic
 
     def _make_own(self, state: str, commits: str) -> None:
@@ -322,7 +325,7 @@ class KafkaLog:
             raise Unavailable(f"{self.title} is closed", detail="It was closed by this program.", hint="Open it again.")
 
     def append_time(self) -> int:
-        """Now, to the millisecond that Kafka keeps; never earlier than this process has said before."""
+        """Now, in whole milliseconds as Kafka stores it; never decreases in this process."""
         with self._guard:
             self._last_at = max(self._last_at, -(-self.clock.now() // 1000) * 1000)
             return self._last_at
@@ -342,37 +345,31 @@ class KafkaLog:
 
     # Topics
 
-    def _known(self) -> KafkaLedger[TopicsState]:
+    def _topics_ledger(self) -> KafkaLedger[TopicsState]:
         return self.ledger("topics", TopicsState, TopicsState.restore)
 
     def topic_names(self) -> list[str]:
-        return sorted(self._known().current().topics)
+        return sorted(self._topics_ledger().current().topics)
 
     def topic_entry(self, name: str, topic_id: str, look: Literal["now", "last"] = "now") -> TopicEntry:
-        """What is known of a topic, now or when last looked; raises if it is gone, or another one has its name."""
-        ledger = self._known()
-        entry = (ledger.current() if look == "now" else ledger.seen()).topics.get(name)
+        """The entry of a topic, read now or as last read; raises if it was deleted or recreated."""
+        ledger = self._topics_ledger()
+        entry = (ledger.current() if look == "now" else ledger.last_state()).topics.get(name)
         if entry is None or entry.id != topic_id:
             raise self._no_topic(name)
         return entry
 
     def create_topic(self, settings: TopicSettings) -> KafkaTopic:
-        """Make a topic, or open it if it is there with the same settings."""
-        settings = _checked(settings)
+        """Create a topic, or open it if it exists with the same settings."""
+        settings = _check_settings(settings)
         self._note_topic(settings, must_exist=False)
         topic = self.open_topic(settings.name)
-        if differences := difference(topic.settings, settings):
-            raise Conflict(
-                f'topic "{settings.name}" exists with other settings',
-                detail=f"In the existing topic: {'; '.join(differences)}.",
-                hint=f'Open it as it is with stem.topic("{settings.name}"), or change it: '
-                f"mainstem topic alter {settings.name} ...",
-            )
+        check_same_settings(topic.settings, settings)
         self.admin.create({topic.kafka_name: (settings.partitions, topic_configs(settings))})
         return topic
 
     def adopt_topic(self, settings: TopicSettings) -> KafkaTopic:
-        """Take over a topic of other programs, with as many partitions as it has."""
+        """Adopt a topic of other programs, with the partitions it has."""
         there = self.admin.partitions().get(self.kafka_name(settings.name))
         if there is None:
             raise TopicNotFound(
@@ -381,20 +378,15 @@ class KafkaLog:
                 hint="Create it instead.",
                 topic=settings.name,
             )
-        settings = _checked(settings.altered(partitions=there))
+        settings = _check_settings(settings.alter(partitions=there))
         self._note_topic(settings, must_exist=True)
         topic = self.open_topic(settings.name)
-        if differences := difference(topic.settings, settings):
-            raise Conflict(
-                f'topic "{settings.name}" is known with other settings',
-                detail=f"In the known topic: {'; '.join(differences)}.",
-                hint=f'Open it as it is with stem.topic("{settings.name}").',
-            )
+        check_same_settings(topic.settings, settings)
         return topic
 
     def _note_topic(self, settings: TopicSettings, *, must_exist: bool) -> None:
         topic_id = uuid.uuid4().hex
-        if settings.name in self._known().current().topics:
+        if settings.name in self._topics_ledger().current().topics:
             return
         if not must_exist and self.kafka_name(settings.name) in self.admin.partitions():
             raise Conflict(
@@ -414,13 +406,14 @@ class KafkaLog:
             return ([] if settings.name in state.topics else [entry]), None
 
         self._keep_notes(settings.keep)
-        self._known().decide(decision)
+        self._topics_ledger().decide(decision)
         self._keep_notes()
 
     def _keep_notes(self, *more: Keep) -> None:
-        """Have notes of transactions kept as long as records of the topics can be, before there is one that keeps them longer.
+        """Set the retention of the notes of transactions to that of the topics, before a topic with a longer one is
+        created.
 
-        Looked at again until nothing has changed: another process may have made a topic meanwhile.
+        Repeated until nothing has changed: another process may have created a topic meanwhile.
         """
         kept = None
         while (wanted := keep_milliseconds([*self._keeps(), *more])) != kept:
@@ -428,19 +421,27 @@ class KafkaLog:
             kept = wanted
 
     def _keeps(self) -> list[Keep]:
-        return [entry.settings.keep for entry in self._known().current().topics.values()]
+        return [entry.settings.keep for entry in self._topics_ledger().current().topics.values()]
 
     def open_topic(self, name: str) -> KafkaTopic:
         check_own_name(name, "topic")
         with self._guard:
             self._check_open()
-            entry = self._known().current().topics.get(name)
+            entry = self._topics_ledger().current().topics.get(name)
             if entry is None:
                 raise self._no_topic(name)
             topic = self._topics.get(name)
             if topic is None or topic.id != entry.id:
                 topic = self._topics[name] = KafkaTopic(self, name, entry.id)
             return topic
+
+    def watch_appends(self, topics: Iterable[str]) -> KafkaAppendWatch:
+        opened = [self.open_topic(name) for name in topics]
+        parts: dict[str, int | range] = {topic.kafka_name: range(topic.settings_seen.partitions) for topic in opened}
+        return KafkaAppendWatch(self.clients, parts, self.clock)
+
+    def flow_cut(self) -> KafkaFlowCut:
+        return KafkaFlowCut(self)
 
     def _no_topic(self, name: str) -> TopicNotFound:
         return no_such_topic(name, self.title, self.topic_names())
@@ -450,37 +451,37 @@ class KafkaLog:
             entry = state.topics.get(name)
             if entry is None or entry.id != topic_id:
                 raise self._no_topic(name)
-            settings = _checked(entry.settings.altered(**changes))
+            settings = _check_settings(entry.settings.alter(**changes))
             return [{"kind": "altered", "name": name, "settings": settings.to_json()}], settings
 
         if "keep" in changes:
             self._keep_notes(Keep.parse(changes["keep"]))
-        return self._known().decide(decision)
+        return self._topics_ledger().decide(decision)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with its groups and queues; appends of other processes are refused."""
+        """Delete a topic with its groups and queues; appends of other processes raise."""
         topic = self.open_topic(name)
         self.admin.delete(topic.kafka_name)
         for group in topic.groups():
             topic.delete_group(group)
         for queue in topic.queues():
             topic.delete_queue(queue)
-        topic.forget_statements()
+        topic.forget_watermarks()
 
         def decision(state: TopicsState, now: int) -> tuple[list[Entry], None]:
             there = name in state.topics and state.topics[name].id == topic.id
             return ([{"kind": "deleted", "name": name}] if there else []), None
 
-        self._known().decide(decision)
+        self._topics_ledger().decide(decision)
 
     # Producers and transactions
 
     def open_producer(self, name: str) -> ProducerRun:
-        """Begin a run of a producer: older runs are fenced, and what they left open is aborted."""
+        """Begin a run of a producer: older runs are fenced, and their open transactions are aborted."""
         return self.producers.open(name)
 
     def shared_producer(self, name: str) -> ProducerRun:
-        """A producer of Mainstem's own that several processes use at once."""
+        """An internal producer that several processes use at once."""
         return self.producers.share(name)
 
     def named_writer(self, run: ProducerRun) -> NamedWriter:
@@ -500,18 +501,18 @@ class KafkaLog:
         *,
         numbered: bool,
     ) -> tuple[Known, bool]:
-        """Append within a transaction; if it is numbered, under a sequence of its producer."""
+        """Append within a transaction; with a producer, under one of its sequences."""
         found = self.transactions.get(transaction)
         if found.named is None or not numbered:
             offsets = found.send(topic.kafka_name, topic.id, messages_of(None), at // 1000)
-            return unnumbered(offsets, at), True
-        known = found.sequences.get(topic.id) or found.named.known(topic.id)
+            return known_without_sequence(offsets, at), True
+        known = found.sequences.get(topic.id) or found.named.known_appends(topic.id)
         number, repeated = number_of(known, sequence, topic.name, found.named.name)
         if repeated:
             return (known if number == known["sequence"] else {**known, "offsets": {}}), False
         offsets = found.send(topic.kafka_name, topic.id, messages_of(number), at // 1000)
         written = known_after(known, number, offsets, at)
-        found.sequences[topic.id] = found.says[found.named.key(topic.id)] = written
+        found.sequences[topic.id] = found.commit_records[found.named.key(topic.id)] = written
         return written, True
 
     def join_group_offsets(self, transaction: int, topic: str, group: str) -> None:
@@ -523,25 +524,25 @@ class KafkaLog:
             ledger.decide(lambda state, now: (group_decisions.settle(state, str(transaction), outcome), None))
 
     def outcome(self, transaction: str) -> Literal["open", "committed", "aborted"]:
-        """What became of a transaction; one whose owner is known to be gone is aborted by asking."""
+        """The outcome of a transaction; one whose owner is known to be dead is aborted first."""
         return self.transactions.outcome(int(transaction))
 
     # Reading
 
     def take_over(self) -> TakeOverReport:
-        """Nothing to do: there are no locks. What dead processes left open is aborted."""
+        """Nothing to do: there are no locks. Open transactions of dead processes are aborted."""
         self._settle()
         return TakeOverReport()
 
     def copy_to(self, home: str) -> None:
-        """None: it is on the brokers, not in the home."""
+        """None: the log is on the brokers, not in the home."""
 
     def verify_ledgers(self, step: Callable[[str], None]) -> Iterator[Verification]:
         """None: its ledgers are on the brokers."""
         return iter(())
 
     def unreadable(self, topic: KafkaTopic, partition: int, end: int) -> None:
-        """See to it that what cannot be read of a partition up to an offset lies in the topic of the unreadable."""
+        """Append the unreadable messages of a partition up to an offset to the topic for them."""
 
         UnreadableTopic(self, topic).report(partition, end)
 
@@ -552,12 +553,12 @@ class KafkaLog:
         tables: Mapping[str, Callable[[], pa.Table]] | None = None,
         limits: QueryLimits | None = None,
     ) -> pa.Table:
-        from mainstem.log.kafka.kafka_reads import query  # DuckDB is loaded when the first question is asked
+        from mainstem.log.kafka.kafka_reads import query  # loads DuckDB on the first query
 
         return query(self, sql, parameters, tables or {}, limits or QueryLimits())
 
 
-def _checked(settings: TopicSettings) -> TopicSettings:
+def _check_settings(settings: TopicSettings) -> TopicSettings:
     if settings.archive is not None:
         raise not_on_kafka("archive expired records", "Kafka deletes expired records by itself.")
     settings = settings if settings.codec is not None else settings.with_codec("json")

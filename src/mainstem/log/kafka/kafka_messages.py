@@ -1,10 +1,10 @@
-"""Rows as Kafka messages and back: what every codec shares. A codec turns a row's columns into a value and back.
+"""Rows as Kafka messages and back: what all codecs share. A codec encodes a row's columns as a value.
 
-key        the key's bytes, as the partitioner has them; null where a row has no key
-value      what the codec makes of the columns; null for a deletion in a compacted topic, which Kafka then takes away
-headers    the record's own; `mainstem.change` where it is not an insert; and `mainstem.transaction`, its number, at the first
-           message of a transaction in each partition, so that who waits for one that is open can say for which
-timestamp  when it was appended, to the millisecond
+key        the key's bytes, as the partitioner has them; null if a row has no key
+value      the encoded columns; null for a deletion in a compacted topic, which Kafka then compacts
+headers    the record's own; `mainstem.change` if it is not an insert; and `mainstem.transaction`, its number, in the
+           first message of a transaction in each partition, so that a blocked reader can name the transaction
+timestamp  when it was appended, in milliseconds
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Unreadable(NamedTuple):
 
 
 def outgoing(rows: CheckedRows, values: Sequence[bytes | None], settings: TopicSettings) -> list[Outgoing]:
-    """The messages of some rows whose values are made."""
+    """The messages for rows with their encoded values."""
     keys = key_bytes(rows.batch, settings.key).to_pylist()
     changes = [None] * len(keys) if rows.change is None else rows.change.to_pylist()
     headers = [None] * len(keys) if rows.headers is None else rows.headers.to_pylist()
@@ -71,10 +71,9 @@ def outgoing(rows: CheckedRows, values: Sequence[bytes | None], settings: TopicS
     return made
 
 
-def records_of(partition: int, messages: Sequence[Message], offsets: np.ndarray | None = None) -> pa.StructArray:
-    """The `record` of each message; with `offsets`, of each row."""
-    if offsets is None:
-        offsets = np.fromiter((message.offset() for message in messages), np.int64, len(messages))
+def records_of(partition: int, messages: Sequence[Message]) -> pa.StructArray:
+    """The `record` of each message."""
+    offsets = np.fromiter((message.offset() for message in messages), np.int64, len(messages))
     times = np.fromiter((time_of(message) for message in messages), np.int64, len(messages))
     changes: list[str] | None = None
     headers: list[list[dict[str, object]] | None] | None = None
@@ -106,7 +105,7 @@ def time_of(message: Message) -> int:
 
 
 def without(rows: pa.RecordBatch, dropped: Sequence[int]) -> pa.RecordBatch:
-    """The rows but for those."""
+    """The rows without the dropped ones."""
     keep = np.ones(rows.num_rows, np.bool_)
     keep[list(dropped)] = False
     return pc.filter(rows, pa.array(keep)) if dropped else rows

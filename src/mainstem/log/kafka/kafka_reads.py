@@ -1,4 +1,4 @@
-"""KafkaReads: a topic's messages as rows, with `record` as last column, and where they lie."""
+"""KafkaReads: a topic's messages as rows, with `record` as the last column, and their offsets."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pyarrow as pa
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 
 from mainstem.clock import Clock
-from mainstem.errors import FellOff
 from mainstem.log.kafka.kafka_clients import KafkaClients
 from mainstem.log.kafka.kafka_codec import KafkaCodec, codec_of
 from mainstem.log.kafka.kafka_errors import kafka_errors, not_on_kafka, unavailable
 from mainstem.log.kafka.kafka_messages import time_of
 from mainstem.log.lag import Lag
+from mainstem.log.log import fell_off
 from mainstem.log.query_limits import QueryLimits
-from mainstem.log.record import record_schema, with_record
-from mainstem.log.sql_sandbox import SqlSandbox, TableNames, Tables, as_table, shown_tables, translated
+from mainstem.log.record import record_schema
+from mainstem.log.sql_sandbox import SqlSandbox, TableNames, Tables, as_table, show_tables, translate_error
 from mainstem.log.topic_settings import TopicSettings
 
 if TYPE_CHECKING:
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 __all__ = ["KafkaMoment", "KafkaReads", "PartitionFetch", "PartitionFetches", "query"]
 
 
-# Topics on Kafka as tables: DuckDB over the rows of the topics that a question names, read when it is asked.
+# Topics on Kafka as tables: DuckDB over the rows of the topics in a query, read when it runs.
 #
-# All rows of such a topic go through this process: a question is for a person and a topic of some million records. Each topic is
-# seen as of one moment of each partition; a transaction may be whole in one of them and not yet in another.
+# All rows of such a topic go through this process: use it for topics of up to some million records. Each partition is
+# read as of one moment; a transaction may be visible in one partition and not yet in another.
 
 
 def query(log: KafkaLog, sql: str, parameters: Sequence[object], tables: Tables, limits: QueryLimits) -> pa.Table:
     """The result as a table. `tables` can be queried beside the topics; a topic of the same name takes precedence."""
-    if (shown := shown_tables(sql, log.topic_names(), tables)) is not None:
+    if (shown := show_tables(sql, log.topic_names(), tables)) is not None:
         return shown
     try:
-        with SqlSandbox.opened(limits) as sandbox:
+        with SqlSandbox.open(limits) as sandbox:
             topics = set(log.topic_names())
             names = TableNames.of(sql, topics | tables.keys())
-            asked = names.applied(sandbox.connection, sql)
+            asked = names.apply_to(sandbox.connection, sql)
             for name, called in names.called.items():
                 if name in topics:
                     _register(sandbox, called, log, name)
@@ -54,7 +54,7 @@ def query(log: KafkaLog, sql: str, parameters: Sequence[object], tables: Tables,
             sandbox.lock()
             return sandbox.answer(asked, parameters)
     except duckdb.Error as error:
-        raise translated(log, error, tables) from error
+        raise translate_error(log, error, tables) from error
 
 
 def _register(sandbox: SqlSandbox, called: str, log: KafkaLog, name: str) -> None:
@@ -69,21 +69,20 @@ def _register(sandbox: SqlSandbox, called: str, log: KafkaLog, name: str) -> Non
     as_table(sandbox.connection, called, rows, settings)
 
 
-# PartitionFetch: the messages of one partition, read on from where the last reader left off.
+# PartitionFetch: the messages of one partition; a read continues where the last one ended.
 
 
 POLL_SECONDS = 0.2
-# How long the broker may hold a question it has no answer to. Short: what follows the last record may be a marker, which
-# is no message, so only the broker's answer tells that nothing more is there. Nothing is asked once that is known.
+# How long the broker may delay an empty answer. Short: the last record may be followed by a marker, which is not a
+# message, so only an empty answer shows that there are no more messages. Then the partition is not asked again.
 WAIT_MILLISECONDS = 10
 TOGETHER_MAX = 10_000
-# Partitions that are read at the same time; each has a connection.
+# Partitions that are open at the same time; each has a connection.
 OPEN_MAX = 16
 
 
 class PartitionFetch:
-    """One partition's messages, in order; those of transactions that are not committed only if asked for. A lock is held while
-    one reads."""
+    """One partition's messages, in order; uncommitted ones only on request. A read holds a lock."""
 
     def __init__(
         self, clients: KafkaClients, topic: str, partition: int, clock: Clock, isolation: str = "read_committed"
@@ -96,7 +95,7 @@ class PartitionFetch:
         self._consumer: Consumer | None = None
         self._next = -1
         self._waiting: deque[Message] = deque()
-        # Known to hold no message: from the one to the other.
+        # A range of offsets known to have no message.
         self._empty = -1, -1
 
     def read(self, start: int, stop: int, count: int) -> list[Message]:
@@ -107,7 +106,7 @@ class PartitionFetch:
             return self._read(start, stop, count)
 
     def _read(self, start: int, stop: int, count: int) -> list[Message]:
-        consumer = self._positioned(start)
+        consumer = self._consumer_at(start)
         deadline = self._clock.monotonic() + int(self._clients.patience * 1_000_000)
         found: list[Message] = []
         while len(found) < count:
@@ -142,7 +141,7 @@ class PartitionFetch:
                 self._rest(self._next, stop)
         return found
 
-    def _positioned(self, start: int) -> Consumer:
+    def _consumer_at(self, start: int) -> Consumer:
         topic, partition = self._place
         if self._consumer is None:
             self._consumer = self._clients.consumer(self._isolation, WAIT_MILLISECONDS)
@@ -185,12 +184,12 @@ class PartitionFetches:
         self._open: dict[tuple[str, str, int], PartitionFetch] = {}
 
     def of(self, topic: str, topic_id: str, partition: int) -> PartitionFetch:
-        """The fetch of a partition; of a topic that was made anew under its name another one."""
+        """The fetch of a partition; a recreated topic gets a new one."""
         key = topic, topic_id, partition
         old: list[PartitionFetch] = []
         with self._guard:
             fetch = self._open.pop(key, None) or PartitionFetch(self._clients, topic, partition, self._clock)
-            # The one asked for last is the last to go.
+            # Moved to the end: the least recently used one is evicted.
             self._open[key] = fetch
             while len(self._open) > OPEN_MAX:
                 old.append(self._open.pop(next(iter(self._open))))
@@ -199,7 +198,7 @@ class PartitionFetches:
         return fetch
 
     def messages(self, topic: str, topic_id: str, partition: int, start: int, stop: int) -> Iterator[list[Message]]:
-        """All messages of a range, some at a time."""
+        """All messages of a range, in chunks."""
         while found := self.of(topic, topic_id, partition).read(start, stop, TOGETHER_MAX):
             yield found
             start = found[-1].offset() + 1
@@ -216,7 +215,7 @@ MESSAGES_MAX = 10_000
 
 
 class KafkaMoment:
-    """The ends of all partitions when it was asked for. A transaction may be whole in one of them and not yet in another."""
+    """A snapshot of the ends of all partitions. A transaction may be visible in one of them and not yet in another."""
 
     def __init__(self, reads: KafkaReads, ends: dict[int, int]) -> None:
         self._reads = reads
@@ -238,25 +237,25 @@ class KafkaMoment:
 
 
 class KafkaReads:
-    """Reads one topic. Offsets are those of rows; the codec says which messages they lie in."""
+    """Reads one topic. Offsets are those of rows; the codec maps them to messages."""
 
     def __init__(self, log: KafkaLog, topic: KafkaTopic) -> None:
         self._log = log
         self._topic = topic
-        # The last message that was found undecided in a partition.
+        # The last undecided message found in each partition.
         self._undecided: dict[int, Message] = {}
 
     @property
     def codec(self) -> KafkaCodec:
         return codec_of(self._topic.settings_seen)
 
-    # Where things lie
+    # Offsets
 
     def message_range(self, partition: int) -> tuple[int, int]:
         return self._log.clients.range(self._topic.kafka_name, partition)
 
     def range(self, partition: int) -> tuple[int, int]:
-        """The first row's offset that is kept, and the end of what is committed."""
+        """The offset of the first existing row, and the end of the committed ones."""
         low, end = self.message_range(partition)
         return self.codec.first_row(low), self.codec.first_row(end)
 
@@ -266,12 +265,12 @@ class KafkaReads:
         return {number: self.codec.first_row(end) for number, end in ends.items()}
 
     def written_ends(self, partitions: Iterable[int]) -> dict[int, int]:
-        """The ends of all that is written, decided or not."""
+        """The ends of all written messages, decided or not."""
         ends = self._log.clients.ends(self._topic.kafka_name, partitions, IsolationLevel.READ_UNCOMMITTED)
         return {number: self.codec.first_row(end) for number, end in ends.items()}
 
     def first_undecided(self, partition: int) -> Message | None:
-        """The first message behind what is committed; None if nothing is written there, or only ends of transactions."""
+        """The first message after the committed ones; None if there is none, or only markers."""
         name = self._topic.kafka_name
         start = self.message_range(partition)[1]
         end = self._log.clients.ends(name, [partition], IsolationLevel.READ_UNCOMMITTED)[partition]
@@ -288,13 +287,13 @@ class KafkaReads:
             fetch.close()
 
     def moment(self) -> KafkaMoment:
-        # Looked at anew: somebody may have added columns or partitions.
+        # Refreshed: columns or partitions may have been added.
         _ = self._topic.settings
         return KafkaMoment(self, self.ends())
 
     def message_at(self, partition: int, at: int, end: int) -> int:
         """The first message appended at that time or later, before `end`."""
-        # Times on Kafka are whole milliseconds: none lies between this one and the next.
+        # Kafka's times are whole milliseconds: round up.
         found = self._log.clients.at_time(self._topic.kafka_name, partition, max(0, -(-at // 1000)))
         return end if found is None else min(found, end)
 
@@ -318,7 +317,7 @@ class KafkaReads:
         records = codec.rows_between(message, offset, end)
         return Lag(
             records=records,
-            # As if all were as long as the next one: to know better they would have to be fetched.
+            # Estimated from the size of the next one: the exact size would need a fetch.
             bytes=size * (end - message.offset()),
             seconds=age / 1_000_000,
             until_dropped=None if keep is None else max(keep - age * MICROSECOND, timedelta(0)),
@@ -359,22 +358,14 @@ class KafkaReads:
             if unreadable:
                 self._log.unreadable(self._topic, partition, first)
             if rows.num_rows:
-                yield with_record(rows.select(schema.names[:-1]), record, schema=schema)
+                yield pa.RecordBatch.from_arrays([*rows.select(schema.names[:-1]).columns, record], schema=schema)
 
     def _fetch(self, partition: int, start: int, stop: int, count: int) -> list[Message]:
         return self._log.fetches.of(self._topic.kafka_name, self._topic.id, partition).read(start, stop, count)
 
     def _check_kept(self, partition: int, start: int, low: int) -> None:
         if start < low:
-            raise FellOff(
-                f'records {start} to {low - 1} of "{self._topic.name}" partition {partition} are no longer kept',
-                detail=f"The topic keeps: {self._topic.settings.keep}. The first retained record has offset {low}.",
-                hint='Start at "earliest" to continue with the first retained record.',
-                topic=self._topic.name,
-                partition=partition,
-                first_lost=start,
-                last_lost=low - 1,
-            )
+            raise fell_off(self._topic.name, partition, start, low)
 
 
 def _schema(settings: TopicSettings, columns: Sequence[str] | None) -> pa.Schema:

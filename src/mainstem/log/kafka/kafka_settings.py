@@ -1,18 +1,19 @@
-"""KafkaSettings: which brokers, and how to talk to them. From an address, `kafka.toml` in the home, and the environment.
+"""KafkaSettings: the brokers, and the client's settings. From an address, `kafka.toml` in the home, and the
+environment.
 
     # kafka.toml
     brokers = ["broker1:9092", "broker2:9092"]    # then the home needs no log="kafka://..." to be opened
-    prefix = "shop."                              # stands before the names of all topics on the brokers
-    replication_factor = 3                        # of topics that are made; else what the brokers say
+    prefix = "shop."                              # precedes the names of all topics on the brokers
+    replication_factor = 3                        # of new topics; default: that of the brokers
     min_insync_replicas = 2
-    patience = "30 seconds"                       # how long a broker that does not answer is waited for
-    [client]                                      # anything the client library (librdkafka) knows, under its names there
+    patience = "30 seconds"                       # how long to wait for a broker that does not answer
+    [client]                                      # settings of the client library (librdkafka), with its names
     "security.protocol" = "SASL_SSL"
     "sasl.mechanism" = "SCRAM-SHA-512"
     "sasl.username" = "shop"
 
-The environment comes last: MAINSTEM_KAFKA_SASL_PASSWORD is "sasl.password" of the client. Nothing of `client` is ever
-shown: it may hold passwords, and keys of certificates.
+The environment takes precedence: MAINSTEM_KAFKA_SASL_PASSWORD is "sasl.password" of the client. Values of `client` are
+never shown: they may be passwords or private keys.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ FILE = "kafka.toml"
 ENVIRONMENT = "MAINSTEM_KAFKA_"
 PORT = 9092
 
-# What decides whether the log keeps its promises is not for a file to change.
+# Settings that the guarantees of the log depend on cannot be changed.
 _OURS = (
     "acks", "auto.offset.reset", "bootstrap.servers", "enable.auto.commit", "enable.auto.offset.store",
     "enable.idempotence", "enable.partition.eof", "group.id", "isolation.level", "transactional.id",
@@ -46,7 +47,7 @@ _OURS = (
 
 @dataclass(frozen=True)
 class KafkaSettings:
-    """The brokers of a log, and how its topics are made there.
+    """The brokers of a log, and the settings of its topics there.
 
     >>> KafkaSettings.of("kafka://broker1:9092,broker2").brokers
     ('broker1:9092', 'broker2:9092')
@@ -61,7 +62,7 @@ class KafkaSettings:
 
     @classmethod
     def of(cls, address: str, home: str | os.PathLike[str] | None = None) -> KafkaSettings:
-        """The settings for an address, with what the home's `kafka.toml` and the environment add to it."""
+        """The settings for an address, with those of the home's `kafka.toml` and the environment."""
         if not address.startswith(SCHEME):
             raise Invalid(
                 f'"{address[:100]}" is not the address of a log',
@@ -80,10 +81,10 @@ class KafkaSettings:
                 )
         named = [part for part in address.removeprefix(SCHEME).split(",") if part] or given.pop("brokers", [])
         given.pop("brokers", None)
-        return cls._checked(tuple(_broker(part) for part in named), given, client)
+        return cls._from_values(tuple(_broker(part) for part in named), given, client)
 
     @classmethod
-    def _checked(cls, brokers: tuple[str, ...], given: dict[str, Any], client: dict[str, str]) -> KafkaSettings:
+    def _from_values(cls, brokers: tuple[str, ...], given: dict[str, Any], client: dict[str, str]) -> KafkaSettings:
         if not brokers:
             raise Invalid(
                 "no Kafka broker is named",
@@ -112,7 +113,7 @@ class KafkaSettings:
 
     @property
     def address(self) -> str:
-        """As it is given to `open`; it holds no secrets."""
+        """The address for `open`; it has no secrets."""
         return SCHEME + ",".join(self.brokers)
 
     @property
@@ -125,14 +126,14 @@ class KafkaSettings:
 
 
 def names_brokers(home: str | os.PathLike[str]) -> bool:
-    """Whether the home says that its log is on Kafka."""
+    """Whether the home's `kafka.toml` names brokers."""
     return bool(_file(os.path.join(home, FILE)).get("brokers"))
 
 
 def _broker(text: str) -> str:
     host, _, port = text.strip().rpartition(":") if ":" in text else (text.strip(), "", str(PORT))
     if not host or not port.isdigit() or "@" in text or "/" in text:
-        # Not shown: somebody may have put a password where none belongs.
+        # Not shown: it may be a password in the wrong line.
         raise Invalid(
             "a broker's address is not a host and a port",
             detail='Brokers are named as in "kafka://broker1:9092,broker2:9092".',
@@ -160,7 +161,7 @@ def _file(path: str) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        # Python's own message may quote the line.
+        # Without Python's message, which may quote the line.
         raise Invalid(
             f'"{path}" is not TOML',
             detail=f"{type(error).__name__} in it; what it says is not shown, since the file may hold a password.",

@@ -11,7 +11,6 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from mainstem.clock import Clock, as_datetime
-from mainstem.errors import Invalid
 from mainstem.log.append_result import AppendResult, token_of
 from mainstem.log.groups.group_state import GroupState
 from mainstem.log.kafka.kafka_admin import topic_configs
@@ -20,10 +19,12 @@ from mainstem.log.kafka.kafka_errors import kafka_errors, not_on_kafka
 from mainstem.log.kafka.kafka_groups import GroupOffsets, KafkaHeartbeats
 from mainstem.log.kafka.kafka_messages import TRANSACTION_HEADER
 from mainstem.log.kafka.kafka_reads import KafkaMoment, KafkaReads
-from mainstem.log.kafka.named_writer import Known, Messages, unnumbered
+from mainstem.log.kafka.named_writer import Known, Messages, known_without_sequence
 from mainstem.log.kafka.state_topic import LEDGERS, KafkaLedger
 from mainstem.log.lag import Lag
+from mainstem.log.log import check_partition
 from mainstem.log.missed_deletions import Compacted
+from mainstem.log.partition_reads import Position
 from mainstem.log.producer import ProducerRun
 from mainstem.log.queues.queue_state import QueueState
 from mainstem.log.rows.rows import CheckedRows
@@ -32,27 +33,28 @@ from mainstem.log.state_ledger import Entry, StateLedger
 from mainstem.log.steps import Steps
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.upkeep_report import CompactionReport, PartitionFacts, RetentionReport, TakeOverReport, Verification
-from mainstem.log.watermark import NO_TIME
+from mainstem.log.watermark import NO_TIME, times_of
 from mainstem.processes import Identity
 
 if TYPE_CHECKING:
     from mainstem.log.kafka.kafka_log import KafkaLog
+    from mainstem.log.log import ArchivedPartition
 
-__all__ = ["DeclaredWatermarks", "KafkaTopic", "KafkaWaking", "MICROSECOND"]
-
-
-# KafkaWaking: sleeps until something is appended to one of some partitions, by any process on any machine.
+__all__ = ["DeclaredWatermarks", "KafkaTopic", "KafkaAppendWatch", "MICROSECOND"]
 
 
-# Between two looks whether one of the processes has ended.
+# KafkaAppendWatch: waits for an append to any of some partitions, by any process on any machine.
+
+
+# How often to check whether one of the processes has ended.
 LOOK_SECONDS = 0.1
 
 
-class KafkaWaking:
-    """Waits for appends. What was appended since the last return of `wait` counts too. For one thread.
+class KafkaAppendWatch:
+    """Waits for appends, also for those since the last return of `wait`. Not thread-safe.
 
-    Ends of partitions are compared first, so a reader that is kept busy fetches nothing twice. Only who really waits lets
-    the broker hold a question until there is an answer.
+    The ends of partitions are compared first, so a busy reader fetches nothing twice. Only a reader that has to wait
+    uses a long poll.
     """
 
     def __init__(self, clients: KafkaClients, topics: Mapping[str, int | range], clock: Clock) -> None:
@@ -71,7 +73,7 @@ class KafkaWaking:
         }
 
     def wait(self, seconds: float, processes: Iterable[Identity] = ()) -> bool:
-        """Whether something came, or one of the processes ended, within so many seconds."""
+        """Whether a record was appended, or one of the processes ended, within this time."""
         watched = list(processes)
         deadline = self._clock.monotonic() + int(seconds * 1_000_000)
         with kafka_errors(self._clients.settings.servers):
@@ -79,7 +81,7 @@ class KafkaWaking:
             if ends != self._seen:
                 self._seen = ends
                 return True
-            consumer = self._positioned(ends)
+            consumer = self._consumer_at(ends)
             while True:
                 if any(known_dead(process) for process in watched):
                     return True
@@ -97,7 +99,7 @@ class KafkaWaking:
                 if error.code() == KafkaError._PARTITION_EOF:
                     place = message.topic(), message.partition()
                     if message.offset() > ends[place]:
-                        # The end of a transaction: no message, but it lets others be seen.
+                        # The end of a transaction: not a message, but it makes records visible.
                         self._listening = {}
                         self._seen = self._ends()
                         return True
@@ -106,7 +108,7 @@ class KafkaWaking:
                 else:
                     raise KafkaException(error)
 
-    def _positioned(self, ends: dict[tuple[str, int], int]) -> Consumer:
+    def _consumer_at(self, ends: dict[tuple[str, int], int]) -> Consumer:
         if self._consumer is None:
             self._consumer = self._clients.consumer()
         if self._listening != ends:
@@ -121,47 +123,47 @@ class KafkaWaking:
             consumer.close()
 
 
-# DeclaredWatermarks: up to when producers have declared that nothing earlier comes into a topic, and behind which offsets.
+# DeclaredWatermarks: the watermarks that producers have declared for a topic, and the offsets after which they hold.
 #
-# Kafka keeps nothing of time with its records but their append. So a statement lies in a ledger, `stated/<topic id>`:
+# Kafka stores only append times with its records. So declared watermarks are in a ledger, `stated/<topic id>`:
 #
-#     stated     at, ends      nothing earlier than `at` comes behind these offsets, one for each partition
+#     stated     at, ends      no record after these offsets, one for each partition, is earlier than `at`
 #
-# It holds for whoever has read up to these ends. They are the ends of all that is written, decided or not: what a producer
-# appended before its statement lies before them.
+# It applies to a reader that has read up to these ends. They are the ends of all written records, decided or not: all
+# that a producer appended before its declaration is before them.
 
 
-# Somebody who is further behind learns of the earliest of these first, and so a little later.
-STATEMENTS_MAX = 200
+# A reader that is further behind learns the earliest of these first.
+DECLARATIONS_MAX = 200
 
 
 @dataclass(slots=True)
 class DeclaredWatermarks:
-    """The statements of one topic, each later than the one before.
+    """The declarations of one topic, in ascending order.
 
     >>> declared = DeclaredWatermarks()
     >>> declared.apply({"at": 100, "ends": {"0": 5, "1": 0}}, 0)
-    >>> declared.reached({0: 5, 1: 2}), declared.reached({0: 4, 1: 2}) == NO_TIME
+    >>> declared.watermark_at({0: 5, 1: 2}), declared.watermark_at({0: 4, 1: 2}) == NO_TIME
     (100, True)
     """
 
-    statements: list[tuple[int, dict[int, int]]] = field(default_factory=list)
+    declarations: list[tuple[int, dict[int, int]]] = field(default_factory=list)
 
     def apply(self, entry: Entry, at: int) -> None:
-        # What was declared never goes back.
-        if not self.statements or entry["at"] > self.statements[-1][0]:
-            self.statements.append((entry["at"], {int(number): end for number, end in entry["ends"].items()}))
-            del self.statements[:-STATEMENTS_MAX]
+        # A declared watermark never decreases.
+        if not self.declarations or entry["at"] > self.declarations[-1][0]:
+            self.declarations.append((entry["at"], {int(number): end for number, end in entry["ends"].items()}))
+            del self.declarations[:-DECLARATIONS_MAX]
 
-    def reached(self, positions: Mapping[int, int]) -> int:
-        """The latest time before which nothing comes behind these offsets; NO_TIME if nothing was declared."""
+    def watermark_at(self, positions: Mapping[int, int]) -> int:
+        """The declared watermark for a reader at these offsets; NO_TIME if there is none."""
         held = (
-            at for at, ends in self.statements if all(positions.get(number, 0) >= end for number, end in ends.items())
+            at for at, ends in self.declarations if all(positions.get(number, 0) >= end for number, end in ends.items())
         )
         return max(held, default=NO_TIME)
 
     def snapshot(self) -> dict[str, Any]:
-        return {"statements": self.statements}
+        return {"statements": self.declarations}
 
     @classmethod
     def restore(cls, snapshot: dict[str, Any]) -> Self:
@@ -174,7 +176,7 @@ class DeclaredWatermarks:
 MICROSECOND = timedelta(microseconds=1)
 # The number of a transaction of another program.
 FOREIGN = -1
-# About as many rows lie in a message that is a block of rows.
+# The approximate number of rows in a message that is a block of rows.
 ROWS_IN_BLOCK = 8192
 
 
@@ -186,7 +188,7 @@ class KafkaTopic:
     def __init__(self, log: KafkaLog, name: str, topic_id: str) -> None:
         self.name = name
         self.id = topic_id
-        # What it is called on the brokers.
+        # The name on the brokers.
         self.kafka_name = log.kafka_name(name)
         self._log = log
         self._reads = KafkaReads(log, self)
@@ -198,7 +200,7 @@ class KafkaTopic:
 
     @property
     def settings_seen(self) -> TopicSettings:
-        """The settings as this process last saw them: without asking a broker."""
+        """The settings as this process last read them, without a request to a broker."""
         return self._log.topic_entry(self.name, self.id, "last").settings
 
     @property
@@ -221,12 +223,7 @@ class KafkaTopic:
         transaction: int = 0,
     ) -> AppendResult:
         partitions = rows.settings.partitions
-        if partition is not None and not 0 <= partition < partitions:
-            raise Invalid(
-                f'topic "{self.name}" has no partition {partition}',
-                detail=f"It has {partitions}, numbered from 0.",
-                hint="Leave partition out: the key decides.",
-            )
+        check_partition(rows.settings, partition)
         # Raises if the topic was deleted, or deleted and made anew: who checked the rows has just looked.
         self._log.topic_entry(self.name, self.id, "last")
         if not rows.batch.num_rows:
@@ -236,17 +233,17 @@ class KafkaTopic:
 
         def messages_of(number: int | None) -> Messages:
             keyless = number % partitions if number is not None else self._next_turn(partitions)
-            parts.update({partition: rows} if partition is not None else _split(rows, keyless))
+            parts.update({partition: rows} if partition is not None else _split_rows(rows, keyless))
             return {number: codec.messages(part) for number, part in parts.items()}
 
         known, appended = self._send(messages_of, self._log.append_time(), producer, sequence, transaction)
         if not appended and sequence is not None:
-            parts = _split(rows, sequence % partitions)
+            parts = _split_rows(rows, sequence % partitions)
         offsets = {
             int(number): codec.placed(first, end, parts.get(int(number)))
             for number, (first, end) in known["offsets"].items()
         }
-        # Where there is one partition, its end after this append is known: no need to ask.
+        # With one partition, its end after this append is known without a request.
         alone = appended and not transaction and producer is None and partitions == 1
         token = token_of({self.name: {0: offsets[0][1]}}) if alone else self.token()
         return AppendResult(offsets, as_datetime(known["at"]), token, appended)
@@ -264,7 +261,7 @@ class KafkaTopic:
         if producer is not None:
             return self._log.named_writer(producer).append(self, sequence, messages_of, at)
         offsets = self._log.writer.send(self.kafka_name, messages_of(None), at // 1000)
-        return unnumbered(offsets, at), True
+        return known_without_sequence(offsets, at), True
 
     def _next_turn(self, partitions: int) -> int:
         self._turn += 1
@@ -283,12 +280,12 @@ class KafkaTopic:
     # Reading
 
     def offsets_of_rows(self, rows: int) -> int:
-        """About how many offsets so many rows take."""
+        """The approximate number of offsets that this many rows take."""
         in_message = self._reads.codec.first_row(1)
         return rows if in_message == 1 else max(1, rows // ROWS_IN_BLOCK) * in_message
 
     def message_of(self, row: int) -> int:
-        """The offset of the message in which a row lies."""
+        """The offset of the message that has a row."""
         return self._reads.codec.message_of(row)
 
     def first_row(self, message: int) -> int:
@@ -296,13 +293,13 @@ class KafkaTopic:
         return self._reads.codec.first_row(message)
 
     def written_ends(self) -> dict[int, int]:
-        """The end of each partition, of what is decided and what is not."""
+        """The end of each partition, with undecided records."""
         return self._reads.written_ends(range(self.settings_seen.partitions))
 
     def open_transactions(self, partition: int) -> dict[int, int]:
-        """The transaction that holds up readers of a partition, by number, with its first offset; none if none does.
+        """The transaction that blocks readers of a partition, by number, with its first offset; empty if none does.
 
-        The number is `FOREIGN` if it is not one of Mainstem's transactions.
+        The number is `FOREIGN` if it is not a transaction of Mainstem.
         """
         found = self._reads.first_undecided(partition)
         if found is None:
@@ -311,7 +308,7 @@ class KafkaTopic:
         return {FOREIGN if number is None else int(number): self.first_row(found.offset())}
 
     def owner_of(self, transaction: int) -> int | None:
-        """The id of the process that has a transaction open; None if that is not known."""
+        """The id of the process that has a transaction open; None if unknown."""
         return None if transaction == FOREIGN else self._log.transactions.owner_of(transaction)
 
     def moment(self) -> KafkaMoment:
@@ -329,32 +326,43 @@ class KafkaTopic:
         return self._reads.range(partition)[1]
 
     def end(self, partition: int) -> int:
-        """The high watermark: what an open transaction wrote lies before it."""
+        """The high watermark: it includes records of open transactions."""
         return self._reads.written_ends([partition])[partition]
 
     def at_time(self, partition: int, at: int) -> int:
         return self._reads.at_time(partition, at, self.latest(partition))
 
+    def appended_at(self, partition: int, offset: int) -> int:
+        """When the first record from an offset on was appended; now, if there is none."""
+        record = self.read(partition, offset, 1, [])
+        return self.clock.now() if record is None else int(times_of(record.column("record").field("appended_at"))[0])
+
     def behind(self, partition: int, offset: int) -> Lag:
         return self._reads.behind(partition, offset)
 
-    def compacted(self, partition: int) -> Compacted | None:
-        """None: the broker does not say which tombstones it has dropped."""
+    def compaction(self, partition: int) -> Compacted | None:
+        """None: the broker does not tell which tombstones it has removed."""
         return None
 
     def partition_facts(self, partition: int) -> PartitionFacts:
-        """How much is in a partition."""
+        """The number of records in a partition."""
         start = self.earliest(partition)
         behind = self.behind(partition, start)
         return PartitionFacts(partition, start, self.latest(partition), behind.records, behind.bytes)
 
     def hold(self, holder: str, ranges: Mapping[int, tuple[int, int]]) -> None:
-        raise not_on_kafka("pin records for a flow", "Spark's own Kafka source reads the topic.")
+        """Nothing: the brokers drop records by age. Who reads them later than that is told."""
 
     def read_held(
         self, partition: int, start: int, stop: int, columns: Sequence[str] | None, delay: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        raise not_on_kafka("pin records for a flow", "Spark's own Kafka source reads the topic.")
+        return self.moment().read(partition, start, stop, columns, delay)
+
+    def freeze(self, home: str, start: Position, stop: Position, delay: int | None) -> None:
+        """None: a log on Kafka has no files of ours."""
+
+    def sealed(self) -> None:
+        """None: a log on Kafka has no files of ours."""
 
     def steps(self, partition: int, start: int, rows_min: int) -> Steps:
         raise not_on_kafka("cut a topic by event time", "Kafka does not know the event times of its records.")
@@ -365,38 +373,38 @@ class KafkaTopic:
     def watermark_from(self, positions: Mapping[int, int], delay: int) -> int:
         raise not_on_kafka("compute a record's watermark", "Kafka does not know the event times of its records.")
 
-    def appended_from(self, positions: Mapping[int, int], now: int) -> int:
+    def earliest_append(self, positions: Mapping[int, int], now: int) -> int:
         raise not_on_kafka("compute a record's watermark", "Kafka does not know the event times of its records.")
 
     def watermark_holders(self, positions: Mapping[int, int], delay: int) -> dict[int, int]:
         raise not_on_kafka("compute a record's watermark", "Kafka does not know the event times of its records.")
 
     def declare_watermark(self, at: int) -> None:
-        """Note that nothing earlier comes behind what is written now."""
+        """Declare that records after the current ends are not earlier than this."""
         ends = {
             str(number): end for number, end in self._reads.written_ends(range(self.settings_seen.partitions)).items()
         }
-        self._declared().decide(lambda state, now: ([{"kind": "stated", "at": at, "ends": ends}], None))
+        self._watermarks_ledger().decide(lambda state, now: ([{"kind": "stated", "at": at, "ends": ends}], None))
 
-    def stated_watermark(self, positions: Mapping[int, int]) -> int:
-        """Before which time nothing comes behind these offsets, as producers have declared; NO_TIME if none has."""
-        return self._declared().current().reached(positions)
+    def declared_watermark(self, positions: Mapping[int, int]) -> int:
+        """The declared watermark at these offsets; NO_TIME if there is none."""
+        return self._watermarks_ledger().current().watermark_at(positions)
 
-    def forget_statements(self) -> None:
-        """What was declared goes with the topic."""
-        self._declared().drop()
+    def forget_watermarks(self) -> None:
+        """Delete the declared watermarks with the topic."""
+        self._watermarks_ledger().drop()
 
-    def _declared(self) -> KafkaLedger[DeclaredWatermarks]:
+    def _watermarks_ledger(self) -> KafkaLedger[DeclaredWatermarks]:
         return self._log.ledger(f"stated/{self.id}", DeclaredWatermarks, DeclaredWatermarks.restore)
 
-    def archived(self, archive: str, partition: int) -> Any:
+    def open_archive(self, archive: str, partition: int) -> ArchivedPartition:
         raise not_on_kafka("archive expired records", "Kafka deletes expired records by itself.")
 
-    def waking(self, *ledgers: StateLedger[Any]) -> KafkaWaking:
+    def watch_appends(self, *ledgers: StateLedger[Any]) -> KafkaAppendWatch:
         topics: dict[str, int | range] = {self.kafka_name: range(self.settings.partitions)}
         if ledgers:
             topics[self._log.state.topic] = LEDGERS
-        return KafkaWaking(self._log.clients, topics, self.clock)
+        return KafkaAppendWatch(self._log.clients, topics, self.clock)
 
     def settle(self) -> None:
         self._log.transactions.settle()
@@ -438,7 +446,7 @@ class KafkaTopic:
         return found
 
     def take_over(self) -> TakeOverReport:
-        """Nothing to do: there are no locks. What dead processes left open is aborted."""
+        """Nothing to do: there are no locks. Open transactions of dead processes are aborted."""
         self.settle()
         return TakeOverReport()
 
@@ -467,7 +475,7 @@ class KafkaTopic:
         self.queue_ledger(name).drop()
 
 
-def _split(rows: CheckedRows, keyless: int) -> dict[int, CheckedRows]:
+def _split_rows(rows: CheckedRows, keyless: int) -> dict[int, CheckedRows]:
     """The rows of each partition, with their changes and headers."""
     settings = rows.settings
     numbered = rows.batch.append_column("record.row", pa.array(range(rows.batch.num_rows), pa.int64()))

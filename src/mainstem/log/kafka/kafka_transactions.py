@@ -1,8 +1,8 @@
 """KafkaTransactions: the transactions of a log, on Kafka's own.
 
-A transaction's number is made of a slot and a count: a slot is a transactional id that one process uses for one
-transaction after the other. A ledger records which process uses which slot, so that any process aborts the open
-transactions of a dead process of this machine; those of a process on another machine the broker aborts after their
+A transaction's number consists of a slot and a count: a slot is a transactional id that one process uses for one
+transaction after the other. A ledger records which process uses which slot, so that any process can abort the open
+transactions of a dead process of this machine; the broker aborts those of a process on another machine after their
 timeout.
 """
 
@@ -24,58 +24,51 @@ from mainstem.log.kafka.named_writer import NamedWriter
 from mainstem.log.kafka.state_topic import CommitsTopic, KafkaLedger, Slot, WritersState
 from mainstem.log.kafka.transaction_notes import WrittenSpans
 from mainstem.log.state_ledger import Entry
-from mainstem.log.transaction import COMMITTED
+from mainstem.log.transaction import COMMITTED, transaction_ended
 
 __all__ = ["KafkaTransactions", "OpenTransaction"]
 
 
-# OpenTransaction: a Kafka transaction under way in this process, and what it is going to say when it is committed.
+# OpenTransaction: a Kafka transaction in progress in this process, and the records to write at its commit.
 
 
 @dataclass
 class OpenTransaction:
-    """For one thread, as `Transaction` is."""
+    """For one thread, like `Transaction`."""
 
     id: int
     writer: TransactionalWriter
-    # By the log's monotonic clock; the broker has the same time by its own.
+    # By the log's monotonic clock; the broker measures the same timeout by its own.
     deadline: int
     slot: int
     named: NamedWriter | None = None
     groups: list[tuple[str, str]] = field(default_factory=list)
-    # By key in the commits topic: written at the very end, so that nobody waits for them for long.
-    says: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # By key in the commits topic: written right before the commit, so that readers of that topic wait only briefly.
+    commit_records: dict[str, dict[str, Any]] = field(default_factory=dict)
     said: bool = False
     spans: WrittenSpans = field(default_factory=WrittenSpans)
     asked: bool = False
-    # What `named` is to know once this is committed.
+    # Passed to `named` once this is committed.
     sequences: dict[str, dict[str, Any]] = field(default_factory=dict)
     over: bool = False
 
     def check(self, now: int) -> None:
         if self.over or now > self.deadline:
-            raise self.fenced()
-
-    def fenced(self) -> Fenced:
-        return Fenced(
-            f"transaction {self.id} has ended",
-            detail="It exceeded its timeout, or a newer run of its producer was opened. None of its writes are visible.",
-            hint="Begin another one, with a longer timeout if it needs one.",
-        )
+            raise transaction_ended(self.id)
 
     def send(self, topic: str, topic_id: str, messages: Mapping[int, Sequence[Outgoing]], milliseconds: int) -> Ranges:
         try:
-            offsets = self.writer.send(topic, self._named_first(topic_id, messages), milliseconds)
+            offsets = self.writer.send(topic, self._number_first(topic_id, messages), milliseconds)
             self.spans.add(topic_id, offsets, sum(map(len, messages.values())))
             return offsets
         except Fenced as error:
             self.over = True
             if self.named is not None:
                 self.named.run_check()
-            raise self.fenced() from error
+            raise transaction_ended(self.id) from error
 
-    def _named_first(self, topic_id: str, messages: Mapping[int, Sequence[Outgoing]]) -> dict[int, list[Outgoing]]:
-        """The messages; the first one of the transaction in each partition says whose it is."""
+    def _number_first(self, topic_id: str, messages: Mapping[int, Sequence[Outgoing]]) -> dict[int, list[Outgoing]]:
+        """The messages; the first one of the transaction in each partition has its number as a header."""
         own = (TRANSACTION_HEADER, str(self.id).encode())
         found = {number: list(parts) for number, parts in messages.items()}
         for number, parts in found.items():
@@ -83,20 +76,20 @@ class OpenTransaction:
                 parts[0] = parts[0]._replace(headers=[*(parts[0].headers or ()), own])
         return found
 
-    def says_messages(self) -> list[Outgoing]:
-        return [Outgoing(key.encode(), json.dumps(value).encode(), None) for key, value in self.says.items()]
+    def commit_messages(self) -> list[Outgoing]:
+        return [Outgoing(key.encode(), json.dumps(value).encode(), None) for key, value in self.commit_records.items()]
 
 
 # The lower bits of a transaction's number count within its slot.
 COUNT_BITS = 20
 SLOT_BITS = 42
-# How many of a slot's last committed transactions are remembered: more than a group can ever wait for.
+# How many committed transactions of a slot are remembered: more than a group can wait for.
 REMEMBERED = 50
 IDLE_MAX = 8
 
 
 class KafkaTransactions:
-    """Begins, ends and settles. Thread-safe."""
+    """Begins, ends and settles transactions. Thread-safe."""
 
     def __init__(
         self,
@@ -120,13 +113,13 @@ class KafkaTransactions:
         self._counts: dict[int, int] = {}
         self._committed: dict[int, list[int]] = {}
         self._named_slots: dict[str, int] = {}
-        # Since when somebody waits for the end of a transaction.
+        # Since when a reader waits for the end of each transaction.
         self._awaited: dict[int, int] = {}
 
     def transactional_id(self, slot: int) -> str:
         return f"{self._prefix}mainstem.slot.{slot}"
 
-    # Under way
+    # In progress
 
     def begin(self, timeout: int, named: NamedWriter | None) -> int:
         if named is not None:
@@ -169,11 +162,11 @@ class KafkaTransactions:
         self._ledger().decide(lambda state, now: ([entry], None))
 
     def get(self, number: int) -> OpenTransaction:
-        """A transaction of this process that can still be written to; raises `Fenced` once it is over."""
+        """An open transaction of this process; raises `Fenced` once it has ended."""
         with self._guard:
             found = self._open.get(number)
         if found is None:
-            raise Fenced(f"transaction {number} has ended", detail="It has ended.", hint="Begin another one.")
+            raise transaction_ended(number)
         found.check(self._clock.monotonic())
         return found
 
@@ -186,7 +179,7 @@ class KafkaTransactions:
     # Its end
 
     def end(self, number: int, outcome: str) -> list[tuple[str, str]]:
-        """Commit or abort; the groups whose offsets hang on it."""
+        """Commit or abort; returns the groups with offsets in it."""
         with self._guard:
             found = self._open.get(number)
         if found is None:
@@ -207,26 +200,26 @@ class KafkaTransactions:
                 found.check(self._clock.monotonic())
             if found.groups:
                 ended = [*self._committed.get(found.slot, []), found.id][-REMEMBERED:]
-                found.says[f"outcome|{found.slot}"] = {"committed": ended}
-            # Once: a commit whose answer did not come may be asked for again, but nothing may be added to it.
+                found.commit_records[f"outcome|{found.slot}"] = {"committed": ended}
+            # Only once: a commit without an answer may be retried, but nothing may be added to it.
             if not found.said:
-                self._say(found)
+                self._write_commit_records(found)
                 found.said = True
-            # From here on only the broker knows whether it is over.
+            # From here on only the broker knows whether it has ended.
             found.asked = True
             found.writer.commit()
         except Fenced as error:
             found.writer.abort()
             self._release(found)
-            raise found.fenced() from error
+            raise transaction_ended(found.id) from error
         if found.groups:
             self._committed[found.slot] = ended
         if found.named is not None:
             found.named.sequences |= found.sequences
 
-    def _say(self, found: OpenTransaction) -> None:
-        """Write, as a part of it, what others are to know of it once it is committed."""
-        said = {self._commits().topic: {0: found.says_messages()}} if found.says else {}
+    def _write_commit_records(self, found: OpenTransaction) -> None:
+        """Write the records that become valid with the commit, as a part of the transaction."""
+        said = {self._commits().topic: {0: found.commit_messages()}} if found.commit_records else {}
         note = found.spans.note(found.id)
         if note is not None:
             said[self._notes_topic] = {0: [note]}
@@ -244,7 +237,7 @@ class KafkaTransactions:
         found.writer.close()
         self._note("closed", found.slot)
 
-    # What others left
+    # Settling
 
     def outcome(self, number: int) -> Literal["open", "committed", "aborted"]:
         with self._guard:
@@ -252,24 +245,24 @@ class KafkaTransactions:
                 return "open"
         slot_number = number >> COUNT_BITS
         slot = self._ledger().current().slots.get(slot_number)
-        if self._said(slot_number, number):
+        if self._is_committed(slot_number, number):
             return "committed"
-        if slot is not None and not known_dead(slot.process) and not self._waited(number, slot):
+        if slot is not None and not known_dead(slot.process) and not self._has_timed_out(number, slot):
             return "open"
         if slot is not None and not slot.named:
             self._fence(slot_number, slot)
-        return "committed" if self._said(slot_number, number) else "aborted"
+        return "committed" if self._is_committed(slot_number, number) else "aborted"
 
     def owner_of(self, number: int) -> int | None:
-        """The id of the process that uses a transaction's slot; None if there is none any more."""
+        """The id of the process that uses a transaction's slot; None if none does."""
         slot = self._ledger().current().slots.get(number >> COUNT_BITS)
         return None if slot is None else slot.process["pid"]
 
-    def _said(self, slot: int, number: int) -> bool:
+    def _is_committed(self, slot: int, number: int) -> bool:
         return number in self._commits().values().get(f"outcome|{slot}", {}).get("committed", [])
 
-    def _waited(self, number: int, slot: Slot) -> bool:
-        """Whether it has been waited for longer than it may take: then the broker has ended it."""
+    def _has_timed_out(self, number: int, slot: Slot) -> bool:
+        """Whether a reader has waited for it longer than its timeout: then the broker has ended it."""
         now = self._clock.monotonic()
         return now - self._awaited.setdefault(number, now) > slot.timeout
 
@@ -301,5 +294,5 @@ class KafkaTransactions:
             try:
                 self._note("closed", slot)
             except MainstemError:
-                # The brokers are gone: who comes by later sees that this process is, too.
+                # The brokers are unreachable: other processes will find that this one has ended.
                 return

@@ -12,28 +12,28 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message,
 
 from mainstem.errors import Fenced, IncompleteAppend, MainstemError, Unavailable
 from mainstem.log.kafka.kafka_clients import KafkaClients
-from mainstem.log.kafka.kafka_errors import is_fenced, kafka_errors, translated, unavailable
+from mainstem.log.kafka.kafka_errors import is_fenced, kafka_errors, translate_error, unavailable
 from mainstem.log.kafka.kafka_messages import Outgoing
 
-__all__ = ["KafkaWriter", "Ranges", "TransactionalWriter", "place_of"]
+__all__ = ["KafkaWriter", "Ranges", "TransactionalWriter", "locate_messages"]
 
 
-# Where messages lie whose place the broker did not tell.
+# Finds messages whose offsets the broker did not return.
 #
-# A broker that comes back after it was killed may have written messages and never said so. The client sends them again, the
-# broker knows them by their numbers and writes nothing; but it does not always know any more where it put them. They are
-# looked up among what is there since they were sent.
+# A broker that comes back after a crash may have written messages without acknowledging them. The client sends them
+# again, and the broker detects the duplicates by their sequence numbers; but it does not always know their offsets any
+# more. They are searched for among the messages since they were sent.
 
 
-def place_of(
+def locate_messages(
     clients: KafkaClients, topic: str, partition: int, sent: Sequence[Outgoing], milliseconds: int
 ) -> tuple[int, int]:
-    """The offset of the first of some messages that were sent in this order, and the one after the last."""
+    """The offset of the first of these messages, sent in this order, and the one after the last."""
     with kafka_errors(clients.settings.servers, topic):
         there = _since(clients, topic, partition, milliseconds)
     places: list[int] = []
     left = list(sent)
-    # From the end: the same may have been sent before.
+    # From the end: equal messages may have been sent before.
     for message in reversed(there):
         if left and (message.key(), message.value()) == (left[-1].key, left[-1].value):
             left.pop()
@@ -50,7 +50,7 @@ def place_of(
 def _since(clients: KafkaClients, topic: str, partition: int, milliseconds: int) -> list[Message]:
     end = clients.ends(topic, [partition], IsolationLevel.READ_UNCOMMITTED)[partition]
     found: list[Message] = []
-    # Also what a transaction under way has written: it may be ours.
+    # Includes uncommitted messages: they may be ours.
     consumer = clients.consumer("read_uncommitted", 10)
     try:
         first = clients.at_time(topic, partition, milliseconds, consumer)
@@ -72,10 +72,10 @@ def _since(clients: KafkaClients, topic: str, partition: int, milliseconds: int)
         consumer.close()
 
 
-# Beyond what the messages themselves may take: the answer to the last of them.
+# Added to the timeout of the messages, for the last acknowledgement.
 GRACE_SECONDS = 5.0
-# How often, and how long apart, it is looked whether what was committed can be seen.
-SHOWN_LOOKS, SHOWN_SECONDS = 50, 0.01
+# How often, and at what interval, to check whether a commit is visible.
+VISIBLE_LOOKS, VISIBLE_SECONDS = 50, 0.01
 
 Ranges = dict[int, tuple[int, int]]
 # By topic and partition.
@@ -100,14 +100,14 @@ class KafkaWriter:
         return self._send_all({topic: messages}, milliseconds)[topic]
 
     def _send_all(self, wanted: Messages, milliseconds: int) -> dict[str, Ranges]:
-        """The messages of several topics, waited for together."""
-        producer = self._opened()
+        """Send messages to several topics, and wait for all of them."""
+        producer = self._open_producer()
         offsets: dict[str, Ranges] = {topic: {} for topic in wanted}
         failures: dict[str, dict[int, KafkaError]] = {topic: {} for topic in wanted}
         unplaced: dict[str, set[int]] = {topic: set() for topic in wanted}
 
-        def delivered(topic: str, number: int, error: KafkaError | None, message: Message) -> None:
-            # Of a message that failed the client may not say where it was to go.
+        def on_delivery(topic: str, number: int, error: KafkaError | None, message: Message) -> None:
+            # A failed message may not have its partition.
             if error is not None:
                 failures[topic].setdefault(number, error)
             elif message.offset() < 0:
@@ -119,25 +119,25 @@ class KafkaWriter:
         for topic, messages in wanted.items():
             with kafka_errors(self._clients.settings.servers, topic):
                 for number, parts in messages.items():
-                    told = partial(delivered, topic, number)
+                    told = partial(on_delivery, topic, number)
                     for part in parts:
                         self._produce(producer, topic, number, part, milliseconds, told)
         with kafka_errors(self._clients.settings.servers):
             left = producer.flush(self._clients.patience + GRACE_SECONDS)
         failed = next((topic for topic, found in failures.items() if found), next(iter(wanted)) if left else None)
         if failed is not None:
-            # What the client may still hold is not to come after what its owner does next.
+            # Otherwise messages in the client's buffer could follow the caller's next append.
             self.close()
             written = (set(offsets[failed]) | unplaced[failed]) - set(failures[failed])
-            raise self._failed(failed, sorted(written), sorted(wanted[failed]), failures[failed])
+            raise self._delivery_error(failed, sorted(written), sorted(wanted[failed]), failures[failed])
         for topic, numbers in unplaced.items():
             for number in numbers:
-                place = place_of(self._clients, topic, number, wanted[topic][number], milliseconds)
+                place = locate_messages(self._clients, topic, number, wanted[topic][number], milliseconds)
                 offsets[topic][number] = place
         return offsets
 
     def _produce(
-        self, producer: Producer, topic: str, number: int, part: Outgoing, milliseconds: int, delivered: Any
+        self, producer: Producer, topic: str, number: int, part: Outgoing, milliseconds: int, on_delivery: Any
     ) -> None:
         def enqueue() -> None:
             producer.produce(
@@ -145,7 +145,7 @@ class KafkaWriter:
                 value=part.value,
                 key=part.key,
                 partition=number,
-                on_delivery=delivered,
+                on_delivery=on_delivery,
                 timestamp=milliseconds,
                 headers=part.headers or [],
             )
@@ -154,21 +154,25 @@ class KafkaWriter:
             try:
                 enqueue()
             except BufferError:
-                # The client holds as many as it may: let some be acknowledged first.
+                # The client's buffer is full: wait for some acknowledgements.
                 producer.poll(0.1)
             except KafkaException:
-                # Not enqueued, since the client has not heard of the partition yet, or never will.
-                self._clients.patiently(topic, producer, enqueue)
+                # Not enqueued, because the client does not know the partition yet, or it does not exist.
+                self._clients.call_with_retries(topic, producer, enqueue)
                 return
             else:
                 return
 
-    def _failed(
+    def _delivery_error(
         self, topic: str, written: list[int], wanted: list[int], failures: dict[int, KafkaError]
     ) -> MainstemError:
         servers = self._clients.settings.servers
         error = next(iter(failures.values()), None)
-        found = unavailable(servers, "not acknowledged in time") if error is None else translated(error, servers, topic)
+        found = (
+            unavailable(servers, "not acknowledged in time")
+            if error is None
+            else translate_error(error, servers, topic)
+        )
         missing = tuple(number for number in wanted if number not in written)
         if not written or not isinstance(found, OSError):
             return found
@@ -182,10 +186,10 @@ class KafkaWriter:
         )
 
     def send_one(self, topic: str, partition: int, key: str, value: bytes | None, milliseconds: int) -> int:
-        """Send one message; its offset."""
+        """Send one message; returns its offset."""
         return self.send(topic, {partition: [Outgoing(key.encode(), value, None)]}, milliseconds)[partition][0]
 
-    def _opened(self) -> Producer:
+    def _open_producer(self) -> Producer:
         if self._producer is None:
             self._producer = self._clients.producer(**self._settings)
         return self._producer
@@ -194,29 +198,30 @@ class KafkaWriter:
         with self._guard:
             producer, self._producer = self._producer, None
             if producer is not None:
-                # One that was fenced refuses even to be put away.
+                # Closing a fenced one raises too.
                 with suppress(KafkaException):
                     producer.purge()
                     producer.flush(1.0)
 
 
 class TransactionalWriter(KafkaWriter):
-    """Sends within transactions, one after the other, under a transactional id. A newer user of the id fences this one."""
+    """Sends within transactions, one after the other, under a transactional id. A newer user of the id fences this
+    one."""
 
     def __init__(self, clients: KafkaClients, transactional_id: str, timeout: int) -> None:
         milliseconds = max(1, timeout // 1000)
         super().__init__(clients, **{"transactional.id": transactional_id, "transaction.timeout.ms": milliseconds})
-        # Within the transaction's time, or not at all: the client refuses more.
+        # At most the transaction's timeout: the client refuses more.
         self._settings["message.timeout.ms"] = max(1, min(int(clients.patience * 1000), milliseconds))
         self.usable = True
-        # The ends of what was sent in the transaction under way.
+        # The ends of the messages sent in the transaction in progress.
         self._sent: dict[str, dict[int, int]] = {}
 
     def open(self) -> None:
         """Take the id over: open transactions of an older user are aborted, and the older user is fenced."""
         with self._guard, kafka_errors(self._clients.settings.servers):
             try:
-                self._opened().init_transactions(self._clients.patience + GRACE_SECONDS)
+                self._open_producer().init_transactions(self._clients.patience + GRACE_SECONDS)
             except KafkaException:
                 self.give_up()
                 raise
@@ -224,13 +229,13 @@ class TransactionalWriter(KafkaWriter):
     def begin(self) -> None:
         with self._guard, kafka_errors(self._clients.settings.servers):
             self._sent = {}
-            self._opened().begin_transaction()
+            self._open_producer().begin_transaction()
 
     def send(self, topic: str, messages: Mapping[int, Sequence[Outgoing]], milliseconds: int) -> Ranges:
         return self.send_all({topic: messages}, milliseconds)[topic]
 
     def send_all(self, messages: Messages, milliseconds: int, unread: str = "") -> dict[str, Ranges]:
-        """The messages of several topics, in one round. Nobody reads `unread` as committed: it is not waited for after a commit."""
+        """The messages of several topics, in one round. After a commit it does not wait until `unread` is visible."""
         with self._guard:
             try:
                 found = self._send_all(messages, milliseconds)
@@ -246,7 +251,7 @@ class TransactionalWriter(KafkaWriter):
         """Commit it. Raises `Fenced` if it was fenced; after any other error the outcome is unknown."""
         with self._guard:
             try:
-                self._opened().commit_transaction(self._clients.patience + GRACE_SECONDS)
+                self._open_producer().commit_transaction(self._clients.patience + GRACE_SECONDS)
             except KafkaException as error:
                 self.usable = False
                 if is_fenced(error) or error.args[0].txn_requires_abort():
@@ -256,22 +261,23 @@ class TransactionalWriter(KafkaWriter):
                         detail=f"The broker says: {error.args[0].str()}.",
                         hint="None of its writes are visible. Begin another one.",
                     ) from error
-                raise translated(error, self._clients.settings.servers) from error
-        self._wait_until_shown()
+                raise translate_error(error, self._clients.settings.servers) from error
+        self._wait_until_visible()
 
-    def _wait_until_shown(self) -> None:
-        """Who commits or aborts and then reads is to find what can be read: brokers write their markers a moment after they have decided.
+    def _wait_until_visible(self) -> None:
+        """Wait until the result is visible, for callers that read next: brokers write markers shortly after the
+        decision.
 
-        Not for long: somebody else's open transaction may stand before it.
+        For a limited time: another open transaction may come before it.
         """
         pause = threading.Event()
-        # It is decided: a broker that does not answer now changes nothing about it.
+        # The outcome is decided, even if a broker does not answer now.
         with suppress(Unavailable):
-            for _ in range(SHOWN_LOOKS):
+            for _ in range(VISIBLE_LOOKS):
                 ends = {topic: self._clients.ends(topic, parts) for topic, parts in self._sent.items()}
                 if all(ends[topic][number] >= end for topic, of in self._sent.items() for number, end in of.items()):
                     return
-                pause.wait(SHOWN_SECONDS)
+                pause.wait(VISIBLE_SECONDS)
 
     def abort(self) -> None:
         """Abort it; if the broker cannot be reached, it aborts the transaction itself after its timeout."""
@@ -283,8 +289,8 @@ class TransactionalWriter(KafkaWriter):
             except KafkaException:
                 self.give_up()
                 return
-        # What others wrote behind it was held up by it.
-        self._wait_until_shown()
+        # It blocked the records that others wrote after it.
+        self._wait_until_visible()
 
     def give_up(self) -> None:
         """Close this connection."""

@@ -1,8 +1,8 @@
 """NamedWriter: one run of a named producer, whose appends carry a sequence and are idempotent.
 
 Kafka's own idempotence ends with the producer's process. So each append is a transaction under a transactional id that
-belongs to the name, and the sequence is stored in the same transaction. Opening a run takes the id over, which fences older
-runs at the broker; the holder of the id is the only writer of these sequences, and need not read them again.
+belongs to the name, and the sequence is stored in the same transaction. Opening a run takes the id over, which fences
+older runs at the broker; the holder of the id is the only writer of these sequences, and need not read them again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from mainstem.log.sequence_runs import NO_SEQUENCE, SequenceRuns, out_of_order
 if TYPE_CHECKING:
     from mainstem.log.kafka.kafka_topic import KafkaTopic
 
-__all__ = ["Known", "Messages", "NamedWriter", "known_after", "number_of", "unnumbered"]
+__all__ = ["Known", "Messages", "NamedWriter", "known_after", "number_of", "known_without_sequence"]
 
-# What is known of the last append to a topic, and which sequences are there:
+# The last append to a topic, and the existing sequences:
 # {"sequence": 7, "offsets": {"0": [40, 42]}, "at": microseconds, "runs": [[0, 4], [6, 7]]}
-# Written by an older release it has no runs: then every sequence up to the last one counts as there.
+# Older versions wrote no runs: then every sequence up to the last one counts as existing.
 Known = dict[str, Any]
 NOTHING: Known = {"sequence": NO_SEQUENCE, "offsets": {}, "at": 0, "runs": []}
 
@@ -34,13 +34,13 @@ Messages = Mapping[int, Sequence[Outgoing]]
 
 
 def runs_of(known: Known) -> SequenceRuns:
-    """The sequences that are there."""
+    """The existing sequences."""
     last = known["sequence"]
     return SequenceRuns(known.get("runs", [[0, last]] if last >= 0 else []))
 
 
 def number_of(known: Known, sequence: int | None, topic: str, producer: str) -> tuple[int, bool]:
-    """The sequence of an append, the next one if none is given, and whether it is a repeat; raises if it is out of order."""
+    """The sequence of an append, by default the next one, and whether it is a repeat; raises if it is out of order."""
     last: int = known["sequence"]
     if sequence is None or sequence > last:
         return last + 1 if sequence is None else sequence, False
@@ -49,24 +49,24 @@ def number_of(known: Known, sequence: int | None, topic: str, producer: str) -> 
     return sequence, True
 
 
-def unnumbered(offsets: Ranges, at: int) -> Known:
+def known_without_sequence(offsets: Ranges, at: int) -> Known:
     """The result of an append without a sequence."""
-    return NOTHING | {"offsets": _places(offsets), "at": at}
+    return NOTHING | {"offsets": _ranges_json(offsets), "at": at}
 
 
-def _places(offsets: Ranges) -> dict[str, list[int]]:
+def _ranges_json(offsets: Ranges) -> dict[str, list[int]]:
     return {str(number): list(place) for number, place in offsets.items()}
 
 
 def known_after(known: Known, sequence: int, offsets: Ranges, at: int) -> Known:
-    """What is known once another append is there."""
+    """The known state after another append."""
     runs = runs_of(known)
     runs.add(sequence, sequence - runs.dense_below(sequence))
-    return {"sequence": sequence, "offsets": _places(offsets), "at": at, "runs": runs.to_json()}
+    return {"sequence": sequence, "offsets": _ranges_json(offsets), "at": at, "runs": runs.to_json()}
 
 
 class NamedWriter:
-    """Appends once each. A shared one takes its id back when another process had it meanwhile. Thread-safe."""
+    """Appends each sequence once. A shared one takes its id back if another process had it meanwhile. Thread-safe."""
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class NamedWriter:
         self.sequences: dict[str, Known] = {}
 
     def writer(self) -> TransactionalWriter:
-        """The holder of the id. After an end that is not known it takes the id anew: then the broker knows it."""
+        """The holder of the id. After an unknown outcome it takes the id again, which makes the broker decide."""
         with self.guard:
             if self._writer is None or not self._writer.usable:
                 if self._writer is not None and not self._shared:
-                    # Somebody newer may have the id: it is not ours to take back.
+                    # A newer run may have the id: it must not be taken back.
                     self.run_check()
                 self._open()
             assert self._writer is not None
@@ -107,7 +107,7 @@ class NamedWriter:
         values = self._commits.values()
         self.sequences = {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
 
-    def known(self, topic_id: str) -> Known:
+    def known_appends(self, topic_id: str) -> Known:
         return self.sequences.get(topic_id, NOTHING)
 
     def key(self, topic_id: str) -> str:
@@ -116,18 +116,18 @@ class NamedWriter:
     def append(
         self, topic: KafkaTopic, sequence: int | None, messages_of: Callable[[int], Messages], at: int
     ) -> tuple[Known, bool]:
-        """Append `messages_of(sequence)`, under the next sequence if none is given; what is known then, and whether it was
-        done now."""
+        """Append `messages_of(sequence)`, by default under the next sequence; returns the known state, and whether it
+        was appended now."""
 
         def make(known: Known) -> tuple[int, Messages] | None:
             if self._shared:
-                # Its users agree on the order of the sequences.
+                # The users of a shared producer agree on the order of the sequences.
                 assert sequence is not None
                 return (sequence, messages_of(sequence)) if sequence > known["sequence"] else None
             try:
                 number, repeated = number_of(known, sequence, topic.name, self.name)
             except AppendConflict:
-                # One that was fenced is told so.
+                # A fenced run raises.
                 self.run_check()
                 raise
             return None if repeated else (number, messages_of(number))
@@ -142,7 +142,7 @@ class NamedWriter:
         while True:
             with self.guard:
                 writer = self.writer()
-                known = self.known(topic_id)
+                known = self.known_appends(topic_id)
                 made = make(known)
                 if made is None:
                     return known, False
@@ -165,11 +165,11 @@ class NamedWriter:
         writer.begin()
         try:
             offsets: Ranges = writer.send(topic, messages, at // 1000) if messages else {}
-            known = known_after(self.known(topic_id), sequence, offsets, at)
+            known = known_after(self.known_appends(topic_id), sequence, offsets, at)
             said = Outgoing(self.key(topic_id).encode(), json.dumps(known).encode(), None)
             spans = WrittenSpans()
             spans.add(topic_id, offsets, sum(map(len, messages.values())))
-            # It has no number, and nobody can wait for it: it is decided at once.
+            # Number 0: no reader can wait for it, since it is decided at once.
             note = spans.note(0)
             notes = {} if note is None else {self._notes_topic: {0: [note]}}
             writer.send_all({self._commits.topic: {0: [said]}, **notes}, at // 1000, self._notes_topic)
@@ -179,7 +179,7 @@ class NamedWriter:
         try:
             writer.commit()
         except Unavailable:
-            # Whether it is committed only the broker knows: taking the id anew settles it, before anything else is done.
+            # Only the broker knows whether it was committed: taking the id again decides it, before anything else.
             writer.give_up()
             raise
         self.sequences[topic_id] = known

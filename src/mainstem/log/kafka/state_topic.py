@@ -1,17 +1,17 @@
-"""StateTopic: one compacted topic on the brokers in which all ledgers of a log lie, and what a process knows of it.
+"""StateTopic: one compacted topic on the brokers with all ledgers of a log, as read by this process.
 
-Kafka has no conditional append, so its readers decide: an entry says how many entries of its ledger its author had seen,
-and counts only if that is how many there are. Every reader sees the same order and so comes to the same verdict. Of two
-authors who wrote at once the first one's entry counts; the other sees that its own does not, and decides again.
+Kafka has no conditional append, so readers decide: an entry says how many entries of its ledger its author had seen,
+and is valid only if there are exactly that many. All readers see the same order and so decide alike. Of two concurrent
+entries the first is valid; the author of the other sees that its own is not, and decides again.
 
     key      <ledger>|<unique>
-    value    {"after": 17, "at": ..., "entries": [...]}      counts as the 18th if 17 counted before it
+    value    {"after": 17, "at": ..., "entries": [...]}      valid as the 18th if there were 17 before it
              {"after": 17, "at": ..., "drop": true}          the ledger is empty again
-             {"count": 200, "state": {...}}                  what 200 entries add up to; for who has not got them all
+             {"count": 200, "state": {...}}                  the state after 200 entries, for readers without them
 
 From time to time an author writes the state, and if nothing was written in between, deletes the keys before it:
-compaction then removes them. A reader that finds fewer entries than a state counts takes the state; any other passes
-over it. Thread-safe.
+compaction then removes them. A reader that has fewer entries than a state counts takes the state; others skip it.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from mainstem.processes import Identity
 __all__ = ["BEATS", "CommitsTopic", "KafkaLedger", "LEDGERS", "LedgerRecords", "Slot", "StateTopic", "WritersState"]
 
 
-# CommitsTopic: what transactions say of themselves in the very moment they become true.
+# CommitsTopic: records that become valid together with a transaction.
 #
-# A compacted topic that is only ever written within transactions, and only right before they are committed:
+# A compacted topic, written only within transactions, right before they are committed:
 #
-#     sequence|<producer>|<topic id>    the highest sequence of a producer in a topic, and where it lies
-#     outcome|<slot>                    the last transactions of one transactional id that were committed
+#     sequence|<producer>|<topic id>    the highest sequence of a producer in a topic, and its offsets
+#     outcome|<slot>                    the last committed transactions of one transactional id
 #
-# A record is there if and only if its transaction was committed. Thread-safe.
+# A record is visible if and only if its transaction was committed. Thread-safe.
 
 
-# A transaction that has written here is about to end: that takes milliseconds, unless its process died just then.
+# A transaction that has written here ends within milliseconds, unless its process died just then.
 PAUSE_SECONDS = 0.02
 ROWS = 10_000
 
@@ -65,7 +65,8 @@ class CommitsTopic:
         self._values: dict[str, dict[str, Any]] = {}
 
     def values(self) -> dict[str, dict[str, Any]]:
-        """All that was committed before now, by key. Waits for transactions that were writing here when asked."""
+        """Everything committed before now, by key. Waits for transactions that were writing here at the time of the
+        call."""
         with self._guard:
             end = self._clients.ends(self.topic, [0], IsolationLevel.READ_UNCOMMITTED)[0]
             deadline = self._clock.monotonic() + int(self._clients.patience * 1_000_000)
@@ -90,10 +91,10 @@ class CommitsTopic:
         self._fetch.close()
 
 
-# WritersState: which transactional ids of a log are in use, and by which process.
+# WritersState: the transactional ids of a log in use, and the process that uses each.
 #
-# opened     slot, process, timeout      a process writes transactions under this slot's id; each may take so long
-# closed     slot                        nobody does any more
+# opened     slot, process, timeout      a process writes transactions under this slot's id, with this timeout
+# closed     slot                        the slot is free
 
 
 @dataclass(slots=True)
@@ -126,28 +127,28 @@ class WritersState:
         return cls({int(number): Slot(*fields) for number, fields in snapshot.items()})
 
 
-# The partitions of the topic: entries, and beside them the signs of life of groups' members, which need no order.
+# The partitions of the topic: entries, and the heartbeats of groups' members, which need no order.
 LEDGERS, BEATS = 0, 1
 
 POLL_SECONDS = 0.2
 
-# What sends a message to a partition of the topic, by its key, and gives its offset once it is acknowledged.
+# Sends a message to a partition of the topic, by its key, and returns its offset once it is acknowledged.
 Send = Callable[[str, int, str, bytes], int]
-# What deletes keys in a partition of the topic.
+# Deletes keys in a partition of the topic.
 Delete = Callable[[str, int, Iterable[str]], None]
 
 
 @dataclass
 class LedgerRecords:
-    """What counts of one ledger: how many entries there were ever, the last state written down, and those after it."""
+    """The valid records of one ledger: the number of all entries, the last state, and the entries after it."""
 
     count: int = 0
     at: int = 0
     state: dict[str, Any] | None = None
-    # How many entries had counted when `entries` begins.
+    # The number of valid entries before `entries`.
     begins: int = 0
     entries: list[tuple[int, list[Entry]]] = field(default_factory=list)
-    # Keys that are still there, to be deleted once a later state makes them superfluous.
+    # Existing keys, to be deleted once a later state replaces them.
     keys: dict[str, None] = field(default_factory=dict)
     there: bool = False
 
@@ -165,7 +166,7 @@ class StateTopic:
         self._ledgers: dict[str, LedgerRecords] = {}
         self._consumer: Consumer | None = None
         self._position = 0
-        # Verdicts on what this process has written and not asked about yet.
+        # Whether entries that this process wrote are valid; None while unknown.
         self._verdicts: dict[str, bool | None] = {}
 
     @property
@@ -179,20 +180,20 @@ class StateTopic:
                 consumer.close()
 
     def records(self, ledger: str) -> LedgerRecords:
-        """What any process has written so far. Not to be changed by the caller."""
+        """The valid records of a ledger. Not to be changed by the caller."""
         with self._guard:
             self._read_to(self._clients.range(self._topic, LEDGERS)[1])
             return self._ledgers.setdefault(ledger, LedgerRecords())
 
     def names(self, prefix: str) -> list[str]:
-        """The ledgers that are there and whose names begin so, without it, sorted."""
+        """The names of the ledgers with this prefix, without it, sorted."""
         with self._guard:
             self._read_to(self._clients.range(self._topic, LEDGERS)[1])
             found = [name for name, records in self._ledgers.items() if records.there and name.startswith(prefix)]
         return sorted(name.removeprefix(prefix) for name in found)
 
     def append(self, ledger: str, after: int, body: dict[str, Any]) -> bool:
-        """Write an entry, or several that are one; whether it counts."""
+        """Write one or several entries atomically; whether they are valid."""
         value = {"after": after, "at": max(self._clock.now(), self.records_at(ledger)), **body}
         key = self._key(ledger)
         with self._guard:
@@ -244,7 +245,7 @@ class StateTopic:
         error = message.error()
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:
-                # What lay at the end may have been compacted away.
+                # The last messages may have been compacted.
                 self._position = max(self._position, message.offset())
                 return
             raise KafkaException(error)
@@ -259,7 +260,7 @@ class StateTopic:
 
     def _judge(self, records: LedgerRecords, key: str, value: dict[str, Any]) -> None:
         if "count" in value:
-            # Of more entries than are here: the others are gone. Of as many: what is here need not be kept any more.
+            # A state of more entries replaces those here; one of as many makes them superfluous.
             if value["count"] >= records.count and (value["count"] > records.count or records.there):
                 records.count, records.state, records.there = value["count"], value["state"], True
                 records.begins, records.entries = records.count, []
@@ -281,13 +282,13 @@ def _bytes(value: dict[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-# KafkaLedger: a ledger whose entries lie in the log's state topic; see there how two authors come to agree.
+# KafkaLedger: a ledger in the log's state topic; see above how concurrent authors agree.
 
 
 S = TypeVar("S", bound=MachineState)
 T = TypeVar("T")
 
-# After so many entries the state is written down, so that opening a ledger reads little.
+# After this many entries the state is written, so that opening a ledger reads little.
 ENTRIES_MAX = 500
 
 
@@ -316,8 +317,8 @@ class KafkaLedger(Generic[S]):
         with self._guard:
             return self._catch_up()
 
-    def seen(self) -> S:
-        """The state as it was when this process last looked. Not to be changed by the caller."""
+    def last_state(self) -> S:
+        """The state as this process last read it. Not to be changed by the caller."""
         with self._guard:
             return self._state
 

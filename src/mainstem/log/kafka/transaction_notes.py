@@ -1,16 +1,15 @@
-"""TransactionNotes: where Mainstem's own transactions wrote, in a topic beside the others.
+"""TransactionNotes: the spans that Mainstem's transactions wrote, in a topic beside the others.
 
-Kafka does not tell which records belong to one transaction. So each transaction of Mainstem that wrote more than one message
-says so in `mainstem.transactions`, one partition, as the last thing before its commit and as a part of it:
+Kafka does not tell which records belong to one transaction. So each transaction of Mainstem that wrote more than one
+message writes a note to `mainstem.transactions`, one partition, as its last record before the commit:
 
     value    {"transaction": 17, "spans": {"<topic id>": {"<partition>": [first message, the one behind the last]}}}
 
-Notes are read whether their transactions are decided or not. So no reader waits for a writer that stopped between its
-note and its commit. Whoever sees a record of a transaction finds its note, since that was written before the commit. A
-note of a transaction that is open or was aborted does no harm: its records are not there, and no batch has to be cut
-because of them.
+Notes are read uncommitted, so no reader waits for a writer that stopped between its note and its commit. A reader that
+sees a record of a transaction also finds its note, which was written before the commit. A note of an open or aborted
+transaction does no harm: its records are not visible, and no batch is cut because of them.
 
-A note is kept as long as the records can be: `keep_milliseconds`.
+Notes are kept longer than the records: `keep_milliseconds`.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ __all__ = ["TransactionNotes", "WrittenSpans", "keep_milliseconds"]
 
 ROWS = 10_000
 MILLISECOND = timedelta(milliseconds=1)
-# Brokers drop whole segments, each a week after it was begun if not told otherwise: records stay that much longer.
+# Brokers drop whole segments, each up to a week long by default: records stay that much longer.
 MARGIN = timedelta(days=14)
 
 # The id of a topic, and a partition.
@@ -45,7 +44,7 @@ Lane = tuple[str, int]
 
 
 def keep_milliseconds(topics: Iterable[Keep]) -> int:
-    """For how long notes are kept (`retention.ms`): longer than the records of any of the topics; -1 for ever.
+    """The retention of notes (`retention.ms`): longer than that of all topics; -1: forever.
 
     >>> keep_milliseconds([Keep.parse("1 day"), Keep.parse("2 days")]) // 86_400_000
     16
@@ -61,7 +60,7 @@ def keep_milliseconds(topics: Iterable[Keep]) -> int:
 
 
 class WrittenSpans:
-    """Where one transaction has written so far."""
+    """The spans that one transaction has written so far."""
 
     def __init__(self) -> None:
         self._messages = 0
@@ -79,7 +78,7 @@ class WrittenSpans:
         return str(partition) in self._spans.get(topic_id, {})
 
     def note(self, transaction: int) -> Outgoing | None:
-        """Its note; None if it wrote a single message, which is always visible as a whole."""
+        """Its note; None if it wrote a single message, which is always atomic."""
         if self._messages < 2:
             return None
         value = {"transaction": transaction, "spans": self._spans}
@@ -87,9 +86,9 @@ class WrittenSpans:
 
 
 class TransactionNotes:
-    """The notes that matter to one reader, as far as it has read them: one row for each partition of each transaction.
+    """The notes that one reader needs, as far as it has read them: one row for each partition of each transaction.
 
-    A transaction is known by the offset of its note. For one thread.
+    The offset of its note identifies a transaction. Not thread-safe.
     """
 
     def __init__(self, clients: KafkaClients, topic: str, clock: Clock) -> None:
@@ -97,26 +96,26 @@ class TransactionNotes:
         self._topic = topic
         self._fetch = PartitionFetch(clients, topic, 0, clock, isolation="read_uncommitted")
         self._lanes: dict[Lane, int] = {}
-        # Note, lane, first, end: each by itself, so that it is looked at fast.
+        # Note, lane, first, end: one array each, for fast searches.
         self._rows = np.empty((4, 0), np.int64)
-        # Up to where notes were read, and up to where they had been read the time before.
+        # The offset up to which notes were read, and the one before the last read.
         self._position = self._before = 0
 
     @property
     def needed_from(self) -> int:
-        """Notes before this one never matter again to who has passed what `forget` was told."""
+        """A reader that has passed the offsets given to `forget` needs no notes before this one."""
         return int(self._rows[0].min(initial=self._position))
 
     def begin_at(self, position: int) -> None:
-        """Pass over what is known not to matter, before anything is read."""
+        """Skip notes that are known not to be needed, before the first read."""
         self._position = max(self._position, position)
 
     def read(self, topics: Container[str] | None, starts: Mapping[Lane, int]) -> None:
-        """Read all that is written now. Of some topics, or all; of what lies before the starts nothing is taken."""
+        """Read all notes written so far, of some topics or all; ignores spans before the starts."""
         end = self._clients.ends(self._topic, [0], IsolationLevel.READ_UNCOMMITTED)[0]
         position = self._position
         if end > position:
-            # Those that are too old are gone.
+            # Expired notes are skipped.
             position = max(position, self._clients.range(self._topic, 0)[0])
         parts = [self._rows]
         while messages := self._fetch.read(position, end, ROWS):
@@ -130,13 +129,13 @@ class TransactionNotes:
             ]
             parts.append(np.array(found, np.int64).reshape(-1, 4).T)
             position = messages[-1].offset() + 1
-        # All at once: who is interrupted reads the same again.
+        # Assigned at once, so that an interrupted read can be repeated.
         self._rows = np.ascontiguousarray(np.concatenate(parts, axis=1))
         self._before, self._position = self._position, max(position, end)
 
     def forget(self, starts: Mapping[Lane, int]) -> None:
-        """Forget what began before these offsets, and what is known of other topics since the last reading."""
-        # A topic that was not there when notes were last read may be read from its beginning on.
+        """Forget transactions that began before these offsets, and those of other topics read since the last call."""
+        # A topic that did not exist at the last read may be read from its beginning.
         limits = np.full(len(self._lanes), -1, np.int64)
         for lane, at in starts.items():
             if lane in self._lanes:
@@ -146,7 +145,8 @@ class TransactionNotes:
         self._rows = self._rows[:, np.where(begin < 0, notes >= self._before, firsts >= begin)]
 
     def drop_lost(self, written: Mapping[Lane, int]) -> bool:
-        """Forget what was written behind the ends of partitions, if there is any: brokers have lost it, since notes come last."""
+        """Forget spans after the ends of partitions; whether there were any. Brokers have lost them, since notes come
+        last."""
         limits = np.full(len(self._lanes), np.iinfo(np.int64).max)
         for lane, end in written.items():
             if lane in self._lanes:
@@ -156,14 +156,14 @@ class TransactionNotes:
         return not there.all()
 
     def touching(self, ends: Mapping[Lane, int]) -> dict[Lane, TransactionSpans]:
-        """Of each lane where all transactions wrote that have a record before an end, in any lane."""
+        """For each lane, the spans of all transactions that have a record before an end in any lane."""
         limits = np.zeros(len(self._lanes), np.int64)
         for lane, at in ends.items():
             if lane in self._lanes:
                 limits[self._lanes[lane]] = at
         notes, lanes, firsts, lasts = self._rows
         touched = np.unique(notes[firsts < limits[lanes]])
-        # They lie in the order of their notes.
+        # They are in the order of their notes.
         places = np.searchsorted(notes, touched, side="left")
         counts = np.searchsorted(notes, touched, side="right") - places
         chosen = np.repeat(places - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())

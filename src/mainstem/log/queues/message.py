@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ERROR_CHARACTERS_MAX", "Message", "error_text"]
 
-# An error is kept with its message in the queue's state, so a long one is cut: the end of a stack is what tells most.
+# An error is stored with its message in the queue's state, so a long one is cut: the end of a stack trace says most.
 ERROR_CHARACTERS_MAX = 2_000
 
 
@@ -97,7 +97,7 @@ class Message:
 
 
 def error_text(error: BaseException | str | None) -> str | None:
-    """An error as it is kept: what it says, then where it came from.
+    """An error as it is stored: its message, then where it came from.
 
     >>> error_text(ValueError("no such address"))
     'ValueError: no such address'
@@ -111,5 +111,5 @@ def error_text(error: BaseException | str | None) -> str | None:
     if stack:
         left = max(0, ERROR_CHARACTERS_MAX - len(told) - 1)
         told = f"{told}\n{stack[-left:]}" if left else told
-    # A message may hold what UTF-8 cannot encode; what is kept of it is readable.
+    # A message may have characters that UTF-8 cannot encode; they are escaped.
     return told[:ERROR_CHARACTERS_MAX].encode(errors="backslashreplace").decode()

@@ -27,8 +27,9 @@ import pyarrow as pa
 from mainstem.arguments import text, values, whole_number
 from mainstem.clock import Clock, as_datetime, as_us
 from mainstem.durations import Duration, duration_us, parse_duration
-from mainstem.errors import FellOff, Invalid, MissedDeletions, QueueNotFound
+from mainstem.errors import FellOff, Invalid, MissedDeletions
 from mainstem.log.lag import Lag
+from mainstem.log.log import no_such_reader
 from mainstem.log.missed_deletions import UNREAD, check_deletions
 from mainstem.log.partition_reads import HINT, PartitionReads, Position, Processes, Waiter, check_position, offsets_at
 from mainstem.log.queues import queue_state as decisions
@@ -45,7 +46,7 @@ from mainstem.names import check_name, check_own_name
 __all__ = ["PARKED", "Queue", "QueueDescription", "parked_table"]
 
 
-# What a person is told of a queue: how its messages stand, and which of them are parked.
+# Descriptions of a queue: the states of its messages, and the parked ones.
 
 
 PARKED = pa.schema(
@@ -54,7 +55,7 @@ PARKED = pa.schema(
         ("offset", pa.int64()),
         ("key", pa.string()),
         ("appended_at", pa.timestamp("us", "UTC")),
-        # delay: was released and is to be given out again from `due_at` on; key: waits for an earlier one of its key
+        # delay: was released and is delivered again from `due_at` on; key: waits for an earlier message of its key
         ("waits_for", pa.string()),
         ("due_at", pa.timestamp("us", "UTC")),
         ("deliveries", pa.int32()),
@@ -145,18 +146,18 @@ class Queue:
         self._reads = reads
         self._rejections = rejections
         self._new_waiter = new_waiter
-        # One waiter a thread: what wakes one of them is to wake the others too.
+        # One waiter for each thread, so that an event that wakes one thread wakes the others too.
         self._waiters = threading.local()
         self._processes = processes
         self._clock = clock
         self._held_by = held_by
         self._lock = threading.RLock()
-        # Which of the queues that had this name the scan belongs to: the next one may filter otherwise.
+        # The queue of this name that the scan belongs to: one created later may have another filter.
         self._scan_of = 0
         self._scan = QueueScan(reads, None)
-        # Of partitions of which no message was taken yet: the cursor, and how far it was compacted when rows were first read.
+        # Partitions without a taken message: the cursor, and how far they were compacted when rows were first read.
         self._begun: dict[int, tuple[int, int]] = {}
-        # The partitions of which it is known that the topic reaches up to the queue's cursor.
+        # The partitions whose end is known to be at or after the queue's cursor.
         self._checked: set[int] = set()
 
     def open(self, given: QueueSettings | None = None, *, start: Position = "earliest") -> Self:
@@ -168,7 +169,7 @@ class Queue:
                 detail=f'Topic "{self._reads.name}" has no key.',
                 hint="Create a topic with key=..., or leave ordered= out.",
             )
-        # Made for its check alone; a wrong condition must not become a queue.
+        # Created only to check the condition; an invalid one must not become a queue.
         self._make_scan(settings)
 
         def decision(state: QueueState, now: int) -> tuple[list[Entry], None]:
@@ -184,7 +185,7 @@ class Queue:
 
     def require(self) -> Self:
         """This queue if it exists, else `QueueNotFound`."""
-        self._opened(self._ledger.current())
+        self._require_opened(self._ledger.current())
         return self
 
     # Taking
@@ -224,7 +225,7 @@ class Queue:
         return found
 
     def _own_waiter(self) -> Waiter:
-        """This thread's waiter; made before the first look, so that it knows of all that happens after."""
+        """This thread's waiter; created before the first read, so that it sees everything after it."""
         waiter: Waiter | None = getattr(self._waiters, "waiter", None)
         if waiter is None:
             waiter = self._waiters.waiter = self._new_waiter()
@@ -234,7 +235,7 @@ class Queue:
         holder = self._processes.this_process() if self._held_by == "process" else None
 
         def decision(state: QueueState, now: int) -> tuple[list[Entry], Taking]:
-            self._opened(state)
+            self._require_opened(state)
             if self._scan_of != state.openings:
                 self._scan = self._make_scan(state.settings)
                 self._scan_of = state.openings
@@ -252,10 +253,10 @@ class Queue:
                     holder=holder,
                     alive=self._processes.alive,
                 )
-                # After the records were read, and before they are given out.
+                # After the records were read, and before they are delivered.
                 if self._check_deletions(state, cursors, since):
                     break
-            return _noted(entries, state, since), taking
+            return _with_cleaned(entries, state, since), taking
 
         try:
             return self._ledger.decide(decision)
@@ -274,31 +275,31 @@ class Queue:
             ) from error
 
     def _cursors(self, state: QueueState) -> dict[int, int]:
-        """Where each partition stands; in one added since the queue was made, nothing is to be missed."""
+        """The cursor of each partition; one added after the queue was created is read from its beginning."""
         return {
             partition: state.cursors[partition] if partition in state.cursors else self._reads.earliest(partition)
             for partition in range(self._reads.partitions())
         }
 
     def _read_since(self, state: QueueState, cursors: Mapping[int, int]) -> dict[int, int]:
-        """How far each partition was compacted when the queue began to read it, by what is known or, if it begins now, by
-        how far it is compacted. Before records are read."""
+        """How far each partition was compacted when the queue began to read it: as recorded or, if it begins now, as of
+        now. Called before records are read."""
         found = {}
         for partition, cursor in cursors.items():
             since = state.cleaned.get(partition, 0)
             if _unread(state, partition):
                 begun = self._begun.get(partition)
                 if begun is None or begun[0] != cursor:
-                    # What was read ahead before counts as not read.
+                    # Rows read ahead before this are read again.
                     self._scan.forget(partition)
-                    compacted = self._reads.compacted(partition)
+                    compacted = self._reads.compaction(partition)
                     begun = self._begun[partition] = (cursor, 0 if compacted is None else compacted.cleaned)
                 since = begun[1]
             found[partition] = since
         return found
 
     def _check_deletions(self, state: QueueState, cursors: Mapping[int, int], since: Mapping[int, int]) -> bool:
-        """Raise `MissedDeletions` where messages were taken. Elsewhere the queue starts again: False says to read again."""
+        """Raise `MissedDeletions` if messages were taken. Otherwise the queue starts again: False means read again."""
         hint = 'Discard the results of the messages so far and start again: queue.rewind("earliest").'
         whole = True
         for partition, cursor in cursors.items():
@@ -314,7 +315,8 @@ class Queue:
         return whole
 
     def _check_positions(self, cursors: Mapping[int, int]) -> None:
-        """Raise `BeyondEnd` if the topic was set back behind a cursor. Once: it is never set back while it is open."""
+        """Raise `BeyondEnd` if the topic was restored to an end before a cursor. Checked once: an open topic is not
+        restored."""
         hint = HINT.format(where='queue.rewind("earliest"), "latest" or a time')
         for partition, cursor in cursors.items():
             if partition not in self._checked:
@@ -329,18 +331,18 @@ class Queue:
         wanted = [message.receipt if isinstance(message, Message) else text(message, "receipt") for message in given]
 
         def decision(state: QueueState, now: int) -> tuple[list[Entry], list[str]]:
-            self._opened(state)
+            self._require_opened(state)
             return decisions.acknowledge(state, wanted)
 
         if stale := self._ledger.decide(decision):
-            raise decisions.fenced(stale, acknowledged=len(set(wanted)) - len(stale))
+            raise decisions.fenced_error(stale, acknowledged=len(set(wanted)) - len(stale))
 
     def extend(self, receipt: str, duration: Duration) -> datetime:
         """Extend the lease of a message to `duration` from now; returns when it ends."""
         length = QueueSettings.lease_of(duration)
 
         def decision(state: QueueState, now: int) -> tuple[list[Entry], int]:
-            self._opened(state)
+            self._require_opened(state)
             return decisions.extend(state, now, receipt, length)
 
         return as_datetime(self._ledger.decide(decision))
@@ -351,7 +353,7 @@ class Queue:
         told = error_text(error)
 
         def decision(state: QueueState, now: int) -> tuple[list[Entry], None]:
-            self._opened(state)
+            self._require_opened(state)
             return decisions.release(state, now, receipt, length, told), None
 
         with self._lock:
@@ -363,7 +365,7 @@ class Queue:
         shown = text(reason, "reason")[:ERROR_CHARACTERS_MAX]
 
         def decision(state: QueueState, now: int) -> tuple[list[Entry], None]:
-            self._opened(state)
+            self._require_opened(state)
             return decisions.reject(state, receipt, shown), None
 
         with self._lock:
@@ -391,7 +393,7 @@ class Queue:
         earlier = self._ledger.state_at(as_us(to)) if isinstance(to, datetime) else None
 
         def decision(state: QueueState, now: int) -> tuple[list[Entry], None]:
-            self._opened(state)
+            self._require_opened(state)
             partitions = range(self._reads.partitions())
             if earlier is not None and earlier.opened_at is not None and earlier.openings == state.openings:
                 added = [partition for partition in partitions if partition not in earlier.cursors]
@@ -405,7 +407,7 @@ class Queue:
         """Delete the queue. Its topic and its rejected messages are kept."""
 
         def decision(state: QueueState, now: int) -> tuple[list[Entry], None]:
-            self._opened(state)
+            self._require_opened(state)
             return decisions.delete(), None
 
         with self._lock:
@@ -414,7 +416,7 @@ class Queue:
 
     def describe(self) -> QueueDescription:
         """The number of messages in each state, and the queue's counters."""
-        state = self._opened(self._ledger.current())
+        state = self._require_opened(self._ledger.current())
         now = self._clock.now()
         opened = list(state.open.values())
         held = [
@@ -443,11 +445,11 @@ class Queue:
 
     def parked(self) -> pa.Table:
         """The messages that wait for a delay or for an earlier message of their key, as a table."""
-        return parked_table(self._opened(self._ledger.current()), self._clock.now())
+        return parked_table(self._require_opened(self._ledger.current()), self._clock.now())
 
     def lag(self) -> Lag:
         """The messages that are not done, new or open. Bytes and times count from the oldest one."""
-        state = self._opened(self._ledger.current())
+        state = self._require_opened(self._ledger.current())
         parts = []
         for partition, cursor in self._cursors(state).items():
             ahead = self._reads.behind(partition, cursor)
@@ -467,25 +469,19 @@ class Queue:
         condition = RowFilter(settings.where, record_schema(self._reads.schema()))
         return QueueScan(self._reads, condition.mask, by_key=by_key)
 
-    def _opened(self, state: QueueState) -> QueueState:
+    def _require_opened(self, state: QueueState) -> QueueState:
         if state.opened_at is None:
-            raise QueueNotFound(
-                f'queue "{self.name}" of topic "{self._reads.name}" does not exist',
-                detail="It was never created, or it was deleted.",
-                hint=f'Create it: topic.queue("{self.name}").',
-                topic=self._reads.name,
-                queue=self.name,
-            )
+            raise no_such_reader("queue", self.name, self._reads.name)
         return state
 
 
 def _unread(state: QueueState, partition: int) -> bool:
-    """Whether no message of a partition was taken since the queue began there."""
+    """Whether no message of a partition was taken since the queue began to read it."""
     return state.cleaned.get(partition, 0 if partition in state.cursors else UNREAD) == UNREAD
 
 
-def _noted(entries: list[Entry], state: QueueState, since: Mapping[int, int]) -> list[Entry]:
-    """With how far partitions were compacted, in what moves their cursors for the first time."""
+def _with_cleaned(entries: list[Entry], state: QueueState, since: Mapping[int, int]) -> list[Entry]:
+    """With how far partitions were compacted, in the entries that move their cursors for the first time."""
     for entry in entries:
         begun = {number: since[int(number)] for number in entry["cursors"] if state.cleaned.get(int(number)) == UNREAD}
         begun |= {number: since[int(number)] for number in entry["cursors"] if int(number) not in state.cursors}

@@ -2,8 +2,8 @@
 
 Two files are written, the queue's ledger and that topic, and a process may die between them. So:
 
-1. The ledger records what is to be rejected, under the next sequence: the intent. From then on it is not delivered. (The
-   sequence is the time, or one more than the last: it increases also when the queue is deleted and created again.)
+1. The ledger records what is to be rejected, under the next sequence: the intent. From then on it is not delivered.
+   (The sequence is the time, or one more than the last: it increases even if the queue is deleted and created again.)
 2. The rows are appended to the topic by an idempotent producer named after the queue, with that sequence.
 3. The ledger records that this is done.
 
@@ -54,11 +54,11 @@ __all__ = [
 ]
 
 
-# The way into the topic of a queue's rejected messages.
+# Appends to a queue's rejected topic.
 
 
 class RejectedTopic:
-    """Appends rejected messages once, whichever process does it. Created with the first one."""
+    """Appends each rejected message once, from any process. The topic is created with the first one."""
 
     def __init__(self, log: Log, name: str) -> None:
         self._log = log
@@ -66,13 +66,13 @@ class RejectedTopic:
 
     def append(self, sequence: int, rows: pa.Table) -> None:
         topic = self.make(rows.schema)
-        # What an older Mainstem took, and nobody can read: the origin topic still has it.
+        # Omits values that an older version accepted and no reader can read; the origin topic still has them.
         rows = readable_part(rows)
         producer = self._log.shared_producer(f"mainstem.{self._name}")
         topic.append(check_rows(rows, topic.settings), producer=producer, sequence=sequence)
 
     def make(self, schema: pa.Schema) -> TopicBackend:
-        """The topic, made or widened where it must be."""
+        """The topic, created or widened if needed."""
         try:
             topic = self._log.open_topic(self._name)
         except TopicNotFound:
@@ -85,7 +85,7 @@ class RejectedTopic:
             and not topic.settings.schema.field(field.name).type.equals(field.type)
         ]
         if missing or widened:
-            # The origin topic was altered since: its new columns stand where they stand there.
+            # The origin topic was altered since: its new columns have the same order here.
             topic.alter({"schema": schema})
         return topic
 
@@ -112,8 +112,8 @@ class Rejections(Protocol):
     def append(self, sequence: int, rows: pa.Table) -> None:
         """Append rows once: the same sequence again, from any process, adds nothing. Durable when it returns.
 
-        Makes the topic at the first time (no key, one partition: the place of a row must not depend on whether its
-        columns can still be read), and adds or widens its columns when the rows have more. Several processes may do
+        Creates the topic at the first call (no key, one partition: the partition of a row must not depend on whether
+        its columns can still be read), and adds or widens its columns when the rows have more. Several processes may do
         this at the same time; none fences another.
         """
 
@@ -128,13 +128,13 @@ def rejected_topic(topic: str, queue: str) -> str:
 
 
 def rejected_schema(origin: pa.Schema) -> pa.Schema:
-    """The columns of that topic: those of the origin, none of them required, and the struct.
+    """The columns of the rejected topic: those of the origin, all nullable, and the struct.
 
     >>> rejected_schema(pa.schema([pa.field("n", pa.int64(), nullable=False)])).names
     ['n', 'rejection']
     """
     name, number = "rejection", 1
-    # The rejected of a queue on a topic of rejected messages.
+    # For a queue on a rejected topic, which has such a struct already.
     while name in {column.casefold() for column in origin.names}:
         number += 1
         name = f"rejection_{number}"
@@ -147,13 +147,13 @@ def complete_rejections(
     rejections: Rejections,
     rows_of: Callable[[int, list[Rejection]], pa.Table],
 ) -> None:
-    """Bring every rejection that was decided into its topic. `rows_of(decided_at, messages)` makes the rows."""
+    """Append every decided rejection to its topic. `rows_of(decided_at, messages)` makes the rows."""
     for sequence, (decided_at, messages) in sorted(ledger.current().rejecting.items()):
         rejections.append(sequence, rows_of(decided_at, messages))
-        ledger.decide(lambda state, now, sequence=sequence: (_done(state, sequence), None))  # type: ignore[misc]
+        ledger.decide(lambda state, now, sequence=sequence: (_done_entries(state, sequence), None))  # type: ignore[misc]
 
 
-def _done(state: QueueState, sequence: int) -> list[Entry]:
+def _done_entries(state: QueueState, sequence: int) -> list[Entry]:
     return [{"kind": "rejected", "sequence": sequence}] if sequence in state.rejecting else []
 
 
@@ -166,7 +166,7 @@ def rejected_rows(
     queue: str,
     decided_at: int,
 ) -> pa.Table:
-    """What is appended for these messages; `rows` are theirs, None where the topic keeps a record no longer."""
+    """The rows to append for these messages; `rows` are the originals, None for a record that no longer exists."""
     schema = rejected_schema(origin)
     plain = pa.schema(list(schema)[:-1])
     nothing = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in plain], schema=plain)

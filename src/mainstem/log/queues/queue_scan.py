@@ -22,7 +22,7 @@ from mainstem.log.rows.partitioner import key_bytes
 __all__ = ["FreshRow", "PartitionScan", "QueueScan", "key_text"]
 
 CHUNK_ROWS = 1_000
-# Chunks of a partition whose rows stay in memory. Of those further on only offsets and times do, for counting.
+# Chunks of a partition that are kept with their rows. Later ones keep only offsets and times, for counting.
 CHUNKS_WITH_ROWS = 4
 
 Mask = Callable[[pa.RecordBatch], pa.BooleanArray]
@@ -30,7 +30,7 @@ Mask = Callable[[pa.RecordBatch], pa.BooleanArray]
 
 @dataclass(frozen=True, slots=True)
 class FreshRow:
-    """A row that the queue has not read: its position, append time, and the key it waits for if the queue is ordered."""
+    """An unread row: its position, append time, and its key if the queue is ordered."""
 
     partition: int
     offset: int
@@ -39,17 +39,17 @@ class FreshRow:
 
     @property
     def age_order(self) -> tuple[int, int, int]:
-        """Sorts the oldest first, over all partitions."""
+        """Sorts oldest first, over all partitions."""
         return self.appended_at, self.partition, self.offset
 
     def entry(self) -> list[Any]:
-        """As it is stored."""
+        """Its form in an entry."""
         return [self.partition, self.offset, self.appended_at, self.key]
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Rows `first` to `next`, both looked at as offsets, of which those at `offsets` pass the filter."""
+    """The offsets from `first` to `next`, of which those in `offsets` pass the filter."""
 
     first: int
     next: int
@@ -60,7 +60,7 @@ class Chunk:
 
 
 class QueueScan:
-    """What lies ahead in each partition, and any single row by its address."""
+    """The unread rows of each partition, and any single row by its address."""
 
     def __init__(self, reads: PartitionReads, mask: Mask | None, *, by_key: tuple[str, ...] = ()) -> None:
         self._reads = reads
@@ -69,7 +69,7 @@ class QueueScan:
         self._chunks: dict[int, list[Chunk]] = {}
 
     def ahead(self, partition: int, cursor: int) -> PartitionScan:
-        """A walk through what lies ahead of the cursor. Chunks behind it are forgotten."""
+        """A scan from the cursor on. Drops the chunks before it."""
         chunks = [chunk for chunk in self._chunks.get(partition, []) if chunk.next > cursor]
         if chunks and chunks[0].first > cursor:
             # The queue was rewound.
@@ -78,7 +78,7 @@ class QueueScan:
         return PartitionScan(self, partition, cursor)
 
     def chunk(self, partition: int, index: int, cursor: int) -> Chunk | None:
-        """The chunk of that number ahead of the cursor, read if it was not yet; None at the end of the partition."""
+        """The chunk with this index from the cursor on, read if needed; None at the end of the partition."""
         chunks = self._chunks[partition]
         if index < len(chunks):
             if index < CHUNKS_WITH_ROWS and chunks[index].rows is None:
@@ -88,17 +88,17 @@ class QueueScan:
         rows = self._reads.read(partition, start, CHUNK_ROWS)
         if rows is None:
             return None
-        chunks.append(self._filtered(start, rows))
+        chunks.append(self._filter(start, rows))
         if len(chunks) > CHUNKS_WITH_ROWS:
             chunks[-1].rows = None
         return chunks[-1]
 
     def forget(self, partition: int) -> None:
-        """Read what lies ahead in a partition anew."""
+        """Drop the chunks of a partition, so that they are read again."""
         self._chunks[partition] = []
 
     def row(self, partition: int, offset: int) -> pa.RecordBatch | None:
-        """That one row with its `record`; None if the topic does not keep it any more."""
+        """That row with its `record`; None if it no longer exists."""
         for chunk in self._chunks.get(partition, []):
             if chunk.first <= offset < chunk.next and chunk.rows is not None:
                 index = bisect_left(chunk.offsets, offset)
@@ -113,15 +113,15 @@ class QueueScan:
         return rows
 
     def _read_again(self, partition: int, chunk: Chunk) -> Chunk:
-        """A chunk that was only counted, now with its rows."""
+        """A chunk that was only counted, read again with its rows."""
         rows = self._reads.read(partition, chunk.first, CHUNK_ROWS)
         if rows is None:
             return Chunk(chunk.first, chunk.next, [], [], [], None)
-        # More may have been appended since; that belongs to later chunks.
+        # Rows appended since belong to later chunks.
         rows = rows.filter(pc.less(rows.column("record").field("offset"), chunk.next))
-        return replace(self._filtered(chunk.first, rows), next=chunk.next)
+        return replace(self._filter(chunk.first, rows), next=chunk.next)
 
-    def _filtered(self, start: int, rows: pa.RecordBatch) -> Chunk:
+    def _filter(self, start: int, rows: pa.RecordBatch) -> Chunk:
         end = next_offset(rows) if rows.num_rows else start
         if self._mask is not None:
             rows = rows.filter(self._mask(rows))
@@ -134,7 +134,7 @@ class QueueScan:
 
 
 class PartitionScan:
-    """A walk through the fresh rows of one partition; `position` is where the cursor stands after what was passed."""
+    """A scan of the unread rows of one partition; `position` is the cursor after the rows passed so far."""
 
     def __init__(self, scan: QueueScan, partition: int, cursor: int) -> None:
         self._scan = scan
@@ -145,10 +145,10 @@ class PartitionScan:
         self._row: int | None = None
 
     def peek(self) -> FreshRow | None:
-        """The next row, not passed yet; None at the end."""
+        """The next row, without passing it; None at the end."""
         while (chunk := self._scan.chunk(self.partition, self._chunk, self.cursor)) is not None:
             if self._row is None:
-                # Others may have gone some way into the chunk since it was read.
+                # Other takes may have passed a part of the chunk since it was read.
                 self._row = bisect_left(chunk.offsets, self.position)
             if self._row < len(chunk.offsets):
                 row = self._row
@@ -159,7 +159,7 @@ class PartitionScan:
         return None
 
     def advance(self) -> None:
-        """Pass the row that `peek` gave."""
+        """Pass the row that `peek` returned."""
         chunk = self._scan.chunk(self.partition, self._chunk, self.cursor)
         assert chunk is not None
         assert self._row is not None
@@ -167,7 +167,7 @@ class PartitionScan:
         self._row += 1
 
     def count(self) -> int:
-        """How many rows lie ahead, to the end of the partition."""
+        """The number of rows from here to the end of the partition."""
         count = 0
         index = 0
         while (chunk := self._scan.chunk(self.partition, index, self.cursor)) is not None:
@@ -177,7 +177,7 @@ class PartitionScan:
 
 
 def key_text(key: bytes | None) -> str | None:
-    """A key as JSON can hold it. Keys are text or JSON; only those of a binary column may be neither.
+    """A key as a JSON string. Keys are text or JSON, except those of a binary column.
 
     >>> key_text(b"o-17"), key_text(bytes([255, 1]))
     ('o-17', 'hex:ff01')

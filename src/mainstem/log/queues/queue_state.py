@@ -1,7 +1,6 @@
 """QueueState: which messages of a queue are held, returned, parked or being rejected.
 
-A machine without files: entries go in, the state comes out. What may be entered is decided in `queue_take` and
-the decisions below.
+A state machine without files: it applies entries. `queue_take` and the decisions below say which entries are valid.
 
 A queue has, per partition, a cursor: the offset of the first record it has not read. Of the records before it, the
 state has only those that are not done, each as an `OpenMessage`; the others are acknowledged, rejected or filtered out,
@@ -11,19 +10,19 @@ Entries (kind, then its fields; a message is named [partition, offset], a row se
 [partition, offset, appended_at, key]):
 
     opened        settings, cursors
-    taken         again, first, holder, until, cursors, behind    the next take number holds them; `behind` wait for a key
+    taken         again, first, holder, until, cursors, behind    the next take holds them; `behind` wait for a key
     passed        cursors, behind                                 read, nothing to deliver
     acknowledged  messages
     extended      messages, until
     released      messages, until, error
     rejecting     again, first, cursors                           the next rejection: intent; see `queue_rejections`
     rejected      sequence                                        ... and done
-    rewound       to, cursors, open                               these partitions are put back
+    rewound       to, cursors, open                               these partitions are restored
     deleted
 
-In `rejecting`, `again` and `first` add cause and reason to each message. What moves a cursor for the first time since the queue
-began there has `cleaned` too: how far the partition was compacted when the queue began to read it (see `missed_deletions`). Where
-it begins, `unread` says that this is yet to come. An older Mainstem wrote neither.
+In `rejecting`, `again` and `first` add cause and reason to each message. The first entry that moves a cursor after the
+queue began to read a partition also has `cleaned`: how far the partition was compacted at that time (see
+`missed_deletions`). Before that, `unread` says that it is not known yet. Older versions wrote neither.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ __all__ = [
 
 # Partition and offset.
 Address = tuple[int, int]
-# Where in a message's list its holder stands.
+# The index of the holder in a message's list.
 HOLDER_PLACE = 6
 
 
@@ -84,23 +83,23 @@ class OpenMessage:
 
     @property
     def address(self) -> Address:
-        """Where its record lies."""
+        """The partition and offset of its record."""
         return self.partition, self.offset
 
     @property
     def age_order(self) -> tuple[int, int, int]:
-        """Sorts the oldest first, over all partitions; within one it is the order of the topic."""
+        """Sorts oldest first, over all partitions; within one in the order of the topic."""
         return self.appended_at, self.partition, self.offset
 
     @property
     def receipt(self) -> str:
-        """The receipt of this delivery; it is valid for no other."""
+        """The receipt of this delivery only."""
         return f"{self.partition}-{self.offset}-{self.take}"
 
 
 @dataclass(slots=True)
 class Rejection:
-    """A message on its way to the rejected: cause rejected | expired | length | deliveries | fell_off."""
+    """A message to be rejected: cause rejected | expired | length | deliveries | fell_off."""
 
     partition: int
     offset: int
@@ -116,31 +115,31 @@ class QueueState:
     """The state of one queue over one topic; times in microseconds."""
 
     opened_at: int | None = None
-    # How often a queue of this name was made: what one knew does not hold for the next.
+    # How often a queue of this name was created: facts cached for one are invalid for the next.
     openings: int = 0
     settings: QueueSettings = field(default_factory=QueueSettings)
     cursors: dict[int, int] = field(default_factory=dict)
     open: dict[Address, OpenMessage] = field(default_factory=dict)
-    # How many takes and rejections there were. They rise for ever, also over a rewind and a deletion, so no receipt
-    # and no sequence ever means two things.
+    # The number of takes and rejections. They only increase, even after a rewind or a deletion, so receipts and
+    # sequences are unique.
     takes: int = 0
     sequence: int = 0
-    # Rejections that were decided but may not have reached their topic: sequence -> (decided at, messages).
+    # Decided rejections that may not be in their topic yet: sequence -> (decided at, messages).
     rejecting: dict[int, tuple[int, list[Rejection]]] = field(default_factory=dict)
-    # UNREAD: nothing was read there yet; 0 if it is not known.
+    # UNREAD: nothing was read there yet; 0 if unknown.
     cleaned: dict[int, int] = field(default_factory=dict)
-    # How often what happened to messages since the queue was opened.
+    # The counters of the queue since it was opened.
     counts: dict[str, int] = field(default_factory=dict)
 
     def floor(self, partition: int) -> int:
-        """The lowest offset of a partition that is not done."""
+        """The lowest offset of a partition that is not settled."""
         opened = (message.offset for message in self.open.values() if message.partition == partition)
         return min(opened, default=self.cursors[partition])
 
     # Entries
 
     def apply(self, entry: Entry, at: int) -> None:
-        """Take one entry in."""
+        """Apply one entry."""
         self.cleaned |= {int(partition): at for partition, at in entry.get("cleaned", {}).items()}
         match entry["kind"]:
             case "opened":
@@ -201,8 +200,8 @@ class QueueState:
             message.last_error = error
 
     def _reject(self, entry: Entry, at: int) -> None:
-        # Not below the time: a queue made anew after its topic was deleted must not begin below what the topic of the
-        # rejected, which stays, has seen.
+        # At least the time: a queue created again after its topic was deleted must not begin below the last sequence of
+        # the rejected topic, which still exists.
         self.sequence = max(self.sequence + 1, at)
         rejections = []
         for partition, offset, cause, reason in entry["again"]:
@@ -244,8 +243,8 @@ class QueueState:
 
     # Snapshots
 
-    def returned_to(self, partitions: Iterable[int]) -> Entry:
-        """What `rewound` needs to bring back these partitions as they are here; whatever is held comes back at once."""
+    def rewound_entry(self, partitions: Iterable[int]) -> Entry:
+        """The `rewound` entry that restores these partitions to this state; held messages become due at once."""
         chosen = [partition for partition in sorted(partitions) if partition in self.cursors]
         messages = [
             replace(message, take=0, holder=None, until=0) if message.take else message
@@ -255,7 +254,7 @@ class QueueState:
         return {"cursors": {str(p): self.cursors[p] for p in chosen}, "open": _rows(messages, [])}
 
     def snapshot(self) -> dict[str, Any]:
-        """The whole state as JSON: a short list for each open message, each holder once."""
+        """The state as JSON: a short list for each open message, each holder once."""
         holders: list[Identity] = []
         return {
             "opened_at": self.opened_at,
@@ -276,7 +275,7 @@ class QueueState:
 
     @classmethod
     def restore(cls, snapshot: dict[str, Any]) -> Self:
-        """The state a snapshot was made of."""
+        """The state of a snapshot."""
         return cls(
             opened_at=snapshot["opened_at"],
             openings=snapshot["openings"],
@@ -290,13 +289,13 @@ class QueueState:
                 for sequence, at, rejections in snapshot["rejecting"]
             },
             counts=dict(snapshot["counts"]),
-            # An older Mainstem did not note it.
+            # Missing in snapshots of older versions.
             cleaned={int(partition): cleaned for partition, cleaned in snapshot.get("cleaned", {}).items()},
         )
 
 
 def _rows(messages: Iterable[OpenMessage], holders: list[Identity]) -> list[list[Any]]:
-    """Messages as lists, cut where only default values follow; a holder is its place in `holders`."""
+    """Messages as lists, without trailing default values; a holder is its index in `holders`."""
     rows = []
     for message in messages:
         holder = None
@@ -305,7 +304,7 @@ def _rows(messages: Iterable[OpenMessage], holders: list[Identity]) -> list[list
                 holders.append(message.holder)
             holder = holders.index(message.holder)
         row = [message.partition, message.offset, message.appended_at, message.key, message.deliveries, message.take]
-        # Only what nobody holds has an `until` of 0, so the holder with index 0 is never cut away.
+        # Only messages without a holder have an `until` of 0, so a holder with index 0 is never cut.
         row += [holder, message.until, message.first_error, message.last_error]
         while row[-1] in (None, 0) and len(row) > 4:
             row.pop()
@@ -323,10 +322,10 @@ def _messages(rows: Iterable[list[Any]], holders: list[Identity]) -> list[OpenMe
     return messages
 
 
-# What may be entered into a queue besides a take: each decision looks at the state and gives the entries to append.
+# Decisions of a queue besides a take: each takes the state and returns the entries to append.
 #
-# Pure functions, to be run by `StateLedger.decide`. A receipt names one delivery of one message; once that message was
-# settled, or given to somebody else, the receipt is worth nothing and its holder is refused with `Fenced`.
+# Pure functions, run by `StateLedger.decide`. A receipt names one delivery of one message; once that message was
+# settled, or delivered to another consumer, the receipt is invalid and its use is fenced.
 
 
 RECEIPT = re.compile(r"([0-9]{1,9})-([0-9]{1,19})-([0-9]{1,19})")
@@ -337,7 +336,7 @@ def open_queue(state: QueueState, name: str, given: QueueSettings | None, cursor
     """Create the queue, starting at `cursors`; if it exists, check its settings."""
     if state.opened_at is None:
         settings = given or QueueSettings()
-        return [{"kind": "opened", "settings": settings.to_json(), "cursors": _named(cursors), "unread": True}]
+        return [{"kind": "opened", "settings": settings.to_json(), "cursors": _cursors_json(cursors), "unread": True}]
     if given is not None and (differences := state.settings.differences(given)):
         raise Conflict(
             f'queue "{name}" exists with other settings',
@@ -352,7 +351,7 @@ def acknowledge(state: QueueState, receipts: Iterable[str]) -> tuple[list[Entry]
     held: dict[str, OpenMessage] = {}
     stale = []
     for receipt in dict.fromkeys(receipts):
-        message = _held(state, receipt)
+        message = _find_held(state, receipt)
         if message is None:
             stale.append(receipt)
         else:
@@ -363,14 +362,14 @@ def acknowledge(state: QueueState, receipts: Iterable[str]) -> tuple[list[Entry]
 
 def extend(state: QueueState, now: int, receipt: str, duration: timedelta) -> tuple[list[Entry], int]:
     """Extend the lease of a message to `duration` from now; returns when it ends."""
-    message = _must_hold(state, receipt)
+    message = _require_held(state, receipt)
     until = now + duration // MICROSECOND
     return [{"kind": "extended", "messages": [message.address], "until": until}], until
 
 
 def release(state: QueueState, now: int, receipt: str, delay: timedelta | None, error: str | None) -> list[Entry]:
     """Return a message, or reject it after the last delivery. Without a delay the queue's retry sets it."""
-    message = _must_hold(state, receipt)
+    message = _require_held(state, receipt)
     settings = state.settings
     if delay is None:
         delay = timedelta(0) if settings.retry is None else settings.retry.delay(message.deliveries)
@@ -384,24 +383,24 @@ def release(state: QueueState, now: int, receipt: str, delay: timedelta | None, 
     ]
     if settings.deliveries_max is not None and message.deliveries >= settings.deliveries_max:
         times = "once" if message.deliveries == 1 else f"{message.deliveries} times"
-        entries.append(_rejecting(message, "deliveries", f"given out {times} without being acknowledged"))
+        entries.append(_rejecting_entry(message, "deliveries", f"given out {times} without being acknowledged"))
     return entries
 
 
 def reject(state: QueueState, receipt: str, reason: str) -> list[Entry]:
     """Send a message to the rejected topic."""
-    return [_rejecting(_must_hold(state, receipt), "rejected", reason)]
+    return [_rejecting_entry(_require_held(state, receipt), "rejected", reason)]
 
 
 def rewind(to: str, cursors: Mapping[int, int]) -> list[Entry]:
     """Move partitions to an offset: messages before it count as done, later ones as never delivered."""
-    return [{"kind": "rewound", "to": to, "cursors": _named(cursors), "open": [], "unread": True}]
+    return [{"kind": "rewound", "to": to, "cursors": _cursors_json(cursors), "open": [], "unread": True}]
 
 
 def rewind_to_state(to: str, earlier: QueueState, added: Mapping[int, int]) -> list[Entry]:
-    """Put all partitions back to an earlier state. `added` are those it did not know, and where they begin."""
-    entry = earlier.returned_to(earlier.cursors)
-    cursors = _named(added) | entry["cursors"]
+    """Restore all partitions to an earlier state. `added`: partitions it did not have, and where they begin."""
+    entry = earlier.rewound_entry(earlier.cursors)
+    cursors = _cursors_json(added) | entry["cursors"]
     return [{"kind": "rewound", "to": to, "cursors": cursors, "open": entry["open"], "unread": True}]
 
 
@@ -410,7 +409,7 @@ def delete() -> list[Entry]:
     return [{"kind": "deleted"}]
 
 
-def _held(state: QueueState, receipt: str) -> OpenMessage | None:
+def _find_held(state: QueueState, receipt: str) -> OpenMessage | None:
     match = RECEIPT.fullmatch(receipt) if isinstance(receipt, str) else None
     if match is None:
         raise Invalid(
@@ -423,14 +422,14 @@ def _held(state: QueueState, receipt: str) -> OpenMessage | None:
     return message if message is not None and message.take == take else None
 
 
-def _must_hold(state: QueueState, receipt: str) -> OpenMessage:
-    message = _held(state, receipt)
+def _require_held(state: QueueState, receipt: str) -> OpenMessage:
+    message = _find_held(state, receipt)
     if message is None:
-        raise fenced([receipt])
+        raise fenced_error([receipt])
     return message
 
 
-def fenced(receipts: list[str], acknowledged: int = 0) -> Fenced:
+def fenced_error(receipts: list[str], acknowledged: int = 0) -> Fenced:
     """The error for receipts that are no longer valid."""
     shown = ", ".join(f'"{receipt}"' for receipt in receipts[:5]) + (", ..." if len(receipts) > 5 else "")
     others = f" The other {acknowledged} were acknowledged." if acknowledged else ""
@@ -443,9 +442,9 @@ def fenced(receipts: list[str], acknowledged: int = 0) -> Fenced:
     )
 
 
-def _rejecting(message: OpenMessage, cause: str, reason: str) -> Entry:
+def _rejecting_entry(message: OpenMessage, cause: str, reason: str) -> Entry:
     return {"kind": "rejecting", "again": [[*message.address, cause, reason]], "first": [], "cursors": {}}
 
 
-def _named(cursors: Mapping[int, int]) -> dict[str, int]:
+def _cursors_json(cursors: Mapping[int, int]) -> dict[str, int]:
     return {str(partition): cursor for partition, cursor in sorted(cursors.items())}

@@ -4,8 +4,8 @@ In this order:
 
 1. Messages over a limit are rejected: those delivered too often, then, oldest first, those that waited too long
    (`expires`) and those over the queue's length (`length_max`). None of these is held.
-2. Messages that were delivered before and are due again, oldest first. Due are released messages whose delay is over, and
-   held messages whose process died or whose lease expired.
+2. Messages that were delivered before and are due again, oldest first. Due are released messages whose delay is over,
+   and held messages whose process died or whose lease expired.
 3. Messages never delivered, oldest first over all partitions.
 
 In a queue ordered by key only the oldest open message of a key is delivered. Later ones of the same key are parked
@@ -31,21 +31,21 @@ from mainstem.processes import Identity
 
 __all__ = ["PARKED_MAX", "REJECTIONS_MAX", "Taking", "take"]
 
-# Messages of one rejection: they are read, and appended to their topic, together.
+# Messages of one rejection: they are read and appended together.
 REJECTIONS_MAX = 500
-# Messages that wait for a key. At that many the walk stops: the state must stay small, whatever one key does.
+# Messages that wait for a key. At this number the scan stops: one key must not make the state large.
 PARKED_MAX = 10_000
-# A walk over at least that many rows is worth an entry even if it found nothing: others need not repeat it.
+# A scan over at least this many rows is recorded even if it found nothing, so that others need not repeat it.
 PASSED_MIN = 1_000
 MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(slots=True)
 class Taking:
-    """What a take came to.
+    """The result of a take.
 
-    `messages` are as they will be once the entries are in, with their rows; if there are none, something may change
-    at `due_at`, or when one of `holders` ends. `unfinished`: more is to be rejected first; take again.
+    `messages` have their state after the entries are applied, with their rows; if there are none, something may change
+    at `due_at`, or when one of `holders` ends. `unfinished`: more must be rejected first; take again.
     """
 
     messages: list[tuple[OpenMessage, pa.RecordBatch]] = field(default_factory=list)
@@ -65,7 +65,7 @@ def take(
     holder: Identity | None,
     alive: Callable[[Identity], bool],
 ) -> tuple[list[Entry], Taking]:
-    """Choose up to `count` messages for `holder`. `cursors` are the state's, and those of partitions added since."""
+    """Choose up to `count` messages for `holder`. `cursors` are those of the state and of partitions added since."""
     return _Choice(state, now, scan, cursors, alive).take(count, holder)
 
 
@@ -87,16 +87,16 @@ class _Choice:
         self.scans = [scan.ahead(partition, cursor) for partition, cursor in sorted(cursors.items())]
         self.rejected_again: list[list[Any]] = []
         self.rejected_first: list[list[Any]] = []
-        # What is given out, in that order, with its rows; and what waits for a key from now on.
+        # The messages to deliver, in order, with their rows; then those to park.
         self.chosen: list[tuple[OpenMessage | FreshRow, pa.RecordBatch]] = []
         self.behind: list[FreshRow] = []
         self.outdated = False
-        self.held, self.loose = self._sorted_out(alive)
+        self.held, self.loose = self._split_held(alive)
 
     def take(self, count: int, holder: Identity | None) -> tuple[list[Entry], Taking]:
         self._reject_over_deliveries()
         self._reject_from_the_oldest()
-        cursors_after_rejecting = self._moved()
+        cursors_after_rejecting = self._moved_cursors()
         unfinished = self._rejections() >= REJECTIONS_MAX
 
         if not unfinished:
@@ -107,7 +107,7 @@ class _Choice:
         if self._rejections():
             rejected = {"again": self.rejected_again, "first": self.rejected_first}
             entries.append({"kind": "rejecting", **rejected, "cursors": cursors_after_rejecting})
-        moved = {"cursors": self._moved(), "behind": [row.entry() for row in self.behind]}
+        moved = {"cursors": self._moved_cursors(), "behind": [row.entry() for row in self.behind]}
         until = self.now + self.settings.lease // MICROSECOND
         if self.chosen:
             taken = {
@@ -115,27 +115,27 @@ class _Choice:
                 "first": [message.entry() for message, _ in self.chosen if isinstance(message, FreshRow)],
             }
             entries.append({"kind": "taken", **taken, "holder": holder, "until": until, **moved})
-        elif not unfinished and self._passed() >= PASSED_MIN:
+        elif not unfinished and self._count_passed() >= PASSED_MIN:
             entries.append({"kind": "passed", **moved})
-        given = [(self._given(message, holder, until), row) for message, row in self.chosen]
+        given = [(self._deliver(message, holder, until), row) for message, row in self.chosen]
         return entries, Taking(given, self._rejections(), unfinished, self._due_at(), self._holders())
 
-    def _given(self, message: OpenMessage | FreshRow, holder: Identity | None, until: int) -> OpenMessage:
-        """A message as it will be once the entries are in."""
+    def _deliver(self, message: OpenMessage | FreshRow, holder: Identity | None, until: int) -> OpenMessage:
+        """A message after the entries are applied."""
         if isinstance(message, FreshRow):
             message = OpenMessage(message.partition, message.offset, message.appended_at, message.key)
         take_number = self.state.takes + 1
         return replace(message, deliveries=message.deliveries + 1, take=take_number, holder=holder, until=until)
 
-    def _sorted_out(self, alive: Callable[[Identity], bool]) -> tuple[list[OpenMessage], list[OpenMessage]]:
-        """Who is really held, and what is loose: the latter the oldest first."""
+    def _split_held(self, alive: Callable[[Identity], bool]) -> tuple[list[OpenMessage], list[OpenMessage]]:
+        """The messages that are held, and those that are free, oldest first."""
         held: list[OpenMessage] = []
         loose: list[OpenMessage] = []
         living: dict[int, bool] = {}
         for message in self.state.open.values():
             holds = message.take > 0 and message.until > self.now
             if holds and message.holder is not None:
-                # One question per process, not per message: identities are shared by the messages of a take.
+                # Checked once per process, not per message: the messages of a take share the identity.
                 if id(message.holder) not in living:
                     living[id(message.holder)] = alive(message.holder)
                 holds = living[id(message.holder)]
@@ -157,14 +157,14 @@ class _Choice:
         self.loose = [message for message in self.loose if message.address not in gone]
 
     def _reject_from_the_oldest(self) -> None:
-        """Both limits take the oldest first, so one walk from the oldest on finds all that is over either."""
+        """Both limits reject the oldest first, so one scan from the oldest on finds all messages over either."""
         expires, length_max = self.settings.expires, self.settings.length_max
         if expires is None and length_max is None:
             return
         surplus = 0
         if length_max is not None:
             surplus = len(self.loose) + sum(scan.count() for scan in self.scans) - length_max
-        waiting = _oldest_first([*self.loose], self.scans)
+        waiting = _build_heap([*self.loose], self.scans)
         rejected: set[Address] = set()
         while waiting and self._rejections() < REJECTIONS_MAX:
             message, scan = _next(waiting)
@@ -176,7 +176,7 @@ class _Choice:
                 break
             surplus -= 1
             rejected.add((message.partition, message.offset))
-            _go_on(waiting, scan)
+            _pop(waiting, scan)
         self.loose = [message for message in self.loose if message.address not in rejected]
 
     def _reject(self, message: OpenMessage | FreshRow, cause: str, reason: str) -> None:
@@ -196,7 +196,7 @@ class _Choice:
             for message in self.loose
             if message.key is None or leaders.get(message.key, message.address) == message.address
         ]
-        # A lapsed lease counts as due: it ended before now, or its holder is gone.
+        # An expired lease counts as due: it ended, or its holder died.
         returned = [message for message in free if message.deliveries and (message.take or message.until <= self.now)]
         parked = [message for message in free if not message.deliveries]
         parked_count = sum(not message.deliveries for message in self.loose)
@@ -205,7 +205,7 @@ class _Choice:
             if len(self.chosen) == count or self._rejections() >= REJECTIONS_MAX:
                 return
             self._give_again(due)
-        waiting = _oldest_first(parked, self.scans)
+        waiting = _build_heap(parked, self.scans)
         while waiting and len(self.chosen) < count and self._rejections() < REJECTIONS_MAX:
             message, scan = _next(waiting)
             if isinstance(message, OpenMessage):
@@ -219,12 +219,12 @@ class _Choice:
                     leaders[message.key] = message.partition, message.offset
                 row = self.scan.row(message.partition, message.offset)
                 if row is None:
-                    # Dropped since it was read. Read again what lies ahead: what is gone is then told as always.
+                    # Dropped since it was read. Read the partition again, so that the gap is handled as usual.
                     self.scan.forget(message.partition)
                     self.outdated = True
                     return
                 self.chosen.append((message, row))
-            _go_on(waiting, scan)
+            _pop(waiting, scan)
 
     def _give_again(self, message: OpenMessage) -> None:
         row = self.scan.row(message.partition, message.offset)
@@ -245,12 +245,12 @@ class _Choice:
                     leaders[message.key] = message
         return {key: leader.address for key, leader in leaders.items()}
 
-    # What follows from it
+    # The result
 
-    def _moved(self) -> dict[str, int]:
+    def _moved_cursors(self) -> dict[str, int]:
         return {str(scan.partition): scan.position for scan in self.scans if scan.position > scan.cursor}
 
-    def _passed(self) -> int:
+    def _count_passed(self) -> int:
         return sum(scan.position - scan.cursor for scan in self.scans)
 
     def _due_at(self) -> int | None:
@@ -271,8 +271,8 @@ class _Choice:
 _Waiting = tuple[tuple[int, int, int], OpenMessage | FreshRow, PartitionScan | None]
 
 
-def _oldest_first(messages: Sequence[OpenMessage], scans: Sequence[PartitionScan]) -> list[_Waiting]:
-    """A heap of the given messages and of the next row of each partition."""
+def _build_heap(messages: Sequence[OpenMessage], scans: Sequence[PartitionScan]) -> list[_Waiting]:
+    """A heap of these messages and the next row of each partition."""
     waiting: list[_Waiting] = [(message.age_order, message, None) for message in messages]
     waiting += [(row.age_order, row, scan) for scan in scans if (row := scan.peek()) is not None]
     heapq.heapify(waiting)
@@ -284,8 +284,8 @@ def _next(waiting: list[_Waiting]) -> tuple[OpenMessage | FreshRow, PartitionSca
     return message, scan
 
 
-def _go_on(waiting: list[_Waiting], scan: PartitionScan | None) -> None:
-    """Take the next one off the heap; if it came from a partition, its next row takes its place."""
+def _pop(waiting: list[_Waiting], scan: PartitionScan | None) -> None:
+    """Remove the first one; if it came from a partition, add the partition's next row."""
     if scan is not None:
         scan.advance()
         if (row := scan.peek()) is not None:

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-__all__ = ["canonical_json", "canonical_json_of_rows"]
+__all__ = ["canonical_json", "canonical_json_of_rows", "not_finite"]
 
 _QUOTE, _BACKSLASH, _FIRST_PRINTABLE = 0x22, 0x5C, 0x20
 
@@ -54,7 +54,7 @@ def canonical_json(column: pa.Array) -> pa.StringArray:
     if kinds.is_string(data_type):
         return _strings(column)
     if kinds.is_floating(data_type):
-        # Through double, so that a FLOAT keeps its text when it becomes a DOUBLE.
+        # Through double, so that a FLOAT keeps its text when it is widened to DOUBLE.
         return _each(column.cast(pa.float64()).to_pylist(), _number)
     if kinds.is_decimal(data_type):
         return _each(column.to_pylist(), lambda value: format(value, "f"))
@@ -86,14 +86,19 @@ def _each(values: list[Any], text_of: Callable[[Any], str]) -> pa.StringArray:
     return pa.array([None if value is None else text_of(value) for value in values], pa.string())
 
 
+def not_finite(value: float) -> str:
+    """The text of a double that is not a JSON number."""
+    return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
+
+
 def _number(value: float) -> str:
-    """A double as ECMAScript writes it, which is what RFC 8785 asks for."""
+    """A double as ECMAScript writes it, as RFC 8785 requires."""
     if not math.isfinite(value):
-        return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
+        return not_finite(value)
     if value == 0:
         return "0"
     sign = "-" if value < 0 else ""
-    # repr gives the shortest digits that read back as the same double: the very digits ECMAScript uses.
+    # repr gives the shortest digits that read back as the same double, as ECMAScript does.
     mantissa, _, exponent = repr(abs(value)).partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = (whole + fraction).lstrip("0")

@@ -1,7 +1,7 @@
-"""The Arrow types a topic keeps, and the one that every other Arrow type becomes.
+"""The Arrow types of topics, and the one to which every other Arrow type is converted.
 
-A topic's rows lie in Arrow blocks first and in Parquet files later, and both are read by Spark and DuckDB. So a topic
-keeps only types that Arrow and Parquet both hold by themselves, each in one form:
+A topic's rows are stored in Arrow blocks first and in Parquet files later, and both are read by Spark and DuckDB. So a
+topic has only types that Arrow and Parquet both support natively, each in one form:
 
     BOOLEAN           bool                    STRING           string
     TINYINT           int8                    BINARY           binary
@@ -13,10 +13,10 @@ keeps only types that Arrow and Parquet both hold by themselves, each in one for
     DECIMAL(p, s)     decimal128(p, s)        MAP<K, V>        map<K, V>
                                               STRUCT<a: T>     struct<a: T>
 
-Not among them: intervals (Parquet keeps a duration as a plain number, so that a reader other than Arrow sees BIGINT
-once a segment is sealed, and has no form at all for months), VARIANT, VOID, unions, 64-bit unsigned numbers.
-Elements of arrays and values of maps may always be null, because DDL cannot say otherwise; of a field's metadata only
-the comment stays.
+Not supported: intervals (Parquet stores a duration as a plain number, so that readers other than Arrow see BIGINT once a
+segment is sealed, and has no type for months), VARIANT, VOID, unions, 64-bit unsigned numbers.
+Elements of arrays and values of maps are always nullable, because DDL cannot say otherwise; of a field's metadata only
+the comment is kept.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from mainstem.errors import Invalid
+from mainstem.log.rows.column_types import SCALARS, TIMESTAMPS, inner_fields, kind_of, nested_type
 
 __all__ = [
     "ALLOWED_TYPES",
     "COMMENT",
     "DEPTH_MAX",
+    "cannot_store",
     "has_required",
-    "is_array",
     "normal_schema",
     "normal_type",
     "nullable_schema",
@@ -44,39 +45,22 @@ ALLOWED_TYPES = (
     "BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p, s), STRING, BINARY, DATE, TIME, TIMESTAMP, "
     "TIMESTAMP_NTZ, ARRAY<...>, MAP<..., ...>, STRUCT<...>"
 )
-# The key under which Spark, too, keeps a column's comment.
+# The metadata key of a column's comment, as in Spark.
 COMMENT = b"comment"
-# Arrow's own files allow 64 levels, and Parquet spends two on an array: half of that is safe in both.
+# Arrow's files allow 64 levels, and Parquet uses two for an array: half of that is safe in both.
 DEPTH_MAX = 32
-# Categories of characters that no column name may hold: control, line and paragraph separators, halves of a pair.
+# Unicode categories that a column name may not have: control characters, line and paragraph separators, surrogates.
 UNPRINTABLE = {"Cc", "Zl", "Zp", "Cs"}
 
-_SAME: tuple[pa.DataType, ...] = (
-    pa.bool_(),
-    pa.int8(),
-    pa.int16(),
-    pa.int32(),
-    pa.int64(),
-    pa.float32(),
-    pa.float64(),
-    pa.string(),
-    pa.binary(),
-    pa.date32(),
-    pa.time64("us"),
-    pa.timestamp("us", "UTC"),
-    pa.timestamp("us"),
-)
+_SAME = frozenset(SCALARS.values())
 _WIDENED: dict[pa.DataType, pa.DataType] = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
     pa.float16(): pa.float32(),
-    pa.large_string(): pa.string(),
-    pa.string_view(): pa.string(),
-    pa.large_binary(): pa.binary(),
-    pa.binary_view(): pa.binary(),
-    pa.date64(): pa.date32(),
 }
+# The type of each kind with a single width.
+_FORMS = {kind: SCALARS[kind.upper()] for kind in ("string", "binary", "date", "time", *TIMESTAMPS)}
 _REASONS: tuple[tuple[Callable[[pa.DataType], bool], str, str], ...] = (
     (kinds.is_uint64, "BIGINT does not reach as far.", "Use int64 or decimal128(20, 0)."),
     (kinds.is_duration, "Parquet keeps a duration as a plain number.", "Use int64 with the unit in the name."),
@@ -87,7 +71,7 @@ _REASONS: tuple[tuple[Callable[[pa.DataType], bool], str, str], ...] = (
 
 
 def normal_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema as a topic keeps it; refuses names and types that have no place in a topic.
+    """The schema as a topic stores it; refuses names and types that topics do not support.
 
     >>> normal_schema(pa.schema({"id": pa.large_string(), "placed_at": pa.timestamp("ns", "Europe/Berlin")}))
     id: string
@@ -119,7 +103,7 @@ def normal_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def normal_type(data_type: pa.DataType, path: str = "", depth: int = 1) -> pa.DataType:
-    """The type that a topic keeps values of this Arrow type as; `path` names the column in an error.
+    """The type in which a topic stores values of this Arrow type; `path` names the column in an error.
 
     >>> normal_type(pa.dictionary(pa.int32(), pa.large_string()))
     DataType(string)
@@ -135,13 +119,10 @@ def normal_type(data_type: pa.DataType, path: str = "", depth: int = 1) -> pa.Da
         return data_type
     if (widened := _WIDENED.get(data_type)) is not None:
         return widened
-    if kinds.is_timestamp(data_type):
-        return pa.timestamp("us", "UTC" if data_type.tz else None)
-    if kinds.is_time(data_type):
-        return pa.time64("us")
-    if kinds.is_fixed_size_binary(data_type) and not kinds.is_decimal(data_type):
-        return pa.binary()
-    if kinds.is_decimal(data_type) and 1 <= data_type.precision <= 38 and 0 <= data_type.scale <= data_type.precision:
+    kind = kind_of(data_type)
+    if kind in _FORMS:
+        return _FORMS[kind]
+    if kind == "decimal" and 1 <= data_type.precision <= 38 and 0 <= data_type.scale <= data_type.precision:
         return pa.decimal128(data_type.precision, data_type.scale)
     if kinds.is_dictionary(data_type) or kinds.is_run_end_encoded(data_type):
         return normal_type(data_type.value_type, path, depth)
@@ -151,25 +132,20 @@ def normal_type(data_type: pa.DataType, path: str = "", depth: int = 1) -> pa.Da
 
 
 def _normal_nested(data_type: pa.DataType, path: str, depth: int) -> pa.DataType:
-    if kinds.is_map(data_type):
-        return pa.map_(
-            normal_type(data_type.key_type, f"{path}.key", depth + 1),
-            normal_type(data_type.item_type, f"{path}.value", depth + 1),
-        )
-    if is_array(data_type):
-        return pa.list_(pa.field("element", normal_type(data_type.value_type, f"{path}.element", depth + 1)))
-    if kinds.is_struct(data_type) and data_type.num_fields:
-        fields = list(data_type)
-        check_names([field.name for field in fields], inside=path)
-        return pa.struct([_normal_field(field, f"{path}.{field.name}", depth + 1) for field in fields])
-    detail, hint = "", ""
-    for matches, reason, remedy in _REASONS:
-        if matches(data_type):
-            detail, hint = f"{reason} ", f"{remedy} "
-    raise Invalid(
+    if fields := inner_fields(data_type):
+        if kinds.is_struct(data_type):
+            check_names([field.name for field in fields], inside=path)
+        return nested_type(data_type, [_normal_field(field, f"{path}.{field.name}", depth + 1) for field in fields])
+    reason, remedy = next(((why, hint) for matches, why, hint in _REASONS if matches(data_type)), ("", ""))
+    raise cannot_store(path, data_type, reason, f"{remedy} Or convert the column to one of these types.")
+
+
+def cannot_store(path: str, data_type: object, reason: str, hint: str) -> Invalid:
+    """The error for a column of a type that topics do not support."""
+    return Invalid(
         f'column "{path}" has type {data_type}, which a topic cannot store',
-        detail=f"{detail}Arrow and Parquet both support: {ALLOWED_TYPES}.",
-        hint=f"{hint}Or convert the column to one of these types.",
+        detail=f"{reason} Arrow and Parquet both support: {ALLOWED_TYPES}.",
+        hint=hint,
         column=path,
     )
 
@@ -180,19 +156,8 @@ def _normal_field(field: pa.Field, path: str, depth: int) -> pa.Field:
     return pa.field(field.name, normal_type(field.type, path, depth), nullable=field.nullable, metadata=metadata)
 
 
-def is_array(data_type: pa.DataType) -> bool:
-    """Whether values are lists, in any of Arrow's five forms."""
-    return bool(
-        kinds.is_list(data_type)
-        or kinds.is_large_list(data_type)
-        or kinds.is_fixed_size_list(data_type)
-        or kinds.is_list_view(data_type)
-        or kinds.is_large_list_view(data_type)
-    )
-
-
 def check_names(names: Iterable[str], *, inside: str) -> None:
-    """Refuses names of columns, or of the fields of the struct `inside`, that no tool could tell apart or show."""
+    """Refuses names of columns, or of the fields of the struct `inside`, that are ambiguous or not printable."""
     where = f' in "{inside}"' if inside else ""
     seen: dict[str, str] = {}
     for name in names:
@@ -222,7 +187,7 @@ def check_names(names: Iterable[str], *, inside: str) -> None:
 def nullable_schema(schema: pa.Schema) -> pa.Schema:
     """The schema with every column and every field nullable: how rows are stored.
 
-    NOT NULL is a check on append; a tombstone has no other columns than its key, so what is stored must allow it.
+    NOT NULL is checked on append only: a tombstone has nulls in all columns but its key.
 
     >>> nullable_schema(pa.schema([pa.field("id", pa.string(), nullable=False)]))
     id: string
@@ -231,25 +196,10 @@ def nullable_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def has_required(field: pa.Field) -> bool:
-    """Whether a field is NOT NULL, or one inside it is."""
-    if not field.nullable:
-        return True
-    if kinds.is_struct(field.type):
-        return any(map(has_required, field.type))
-    if kinds.is_map(field.type):
-        return has_required(pa.field("key", field.type.key_type)) or has_required(field.type.item_field)
-    return bool(kinds.is_list(field.type) and has_required(field.type.value_field))
+    """Whether a field, or one inside it, is NOT NULL."""
+    return not field.nullable or any(map(has_required, inner_fields(field.type)))
 
 
 def _nullable_field(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, _nullable_type(field.type), metadata=field.metadata)
-
-
-def _nullable_type(data_type: pa.DataType) -> pa.DataType:
-    if kinds.is_struct(data_type):
-        return pa.struct([_nullable_field(field) for field in data_type])
-    if kinds.is_map(data_type):
-        return pa.map_(_nullable_type(data_type.key_type), _nullable_type(data_type.item_type))
-    if kinds.is_list(data_type):
-        return pa.list_(pa.field("element", _nullable_type(data_type.value_type)))
-    return data_type
+    data_type = nested_type(field.type, [_nullable_field(inner) for inner in inner_fields(field.type)])
+    return pa.field(field.name, data_type, metadata=field.metadata)

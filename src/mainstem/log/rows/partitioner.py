@@ -1,7 +1,7 @@
-"""Which partition a key belongs to: the same as Kafka's own clients say, so both logs place a key alike.
+"""The partition of a key: the same as that of Kafka's own clients, so both logs agree.
 
 A key's bytes are the UTF-8 of one string column or the bytes of one binary column; the canonical JSON of one column of
-another type; and the canonical JSON array of several columns. A key of which every column is null is no key. The
+another type; and the canonical JSON array of several columns. A row whose key columns are all null has no key. The
 partition is murmur2 of the bytes, its highest bit cleared, modulo the number of partitions.
 
 murmur2 is written here over whole Arrow columns: step i mixes the i-th word of every key that is long enough. A
@@ -22,7 +22,7 @@ from mainstem.log.rows.canonical_json import canonical_json, canonical_json_of_r
 
 __all__ = ["NO_KEY", "key_bytes", "murmur2", "partitions_of", "split"]
 
-# What `partitions_of` says of a row without a key.
+# The result of `partitions_of` for a row without a key.
 NO_KEY = -1
 
 # The constants of murmur2 as Kafka has them (org.apache.kafka.common.utils.Utils).
@@ -32,7 +32,7 @@ _SHIFT = np.uint32(24)
 _POSITIVE = np.uint32(0x7FFFFFFF)
 _BITS_32 = 0xFFFFFFFF
 _TAIL_MASKS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
-# With fewer keys than this left, numpy's cost per call is more than that of plain Python over their words.
+# With fewer keys left, numpy's cost per call exceeds that of plain Python.
 _TOGETHER_MIN = 24
 
 Int32Array = npt.NDArray[np.int32]
@@ -54,7 +54,7 @@ def key_bytes(batch: pa.RecordBatch, key_columns: Sequence[str]) -> pa.BinaryArr
         column = columns[0]
         if kinds.is_binary(column.type):
             return column
-        # A string column and its bytes share their buffers: nothing is copied.
+        # A view of the string column as bytes: nothing is copied.
         return (column if kinds.is_string(column.type) else canonical_json(column)).view(pa.binary())
     keys = canonical_json_of_rows(columns).view(pa.binary())
     if all(column.null_count for column in columns):
@@ -78,7 +78,7 @@ def partitions_of(keys: pa.BinaryArray, partitions: int) -> Int32Array:
 
 
 def murmur2(keys: pa.BinaryArray) -> UInt32Array:
-    """Kafka's 32-bit hash of each value; of a null something, which is to be ignored.
+    """Kafka's 32-bit hash of each value; arbitrary for a null.
 
     >>> murmur2(pa.array([b"21"], pa.binary())).view("int32").tolist()
     [-973932308]
@@ -111,7 +111,7 @@ def _words(buffer: pa.Buffer | None, start: int, end: int) -> UInt32Array:
 
 
 def _mix_words(hashes: UInt32Array, starts: Int64Array, counts: Int64Array, words: UInt32Array) -> None:
-    # Steps that every key takes need no list of rows.
+    # Words that every key has: no list of rows is needed.
     fewest = int(counts.min()) if len(counts) >= _TOGETHER_MIN else 0
     for index in range(fewest):
         hashes *= _FACTOR
@@ -123,7 +123,7 @@ def _mix_words(hashes: UInt32Array, starts: Int64Array, counts: Int64Array, word
         index += 1
         rows = rows[counts[rows] > index]
     for row in rows.tolist():
-        # The last few long keys, one by one: their words are still mixed all at once.
+        # The last few long keys, one by one.
         first = int(starts[row]) + 4 * index
         state = int(hashes[row])
         for word in _mixed(words[first : int(starts[row]) + 4 * int(counts[row]) : 4].copy()).tolist():
@@ -144,7 +144,7 @@ def _mix_tails(hashes: UInt32Array, ends: Int64Array, lengths: Int64Array, words
     if len(rows) == 0:
         return
     ends, lengths = ends[rows], lengths[rows]
-    # The word that ends with a key in the first three bytes would begin before the buffer: it begins at 0 instead.
+    # The word that ends with a key in the first three bytes would start before the buffer: it starts at 0 instead.
     begins = np.maximum(ends - 4, 0)
     shifts = (8 * (ends - lengths - begins)).astype(np.uint32)
     tails = (words[begins] >> shifts) & _TAIL_MASKS[lengths]
@@ -152,7 +152,7 @@ def _mix_tails(hashes: UInt32Array, ends: Int64Array, lengths: Int64Array, words
 
 
 def split(batch: pa.RecordBatch, partition_of: Int32Array, partitions: int) -> dict[int, pa.RecordBatch]:
-    """The rows of each partition that gets any, in the order in which they came; every row must have a partition.
+    """The rows of each partition that gets any, in their given order; every row must have a partition.
 
     >>> batch = pa.RecordBatch.from_pydict({"n": [1, 2, 3]})
     >>> {partition: rows["n"].to_pylist() for partition, rows in split(batch, np.array([1, 0, 1]), 2).items()}

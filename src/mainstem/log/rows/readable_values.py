@@ -1,4 +1,4 @@
-"""Which values Python, Spark and DuckDB can all read. Arrow holds more than they do, and does not look:
+"""Which values Python, Spark and DuckDB can all read. Arrow also accepts, unchecked:
 
     STRING              bytes that are not UTF-8
     TIMESTAMP, DATE     years before 1 and after 9999
@@ -6,12 +6,11 @@
     DECIMAL             more digits than its type has
     MAP                 a key twice: -0.0 and 0.0 are one key, and so are all NaNs
 
-A topic takes none of these. Whole columns are looked at; single values only where one of a column cannot be read.
+A topic refuses these. Whole columns are checked; single values only if one of a column cannot be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from mainstem.clock import as_us
+from mainstem.log.rows.column_types import NESTED, TIMESTAMPS, contains, inner_fields, kind_of, parts_of
 
 __all__ = [
     "Unreadable",
@@ -39,10 +39,22 @@ Lengths = npt.NDArray[np.int64]
 
 _TIMES = as_us(datetime.min.replace(tzinfo=UTC)), as_us(datetime.max.replace(tzinfo=UTC))
 _DATES = (date.min - date(1970, 1, 1)).days, (date.max - date(1970, 1, 1)).days
+# Kinds with values that some readers cannot read, and why.
+_REASONS = {
+    "string": "its bytes are not UTF-8",
+    "timestamp": "its year is not one of 1 to 9999",
+    "timestamp_ntz": "its year is not one of 1 to 9999",
+    "date": "its year is not one of 1 to 9999",
+    "time": "it is not a time between 00:00 and 24:00",
+    "decimal": "it has more digits than its type",
+    "map": "it has a key twice",
+}
+# Arrow can validate these itself.
+_VALIDATED = frozenset({"string", "decimal"})
 
 
 class Unreadable(NamedTuple):
-    """A value that not everybody can read: in which row and column, and why."""
+    """A value that some readers cannot read: its row and column, and the reason."""
 
     row: int
     path: str
@@ -51,7 +63,7 @@ class Unreadable(NamedTuple):
 
 
 def unreadable_value(batch: pa.RecordBatch | pa.Table) -> Unreadable | None:
-    """The first value of a batch that not everybody can read; None if there is none.
+    """The first value of a batch that some readers cannot read; None if there is none.
 
     >>> unreadable_value(pa.record_batch({"d": pa.array([0, 10**7], pa.int32()).cast(pa.date32())}))
     Unreadable(row=1, path='d', data_type=DataType(date32[day]), reason='its year is not one of 1 to 9999')
@@ -64,7 +76,7 @@ def unreadable_value(batch: pa.RecordBatch | pa.Table) -> Unreadable | None:
 
 
 def unreadable_rows(column: pa.Array | pa.ChunkedArray) -> list[int]:
-    """The rows of a column with values that not everybody can read."""
+    """The rows of a column with values that some readers cannot read."""
     if not _may_be_unreadable(column.type) or not len(column):
         return []
     array = _whole(column)
@@ -73,7 +85,7 @@ def unreadable_rows(column: pa.Array | pa.ChunkedArray) -> list[int]:
 
 
 def readable_part(table: pa.Table) -> pa.Table:
-    """The same with null for each column of a row that not everybody can read."""
+    """The table with unreadable values replaced by null."""
     for index, name in enumerate(table.schema.names):
         if rows := unreadable_rows(table.column(index)):
             keep = np.arange(len(table)).astype(object)
@@ -84,7 +96,7 @@ def readable_part(table: pa.Table) -> pa.Table:
 
 
 def python_rows(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    """As `to_pylist`, with text in place of a value that Python cannot read."""
+    """As `to_pylist`, with text instead of values that Python cannot represent."""
     try:
         return list(table.to_pylist())
     except (ValueError, OverflowError):
@@ -93,7 +105,7 @@ def python_rows(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def python_value(scalar: pa.Scalar) -> Any:
-    """As `as_py`, with text in place of a value that Python cannot read, also inside of it.
+    """As `as_py`, with text instead of values that Python cannot represent, also nested ones.
 
     >>> python_value(pa.scalar(10**7, pa.int32()).cast(pa.date32()))
     '<unreadable: date32[day] 10000000>'
@@ -108,19 +120,17 @@ def python_value(scalar: pa.Scalar) -> Any:
             return [(python_value(entry["key"]), python_value(entry["value"])) for entry in scalar.values]
         if kinds.is_nested(data_type):
             return [python_value(value) for value in scalar.values]
-        if _is_validated(data_type):
+        if kind_of(data_type) in _VALIDATED:
             return f"<unreadable: {scalar.cast(pa.binary()).as_py().decode(errors='replace')}>"
-        # As a number: Arrow's own text of a year after 32767 is that of another one.
+        # As a number: Arrow's text for years after 32767 is wrong.
         return f"<unreadable: {data_type} {scalar.value}>"
 
 
 @lru_cache(maxsize=4096)
 def doubtful_from_python(data_type: pa.DataType) -> bool:
-    """Whether a value that Python can hold may be one that others cannot read: a map with one key twice, or a time in a zone
-    of its own that leaves the years 1 to 9999 when it becomes UTC."""
-    if kinds.is_map(data_type) or kinds.is_timestamp(data_type):
-        return True
-    return any(doubtful_from_python(data_type.field(index).type) for index in range(data_type.num_fields))
+    """Whether a valid Python value of this type may be unreadable for others: a map with a duplicate key, or a time with a
+    zone whose year in UTC is not 1 to 9999."""
+    return contains(data_type, {"map", *TIMESTAMPS})
 
 
 def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -131,42 +141,29 @@ def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 @lru_cache(maxsize=4096)
 def _may_be_unreadable(data_type: pa.DataType) -> bool:
-    if kinds.is_nested(data_type):
-        inner = (data_type.field(index).type for index in range(data_type.num_fields))
-        return kinds.is_map(data_type) or any(map(_may_be_unreadable, inner))
-    return _is_ranged(data_type) or _is_validated(data_type)
+    return contains(data_type, _REASONS)
 
 
-@lru_cache(maxsize=4096)
 def _is_ranged(data_type: pa.DataType) -> bool:
-    """Whether a value's number says whether it can be read."""
+    """Whether the range of a value alone decides if it can be read."""
     return bool(kinds.is_timestamp(data_type) or kinds.is_date32(data_type) or kinds.is_time64(data_type))
 
 
-def _is_validated(data_type: pa.DataType) -> bool:
-    """Whether Arrow looks at such values when it is asked to."""
-    return bool(
-        kinds.is_string(data_type)
-        or kinds.is_large_string(data_type)
-        or kinds.is_string_view(data_type)
-        or kinds.is_decimal(data_type)
-    )
-
-
 def _unreadable(array: pa.Array) -> Mask | None:
-    """Which values of an array cannot be read by everybody; None if all can."""
-    data_type = array.type
-    if _is_ranged(data_type):
+    """Which values of an array some readers cannot read; None if there are none."""
+    if _is_ranged(array.type):
         return _out_of_range(array)
-    if kinds.is_struct(data_type):
-        # flatten, not field: a child is null wherever its struct is.
-        return _any([_unreadable(child) for child in array.flatten() if _may_be_unreadable(child.type)])
-    if kinds.is_map(data_type):
-        keys, items, lengths = _entries(array)
-        return _any([_in_lists(keys, lengths), _in_lists(items, lengths), _with_key_twice(keys, lengths)])
-    if kinds.is_list(data_type) or kinds.is_large_list(data_type):
-        return _in_lists(array.flatten(), np.asarray(pc.fill_null(pc.list_value_length(array), 0), np.int64))
-    return _invalid(array)
+    if (kind := kind_of(array.type)) in _VALIDATED:
+        return _invalid(array)
+    if kind not in NESTED:
+        return None
+    parts = parts_of(array)
+    masks = [_unreadable(column) for column in parts.columns if len(column) and _may_be_unreadable(column.type)]
+    if parts.offsets is None:
+        return _any(masks)
+    lengths = np.diff(parts.offsets)
+    twice = _with_key_twice(parts.columns[0], lengths) if kind == "map" else None
+    return _any([*(_in_lists(mask, lengths) for mask in masks), twice])
 
 
 def _any(masks: list[Mask | None]) -> Mask | None:
@@ -200,14 +197,14 @@ def _out_of_range(array: pa.Array) -> Mask | None:
 
 
 def _invalid(array: pa.Array) -> Mask | None:
-    """By Arrow's own look. By halves, since it says that something is wrong and not where."""
-    if not _is_validated(array.type) or _is_valid(array):
+    """By Arrow's own validation; by bisection, since it does not say which value is invalid."""
+    if _is_valid(array):
         return None
     mask = np.zeros(len(array), bool)
     parts = [(0, len(array))]
     while parts:
         first, count = parts.pop()
-        # Taken, not sliced: what lies beside a slice would be looked at too.
+        # Taken, not sliced: Arrow would validate values outside the slice too.
         if count and not _is_valid(array.take(pa.array(np.arange(first, first + count)))):
             half = count // 2
             if half:
@@ -225,22 +222,8 @@ def _is_valid(array: pa.Array) -> bool:
     return True
 
 
-def _entries(maps: pa.Array) -> tuple[pa.Array, pa.Array, Lengths]:
-    """The keys and values of all maps, and how many each of them has."""
-    if maps.null_count:
-        # What lies under a null is no entry.
-        data_type = maps.type
-        lists = maps.cast(pa.list_(pa.struct([("key", data_type.key_type), ("value", data_type.item_type)])))
-        keys, items = lists.flatten().flatten()
-        return keys, items, np.asarray(pc.fill_null(pc.list_value_length(lists), 0), np.int64)
-    offsets = maps.offsets.to_numpy()
-    first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
-    return maps.keys.slice(first, count), maps.items.slice(first, count), np.diff(offsets)
-
-
-def _in_lists(elements: pa.Array, lengths: Lengths) -> Mask | None:
+def _in_lists(mask: Mask | None, lengths: Lengths) -> Mask | None:
     """Which lists have an element that cannot be read."""
-    mask = _unreadable(elements) if _may_be_unreadable(elements.type) and len(elements) else None
     if mask is None:
         return None
     found = np.zeros(len(lengths), bool)
@@ -269,31 +252,9 @@ def _with_key_twice(keys: pa.Array, lengths: Lengths) -> Mask | None:
 
 
 def _inside(array: pa.Array, path: str) -> Unreadable:
-    """The same for an array of one value that cannot be read: where in it."""
-    data_type = array.type
-    for child, inner in _children(array, path):
-        if rows := unreadable_rows(child):
-            return _inside(child.take([rows[0]]), inner)
-    return Unreadable(0, path, data_type, _reason(data_type))
-
-
-def _children(array: pa.Array, path: str) -> Iterator[tuple[pa.Array, str]]:
-    """What an array of one value holds."""
-    data_type = array.type
-    if kinds.is_struct(data_type):
-        yield from zip(array.flatten(), (f"{path}.{field.name}" for field in data_type), strict=True)
-    elif kinds.is_map(data_type):
-        yield array.keys, f"{path}.key"
-        yield array.items, f"{path}.value"
-    elif kinds.is_list(data_type) or kinds.is_large_list(data_type):
-        yield array.flatten(), f"{path}.element"
-
-
-def _reason(data_type: pa.DataType) -> str:
-    if kinds.is_timestamp(data_type) or kinds.is_date(data_type):
-        return "its year is not one of 1 to 9999"
-    if kinds.is_time(data_type):
-        return "it is not a time between 00:00 and 24:00"
-    if kinds.is_decimal(data_type):
-        return "it has more digits than its type"
-    return "it has a key twice" if kinds.is_map(data_type) else "its bytes are not UTF-8"
+    """The unreadable part of an array of one value."""
+    if fields := inner_fields(array.type):
+        for child, field in zip(parts_of(array).columns, fields, strict=True):
+            if rows := unreadable_rows(child):
+                return _inside(child.take([rows[0]]), f"{path}.{field.name}")
+    return Unreadable(0, path, array.type, _REASONS[kind_of(array.type)])

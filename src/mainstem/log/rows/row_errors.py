@@ -1,4 +1,4 @@
-"""What is said of a row that a topic cannot take: which row, which column, which value, and what to do."""
+"""The errors for rows that a topic refuses: the row, the column, the value, and what to do."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pyarrow.types as kinds
 
 from mainstem.durations import show_size
 from mainstem.errors import InvalidRows, SchemaMismatch, did_you_mean
+from mainstem.log.rows.column_types import NUMBERS, TIMESTAMPS, kind_of
 from mainstem.log.rows.readable_values import Unreadable
 from mainstem.log.rows.schema_ddl import type_to_ddl
 
@@ -33,7 +34,7 @@ _SHOWN_MAX = 60
 
 
 def shown(value: object) -> str:
-    """A value as a message can carry it: on one line, and not too long.
+    """A value for a message: on one line, and not too long.
 
     >>> shown("x" * 1000)[-10:]
     'xxxxxxx...'
@@ -45,7 +46,7 @@ def shown(value: object) -> str:
 
 
 def wrong_value(row: int, path: str, data_type: pa.DataType, value: object) -> InvalidRows:
-    """A Python value of a type that the column does not take."""
+    """A Python value of a type that the column does not accept."""
     zone = ""
     if isinstance(value, datetime | time):
         zone = " without a zone" if value.tzinfo is None else " with a zone"
@@ -58,40 +59,39 @@ def wrong_value(row: int, path: str, data_type: pa.DataType, value: object) -> I
     )
 
 
+_HINTS = {
+    "date": "Use a date; a datetime becomes one by value.date().",
+    "time": "Use a datetime.time without a zone.",
+    "string": "Use str; bytes become text by value.decode(), other values by str(value).",
+    "binary": "Use bytes; text becomes bytes by value.encode().",
+    "map": "Use a dict, or a list of (key, value) pairs.",
+    "list": "Use a list.",
+}
+
+
 def _value_hint(data_type: pa.DataType, value: object) -> str:
-    if kinds.is_timestamp(data_type):
-        if isinstance(value, datetime):
-            if data_type.tz is None:
-                return "The column takes times without a zone: use value.replace(tzinfo=None), or make it a TIMESTAMP."
+    kind = kind_of(data_type)
+    if kind in TIMESTAMPS:
+        if not isinstance(value, datetime):
+            return "Use a datetime; text in ISO 8601 becomes one by datetime.fromisoformat(value)."
+        if kind == "timestamp":
             return "Which zone is it in? For UTC: value.replace(tzinfo=timezone.utc)."
-        return "Use a datetime; text in ISO 8601 becomes one by datetime.fromisoformat(value)."
-    if kinds.is_decimal(data_type) and isinstance(value, float):
+        return "The column takes times without a zone: use value.replace(tzinfo=None), or make it a TIMESTAMP."
+    if kind == "decimal" and isinstance(value, float):
         return f'Use Decimal("{value!r}"): a float is not exact.'
-    if kinds.is_date(data_type):
-        return "Use a date; a datetime becomes one by value.date()."
-    if kinds.is_time(data_type):
-        return "Use a datetime.time without a zone."
-    if kinds.is_string(data_type):
-        return "Use str; bytes become text by value.decode(), other values by str(value)."
-    if kinds.is_binary(data_type):
-        return "Use bytes; text becomes bytes by value.encode()."
-    if kinds.is_struct(data_type):
+    if kind == "struct":
         return f"Use a dict with: {', '.join(field.name for field in data_type)}."
-    if kinds.is_map(data_type):
-        return "Use a dict, or a list of (key, value) pairs."
-    if kinds.is_list(data_type):
-        return "Use a list."
-    return f"Give a value that {type_to_ddl(data_type)} holds exactly, or None."
+    return _HINTS.get(kind) or f"Give a value that {type_to_ddl(data_type)} holds exactly, or None."
 
 
 def out_of_range(row: int, path: str, data_type: pa.DataType, value: object, reason: str) -> InvalidRows:
-    """A value of the right kind that the column cannot hold exactly."""
-    if kinds.is_timestamp(data_type) or kinds.is_time(data_type):
+    """A value of the right kind that the column cannot represent exactly."""
+    kind = kind_of(data_type)
+    hint = "Correct the row."
+    if kind == "time" or kind in TIMESTAMPS:
         hint = "Round it to microseconds first."
-    elif kinds.is_integer(data_type) or kinds.is_floating(data_type) or kinds.is_decimal(data_type):
+    elif kind in NUMBERS:
         hint = "Correct the row, or widen the column."
-    else:
-        hint = "Correct the row."
     return InvalidRows(
         f'row {row}: {shown(value)} does not fit column "{path}", which is {type_to_ddl(data_type)}',
         detail=f"{_range_of(data_type) or (reason or 'It is out of range').splitlines()[0].rstrip('.')}. {NOTHING_WRITTEN}",
@@ -102,7 +102,7 @@ def out_of_range(row: int, path: str, data_type: pa.DataType, value: object, rea
 
 
 def _range_of(data_type: pa.DataType) -> str:
-    """What the type holds, where that says more than Arrow's own words."""
+    """The range of a type, if that is clearer than Arrow's message."""
     if kinds.is_integer(data_type):
         largest = (1 << (data_type.bit_width - 1)) - 1
         return f"{type_to_ddl(data_type)} holds whole numbers from {-largest - 1} to {largest}"
@@ -113,7 +113,7 @@ def _range_of(data_type: pa.DataType) -> str:
 
 
 def unreadable(found: Unreadable) -> InvalidRows:
-    """A value that the column's type holds, and that not every reader can read."""
+    """A value of the column's type that some readers cannot read."""
     hint = "Correct the row, or keep the value in a column of another type."
     if kinds.is_string(found.data_type):
         hint = "Bytes become text by value.decode(), with the encoding they are in; or use a BINARY column."
@@ -137,7 +137,7 @@ def too_large(size: int) -> InvalidRows:
 
 
 def missing_value(row: int, path: str) -> InvalidRows:
-    """A null, or nothing at all, in a column that is NOT NULL."""
+    """A null or missing value in a column that is NOT NULL."""
     return InvalidRows(
         f'row {row}: column "{path}" is NOT NULL, got null',
         detail=f"The row has no value for it, or None. {NOTHING_WRITTEN}",
@@ -163,7 +163,7 @@ def unknown_column(path: str, known: list[str], topic: str, row: int | None) -> 
 
 
 def wrong_type(path: str, data_type: pa.DataType, given: pa.DataType) -> SchemaMismatch:
-    """An Arrow column of a type whose values the topic's column does not take, whatever they are."""
+    """An Arrow column of a type that the topic's column does not accept, whatever its values."""
     naive = kinds.is_timestamp(data_type) and kinds.is_timestamp(given)
     if naive and data_type.tz:
         hint = "Which zone is it in? Say so before appending: pyarrow.compute.assume_timezone(column, 'UTC'), or of a pandas frame frame[column].dt.tz_localize('UTC')."
@@ -182,7 +182,7 @@ def wrong_type(path: str, data_type: pa.DataType, given: pa.DataType) -> SchemaM
 def refused_record(
     batch: pa.RecordBatch, row: int, where: str, done: str, reason: str, *, detail: str, hint: str, column: str = ""
 ) -> InvalidRows:
-    """The error of a record of the log that nobody can use, by its offset: rows of a batch have no name outside of it."""
+    """The error for an unusable record of the log. It names the offset, since row numbers are only valid within a batch."""
     offset = batch.column("record").field("offset")[row].as_py()
     return InvalidRows(
         f"record {offset} of {where} cannot be {done}: {reason}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 
 import duckdb
@@ -10,15 +9,15 @@ import pyarrow as pa
 
 from mainstem.errors import Invalid, did_you_mean
 
-__all__ = ["ROUTED_MACRO", "RowFilter", "pattern_expression", "routed"]
+__all__ = ["ROUTED_MACRO", "RowFilter"]
 
 
-# Routing patterns: `lazy.#`, `*.orange.*`, as topic exchanges have them.
+# Routing patterns: `lazy.#`, `*.orange.*`, as in AMQP's topic exchanges.
 #
-# A routing key is words with dots between them; the empty key has no words. In a pattern `*` stands for exactly one word
-# and `#` for any number of words, none included; every other word stands for itself.
+# A routing key is words separated by dots; the empty key has no words. In a pattern `*` matches exactly one word, `#` any
+# number of words, including none; every other word matches itself.
 #
-# Pattern and key are given a dot before every word, so that `#` needs no special case wherever it stands:
+# A dot is put before every word of pattern and key, so that `#` needs no special case:
 #
 #     pattern  lazy.#    ->  \.lazy(\.[^.]*)*          key  lazy.orange  ->  .lazy.orange
 
@@ -26,7 +25,7 @@ __all__ = ["ROUTED_MACRO", "RowFilter", "pattern_expression", "routed"]
 ONE_WORD = r"\.[^.]*"
 ANY_WORDS = rf"({ONE_WORD})*"
 
-# The same as below in SQL. With a constant pattern DuckDB builds the expression once, not once per row.
+# With a constant pattern DuckDB compiles the expression once, not once per row.
 ROUTED_MACRO = rf"""
 CREATE MACRO routed(routing_key, pattern) AS regexp_full_match(
     CASE WHEN routing_key = '' THEN '' ELSE '.' || routing_key END,
@@ -34,28 +33,6 @@ CREATE MACRO routed(routing_key, pattern) AS regexp_full_match(
         CASE word WHEN '*' THEN '{ONE_WORD}' WHEN '#' THEN '{ANY_WORDS}' ELSE '\.' || regexp_escape(word) END), '') END
 )
 """
-
-
-def pattern_expression(pattern: str) -> str:
-    r"""The regular expression that matches a dotted key (see above) as a whole.
-
-    >>> pattern_expression("lazy.#")
-    '\\.lazy(\\.[^.]*)*'
-    """
-    if not pattern:
-        return ""
-    forms = {"*": ONE_WORD, "#": ANY_WORDS}
-    return "".join(forms.get(word, rf"\.{re.escape(word)}") for word in pattern.split("."))
-
-
-def routed(routing_key: str, pattern: str) -> bool:
-    """Whether a key goes where the pattern points.
-
-    >>> routed("lazy.orange.elephant", "lazy.#"), routed("orange", "*.orange.*")
-    (True, False)
-    """
-    dotted = f".{routing_key}" if routing_key else ""
-    return re.fullmatch(pattern_expression(pattern), dotted) is not None
 
 
 HINT = (
@@ -89,7 +66,7 @@ class RowFilter:
     def _check(self, schema: pa.Schema) -> None:
         rows = self._connection.from_arrow(schema.empty_table())
         try:
-            # As a WHERE clause, which refuses what is not about one row (sums, windows); bound, not only parsed.
+            # As a WHERE clause, which refuses aggregates and window functions; bound, not only parsed.
             rows.filter(self._bracketed()).to_arrow_table()
             kind = str(rows.project(self._bracketed()).types[0])
         except duckdb.Error as error:
@@ -106,7 +83,7 @@ class RowFilter:
             )
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """For each row of the batch whether the condition holds."""
+        """Whether the condition holds, for each row of the batch."""
         with self._lock:
             rows = self._connection.from_arrow(pa.Table.from_batches([batch]))
             try:
@@ -125,7 +102,7 @@ class RowFilter:
 
 
 def _first_lines(error: duckdb.Error) -> str:
-    """What DuckDB says, without its drawing of the statement, which is not the one the user wrote."""
+    """DuckDB's message without its excerpt of the statement, which is not the user's."""
     return str(error).partition("\n\nLINE ")[0].strip()
 
 

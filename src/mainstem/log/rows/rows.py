@@ -1,12 +1,12 @@
-"""Rows in any form, checked whole, as one Arrow batch that the topic takes.
+"""Converts rows in any form to one Arrow batch of the topic's schema, and checks all of them.
 
     pyarrow Table, RecordBatch          as they are
     __arrow_c_stream__, _c_array__      polars, pandas, a DuckDB relation, a RecordBatchReader
-    dicts                               a list, or anything that gives one after another
+    dicts                               a list or any other iterable
 
-A batch that has the topic's schema already is passed on after a look at nulls and size: microseconds, no copy. A column
-`record` may come along, as rows read from a topic have it: its change and headers are used, the rest is ignored.
-Nothing is written before every row has passed.
+A batch that already has the topic's schema is only checked for nulls and size: microseconds, no copy. Rows may have the
+column `record`, as rows read from a topic: its change and headers are used, the rest is ignored.
+Nothing is written before every row is checked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeAlias, TypeGuard, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,20 +26,30 @@ from mainstem.durations import show_size
 from mainstem.errors import Invalid, InvalidRows, SchemaMismatch, did_you_mean
 from mainstem.log.record import CHANGE, CHANGES, HEADERS
 from mainstem.log.rows.arrow_rows import check_required, converted
+from mainstem.log.rows.column_types import NESTED, kind_of, parts_of
 from mainstem.log.rows.python_rows import array_of, arrays_of, dicts_of
 from mainstem.log.rows.readable_values import doubtful_from_python, unreadable_value
 from mainstem.log.rows.row_errors import APPEND_BYTES_MAX, NOTHING_WRITTEN, shown, too_large, unknown_column, unreadable
 from mainstem.log.topic_settings import TopicSettings
 
-__all__ = ["CheckedRows", "batch_of", "check_rows", "checked_changes", "row_bytes", "tombstones"]
+__all__ = [
+    "CheckedRows",
+    "GivenKeys",
+    "GivenRows",
+    "batch_of",
+    "check_rows",
+    "checked_changes",
+    "row_bytes",
+    "tombstones",
+]
 
 
-# How many bytes each row takes, to hold the limit of a record; an estimate of its Arrow form, not exact to the byte.
+# The size of each row, for the limit of a record: an estimate of its Arrow form.
 
 
 Int64Array = npt.NDArray[np.int64]
 
-# What an offset of a string, a list or a map takes.
+# The size of an offset of a string, a list or a map.
 _OFFSET_BYTES = 4
 
 
@@ -54,38 +64,36 @@ def row_bytes(columns: list[pa.Array]) -> Int64Array:
 
 
 def _bytes_of(array: pa.Array) -> Int64Array:
-    data_type = array.type
-    if kinds.is_struct(data_type):
-        return row_bytes(array.flatten())
-    if kinds.is_string(data_type) or kinds.is_binary(data_type):
-        return np.diff(_offsets(array)) + _OFFSET_BYTES
-    if kinds.is_list(data_type) or kinds.is_map(data_type):
-        elements = [array.values] if kinds.is_list(data_type) else [array.keys, array.items]
-        return np.diff(_sums(elements)[_offsets(array)]) + _OFFSET_BYTES
-    return np.full(len(array), max(data_type.bit_width // 8, 1), np.int64)
+    kind = kind_of(array.type)
+    if kind in ("string", "binary"):
+        return np.asarray(pc.fill_null(pc.binary_length(array), 0), np.int64) + _OFFSET_BYTES
+    if kind not in NESTED:
+        return np.full(len(array), max(array.type.bit_width // 8, 1), np.int64)
+    columns, offsets = parts_of(array)
+    inside = row_bytes(columns)
+    return inside if offsets is None else np.diff(np.concatenate(([0], np.cumsum(inside)))[offsets]) + _OFFSET_BYTES
 
 
-def _offsets(array: pa.Array) -> Int64Array:
-    if len(array) == 0:
-        return np.zeros(1, np.int64)
-    offsets = np.frombuffer(array.buffers()[1], np.int32)
-    return offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
+# One Arrow batch from anything that is Arrow or can be exported as Arrow.
 
 
-def _sums(columns: list[pa.Array]) -> Int64Array:
-    """The bytes of all elements before each one."""
-    return np.concatenate(([0], np.cumsum(row_bytes(columns))))
-
-
-# One Arrow batch from whatever is a table, or can hand itself over as one.
-
-
-# What pandas calls an index without a name when it becomes Arrow: it is no column of the user's.
+# The name of an unnamed pandas index in Arrow: it is not a column of the user.
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 
 
-def batch_of(rows: Any) -> pa.RecordBatch | None:
-    """One batch of what is Arrow or says it can be; None for what must be dicts."""
+class ArrowStream(Protocol):
+    """A table that can be exported as Arrow: of pyarrow, polars, pandas or DuckDB."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+# The rows that a user may append, and the keys that a user may delete.
+GivenRows: TypeAlias = "ArrowStream | Iterable[Mapping[str, Any]]"
+GivenKeys: TypeAlias = "ArrowStream | Iterable[Any]"
+
+
+def batch_of(rows: GivenKeys) -> pa.RecordBatch | None:
+    """One batch of rows that are Arrow or can be exported as Arrow; None for others, which must be dicts."""
     if isinstance(rows, pa.RecordBatch):
         batch = rows
     elif isinstance(rows, pa.Table):
@@ -119,7 +127,7 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
-def _refuse_single(rows: Any) -> None:
+def _refuse_single(rows: object) -> None:
     if isinstance(rows, Mapping):
         hint = "Write [row] for one row; a dict of columns becomes rows by pyarrow.table(columns)."
     elif isinstance(rows, str | bytes | bytearray) or not isinstance(rows, Iterable):
@@ -133,25 +141,25 @@ def _refuse_single(rows: Any) -> None:
     )
 
 
-# A buffer that several columns share is counted once by the quick look at a batch's size: so many may share it.
+# The quick check of a batch's size counts a shared buffer once: assume that this many columns share it.
 _SHARED_MAX = 1024
 
 
 @dataclass(frozen=True)
 class CheckedRows:
-    """Rows that a topic can take: `batch` has its stored schema; `change` None means all inserts, `headers` None none.
+    """Rows that fit a topic: `batch` has its stored schema; `change` None means all inserts, `headers` None no headers.
 
     The stored schema has every column nullable: NOT NULL has been checked, and tombstones are exempt from it.
     """
 
     batch: pa.RecordBatch
-    # What they were checked against: somebody may alter the topic before they are appended.
+    # The settings they were checked against: the topic may be altered before they are appended.
     settings: TopicSettings
     change: pa.Array | None = None
     headers: pa.Array | None = None
 
 
-def check_rows(rows: Any, settings: TopicSettings) -> CheckedRows:
+def check_rows(rows: GivenRows, settings: TopicSettings) -> CheckedRows:
     """The rows as a batch of the topic's schema; raises `InvalidRows` or `SchemaMismatch` if one does not fit.
 
     >>> orders = TopicSettings.of("orders", schema="order_id STRING, amount DOUBLE", key="order_id")
@@ -166,7 +174,7 @@ def check_rows(rows: Any, settings: TopicSettings) -> CheckedRows:
     batch = batch_of(rows)
     dicts: list[Mapping[str, Any]] = []
     if batch is None:
-        dicts = dicts_of(rows)
+        dicts = dicts_of(cast("Iterable[Any]", rows))
         checked = _from_columns(arrays_of(dicts, settings.stored_schema, topic=settings.name), len(dicts), settings)
         change, headers = _record_of_dicts(dicts, settings.name)
     elif batch.schema.equals(settings.stored_schema):
@@ -192,7 +200,7 @@ def check_rows(rows: Any, settings: TopicSettings) -> CheckedRows:
     _check_key(checked, settings)
     _check_size(checked, headers, settings)
     if batch is None:
-        # Of other types Python has no value that others cannot read.
+        # For other types every Python value can be read by all.
         checked_names = [field.name for field in checked.schema if doubtful_from_python(field.type)]
         _check_readable(checked.select(checked_names))
     else:
@@ -203,7 +211,7 @@ def check_rows(rows: Any, settings: TopicSettings) -> CheckedRows:
 
 
 def _check_there(given: Sequence[str], settings: TopicSettings) -> None:
-    """A missing column is null in every row, as after a column was added; but not the whole key or the event time."""
+    """Refuse rows without the whole key or the event time; any other missing column is null."""
     times = (settings.event_time,) if settings.event_time else ()
     for role, names in (("key", settings.key), ("event time", times)):
         if names and not any(name in given for name in names):
@@ -216,8 +224,8 @@ def _check_there(given: Sequence[str], settings: TopicSettings) -> None:
             )
 
 
-def _fits_as_it_is(rows: Any, settings: TopicSettings) -> bool:
-    """Whether a quick look says that this batch has the right schema and is small: to count its bytes costs 50 times more."""
+def _fits_as_it_is(rows: object, settings: TopicSettings) -> TypeGuard[pa.RecordBatch]:
+    """Whether this batch has the right schema and is small, by a quick estimate: the exact size costs 50 times more."""
     return (
         isinstance(rows, pa.RecordBatch)
         and rows.schema.equals(settings.stored_schema)
@@ -225,7 +233,7 @@ def _fits_as_it_is(rows: Any, settings: TopicSettings) -> bool:
     )
 
 
-def tombstones(keys: Any, settings: TopicSettings) -> CheckedRows:
+def tombstones(keys: GivenKeys, settings: TopicSettings) -> CheckedRows:
     """Rows that delete these keys: the key's columns and nothing else.
 
     `keys`: values of the key's one column; of several, tuples in the key's order or dicts.
@@ -286,7 +294,7 @@ def _check_names(schema: pa.Schema, settings: TopicSettings) -> None:
 
 
 def _from_columns(columns: Mapping[str, pa.Array], count: int, settings: TopicSettings) -> pa.RecordBatch:
-    """The columns in the topic's order, those that are missing as nulls."""
+    """The columns in the topic's order; missing ones are null."""
     schema = settings.stored_schema
     arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -365,7 +373,7 @@ def _checked_headers(headers: pa.Array | None) -> pa.Array | None:
 
 
 def _check_nulls(batch: pa.RecordBatch, change: pa.Array | None, given: list[str], settings: TopicSettings) -> None:
-    # A row that deletes its key has nothing but the key, whatever the columns ask for.
+    # A delete needs only its key: other NOT NULL columns may be null.
     deletes = None if change is None else pc.equal(change, "delete")
     for field in settings.required_fields:
         if field.name not in given and not field.nullable and batch.num_rows and deletes is None:
@@ -403,14 +411,14 @@ def _refuse_null_key(batch: pa.RecordBatch, settings: TopicSettings, reason: str
 
 
 def _check_readable(batch: pa.RecordBatch) -> None:
-    """Refuse what Arrow holds and others cannot read: it would take the rows around it with it."""
+    """Refuse values that some readers cannot read: they would make the rows around them unreadable too."""
     if (found := unreadable_value(batch)) is not None:
         raise unreadable(found)
 
 
 def _check_size(batch: pa.RecordBatch, headers: pa.Array | None, settings: TopicSettings) -> None:
     limit = settings.record_bytes_max
-    # No record can be larger than all of them together, and most batches are smaller than the limit of one.
+    # No record is larger than the whole batch, and most batches are smaller than the limit of one record.
     if batch.nbytes + (headers.nbytes if headers is not None else 0) <= limit:
         return
     sizes = row_bytes([*batch.columns, *([headers] if headers is not None else [])])

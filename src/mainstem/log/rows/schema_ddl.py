@@ -5,9 +5,9 @@
     type    := word ["(" number ("," number)* ")"] | "ARRAY" "<" type ">" | "MAP" "<" type "," type ">"
              | "STRUCT" "<" columns ">"
 
-Names may be back-quoted, keywords and types are written in either case. Text is cut into tokens by sqlglot's tokenizer
-for Spark; the few rules above are read here, because a parser of whole statements takes some column names for
-keywords and cannot say which types a topic keeps. A comment is kept in the field's metadata, as Spark keeps it.
+Names may be back-quoted, keywords and types are case-insensitive. sqlglot's tokenizer for Spark splits the text; the
+rules above are parsed here, because a parser of whole statements takes some column names for keywords and does not know
+the types of topics. A comment is stored in the field's metadata, as in Spark.
 CHAR(n) and VARCHAR(n) become STRING, without a check of the length.
 """
 
@@ -18,44 +18,32 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import pyarrow as pa
-import pyarrow.types as kinds
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 
 from mainstem.errors import Invalid, did_you_mean
-from mainstem.log.rows.normal_schema import ALLOWED_TYPES, COMMENT, DEPTH_MAX, normal_schema, normal_type
+from mainstem.log.rows.column_types import SCALARS, inner_fields, kind_of
+from mainstem.log.rows.normal_schema import COMMENT, DEPTH_MAX, cannot_store, normal_schema, normal_type
 
 __all__ = ["schema_from_ddl", "schema_to_ddl", "type_to_ddl"]
 
-# The first name of each type is the one that is written.
-_TYPES: dict[str, pa.DataType] = {
-    "BOOLEAN": pa.bool_(),
-    "TINYINT": pa.int8(),
-    "BYTE": pa.int8(),
-    "SMALLINT": pa.int16(),
-    "SHORT": pa.int16(),
-    "INT": pa.int32(),
-    "INTEGER": pa.int32(),
-    "BIGINT": pa.int64(),
-    "LONG": pa.int64(),
-    "FLOAT": pa.float32(),
-    "REAL": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "STRING": pa.string(),
-    "VARCHAR": pa.string(),
-    "CHAR": pa.string(),
-    "CHARACTER": pa.string(),
-    "BINARY": pa.binary(),
-    "DATE": pa.date32(),
-    "TIME": pa.time64("us"),
-    "TIMESTAMP": pa.timestamp("us", "UTC"),
-    "TIMESTAMP_LTZ": pa.timestamp("us", "UTC"),
-    "TIMESTAMP_NTZ": pa.timestamp("us"),
+_TYPES: dict[str, pa.DataType] = SCALARS | {
+    other: SCALARS[name]
+    for name, others in {
+        "TINYINT": "BYTE",
+        "SMALLINT": "SHORT",
+        "INT": "INTEGER",
+        "BIGINT": "LONG",
+        "FLOAT": "REAL",
+        "STRING": "VARCHAR CHAR CHARACTER",
+        "TIMESTAMP": "TIMESTAMP_LTZ",
+    }.items()
+    for other in others.split()
 }
-_NAMES: dict[pa.DataType, str] = {data_type: name for name, data_type in reversed(_TYPES.items())}
+_NAMES: dict[pa.DataType, str] = {data_type: name for name, data_type in SCALARS.items()}
 _DECIMALS = ("DECIMAL", "DEC", "NUMERIC")
-_NESTED = ("ARRAY", "MAP", "STRUCT")
-# How many numbers in parentheses a type takes, at least and at most, and what each may be at most.
+_NESTED = {"list": "ARRAY", "map": "MAP", "struct": "STRUCT"}
+# The minimal and maximal count of numbers in parentheses of a type, and their maximal value.
 _NUMBERS = {"VARCHAR": (1, 1, 2**31 - 1), "CHAR": (1, 1, 2**31 - 1), "CHARACTER": (1, 1, 2**31 - 1), "TIME": (0, 1, 6)}
 _REFUSED = {
     "INTERVAL": ("Parquet has no form for it that Spark and DuckDB read back.", "Use BIGINT, the unit in the name."),
@@ -63,7 +51,7 @@ _REFUSED = {
     "VOID": ("Such a column can hold nothing.", "Say the type of the values that will come."),
     "OBJECT": ("Only a running Spark holds it.", "Use a STRUCT."),
 }
-# sqlglot's names of the tokens that are not words or symbols.
+# sqlglot's names of tokens that are neither words nor symbols.
 _KINDS = {"STRING": "string", "IDENTIFIER": "name", "NUMBER": "number"}
 _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
@@ -91,15 +79,14 @@ def schema_to_ddl(schema: pa.Schema) -> str:
 
 
 def type_to_ddl(data_type: pa.DataType) -> str:
-    """One type of a normal schema, as DDL writes it."""
-    if kinds.is_decimal(data_type):
+    """One type of a normal schema as DDL."""
+    kind = kind_of(data_type)
+    if kind == "decimal":
         return f"DECIMAL({data_type.precision}, {data_type.scale})"
-    if kinds.is_struct(data_type):
-        return f"STRUCT<{', '.join(_field_to_ddl(field, ': ', field.type) for field in data_type)}>"
-    if kinds.is_map(data_type):
-        return f"MAP<{type_to_ddl(data_type.key_type)}, {type_to_ddl(data_type.item_type)}>"
-    if kinds.is_list(data_type):
-        return f"ARRAY<{type_to_ddl(data_type.value_type)}>"
+    if kind in _NESTED:
+        fields = inner_fields(data_type)
+        inner = [_field_to_ddl(at, ": ", at.type) if kind == "struct" else type_to_ddl(at.type) for at in fields]
+        return f"{_NESTED[kind]}<{', '.join(inner)}>"
     return _NAMES[data_type]
 
 
@@ -120,7 +107,7 @@ class _Token:
 
 
 class _Reader:
-    """Reads one text from left to right, one token ahead."""
+    """A parser with one token of lookahead."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -160,7 +147,7 @@ class _Reader:
         if depth > DEPTH_MAX:
             self.fail(f"at most {DEPTH_MAX} levels of ARRAY, MAP and STRUCT")
         word = self.next().text.upper()
-        if word in _NESTED:
+        if word in _NESTED.values():
             return self.nested(word, path, depth)
         if word in _DECIMALS:
             return self.decimal(path)
@@ -217,7 +204,7 @@ class _Reader:
         last = self.next()
         text = last.text
         while self.ahead.kind == "string":
-            # Two strings side by side are one; without a space between them they are a doubled quote inside of one.
+            # Adjacent strings are one; without a space between them they are one string with a doubled quote.
             touching = self.ahead.start == last.end + 1
             last = self.next()
             text += ("'" if touching else "") + last.text
@@ -254,7 +241,7 @@ class _Reader:
 def _tokens(text: str) -> list[_Token]:
     found: list[_Token] = []
     try:
-        # The parenthesis keeps the tokenizer from taking a first column "show" for a command of its own.
+        # The parenthesis prevents the tokenizer from taking a first column "show" for a command.
         tokens = Dialect.get_or_raise("spark").tokenize("(" + text)[1:]
     except SqlglotError as error:
         raise Invalid(
@@ -267,7 +254,7 @@ def _tokens(text: str) -> list[_Token]:
         if (kind := _KINDS.get(token.token_type.name)) is not None:
             found.append(_Token(kind, token.text, start, end))
         elif token.text[:1].isalnum() or token.text[:1] == "_":
-            # Keywords of several words, such as ORDER BY, come as one token: here they are words like any others.
+            # Keywords of several words, such as ORDER BY, are one token: here they are separate words.
             found += (_Token("word", word, start, end) for word in text[start : end + 1].split())
         else:
             found.append(_Token("symbol", token.text, start, end))
@@ -275,13 +262,8 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _refuse_type(word: str, path: str) -> NoReturn:
-    reason, remedy = _REFUSED.get(word, ("", did_you_mean(word, [*_TYPES, *_DECIMALS, *_NESTED])))
-    raise Invalid(
-        f'column "{path}" has type {word}, which a topic cannot store',
-        detail=f"{reason} Arrow and Parquet both support: {ALLOWED_TYPES}.".strip(),
-        hint=remedy or "Use one of these types.",
-        column=path,
-    )
+    reason, remedy = _REFUSED.get(word, ("", did_you_mean(word, [*_TYPES, *_DECIMALS, *_NESTED.values()])))
+    raise cannot_store(path, word, reason, remedy or "Use one of these types.")
 
 
 def _refuse_numbers(word: str, numbers: list[int], path: str, detail: str, hint: str) -> NoReturn:

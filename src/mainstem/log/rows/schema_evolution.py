@@ -1,14 +1,14 @@
-"""Which schema may follow which, and old rows seen through a newer schema.
+"""Which changes of a schema are allowed, and old rows read with a newer schema.
 
 A later schema has every column of the earlier one, in the same order, each of the same or a wider type; new columns
-stand anywhere and are null in old rows. The same holds inside structs, arrays and maps. A type is wider if it holds
+may be anywhere and are null in old rows. The same holds inside structs, arrays and maps. A type is wider if it has
 every value of the other exactly, and if a key of either type has the same bytes (so that it stays in its partition):
 
     TINYINT -> SMALLINT -> INT -> BIGINT
     TINYINT, SMALLINT, INT, FLOAT -> DOUBLE
     DECIMAL(p, s) -> DECIMAL(p + n, s)
 
-BIGINT -> DOUBLE and DATE -> TIMESTAMP_NTZ are not among them: large numbers and far dates would not survive.
+BIGINT -> DOUBLE and DATE -> TIMESTAMP_NTZ are not allowed: large numbers and distant dates would be lost.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from mainstem.errors import SchemaMismatch, did_you_mean
+from mainstem.log.rows.column_types import NESTED, inner_fields, kind_of
 from mainstem.log.rows.normal_schema import normal_schema
 from mainstem.log.rows.schema_ddl import type_to_ddl
 
@@ -33,7 +34,7 @@ _WIDER: dict[pa.DataType, tuple[pa.DataType, ...]] = {
 
 
 def evolve(old: pa.Schema, new: pa.Schema) -> pa.Schema:
-    """The schema a topic has after it was changed from `old` to `new`; refuses a change that would lose something.
+    """The schema of a topic after a change from `old` to `new`; refuses a change that would lose data.
 
     >>> evolve(pa.schema({"id": pa.string(), "n": pa.int32()}), pa.schema({"id": pa.string(), "n": pa.int64()}))
     id: string
@@ -45,7 +46,7 @@ def evolve(old: pa.Schema, new: pa.Schema) -> pa.Schema:
 
 
 def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows written under an earlier schema as the later one shows them; the batch itself if they are the same.
+    """Rows of an earlier schema converted to a later one; the batch itself if the schemas are equal.
 
     >>> fit(pa.RecordBatch.from_pydict({"n": [1]}), pa.schema({"n": pa.int64(), "note": pa.string()})).to_pylist()
     [{'n': 1, 'note': None}]
@@ -102,13 +103,11 @@ def _check_fields(old: list[pa.Field], new: list[pa.Field], *, inside: str) -> N
 
 
 def _check_type(old: pa.DataType, new: pa.DataType, path: str) -> None:
-    if kinds.is_struct(old) and kinds.is_struct(new):
+    if (kind := kind_of(old)) == kind_of(new) == "struct":
         _check_fields(list(old), list(new), inside=f"{path}.")
-    elif kinds.is_list(old) and kinds.is_list(new):
-        _check_type(old.value_type, new.value_type, f"{path}.element")
-    elif kinds.is_map(old) and kinds.is_map(new):
-        _check_type(old.key_type, new.key_type, f"{path}.key")
-        _check_type(old.item_type, new.item_type, f"{path}.value")
+    elif kind in NESTED and kind == kind_of(new):
+        for before, after in zip(inner_fields(old), inner_fields(new), strict=True):
+            _check_type(before.type, after.type, f"{path}.{before.name}")
     elif not (old.equals(new) or new in _WIDER.get(old, ()) or _is_wider_decimal(old, new)):
         _refuse(
             path,

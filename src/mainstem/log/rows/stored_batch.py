@@ -1,4 +1,4 @@
-"""Checked rows as one Arrow batch, as both logs store it, and the part of it that goes to each partition."""
+"""Checked rows as one Arrow batch, as both logs store it, and its rows for each partition."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mainstem.log.topic_settings import TopicSettings
 
 __all__ = ["HAS_CHANGE", "HAS_HEADERS", "by_partition", "stored_batch"]
 
-# Flags of a stored batch: which of the two columns it has behind the user's own.
+# Flags of a stored batch: which of the two columns follow the user's own.
 HAS_CHANGE = 1
 HAS_HEADERS = 2
 
 
 def stored_batch(rows: CheckedRows) -> tuple[pa.RecordBatch, int]:
-    """The columns as they lie in a block: the user's, then change and headers where any row has them."""
+    """The columns of a block: the user's, then change and headers if any row has them."""
     flags = 0
     batch = rows.batch
     columns, fields = None, None
@@ -39,7 +39,7 @@ def stored_batch(rows: CheckedRows) -> tuple[pa.RecordBatch, int]:
 def by_partition(
     batch: pa.RecordBatch, settings: TopicSettings, keyless: int, over: int | None = None
 ) -> dict[int, pa.RecordBatch]:
-    """The rows of each partition, of the topic's or of `over` many; those without a key go to `keyless`."""
+    """The rows of each partition (of the topic's, or of `over` partitions); rows without a key go to `keyless`."""
     partitions = over or settings.partitions
     if partitions == 1:
         return {0: batch}

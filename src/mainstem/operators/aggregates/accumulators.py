@@ -41,14 +41,14 @@ __all__ = [
 ]
 
 
-# Parts: rows of accumulators that belong together, by a number for each, and what can be made of their columns at once.
+# Parts: accumulator rows grouped by an id, and vectorized aggregations of their columns.
 
 
 Int64Array = npt.NDArray[np.int64]
 
 
 class Parts:
-    """Row i belongs to the whole number `ids[i]`, of which there are `count`. For one thread."""
+    """Row i belongs to group `ids[i]`, of `count` groups. For one thread."""
 
     def __init__(self, ids: Int64Array, count: int) -> None:
         self.ids = ids
@@ -60,17 +60,17 @@ class Parts:
 
     @cached_property
     def single(self) -> bool:
-        """Whether nothing is to be put together: part i is the whole number i."""
+        """Whether nothing needs merging: row i is group i."""
         return len(self.ids) == self.count and bool((self.ids == np.arange(self.count)).all())
 
     @cached_property
     def order(self) -> Int64Array:
-        """The rows of the first whole, then those of the second, each in the order in which they came."""
+        """The rows group by group, in their original order within a group."""
         return np.argsort(self.ids, kind="stable")
 
     @cached_property
     def sizes(self) -> Int64Array:
-        """How many parts each whole has."""
+        """The number of rows of each group."""
         return np.bincount(self.ids, minlength=self.count).astype(np.int64)
 
     def added(self, values: pa.Array) -> pa.Array:
@@ -83,7 +83,7 @@ class Parts:
             return values
         if not pa.types.is_floating(values.type):
             return self._grouped(values, which)
-        # Arrow passes over NaN; here it is the largest number.
+        # Arrow ignores NaN; here it is the largest number.
         known = np.asarray(values.is_valid())
         floats = np.asarray(values.fill_null(0.0))
         found = np.full(self.count, np.nan if which == "min" else -np.inf, floats.dtype)
@@ -93,15 +93,15 @@ class Parts:
         return pa.array(found, values.type, mask=none)
 
     def first(self, order: Int64Array) -> Int64Array:
-        """For each whole the row that stands first in `order` (rows of it), -1 where none does."""
+        """For each group its first row in `order` (row numbers); -1 if it has none."""
         found = np.full(self.count, -1, np.int64)
-        # Written from the end, so that what stands first is written last.
+        # In reverse, so that the first row of a group overwrites the others.
         found[self.ids[order[::-1]]] = order[::-1]
         return found
 
     def _grouped(self, values: pa.Array, function: str) -> pa.Array:
         table = pa.table({"id": self._ids, "value": values})
-        # Threads would add in another order each time.
+        # With threads the order of additions would vary.
         found = table.group_by("id", use_threads=False).aggregate([("value", function)])
         places = np.full(self.count, -1, np.int64)
         places[np.asarray(found.column("id"))] = np.arange(found.num_rows)
@@ -110,12 +110,12 @@ class Parts:
 
 @dataclass(frozen=True)
 class AggregateCall:
-    """One aggregate function as it was written: its arguments' types, its answer's type, and the constants in it."""
+    """One aggregate function: the types of its arguments and its result, and its constants."""
 
     function: str
     inputs: tuple[pa.DataType, ...]
     output: pa.DataType
-    # As SQL, for messages and for telling whether kept state fits.
+    # As SQL: for messages, and to check that stored state matches.
     text: str
     constants: tuple[Any, ...] = ()
 
@@ -141,7 +141,7 @@ class Accumulator(Protocol):
         """The columns of single rows, without Spark."""
 
     def nothing(self) -> list[Any]:
-        """The columns' values where there was no row."""
+        """The values of the columns for no rows."""
 
     def merged(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
         """The columns, with the parts merged."""
@@ -154,7 +154,7 @@ class Accumulator(Protocol):
 class Added:
     """sum, count: numbers are added. A count is never null; a sum is null if no row had a value.
 
-    signed_count: each row says how much it counts, 1 or -1.
+    signed_count: the argument is the weight of a row, 1 or -1.
     """
 
     number: int
@@ -203,7 +203,7 @@ class Added:
         added = parts.added(values)
         if not pa.types.is_integer(values.type) or self._counts:
             return [added]
-        # Arrow's sum goes round in silence where Spark's stops.
+        # Arrow's sum overflows silently; Spark's raises.
         if len(values) and _magnitude(values) * len(values) >= 2**63:
             rough = parts.added(values.cast(pa.float64(), safe=False))
             if np.abs(np.asarray(rough.fill_null(0.0))).max() >= 2.0**63 * 0.999:
@@ -277,7 +277,7 @@ class Average:
         (of,) = self.call.inputs
         if pa.types.is_decimal(of):
             return pa.decimal128(min(38, of.precision + 10), of.scale)
-        # A sum of bigints may not fit into one, and Spark's average does not mind.
+        # A sum of bigints may overflow; Spark averages them as doubles.
         exact = pa.types.is_integer(of) and of.bit_width < 64
         return pa.int64() if exact else pa.float64()
 
@@ -382,10 +382,10 @@ def _divided(added: Decimal | None, count: int, of: pa.DataType) -> Decimal | No
         return (added / count).quantize(Decimal(1).scaleb(-of.scale), ROUND_HALF_UP)
 
 
-# Accumulators that keep rows' values with their places in the log: first, last, min_by, max_by, collect_list.
+# Accumulators that store values with their positions in the log: first, last, min_by, max_by, collect_list.
 #
-# Of rows with the same time the one that stands earlier in the log (by topic, partition, offset) is the earlier one, so
-# the answer is the same however the rows came.
+# Rows with the same time are ordered by their position (topic, partition, offset), so the result does not depend on the
+# order of arrival.
 
 
 _PLACE = ("topic", "partition", "offset")
@@ -396,7 +396,7 @@ _PLACE_FIELDS = [pa.field("topic", pa.int32()), pa.field("partition", pa.int32()
 class Placed:
     """The value of the first or last row in an order.
 
-    Arguments: the value; the order (event time for first and last); whether the row counts at all.
+    Arguments: the value; the order (event time for first and last); whether the row counts.
     """
 
     number: int
@@ -510,7 +510,7 @@ class Collected:
 
 
 def lists_of(ids: np.ndarray, values: pa.Array, count: int, of: pa.DataType) -> pa.ListArray:
-    """Lists of values, list i of those with id i; the ids are in order."""
+    """One list per id: list i has the values with id i; `ids` is sorted."""
     ends = np.cumsum(np.bincount(ids, minlength=count)) if count else np.empty(0, np.int64)
     offsets = np.concatenate(([0], ends)).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), values.cast(of.value_type), type=of)

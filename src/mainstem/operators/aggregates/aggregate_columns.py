@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,14 +19,17 @@ from mainstem.errors import Invalid, did_you_mean
 from mainstem.log.rows.normal_schema import nullable_schema
 from mainstem.operators.aggregates.accumulators import AggregateCall
 from mainstem.operators.aggregates.aggregates import Aggregates, no_such_aggregate, not_of_corrections
+from mainstem.operators.stage.frame_columns import Value, quoted
 from mainstem.spark.spark_types import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from mainstem.operators.windows.window_time import RowTime
+
 __all__ = ["WrittenAggregates", "read_aggregates"]
 
-# Nodes of Spark's plans with one argument, and the function that each is to us.
+# Spark's aggregate expressions with one argument, and our name of each function.
 _PLAIN = {
     "Sum": "sum",
     "Min": "min",
@@ -51,11 +55,11 @@ class WrittenAggregates:
     """The parsed aggregates: the functions, their arguments, and the columns that the user sees."""
 
     calls: list[AggregateCall] = field(default_factory=list)
-    # By name (i0_0, ...), to be selected from the rows.
-    inputs: dict[str, Column] = field(default_factory=dict)
-    # By the user's name, to be selected from the answers.
-    answers: dict[str, Column] = field(default_factory=dict)
-    # The user's names of functions with nothing around them, by the function's number.
+    # By name (i0_0, ...), computed from the rows.
+    inputs: dict[str, Value] = field(default_factory=dict)
+    # By the user's name, computed from the results.
+    answers: dict[str, Value] = field(default_factory=dict)
+    # The user's names of aggregates that are a single function, by the function's number.
     bare: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -63,14 +67,18 @@ class WrittenAggregates:
         return Aggregates(tuple(self.calls))
 
 
+@singledispatch
 def read_aggregates(
-    rows: DataFrame, aggregates: Sequence[Column | str], time: Column, taken_back: Column | None = None
+    rows: DataFrame, aggregates: Sequence[Column | str], time: RowTime | None = None, retracting: str | None = None
 ) -> WrittenAggregates:
-    """Parse aggregates over these rows; `time` is the event time as a number. Raises `Invalid` for what is not supported.
+    """Parse aggregates over these rows; `time` is their event time. Raises `Invalid` for what is not supported.
 
-    `taken_back`: which rows retract an earlier one; then only functions that can subtract are supported.
+    `retracting`: the `record` of rows that may retract earlier ones; then only functions that can subtract are supported.
     """
-    reader = _Reader(rows, time, taken_back)
+    from pyspark.sql import functions as F
+
+    taken_back = None if retracting is None else F.col(quoted(retracting))["change"] == "delete"
+    reader = _Reader(rows, F.lit(0).cast("bigint") if time is None else time.native(), taken_back)
     for expression in _analysed(rows, aggregates):
         reader.take(expression)
     return reader.found
@@ -109,18 +117,18 @@ def _not_understood(rows: DataFrame, error: Any) -> Invalid:
 
 
 class _Reader:
-    """Takes analysed expressions one after the other."""
+    """Converts analysed expressions one by one."""
 
     def __init__(self, rows: DataFrame, time: Column, taken_back: Column | None) -> None:
         self._taken_back = taken_back
         self.found = WrittenAggregates()
         self._jvm: Any = rows.sparkSession._jvm
         self._time = time
-        # The numbers of functions that were met already: sum(a) / count(*), sum(a) has two of them.
+        # Function numbers by text: sum(a) / count(*), sum(a) has two functions.
         self._known: dict[str, int] = {}
 
     def take(self, expression: Any) -> None:
-        """One aggregate with its name."""
+        """Add one named aggregate."""
         name = str(expression.name())
         if name in self.found.answers:
             raise Invalid(
@@ -134,7 +142,7 @@ class _Reader:
             self.found.bare[self._number(inner)] = name
 
     def _rebuilt(self, node: Any) -> Any:
-        """The expression over names: those of the rows' columns, and o0, o1, ... for aggregate functions."""
+        """The expression over names: the rows' columns, and o0, o1, ... for aggregate functions."""
         kind = _kind(node)
         if kind == "AggregateExpression":
             return self._attribute(f"o{self._number(node)}")
@@ -241,7 +249,7 @@ class _Reader:
         return self._column(self._rebuilt(node))
 
     def _sketch(self, kind: str, function: Any, text: str) -> tuple[str, tuple[Any, ...]]:
-        """Functions with constants in them."""
+        """The name and constants of a function with constant arguments."""
         if kind == "HyperLogLogPlusPlus":
             return "approx_count_distinct", (float(function.relativeSD()),)
         children = _all(function.children())
@@ -273,7 +281,7 @@ def _is_number(expression: Any) -> bool:
 
 
 def _arrow_type(expression: Any) -> pa.DataType:
-    """The expression's type; what is in lists and structs may be null, as far as Arrow knows."""
+    """The expression's type; list elements and struct fields are nullable."""
     from pyspark.sql.types import StructField, StructType, _parse_datatype_json_string
 
     found = _parse_datatype_json_string(expression.dataType().json())

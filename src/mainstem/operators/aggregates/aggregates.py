@@ -1,6 +1,6 @@
 """Aggregates: the aggregate functions of one operator, and their common state.
 
-    rows  ->  partials (a0_sum, a1_count, ... and `a_rows`)  --merged-->  partials  --finished-->  answers (o0, o1, ...)
+    rows  ->  partials (a0_sum, a1_count, ... and `a_rows`)  --merged-->  partials  --finished-->  results (o0, o1, ...)
 
 This module defines the supported functions and the accumulator of each.
 """
@@ -34,7 +34,7 @@ from mainstem.operators.aggregates.sketches import Distinct, Quantiles
 
 __all__ = ["FUNCTIONS", "Aggregates", "no_such_aggregate", "not_of_corrections"]
 
-# How many rows a partial is of: a sum of no rows is 0, a sum of rows without a value is null.
+# The number of rows of a partial: a sum of no rows is 0, a sum of rows without values is null.
 ROWS = pa.field("a_rows", pa.int64())
 
 _ACCUMULATORS: dict[str, Any] = {
@@ -63,7 +63,7 @@ _ACCUMULATORS: dict[str, Any] = {
     "approx_percentile": Quantiles,
     "approx_top_k": Counted,
 }
-# What a user may write; each is one of those above, or made of one (count_if is a count, bool_or a maximum).
+# The supported functions: those above, and some made of them (count_if is a count, bool_or a maximum).
 FUNCTIONS = tuple(
     sorted({*_ACCUMULATORS, "any_value", "bool_and", "bool_or", "count_if"} - {"count_distinct", "signed_count"})
 )
@@ -71,7 +71,7 @@ FUNCTIONS = tuple(
 
 @dataclass(frozen=True)
 class Aggregates:
-    """Some functions at once. A value: it is sent to Spark's workers."""
+    """The functions of one operator. A value: it is sent to Spark's workers."""
 
     calls: tuple[AggregateCall, ...]
 
@@ -124,7 +124,7 @@ class Aggregates:
             columns += kept.of_rows(rows)
         return pa.Table.from_arrays(columns, schema=self.partial_schema)
 
-    # What becomes of them
+    # Merging and results
 
     def merged(self, partials: pa.Table, ids: Int64Array, count: int) -> pa.Table:
         """Partials with the same id (0 to count - 1) merged, in the order of the rows; row i is id i."""
@@ -145,7 +145,7 @@ class Aggregates:
         return pa.Table.from_arrays(columns, schema=self.partial_schema)
 
     def finished(self, partials: pa.Table) -> pa.Table:
-        """The answers."""
+        """The results of the functions."""
         columns = self._columns(partials)
         answers = [
             kept.finished([columns[field.name] for field in kept.fields], columns[ROWS.name]).cast(kept.output.type)
@@ -154,7 +154,7 @@ class Aggregates:
         return pa.Table.from_arrays(answers, schema=self.output_schema)
 
     def _columns(self, partials: pa.Table) -> dict[str, pa.Array]:
-        """One array each, in the types of the schema: what comes from Spark names the fields of lists otherwise."""
+        """One array each, cast to the types of the schema: Spark names list elements differently."""
         found = {field.name: whole(partials, field.name) for field in self.partial_schema}
         return {
             field.name: found[field.name]
@@ -164,7 +164,7 @@ class Aggregates:
         }
 
     def _without_gaps(self, merged: pa.Table, parts: Parts) -> pa.Table:
-        """An id of which there was no part is empty, not null."""
+        """An id without parts gets the empty state, not nulls."""
         if (parts.sizes > 0).all():
             return merged
         both = pa.concat_tables([merged, self.empty(1)]).combine_chunks()

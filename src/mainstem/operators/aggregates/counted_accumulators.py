@@ -1,7 +1,7 @@
 """Accumulators that keep values with their counts: exact results, and sketches with bounded state.
 
-    collect_set, count_distinct, mode, median, percentile, histogram_numeric     every value is kept
-    approx_top_k     `tracked` different values at most; a count is too low by at most rows / tracked, never too high
+    collect_set, count_distinct, mode, median, percentile, histogram_numeric     every value is stored
+    approx_top_k     at most `tracked` distinct values; a count is too low by at most rows / tracked, never too high
 
 All but the last give the same result for every order of the rows. (approx_percentile: see `sketches`.)
 """
@@ -25,14 +25,14 @@ from mainstem.operators.aggregates.accumulators import AggregateCall, Parts, lis
 __all__ = ["Counted", "added_counts", "closest_bins", "of_type", "percentile_of"]
 
 
-# A histogram of bins that lie where the values are: the two closest are joined until few enough remain.
+# A histogram with adaptive bins: the two closest bins are merged until at most `bins` remain.
 #
 # Ben-Haim and Tom-Tov, "A streaming parallel decision tree algorithm", as Spark's histogram_numeric; here over all values
-# at once, so that the answer does not depend on their order.
+# at once, so that the result does not depend on their order.
 
 
 def closest_bins(values: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], bins: int) -> list[tuple[float, int]]:
-    """Middle and count of at most so many bins, by their middle; the values are in order, each once.
+    """Middle and count of at most `bins` bins, sorted by middle; `values` are sorted and distinct.
 
     >>> closest_bins(np.array([1.0, 2.0, 10.0]), np.array([1, 1, 4]), 2)
     [(1.5, 2), (10.0, 4)]
@@ -40,7 +40,7 @@ def closest_bins(values: npt.NDArray[np.float64], counts: npt.NDArray[np.int64],
     middles, sizes = values.tolist(), counts.tolist()
     after = [*range(1, len(middles)), -1]
     before = list(range(-1, len(middles) - 1))
-    # A change makes what was noted of a bin out of date; `stamp` tells.
+    # A merge changes the stamp of a bin, which invalidates its heap entries.
     stamp = [0] * len(middles)
     gaps = [(middles[at + 1] - middles[at], at, 0, 0) for at in range(len(middles) - 1)]
     heapq.heapify(gaps)
@@ -68,18 +68,18 @@ def closest_bins(values: npt.NDArray[np.float64], counts: npt.NDArray[np.int64],
 FloatArray = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]
 
-# Functions that only ask which values there are.
+# Functions that need only the distinct values.
 _SETS = ("collect_set", "count_distinct")
-# Functions of numbers: their values are kept as doubles.
+# Functions of numbers: values are stored as doubles.
 _NUMERIC = ("median", "percentile", "histogram_numeric")
 
 
 @dataclass(frozen=True)
 class Counted:
-    """Values with their counts, and what is asked of them.
+    """Values with their counts, and the functions computed from them.
 
-    Constants: of percentile the shares (one, or a list), of approx_top_k how many are asked for and how many tracked, of
-    histogram_numeric the number of bins.
+    Constants: percentile: the fractions (one, or a list); approx_top_k: the number of results and of tracked values;
+    histogram_numeric: the number of bins.
     """
 
     number: int
@@ -127,12 +127,12 @@ class Counted:
         return [lists_of(ids, self._items(values, pa.array(counts)), parts.count, self.fields[0].type)]
 
     def _counts(self, kept: pa.Array, ids: Int64Array, count: int) -> tuple[Int64Array, pa.Array, Int64Array]:
-        """Whose it is, value and count, each value once, ordered by whose and by value; within the bounds."""
+        """Ids, values and counts, each value once per id, sorted by id and value; for approx_top_k within its bound."""
         items = kept.flatten()
         of = ids[np.asarray(pc.list_parent_indices(kept))]
         values = items.field("value")
         if pa.types.is_floating(values.type):
-            # Of the two zeros one.
+            # -0.0 becomes 0.0.
             values = pc.add(values, pa.scalar(0.0, values.type))
         found = added_counts(of, values, np.asarray(items.field("count")))
         if self.call.function == "approx_top_k":
@@ -151,7 +151,7 @@ class Counted:
         if function == "mode":
             if not len(ids):
                 return pa.nulls(count, output)
-            # Of several equally frequent ones the least.
+            # Of equally frequent values the smallest.
             best = np.lexsort((np.arange(len(ids)), -counts, ids))[starts[:-1].clip(max=len(ids) - 1)]
             return values.take(pa.array(best, mask=np.diff(starts) == 0)).cast(output)
         spans = [slice(first, end) for first, end in itertools.pairwise(starts)]
@@ -179,7 +179,7 @@ class Counted:
 
 
 def added_counts(ids: Int64Array, values: pa.Array, counts: Int64Array) -> tuple[Int64Array, pa.Array, Int64Array]:
-    """Each value once for each id, its counts added; ordered by id and value."""
+    """Each value once per id with its total count, sorted by id and value."""
     table = pa.table({"id": pa.array(ids), "value": values, "count": counts})
     found = table.group_by(["id", "value"], use_threads=False).aggregate([("count", "sum")])
     found = found.sort_by([("id", "ascending"), ("value", "ascending")]).combine_chunks()
@@ -190,7 +190,7 @@ def added_counts(ids: Int64Array, values: pa.Array, counts: Int64Array) -> tuple
 def _most_frequent(
     ids: Int64Array, values: pa.Array, counts: Int64Array, count: int, most: int
 ) -> tuple[Int64Array, pa.Array, Int64Array]:
-    """At most so many values for each id: what the next most frequent has is taken off all of them (Misra and Gries)."""
+    """At most `most` values per id: the count of the next most frequent one is subtracted from all (Misra and Gries)."""
     sizes = np.bincount(ids, minlength=count)
     if not (sizes > most).any():
         return ids, values, counts
@@ -205,7 +205,7 @@ def _most_frequent(
 
 
 def percentile_of(values: FloatArray, ends: Int64Array, share: float) -> float:
-    """Between the two values around that share of the way, in proportion; `ends` are the running sums of the counts."""
+    """The percentile, interpolated linearly between two values; `ends` are the running sums of the counts."""
     place = share * (int(ends[-1]) - 1)
     low, high = (
         float(values[np.searchsorted(ends, int(at), side="right")]) for at in (np.floor(place), np.ceil(place))
@@ -214,7 +214,7 @@ def percentile_of(values: FloatArray, ends: Int64Array, share: float) -> float:
 
 
 def of_type(answers: list[Any], of: pa.DataType) -> pa.Array:
-    """Doubles as the type that Spark would give: a whole number is cut off, as Spark's cast does."""
+    """Doubles cast to Spark's result type; integers are truncated, as by Spark's cast."""
     if pa.types.is_list(of) and pa.types.is_struct(of.value_type):
         middle = of.value_type.field("x").type
         kept = [None if bins is None else [{**one, "x": _as(one["x"], middle)} for one in bins] for bins in answers]

@@ -1,10 +1,10 @@
-"""HyperLogLog: about how many different values there were, in a few thousand bytes.
+"""Sketches: HyperLogLog, an approximate count of distinct values in a few thousand bytes, and quantiles.
 
-Of each value's 64-bit hash the last `p` bits choose a register, and the register keeps the longest run of zeros that the
-other bits began with. Two sketches are merged by the larger of each register, so the answer does not depend on how the
-rows came. Kept is `register * 64 + run` for registers that are not empty. The estimate is Ertl's ("New cardinality
-estimation algorithms for HyperLogLog sketches", 2017), which needs no tables and no change of method for small numbers.
-The relative standard error is 1.04 / sqrt(2 ** p).
+HyperLogLog: the last `p` bits of a value's 64-bit hash select a register, which keeps the longest run of trailing zeros of
+the other bits. Sketches are merged by the maximum of each register, so the result does not depend on the order of rows.
+The state has `register * 64 + run` for each non-empty register. The estimate is Ertl's ("New cardinality estimation
+algorithms for HyperLogLog sketches", 2017), which needs no tables and no change of method for small numbers. The relative
+standard error is 1.04 / sqrt(2 ** p).
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from mainstem.operators.stage.hashes import key_hashes
 __all__ = ["Distinct", "Quantiles"]
 
 
-# Quantiles within a bound on what is kept: values and counts, the values rounded as far as it takes.
+# Quantiles with bounded state: values and counts, the values rounded as far as needed.
 #
-# Up to `accuracy` different values (10,000 unless said otherwise) are kept, and the answer is exact. Where there are more,
-# all values lose the last binary digits, four at a time, until that few remain; how many digits are lost is decided by the
-# values alone, so the answer does not depend on how the rows came. Values from 1 to 1,000 keep 10 digits at least, an
-# error of 0.05 percent; values over the whole range of doubles keep 2.
+# Up to `accuracy` distinct values (10,000 by default) are stored, and the result is exact. If there are more, all values lose
+# their last binary digits, four at a time, until at most that many remain. The number of dropped digits depends only on the
+# values, so the result does not depend on the order of rows. Values from 1 to 1,000 keep at least 10 digits, an error of
+# 0.05 percent; values over the whole range of doubles keep 2.
 
 
 FloatArray = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]
 _ITEM = pa.struct([pa.field("value", pa.float64()), pa.field("count", pa.int64())])
-# The fraction of a double has 52 digits; beyond them its order of magnitude would go.
+# The fraction of a double has 52 binary digits; dropping more would change its exponent.
 _DIGITS = 52
 _STEP = 4
 
 
 @dataclass(frozen=True)
 class Quantiles:
-    """approx_percentile; its constants are the shares (one, or a list) and the accuracy."""
+    """approx_percentile; its constants are the fractions (one, or a list) and the accuracy."""
 
     number: int
     call: AggregateCall
@@ -88,13 +88,13 @@ class Quantiles:
     def _counts(
         self, columns: Sequence[pa.Array], parts: Parts
     ) -> tuple[Int64Array, FloatArray, Int64Array, Int64Array]:
-        """Whose it is, value and count, ordered by the first two; and how many digits each whole has dropped."""
+        """Ids, values and counts, sorted by id and value; and the number of digits dropped for each id."""
         kept = columns[0]
         dropped = np.zeros(parts.count, np.int64)
         np.maximum.at(dropped, parts.ids, np.asarray(columns[1]).astype(np.int64))
         items = kept.flatten()
         ids = parts.ids[np.asarray(pc.list_parent_indices(kept))]
-        # Of the two zeros one.
+        # -0.0 becomes 0.0.
         values = np.asarray(items.field("value")) + 0.0
         counts = np.asarray(items.field("count"))
         while True:
@@ -110,7 +110,7 @@ class Quantiles:
         count = len(columns[0])
         ids, values, counts, dropped = self._counts(columns, Parts(np.arange(count), count))
         starts = np.searchsorted(ids, np.arange(count + 1))
-        # What was cut off is half of it on average.
+        # Half of the dropped range, its average, is added back.
         half = np.where(dropped[ids] > 0, np.int64(1) << np.maximum(dropped[ids] - 1, 0), 0)
         values = np.where(np.isfinite(values), (values.view(np.int64) | half).view(np.float64), values)
         answers = [self._of(values[at:end], counts[at:end]) for at, end in itertools.pairwise(starts)]
@@ -121,7 +121,7 @@ class Quantiles:
             return None
         ends = np.cumsum(counts)
         shares = self.call.constants[0]
-        # The first value with at least that share of all at or below it.
+        # The first value with at least that fraction of all values at or below it.
         ranks = np.maximum(np.ceil(np.atleast_1d(shares) * int(ends[-1])), 1)
         found = values[np.searchsorted(ends, ranks)].tolist()
         return found if isinstance(shares, (list, tuple)) else found[0]
@@ -138,7 +138,7 @@ _RUNS = 64
 
 @dataclass(frozen=True)
 class Distinct:
-    """approx_count_distinct; its constant is the relative standard error that is allowed."""
+    """approx_count_distinct; its constant is the maximum relative standard error."""
 
     number: int
     call: AggregateCall
@@ -158,7 +158,7 @@ class Distinct:
     def _native_register(self) -> str:
         name, bits = f"i{self.number}_0", self._bits
         digest = f"xxhash64({name})"
-        # One bit beyond the last ends a run of zeros that has no end.
+        # A bit above the highest one bounds the run of zeros.
         rest = f"(shiftrightunsigned({digest}, {bits}) | {1 << (64 - bits)}L)"
         run = f"bit_count(~{rest} & ({rest} - 1L)) + 1"
         return f"CASE WHEN {name} IS NOT NULL THEN CAST(({digest} & {(1 << bits) - 1}L) * {_RUNS} + {run} AS INT) END"
@@ -187,7 +187,7 @@ class Distinct:
         kept = columns[0]
         items = np.asarray(kept.flatten()).astype(np.int64)
         ids = parts.ids[np.asarray(pc.list_parent_indices(kept))]
-        # Sorted by register and then by run, the last of each register is the longest.
+        # Sorted by register and run, the last item of each register has the longest run.
         order = np.lexsort((items, ids))
         ids, items = ids[order], items[order]
         registers = items // _RUNS
@@ -205,14 +205,14 @@ class Distinct:
         runs = np.asarray(kept.flatten()).astype(np.int64) % _RUNS
         wholes = np.asarray(pc.list_parent_indices(kept)).astype(np.int64)
         width = 64 - self._bits + 2
-        # How many registers have each run; those that are not kept have none.
+        # The number of registers with each run; registers that are not stored have run 0.
         counts = np.bincount(wholes * width + runs, minlength=count * width).reshape(count, width).astype(float)
         counts[:, 0] = (1 << self._bits) - counts.sum(axis=1)
         return pa.array(np.rint(_estimate(counts)).astype(np.int64)).cast(self.call.output)
 
 
 def _estimate(counts: FloatArray) -> FloatArray:
-    """Ertl's improved estimate, a row for each sketch."""
+    """Ertl's improved estimate; one row per sketch."""
     if not len(counts):
         return np.empty(0)
     registers = counts[0].sum()
@@ -226,7 +226,7 @@ def _estimate(counts: FloatArray) -> FloatArray:
 
 def _sigma(share: FloatArray) -> FloatArray:
     found, power, factor = share.copy(), share.copy(), 1.0
-    # Each round squares a number below one: 64 rounds leave nothing of it.
+    # Each round squares a number below one: after 64 rounds it is zero.
     for _ in range(64):
         power = power * power
         found = found + power * factor

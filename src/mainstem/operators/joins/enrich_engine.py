@@ -5,7 +5,7 @@ marks a version that deletes its key. A fact waits until the watermark is past i
 have arrived; or, by the clock, for at most `wait`. A late version, by its own watermark, is effective only for facts
 from then on: which one a fact gets depends only on the log. A version is evicted when the next one has been valid for
 `lateness`: a later fact could no longer find its version, and is late. The last version
-of a key stays; if it deletes the key, only for as long as deletions are kept (see `versions`).
+of a key stays; if it deletes the key, only for as long as deletions are kept (see `Versions`).
 
 The end of a version's validity is computed from the versions that were known when the watermark was at the fact's time: of
 later ones some may have arrived already, and some not.
@@ -38,20 +38,20 @@ from mainstem.operators.stage.hashes import mixed
 __all__ = ["EnrichEngine", "LatestEngine", "Versions", "known_ends"]
 
 
-# Versions of a table's rows: which of them holds at a time, and until when.
+# Versions of a table's rows: which version holds at a time, and until when.
 #
-# A version is valid from a time on, but nobody who asks for a time before it was known may be told of it: it *counts* from the
-# later of the two. Of those that count at a time the one that is valid from latest holds, of several the last in the log.
+# A version *counts* from the later of two times: from when it is valid, and from when it was known. Of the versions that count
+# at a time, the one with the latest start of validity holds; of several, the last in the log.
 #
-# A version may say that its key is gone. That is remembered for a while: an older version that begins to count later than
-# that holds as if there had been nothing before it. So nothing needs to be kept of keys that are gone for long.
+# A version may be a tombstone, which deletes its key. It is kept for `remembered`: an older version that begins to count after
+# that holds as if nothing came before it. So keys that were deleted long ago need no state.
 
 
 BoolArray = npt.NDArray[np.bool_]
 
 
 class Versions:
-    """Rows of a table by their numbers."""
+    """The versions of a table's rows, by row number."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class Versions:
         gone: BoolArray | None = None,
         remembered: int = NEVER,
     ) -> None:
-        """`counts`: from when on a version counts; `places`: what tells the order of the log, the first thing first;
-        `gone`: which of them say that their key is gone, and how long that is `remembered`."""
+        """`counts`: from when a version counts; `places`: the columns of the log order, the most significant first;
+        `gone`: which versions are tombstones, which are kept for `remembered`."""
         by_validity = np.lexsort((*places[::-1], valid))
         rank = np.empty(len(keys), np.int64)
         rank[by_validity] = np.arange(len(keys))
@@ -82,8 +82,8 @@ class Versions:
         self._joint = self._keys * self._span + np.searchsorted(self._distinct, self._counts)
 
     def _begins_again(self, begins: BoolArray, counts: Int64Array, gone: BoolArray, remembered: int) -> Int64Array:
-        """Where a version begins to count that is older than one by which its key has been gone for too long: the first of
-        each key, since what is behind it may hold by itself then."""
+        """Where a version begins to count that is older than an expired tombstone: the first of each key, since later versions
+        may then hold by themselves."""
         held = self._holding
         over = np.where(counts[held] > NEVER - remembered, NEVER, counts[held] + remembered)
         found = ~begins & gone[held] & (self._counts > over)
@@ -109,7 +109,7 @@ class Versions:
         return np.where(found, self._holding[np.maximum(place, 0)], -1)
 
     def ends(self) -> Int64Array:
-        """When each version no longer holds; NEVER for the last of a key, NO_TIME for one that never does.
+        """The end of each version: NEVER for the last of a key, NO_TIME for one that never holds.
 
         >>> valid, counts = np.array([10, 20, 5, 15]), np.array([10, 20, 5, 30])
         >>> ends = Versions(np.array([0, 0, 1, 0]), valid, counts, [np.arange(4)]).ends()
@@ -125,10 +125,10 @@ class Versions:
 
 
 def _holding(begins: BoolArray, by_validity: Int64Array, ranks: Int64Array) -> Int64Array:
-    """In the order in which versions begin to count: the number of the one that holds from there on."""
+    """For each version, in the order of counting: the number of the version that holds from then on."""
     if not len(ranks):
         return ranks
-    # Of each part the highest rank so far: the part is the higher number, so one part's highest never reaches into the next.
+    # The running maximum of the ranks of each part; the part is the higher digit, so parts do not mix.
     total = len(ranks)
     held = np.maximum.accumulate(np.cumsum(begins) * total + ranks)
     return np.asarray(by_validity[held % total], np.int64)
@@ -137,8 +137,8 @@ def _holding(begins: BoolArray, by_validity: Int64Array, ranks: Int64Array) -> I
 def known_ends(
     keys: Int64Array, valid: Int64Array, known: Int64Array, asking: Int64Array, times: Int64Array
 ) -> Int64Array:
-    """For each of those who ask, a key and a time: from when on the next version is valid of which was known by that time;
-    NEVER if there is none. `known`: from which time on one was known of.
+    """For each asking key and time: when the next version that was known by then becomes valid; NEVER if there is none.
+    `known`: from when each version was known.
 
     >>> keys, valid, known = np.array([0, 0, 0]), np.array([10, 20, 30]), np.array([5, 25, 12])
     >>> known_ends(keys, valid, known, np.array([0, 0, 0, 7]), np.array([7, 12, 26, 7])).tolist()[:3]
@@ -147,13 +147,13 @@ def known_ends(
     count = len(keys)
     if not count:
         return np.full(len(asking), NEVER)
-    # Behind the versions of each key stands one that is valid never and was always known.
+    # A sentinel after the versions of each key: valid NEVER, always known.
     distinct = np.unique(keys)
     keys = np.r_[keys, distinct]
     valid, known = np.r_[valid, np.full(len(distinct), NEVER)], np.r_[known, np.full(len(distinct), NO_TIME)]
     order = np.lexsort((np.arange(len(keys)), valid, keys))
     last, keys, valid, known = order >= count, keys[order], valid[order], known[order]
-    # For each the next one that was known of earlier: all at once, each time twice as far.
+    # For each version the next one that was known earlier, by pointer jumping.
     earlier = np.where(last, np.arange(len(keys)), np.arange(len(keys)) + 1)
     while len(behind := np.flatnonzero((known[earlier] >= known) & ~last[earlier])):
         earlier[behind] = earlier[earlier[behind]]
@@ -171,7 +171,7 @@ WAITING, SHOWN = 0, 1
 
 @dataclass(frozen=True)
 class EnrichEngine(TwoSided):
-    """`wait`: how long a fact waits at most, by the clock; None for as long as it takes. In microseconds."""
+    """`wait`: the maximum time that a fact waits, by the clock, in microseconds; None for no limit."""
 
     results: EnrichResults
     late: JoinLate
@@ -235,7 +235,7 @@ class _Batch:
         [self._keys] = dense_keys((numbers(self.rows, "group"), numbers(self.rows, "check")))
         self._keys[~flags(self.rows, "keyed")] = -1
         places = [numbers(self.rows, name)[self.table] for name in ("partition", "offset")]
-        # With corrections a version that came late counts for facts from before it came.
+        # With corrections a late version also counts for facts up to `lateness` earlier.
         slack = engine.lateness if engine.corrected else 0
         own, valid_from = numbers(self.rows, "watermark")[self.table], self.time[self.table]
         counts = np.maximum(valid_from, shifted(own, -slack))
@@ -244,11 +244,11 @@ class _Batch:
             self._keys[self.table], valid_from, counts, places, gone[self.table], remembered=engine.lateness
         )
         ends = versions.ends()
-        # At which watermark a version is needed no more: when the next one has held for long enough.
+        # The watermark at which a version is evicted: when the next one has held for `lateness`.
         over = np.where(ends == NO_TIME, valid_from, ends)
         last_gone = gone[self.table] & (ends == NEVER)
         self._over = shifted(np.where(last_gone, shifted(counts, slack), over), engine.lateness + 1)
-        # For every fact the version that is valid at its time, as a number of a row; -1 for none.
+        # For each fact the row number of the version valid at its time; -1 for none.
         self.valid = np.full(self.rows.num_rows, -1)
         found = versions.at(self._keys[self.facts], self.time[self.facts])
         valid = np.where(found >= 0, self.table[np.maximum(found, 0)], -1) if len(self.table) else found
@@ -283,12 +283,12 @@ class _Batch:
         return pa.Table.from_arrays(arrays, schema=schema)
 
     def output(self) -> pa.Table:
-        """What is taken back, what is there in its place, and what is new, each in the order of the log."""
+        """Retractions, then the rows that replace them, then new rows, each in log order."""
         return self._engine.results.table(self.rows, self._parts())
 
     def watermarks(self) -> Int64Array:
-        """Of each row of the output: that of the fact, or the last that it waited for, its time. Of what is corrected only that
-        of the batch is known."""
+        """The watermark of each output row: that of the fact, or its time if that is later. NO_TIME for corrections: only the
+        batch's is known."""
         own = np.maximum(self.time, numbers(self.rows, "watermark"))
         own = np.where(self.now_shown, own, NO_TIME)
         return np.concatenate([own[facts] for facts, *_ in self._engine.results.kept(self._parts())])
@@ -302,11 +302,11 @@ class _Batch:
         ]
 
     def _until(self) -> Int64Array:
-        """Of each fact what it was put out with last."""
+        """For each fact the end of validity that it was last emitted with."""
         return np.where(self.now_shown | self.changed, self.until, numbers(self.rows, "until"))
 
     def _before(self, facts: Int64Array) -> Int64Array:
-        """The versions that facts were put out with."""
+        """The versions that facts were emitted with; -1 for none."""
         order = self.table[np.argsort(self.item[self.table])]
         items = self.item[order]
         place = np.minimum(np.searchsorted(items, self.before[facts]), max(0, len(items) - 1))
@@ -315,7 +315,7 @@ class _Batch:
         return np.where((self.before[facts] != 0) & (items[place] == self.before[facts]), order[place], -1)
 
     def _dues(self) -> Int64Array:
-        """At which watermark each row is needed no more, or a fact that waits is ready."""
+        """The watermark at which each row is evicted, or a waiting fact is ready."""
         engine = self._engine
         found = self.event_due.copy()
         found[self.table] = self._over
@@ -324,7 +324,7 @@ class _Batch:
         return np.where(shown, kept_until, found)
 
     def put(self) -> pa.Table:
-        """Rows that are new, or of which something else is known now."""
+        """New and changed state rows."""
         dues = self._dues()
         shown = self._was_shown | self.now_shown
         changed = self._fresh | self.now_shown | self.changed | (dues != self.event_due)
@@ -352,19 +352,19 @@ class _Batch:
 
 
 def _late_versions(rows: pa.Table) -> BoolArray:
-    """Versions that came when rows that they are valid for were put out: by what their own watermarks say."""
+    """Versions that are late by their own watermark: rows that they are valid for may have been emitted."""
     found: BoolArray = (numbers(rows, "side") == RIGHT) & (numbers(rows, "watermark") > numbers(rows, "time"))
     return found
 
 
 def flags(rows: pa.Table, name: str) -> BoolArray:
-    """A column of yes and no."""
+    """A Boolean column."""
     return np.asarray(whole(rows.column(name)).cast(pa.int8())).view(np.bool_)
 
 
 def _dated(rows: pa.Table, clock: BatchClock) -> pa.Table:
-    """A delete that says nothing of time takes its key away when it was appended (`JoinSide.dated`), or, where that is not known,
-    when it comes."""
+    """A delete without a time is effective from its append (`JoinSide.dated`), or, if that is unknown, from the time of the
+    batch."""
     times = numbers(rows, "time")
     undated = (times == NO_TIME) & flags(rows, "taken_back") & (numbers(rows, "side") == RIGHT)
     if not undated.any():
@@ -373,15 +373,15 @@ def _dated(rows: pa.Table, clock: BatchClock) -> pa.Table:
     return rows.set_column(place, "time", pa.array(np.where(undated, clock.now, times)))
 
 
-# LatestEngine: each row with the row of a table as it is known when the row comes. The table's changes of a batch come first.
+# LatestEngine: each row with the latest row of a table when it arrives. In a batch the table's changes come first.
 #
-# What comes in is as in `join_results`, facts on the left and the table's changes on the right; of these the newest of each key
-# is kept. A fact is not kept.
+# The input is as in `join_results`: facts on the left, the table's changes on the right. The state is the newest row of each
+# key; facts are not stored.
 
 
 @dataclass(frozen=True)
 class LatestEngine(TwoSided):
-    """Looks rows up in what is known."""
+    """Looks up facts in the latest version of a table."""
 
     results: EnrichResults
     late: JoinLate
@@ -408,7 +408,7 @@ class LatestEngine(TwoSided):
         [keys] = dense_keys((numbers(together, "group"), numbers(together, "check")))
         keys[~flags(together, "keyed")] = -1
         facts, table = np.flatnonzero(side == LEFT), np.flatnonzero(side == RIGHT)
-        # What was kept came before: the order in which changes come is the order in which they are looked at.
+        # Stored rows come first: the row order is the order of arrival.
         same = np.zeros(len(table), np.int64)
         newest = Versions(keys[table], same, same, [np.arange(len(table))])
         found = newest.at(keys[facts], np.zeros(len(facts), np.int64))
@@ -418,7 +418,7 @@ class LatestEngine(TwoSided):
         replaced = newest.ends() != NEVER
         last = table[~replaced & (keys[table] >= 0)]
         put = last[fresh[last] & ~gone[last]]
-        # Until when it is valid is not known of the latest.
+        # The end of the latest version is unknown.
         parts: list[Part] = [(facts, valid, np.full(len(facts), NEVER), "insert")]
         own = [numbers(together, "watermark")[of] for of, *_ in self.results.kept(parts)]
         return Step(
@@ -431,7 +431,7 @@ class LatestEngine(TwoSided):
         )
 
     def _together(self, kept: pa.Table, rows: pa.Table) -> pa.Table:
-        """What is kept of the table as rows that came before."""
+        """The stored rows of the table, then the rows of the batch."""
         count = kept.num_rows
         known = {
             "keyed": pa.array(np.ones(count, np.bool_)),

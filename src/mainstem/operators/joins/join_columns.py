@@ -66,7 +66,7 @@ def _times(
 
 
 def time_of(schema: pa.Schema, at: str | None, operator: str) -> RowTime:
-    """The time that was named, or the marked event time, or the last moment of the windows that the rows are of."""
+    """The named time, else the marked event time, else the last moment of the row's window."""
     if at is not None:
         check_column(at, schema, operator)
     elif "window" not in schema.names:
@@ -91,9 +91,9 @@ def check_keys(sides: tuple[JoinSide, JoinSide]) -> None:
 
 
 def join_columns(sides: tuple[JoinSide, JoinSide], terms: JoinTerms) -> tuple[list[Shown], tuple[str, ...]]:
-    """The columns of the result, and those of the key that both sides call the same: they are there once."""
+    """The columns of the result, and the key columns with the same name on both sides, which it has once."""
     left, right = sides
-    # What was shown alone is taken back when somebody comes later than its time was up.
+    # An emitted unmatched row is retracted by a late match.
     corrected = terms.lateness > 0 and (terms.shows_alone(LEFT) or terms.shows_alone(RIGHT))
     record = Shown("record", _RECORD.with_metadata({**RECORD_MARK, **CORRECTED_MARK}) if corrected else _RECORD)
     if terms.how in ("semi", "anti"):
@@ -108,7 +108,7 @@ def join_columns(sides: tuple[JoinSide, JoinSide], terms: JoinTerms) -> tuple[li
 
 
 def check_clashes(sides: tuple[JoinSide, JoinSide], shared: Sequence[str], own: str | None, meaning: str) -> None:
-    """Raise if a name stands for two columns of the result; `own` is the one that it adds, and what it means."""
+    """Raise if two columns of the result would have the same name; `own`: the added column, `meaning`: its content."""
     left, right = ([field.name for field in side.fields] for side in sides)
     clashing = [name for name in left if name in right and name not in shared]
     if clashing:

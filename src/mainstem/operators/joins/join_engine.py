@@ -30,20 +30,20 @@ __all__ = ["JoinEngine"]
 
 BoolArray = npt.NDArray[np.bool_]
 
-# What is known of a kept row: it waits, has met somebody, or was shown alone.
+# The status of a stored row: unmatched, matched, or emitted unmatched.
 WAITING, MET, ALONE = 0, 1, 2
-# Why a row takes no part.
+# Why a row is not joined; the first: it is joined.
 REASONS = (
     "", "too late to meet anybody", "no event time", "takes a row back, and pairs of streams stay"
 )  # fmt: skip
 _RIGHT_GROUPS = np.int64(0x52B9_3F0C_65A1_D7E3)
-# More pairs of one bucket in one batch would not fit into memory with their columns.
+# More pairs in one bucket of one batch would not fit into memory.
 PAIRS_MAX = 20_000_000
 
 
 @dataclass(frozen=True)
 class JoinEngine(TwoSided):
-    """Joins by the terms; what is shown and what is told of late rows is made by `results` and `late`."""
+    """Joins by `terms`; `results` and `late` build the output and the late rows."""
 
     terms: JoinTerms
     results: JoinResults
@@ -87,7 +87,7 @@ class JoinEngine(TwoSided):
         )
 
     def _refused(self, rows: pa.Table) -> npt.NDArray[Any]:
-        """Why a row takes no part, as a number of `REASONS`; 0 if it does."""
+        """For each row the reason why it is not joined, as a number of `REASONS`; 0 if it is."""
         found = np.zeros(rows.num_rows, np.int8)
         if self.terms.bounded:
             times = numbers(rows, "time")
@@ -98,13 +98,13 @@ class JoinEngine(TwoSided):
 
 
 class _Batch:
-    """One batch in one bucket: which of the kept and new rows meet, and what becomes of them."""
+    """One batch in one bucket: matches stored and new rows."""
 
     def __init__(self, engine: JoinEngine, state: StateTable, rows: pa.Table, clock: BatchClock) -> None:
         self._engine = engine
         self._terms = engine.terms
         self._clock = clock
-        # A row meets rows of the other side alone.
+        # A row matches only rows of the other side.
         groups = np.unique(_by_side(numbers(rows, "group"), 1 - numbers(rows, "side")))
         due = state.due(clock)
         others = due.filter(pa.array(~np.isin(numbers(due, "group"), groups)))
@@ -125,7 +125,7 @@ class _Batch:
         late_right, late_left = self.own[right] > self.closed[left], self.own[left] > self.closed[right]
         paired = ~(late_right | late_left)
         self.left, self.right = left[paired], right[paired]
-        # Who came too late, and for whom.
+        # Late rows, and the rows that they would have matched.
         missed = np.flatnonzero(~paired)
         self._missed = (
             np.where(late_right[missed], right[missed], left[missed]),
@@ -150,11 +150,11 @@ class _Batch:
                                     schema=schema)  # fmt: skip
 
     def _meetings(self) -> tuple[Int64Array, Int64Array]:
-        """All left and right rows that meet and of which one is new, as numbers of rows."""
+        """All matching left and right rows of which at least one is new, as row numbers."""
         [keys] = dense_keys((_by_side(numbers(self.rows, "group"), self.side), numbers(self.rows, "check")))
         keys[~_flags(self.rows, "keyed")] = -1
         left, right = (np.flatnonzero(self.side == side) for side in (LEFT, RIGHT))
-        # New ones of the left with all of the right, then new ones of the right with those of the left that are kept.
+        # New left rows with all right rows, then new right rows with stored left rows.
         new_left, old_left = left[self._fresh[left]], left[~self._fresh[left]]
         one = self._pairs(LEFT, keys, new_left, right)
         other = self._pairs(RIGHT, keys, right[self._fresh[right]], old_left)
@@ -176,7 +176,7 @@ class _Batch:
             raise _too_many(self._pairs_made)
 
     def _follow(self) -> None:
-        """Find out who met somebody for the first time, and whose time is up."""
+        """Find the rows that matched for the first time, and those whose time is up."""
         terms = self._terms
         met = np.zeros(self.rows.num_rows, np.bool_)
         met[self.left] = terms.follows(LEFT)
@@ -190,11 +190,11 @@ class _Batch:
         self.after = np.where(met, MET, np.where(self.alone, ALONE, self.met))
 
     def output(self) -> pa.Table:
-        """What was shown and is not so any more; then the pairs; then those whose time is up."""
+        """Retractions, then pairs, then unmatched rows whose time is up."""
         return self._engine.results.table(self.rows, self.time, self._parts())
 
     def watermarks(self) -> Int64Array:
-        """Of each row of the output: of a pair, that of the row that came last; of one that met nobody, when its time was up."""
+        """The watermark of each output row: for a pair that of its later row, for an unmatched row when its time was up."""
         own, first = self.own.copy(), np.full(self.rows.num_rows, NEVER)
         made = np.maximum(self.own[self.left], self.own[self.right])
         for side in (self.left, self.right):
@@ -206,7 +206,7 @@ class _Batch:
                 continue
             rows = left if right is None else np.maximum(left, right)
             alone = np.maximum(own[rows], shifted(self.up[rows], 1))
-            # What was taken back or met its first, with the first that it met.
+            # A retraction or first match has the watermark of the first pair.
             found.append(np.where(self.alone[rows], alone, first[rows]))
         return np.concatenate(found)
 
@@ -225,21 +225,21 @@ class _Batch:
         return parts
 
     def _sides(self, alone: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Rows without a partner: -1 in its place."""
+        """Unmatched rows, with -1 for the other side."""
         left = self.side[alone] == LEFT
         return np.where(left, alone, -1), np.where(left, -1, alone)
 
     def _done(self) -> BoolArray:
-        """Rows that need not be kept any longer."""
+        """Rows to evict."""
         found: BoolArray = self.forgotten <= self._clock.watermark
         return found
 
     def put(self) -> pa.Table:
-        """Rows that are new, or of which something else is known now."""
+        """New and changed state rows."""
         woken = numbers(self.rows, "event_due") <= self._clock.watermark
         changed = np.flatnonzero((self._fresh | (self.after != self.met) | woken) & ~self._done())
         due = np.where(self._waits, np.minimum(shifted(self.up, 1), self.forgotten), self.forgotten)[changed]
-        # Most often just those that are new: they lie together at the end.
+        # Usually only the new rows, which are adjacent at the end.
         together = len(changed) and changed[-1] - changed[0] == len(changed) - 1
         rows = self.rows.slice(changed[0], len(changed)) if together else self.rows.take(pa.array(changed))
         for name, values in (("event_due", due), ("met", self.after[changed].astype(np.int8))):
@@ -251,7 +251,7 @@ class _Batch:
         return self.rows.filter(pa.array(~self._fresh & self._done())).select(["group", "item"])
 
     def too_late(self) -> list[pa.Table]:
-        """Rows that came too late for another one, each with that one; and those that met more than they may."""
+        """Rows that are too late to match another one, each with that one; and rows with more matches than the limit."""
         late = self._engine.late
         told = [late.rows(self.rows.take(pa.array(self._missed[0])), "too late to meet this row",
                           self.rows.take(pa.array(self._missed[1])))]  # fmt: skip
@@ -263,7 +263,7 @@ class _Batch:
 
 
 def _by_side(groups: Int64Array, side: Int64Array) -> Int64Array:
-    """Under which group rows of a side are kept, and back again: what is looked for is found without the other side's."""
+    """The group under which rows of a side are stored, and back: a lookup reads one side only."""
     return np.where(side == RIGHT, groups ^ _RIGHT_GROUPS, groups)
 
 

@@ -26,13 +26,13 @@ __all__ = [
 ]
 
 
-# What a look-up in a table gives: the fact, the table's row, and which version of it that is.
+# The result of a lookup: the fact, the table's row, and its version.
 
 
 TIME = pa.timestamp("us", "UTC")
-# From when on the version is valid, until when as far as was known, and where in the log it stands.
+# The start of validity, its end as far as known, and the position in the log.
 VERSION = pa.struct([("valid_from", TIME), ("valid_until", TIME), ("partition", pa.int32()), ("offset", pa.int64())])
-# Numbers of facts, of their versions (-1 for none), until when these are valid (NEVER if that is not known), and the change.
+# Row numbers of facts and of their versions (-1 for none), the versions' ends (NEVER if unknown), and the change.
 EnrichPart: TypeAlias = tuple[Int64Array, Int64Array, Int64Array, str]
 
 
@@ -49,7 +49,7 @@ class EnrichResults:
         return pa.schema([("left", self.left), ("right", self.right), ("version", VERSION), ("change", pa.string())])
 
     def kept(self, parts: Sequence[EnrichPart]) -> list[EnrichPart]:
-        """Without the facts that found nothing, where these are left out."""
+        """For an inner join, without the facts that have no version."""
         if self.how != "inner":
             return list(parts)
         found = [versions >= 0 for _, versions, _, _ in parts]
@@ -80,18 +80,18 @@ class EnrichResults:
         return pa.Table.from_arrays(columns, schema=self.schema)
 
 
-# Numbers of left rows, of right rows (-1 where there is none; None where that side is not shown), and the change.
+# Row numbers of left and right rows (-1 for none; None if the right side is not emitted), and the change.
 Part: TypeAlias = tuple[Int64Array, Int64Array | None, str]
 
 
 @dataclass(frozen=True)
 class JoinResults:
-    """`left` and `right` are the types of the sides' rows; `shared` the columns of the key that both call the same."""
+    """`left` and `right` are the types of the sides' rows; `shared`: the key columns with the same name on both sides."""
 
     left: pa.DataType
     right: pa.DataType
     shared: tuple[str, ...]
-    # Whether the right side's columns are shown.
+    # Whether the right side's columns are emitted.
     both: bool = True
 
     @property
@@ -104,7 +104,7 @@ class JoinResults:
         return pa.schema([*shown, ("change", pa.string())])
 
     def table(self, rows: pa.Table, times: Int64Array, parts: Sequence[Part]) -> pa.Table:
-        """The rows of these numbers, in this order."""
+        """The output rows of these parts, in order."""
         changes = pa.concat_arrays([pa.repeat(pa.scalar(change), len(left)) for left, _, change in parts])
         left = _numbered([left for left, _, _ in parts])
         columns = [_taken(rows.column("left"), left)]
@@ -121,7 +121,7 @@ class JoinResults:
 
 @dataclass(frozen=True)
 class JoinLate:
-    """How the key is called on each side, and of what types it is."""
+    """Builds late rows. `left_on` and `right_on`: the key columns of each side; `types`: their types."""
 
     left_on: tuple[str, ...]
     right_on: tuple[str, ...]
@@ -136,7 +136,7 @@ class JoinLate:
         return pa.schema([("side", pa.string()), *keys, *times, *places, *met])
 
     def rows(self, rows: pa.Table, reason: str, missed: pa.Table | None = None) -> pa.Table:
-        """Late rows with the reason; `missed`: for each of them the row that it would have met."""
+        """Late rows with the reason; `missed`: for each of them the row that it would have matched."""
         count = rows.num_rows
         right = numbers(rows, "side") == 1
         columns = [pa.array(np.where(right, "right", "left"), pa.string())]
@@ -156,7 +156,7 @@ class JoinLate:
 
 
 def in_order(rows: pa.Table, which: Int64Array) -> Int64Array:
-    """Some rows, as numbers, in the order of the log."""
+    """Row numbers, sorted in log order."""
     places = [numbers(rows, name)[which] for name in ("offset", "partition", "side")]
     return which[np.lexsort(places)]
 
@@ -180,16 +180,16 @@ def _shown_times(microseconds: Int64Array) -> pa.Array:
     return pa.array(microseconds, mask=microseconds == NO_TIME).view(TIME)
 
 
-# TwoSided: what all engines with a left and a right side have in common.
+# TwoSided: the base of engines with a left and a right side.
 #
-# What comes in (see `join_rows`) is one table for both sides:
+# The input (see `join_rows`) is one table for both sides:
 #
 #     group      int64     the first hash of the key
 #     check      int64     the second one
-#     keyed      bool      false if a part of the key is null: such a row meets nobody
+#     keyed      bool      false if a part of the key is null: such a row matches nothing
 #     side       int8      0 left, 1 right
 #     partition, offset, tie, time, watermark      as in `keyed_rows`
-#     taken_back bool      whether this says that an earlier row is no more
+#     taken_back bool      whether the row retracts or deletes an earlier one
 #     left, right          the row, in the column of its side
 
 
@@ -208,7 +208,7 @@ INPUT_COLUMNS = (
 
 
 class Results(Protocol):
-    """What makes the rows that are shown: of rows of these types, with these columns."""
+    """Builds output rows from rows of the types `left` and `right`."""
 
     @property
     def left(self) -> pa.DataType: ...
@@ -221,14 +221,14 @@ class Results(Protocol):
 
 
 class TwoSided:
-    """An engine whose results are made by `results`, and what is told of late rows by `late`."""
+    """An engine whose output `results` builds, and whose late rows `late` builds."""
 
     results: Results
     late: JoinLate
 
     @property
     def input_schema(self) -> pa.Schema:
-        """What the rows of both sides are prepared to."""
+        """The columns of the prepared rows of both sides."""
         return pa.schema([*INPUT_COLUMNS, ("left", self.results.left), ("right", self.results.right)])
 
     @property

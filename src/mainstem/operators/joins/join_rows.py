@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 __all__ = ["JoinSide"]
 
-# Into so many groups rows without a key are divided.
+# The number of groups for rows without a key.
 UNKEYED_GROUPS = 16
 
 
 @dataclass(frozen=True)
 class JoinSide:
-    """`schema` is that of the frame, `side` which one it is of the two, and `other` the type of the other side's rows."""
+    """`schema`: of the frame; `side`: LEFT or RIGHT; `other`: the type of the other side's rows."""
 
     schema: pa.Schema
     on: tuple[str, ...]
     time: RowTime | None
     side: int
     other: pa.DataType = pa.null()  # noqa: RUF009 - a value
-    # Whether a delete without a time is one of when it was appended.
+    # Whether a delete without a time has the time of its append.
     dated: bool = False
 
     @property
     def fields(self) -> list[pa.Field]:
-        """The columns that are joined: all but where in the log a row is from."""
+        """The columns that are joined: all but `record`."""
         record = record_field(self.schema)
         return [field for field in self.schema if record is None or field.name != record.name]
 
@@ -57,7 +57,7 @@ class JoinSide:
 
     @property
     def placed(self) -> bool:
-        """Whether rows have their place in the log with them."""
+        """Whether rows have a position in the log."""
         return record_field(self.schema) is not None
 
     @property
@@ -85,7 +85,7 @@ class JoinSide:
             keyed = keyed & F.col(f"by_{place}").isNotNull()
         mine, other = self._columns
         row = F.struct(*[F.col("row")[field.name].alias(field.name) for field in self.fields])
-        # Rows that meet nobody need not lie together: they would all be one key.
+        # Rows with a null key match nothing: they are spread over groups, else all would be in one.
         group = F.when(keyed, F.col("group")).otherwise(F.col("tie"))
         time = F.lit(None).cast("bigint")
         if self.time is not None:
@@ -126,7 +126,7 @@ class JoinSide:
                 pc.fill_null(pc.equal(changes, "delete"), False), pc.coalesce(whole(times), appended), whole(times)
             )
         places = [np.asarray(whole(ready.column(name))) for name in ("partition", "offset")]
-        # Rows that meet nobody need not lie together: they would all be one key.
+        # Rows with a null key match nothing: they are spread over groups, else all would be in one.
         group = np.where(keyed, np.asarray(whole(ready.column("group"))), mixed(*places) % UNKEYED_GROUPS)
         columns = {
             "group": pa.array(group),

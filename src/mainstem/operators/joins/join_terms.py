@@ -5,7 +5,7 @@ t + after, its time is *up*: if it is unmatched and the join emits such rows, it
 can no longer match.
 
               t - before          t           t + after          t + after + lateness
-    ---------------|--------------|---------------|-----------------------|----------> watermark when the partner came
+    ---------------|--------------|---------------|-----------------------|----------> watermark when the match arrives
                                     the pair            the pair, and the     too late: in <flow>.late
                                                         unmatched row is retracted
 
@@ -27,21 +27,21 @@ from mainstem.operators.stage.engine import NEVER, NO_TIME, Int64Array
 __all__ = ["HOW", "How", "JoinTerms", "LEFT", "Pairs", "RIGHT", "dense_keys", "found_pairs", "shifted"]
 
 
-# Pairs of rows by key and time, found by bisection: no row is compared with rows that it does not meet.
+# Pairs of rows by key and time, found by bisection: only matching rows are visited.
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs as numbers of rows, ordered by the asking row and then by the time of the other; how many were left out."""
+    """Pairs of row numbers, sorted by the asking row and the time of the other."""
 
     asking: Int64Array
     met: Int64Array
-    # For each asking row how many others it would have met, and did not: there were more than the limit.
+    # For each asking row the number of matches beyond the limit, which are left out.
     cut: Int64Array
 
 
 def dense_keys(*parts: tuple[Int64Array, Int64Array]) -> list[Int64Array]:
-    """Keys as numbers from 0 on, the same for the same key in every part. A key is told by its two hashes.
+    """Keys as numbers from 0 on, equal for equal keys in all parts. A key is identified by its two hashes.
 
     >>> a, b = dense_keys((np.array([7, 9]), np.array([1, 1])), (np.array([9, 7]), np.array([1, 2])))
     >>> a.tolist(), b.tolist()
@@ -67,8 +67,8 @@ def found_pairs(
 ) -> Pairs:
     """For each asking row the others of its key whose time is at least its `lowest` and at most its `highest`.
 
-    Of more than `limit` the earliest are taken. A key of -1 meets nobody. `check` is told how many pairs there will be before
-    there is a place for any of them.
+    Beyond `limit` only the earliest are taken. A key of -1 matches nothing. `check` gets the number of pairs before they are
+    allocated.
 
     >>> one = np.array([0])
     >>> pairs = found_pairs(one, one + 10, one + 20, np.array([0, 0, 1, 0]), np.array([25, 20, 15, 10]), 100)
@@ -78,7 +78,7 @@ def found_pairs(
     nobody = np.empty(0, np.int64)
     if not len(keys) or not len(other_keys):
         return Pairs(nobody, nobody, np.zeros(len(keys), np.int64))
-    # Times by their place among the others' times, so that key and time make one number.
+    # Times as ranks among the others' times, so that key and time make one number.
     distinct = np.unique(other_times)
     span = len(distinct) + 1
     places = np.searchsorted(distinct, other_times)
@@ -97,7 +97,7 @@ def found_pairs(
 
 
 def shifted(times: Int64Array, by: int) -> Int64Array:
-    """Times moved by a span, which stay within what can be counted."""
+    """Times shifted by a span, saturating at NO_TIME and NEVER."""
     if by >= 0:
         return np.where(times > NEVER - by, NEVER, times + by)
     return np.where(times < NO_TIME - by, NO_TIME, times + by)
@@ -110,13 +110,13 @@ LEFT, RIGHT = 0, 1
 
 @dataclass(frozen=True)
 class JoinTerms:
-    """In microseconds. Without bounds (None) rows meet whatever their times are, and are kept for ever."""
+    """In microseconds. Without bounds (None) rows match at any distance in time, and are never evicted."""
 
     how: How
     before: int | None
     after: int | None
     lateness: int = 0
-    # How many others a row may meet when it comes.
+    # The maximum number of matches of a new row.
     limit: int = 10_000
 
     @property
@@ -125,44 +125,44 @@ class JoinTerms:
 
     @property
     def span(self) -> int:
-        """From the first to the last that a row meets."""
+        """The length of the interval that a row matches."""
         return (self.before or 0) + (self.after or 0)
 
     @property
     def behind(self) -> int:
-        """By how much the event times of results may be behind the watermark."""
+        """How far the event times of results may be behind the watermark."""
         return max(self.before or 0, self.after or 0)
 
     def follows(self, side: int) -> bool:
-        """Whether it must be known of the rows of a side if they have met anybody."""
+        """Whether rows of a side are tracked as matched or unmatched."""
         return self.how in (("left", "full", "semi", "anti") if side == LEFT else ("right", "full"))
 
     def shows_alone(self, side: int) -> bool:
-        """Whether a row of a side that met nobody is shown."""
+        """Whether unmatched rows of a side are emitted."""
         return self.how != "semi" and self.follows(side)
 
     def range_of(self, side: int, times: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """From when to when the others are that rows of a side meet."""
+        """The interval of times that rows of a side match, both ends included."""
         if self.before is None or self.after is None:
-            # A row without a time has NO_TIME, the lowest number there is: nothing may lie below the range.
+            # The range includes NO_TIME, the time of rows without a time.
             return np.full(len(times), NO_TIME), np.full(len(times), NEVER)
         before, after = (self.before, self.after) if side == LEFT else (self.after, self.before)
         return shifted(times, -before), shifted(times, after)
 
     def up(self, side: int, times: Int64Array) -> Int64Array:
-        """When the time of rows of a side is up: the last moment of what they meet."""
+        """When the time of rows of a side is up: the end of the interval that they match."""
         return self.range_of(side, times)[1]
 
     def closed(self, side: int, times: Int64Array) -> Int64Array:
-        """The last watermark with which another row can come to meet them."""
+        """The last watermark with which another row can still match them."""
         return shifted(self.up(side, times), self.lateness) if self.bounded else np.full(len(times), NEVER)
 
     def forgotten(self, side: int, times: Int64Array) -> Int64Array:
-        """At which watermark they are needed no more."""
+        """The watermark at which they are evicted."""
         return shifted(self.closed(side, times), self.span + 1) if self.bounded else np.full(len(times), NEVER)
 
     def hopeless(self, times: Int64Array, watermarks: Int64Array) -> Any:
-        """Whether rows come too late for everybody, known or not."""
+        """Whether rows are too late to match any row."""
         if not self.bounded:
             return np.zeros(len(times), np.bool_)
         return watermarks > shifted(times, self.span + self.lateness)

@@ -27,15 +27,15 @@ class Process:
     ...             yield {"user": key, "visits": state.visits}
     """
 
-    # The columns that it puts out, as Spark DDL, and which of them is the event time of what follows.
+    # The output columns, as Spark DDL, and which of them is the event time.
     output: ClassVar[str]
     event_time: ClassVar[str | None] = None
-    # To be raised when State changes; then `upgrade` makes the new state of what the old one held.
+    # To be raised when State changes; `upgrade` then converts the fields of the old state to a State.
     version: ClassVar[int] = 1
-    # What lets it forget keys, for `mainstem check`; empty if nothing does.
+    # What bounds the state, for `mainstem check`; empty if it is unbounded.
     bounded_by: ClassVar[str] = ""
 
-    # A dataclass whose fields all have defaults: what is kept for each key.
+    # The state of a key: a dataclass whose fields all have defaults.
     State: ClassVar[type]
 
     def on_rows(self, key: Any, rows: Iterable[dict[str, Any]], state: Any, timers: Timers) -> Any:

@@ -35,10 +35,10 @@ from mainstem.operators.stage.stage_task import END_OF_TIME
 __all__ = ["ProcessBatch", "ProcessEngine", "process_failed"]
 
 
-# What is said when a user's own operator raises: which key, which row, which line of the program.
+# The error for an exception of user code: its key, its row, and its line of the program.
 
 
-# A row is shown so that it can be recognised, not whole.
+# Longer rows are cut off in the message.
 SHOWN_MAX = 300
 
 
@@ -55,7 +55,7 @@ def process_failed(
 
 
 def _line(error: Exception) -> str:
-    """Where in the user's program it was: the last line there that is not ours."""
+    """File and line in the user's program: the innermost frame that is not ours."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__)
         if f"{os.sep}mainstem{os.sep}operators{os.sep}" not in frame.filename
@@ -76,12 +76,12 @@ def _origin(row: Mapping[str, Any] | None) -> str:
 
 # ProcessBatch: one step of a user's own operator, key by key, timer by timer.
 #
-# For each key it tells what happened in the order in which the log has it: a timer in event time goes off before the first row
-# whose own watermark has reached it, and after all rows whose watermark has not. A batch's watermark is no later than that of
-# any row that is still to come, so this order is the same however the rows are cut into batches.
+# Rows and timers of a key are in log order: an event-time timer fires before the first row whose own watermark has reached it,
+# and after all rows whose watermark has not. A batch's watermark is never above that of a later row, so this order does not
+# depend on how rows are split into batches.
 
 
-# Over a table every timer goes off, also those that a timer sets: a key that goes on like this never ends.
+# With batch rows every timer fires, also those set by timers: a timer that always sets itself again would never end.
 GOING_OFF_MAX = 100_000
 
 
@@ -94,7 +94,7 @@ class _Key:
     value: tuple[Any, ...]
     state: Any
     timers: Timers
-    # As the state table has it: the text, and the timers.
+    # As stored: the state's text, and the timers.
     text: str | None = None
     kept: dict[str, Timer] = field(default_factory=dict)
     going_off: int = 0
@@ -105,7 +105,7 @@ class _Key:
 
 
 class _Rows:
-    """Rows of one key that `on_rows` takes one by one, up to the next timer."""
+    """The rows of one key for `on_rows`, up to the next timer."""
 
     def __init__(self, rows: list[tuple[int, dict[str, Any]]], timers: Timers) -> None:
         self._rows = rows
@@ -126,7 +126,7 @@ class _Rows:
         return self.taken == len(self._rows)
 
     def last_watermark(self) -> int:
-        """That of the last row that was taken, or of the first one."""
+        """The watermark of the last row taken, or of the first row."""
         return self._rows[max(0, self.taken - 1)][0] if self._rows else NO_TIME
 
     @property
@@ -143,7 +143,7 @@ class ProcessBatch:
         self.operator = engine.using()
         self.keys: dict[tuple[int, int], _Key] = {}
         self.given: list[dict[str, Any]] = []
-        # Of each of them its own watermark.
+        # The watermark of each row in `given`.
         self.own: list[int] = []
 
     def step(self, state: StateTable, rows: pa.Table) -> Step:
@@ -171,7 +171,7 @@ class ProcessBatch:
             identity = row["group"], row["check"]
             by = tuple(row[column.name] for column in self.engine.by_fields)
             set_before = timers.get(identity, {})
-            # What an older version wrote is written anew, even if it is the same text.
+            # State of an older version is written again, even if the text is the same.
             text = row["state"] if row["version"] == self.engine.using.version else ""
             timers_now = Timers(set_before, self.clock)
             self.keys[identity] = _Key(*identity, by, self._read(by, row), timers_now, text, set_before)
@@ -221,7 +221,7 @@ class ProcessBatch:
             self._wake(key, due)
 
     def _go_off(self) -> None:
-        """What is due when all rows are in: by kind, time and name, over all keys."""
+        """Fire the timers that are due after all rows: by kind, time and name, over all keys."""
         waiting: list[tuple[Timer, int, int]] = []
         for key in self.keys.values():
             waiting.extend((timer, key.group, key.check) for timer in key.timers.by_name.values() if self._due(timer))
@@ -251,7 +251,7 @@ class ProcessBatch:
                 hint="Set it to a later time than the one it fired for, and do not set it when timers.ended is true.",
             )
         key.timers.cancel(timer.name)
-        # One in event time goes off when the watermark reaches it: the last before that; of the clock nothing is known.
+        # The last watermark before an event-time timer fires; unknown for processing time.
         own = timer.at - 1 if timer.kind == "event" else NO_TIME
         at = as_datetime(timer.at)
         self._collect("on_timer", key, lambda: own, None, key.shown, timer.name, at, key.state, key.timers)
@@ -259,14 +259,14 @@ class ProcessBatch:
     def _collect(
         self, method: str, key: _Key, watermark: Callable[[], int], run: _Rows | None, *arguments: Any
     ) -> None:
-        """`watermark`: that of what is put out at this moment."""
+        """`watermark`: returns that of a row yielded now."""
         try:
             for row in getattr(self.operator, method)(*arguments) or ():
                 self.given.append(row)
                 self.own.append(watermark())
             self._check_timers(key)
         except Unavailable:
-            # May succeed later: the flow tries again by itself.
+            # The flow retries it.
             raise
         except Exception as error:
             row = run.last if run is not None else {"timer": arguments[1], "at": arguments[2]}
@@ -365,7 +365,7 @@ class ProcessEngine:
     by_fields: tuple[pa.Field, ...]
     output: pa.Schema
     text: StateText
-    # Whether rows have watermarks of their own; without, a timer in event time would never go off in a stream.
+    # Whether rows have watermarks; without them an event-time timer would never fire in a stream.
     watermarked: bool = True
 
     late_schema: ClassVar[pa.Schema | None] = None
@@ -389,7 +389,7 @@ class ProcessEngine:
         }
 
     def takes(self, kept: Mapping[str, Any]) -> bool:
-        """Whether it can continue with the described state; raises with what to do otherwise."""
+        """Whether it can use the described state; raises if that needs another version or an upgrade."""
         now = self.described()
         if any(kept.get(name) != now[name] for name in ("process", "by")):
             return False

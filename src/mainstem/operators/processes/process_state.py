@@ -1,6 +1,6 @@
 """The state of a user's own operator as text and back: JSON in which every value has its type.
 
-    null, true, 7, 1.5, "text"      themselves
+    null, true, 7, 1.5, "text"      as in JSON
     {"list": [...]}                 also tuple and set
     {"dict": [[key, value], ...]}
     {"time": microseconds}          a datetime, in UTC
@@ -34,10 +34,10 @@ from mainstem.operators.stage.stage_task import END_OF_TIME
 __all__ = ["StateText", "Timer", "Timers", "type_name"]
 
 
-# Timers: what a user's own operator asks to be woken for, one key at a time.
+# Timers of a user's own operator, for one key.
 
 
-# The last moment that a datetime can name; over a table the clock stands later than that.
+# The last time of a datetime; with batch rows the clock is later than that.
 _LAST = as_us(datetime.max.replace(tzinfo=UTC))
 
 
@@ -64,7 +64,7 @@ class Timers:
     def __init__(self, set_before: dict[str, Timer], clock: BatchClock) -> None:
         self.by_name = dict(set_before)
         self._clock = clock
-        # The earliest in event time, looked at before every row.
+        # The earliest event-time timer, checked before every row.
         self.next_event = _earliest(self.by_name)
 
     @property
@@ -106,7 +106,7 @@ def _earliest(timers: dict[str, Timer]) -> int:
     return min((timer.at for timer in timers.values() if timer.kind == "event"), default=NEVER)
 
 
-# Of each dataclass, the types of its fields.
+# The types of the fields of each dataclass.
 Types = dict[type, dict[str, Any]]
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -136,8 +136,8 @@ class StateText:
                     hint=f"Give it one: {field.name}: ... = ..., or field(default_factory=list).",
                 )
         self.state = state
-        # Nothing may turn up while a flow runs that could be known before; and in Spark's workers there is no module in
-        # which the types of a class could be looked up.
+        # Looked up now, so that errors are raised before a flow runs; and Spark's workers lack the module that defines the
+        # types.
         self._types = _types_in(state)
         self.described = {name: _deep_name(hint, self._types) for name, hint in self._types[state].items()}
 
@@ -163,7 +163,7 @@ class StateText:
 
     @staticmethod
     def fields(text: str) -> dict[str, Any]:
-        """The content of a text, whichever class wrote it."""
+        """The fields of a text, whichever class wrote it."""
         return {name: _decoded(value) for name, value in json.loads(text).items()}
 
 
@@ -219,7 +219,7 @@ def _dataclasses_in(hint: Any) -> list[type] | None:
 
 
 def _deep_name(hint: Any, types: Types) -> str:
-    """A type with what is in it: a dataclass inside a state may change too."""
+    """A type with the types in it: a dataclass inside a state may change too."""
     inner, optional = _without_none(hint)
     if inner in types:
         parts = ", ".join(f"{name}: {_deep_name(of, types)}" for name, of in types[inner].items())
@@ -251,7 +251,7 @@ def _encoded(value: Any, hint: Any, path: str, types: Types) -> Any:
         if repeated or len(hints) == len(value):
             of = [hints[0]] * len(value) if repeated else hints
             found = [_encoded(element, one, path, types) for element, one in zip(value, of, strict=True)]
-            # A set has no order of its own, and the same state is the same text.
+            # Sorted, because a set has no order and equal states must give equal texts.
             return {"list": sorted(found, key=json.dumps) if origin is set else found}
     if origin is dict and isinstance(value, dict):
         key, item = get_args(inner)
@@ -277,7 +277,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# A datetime is a date to Python: it comes first.
+# datetime is a subclass of date, so it comes first.
 _TAGGED: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     (datetime, "time", as_us),
     (date, "date", date.isoformat),
@@ -313,7 +313,7 @@ def _built(kind: type, fields: Mapping[str, Any], types: Types) -> Any:
 
 
 def _shaped(value: Any, hint: Any, types: Types) -> Any:
-    """A value that was read, as the type it was written from: lists that were tuples, dicts that were dataclasses."""
+    """A decoded value as its declared type: lists become tuples and sets, dicts become dataclasses."""
     inner, _ = _without_none(hint)
     if value is None or inner in _PLAIN:
         return value

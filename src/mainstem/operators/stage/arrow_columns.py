@@ -1,4 +1,4 @@
-"""Columns of Arrow tables as engines want them: numbers without nulls, times in microseconds, rows in the order of the log."""
+"""Columns of Arrow tables for engines: integers without nulls, times in microseconds, rows in log order."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["in_log_order", "in_order_of", "microseconds", "numbers", "whole"]
 
 
 def in_log_order(rows: pa.Table) -> pa.Table:
-    """The rows by partition and offset; those of several topics always in the same order."""
+    """The rows sorted by partition and offset; `tie` orders those of several topics."""
     return in_order_of(rows, ("partition", "offset", "tie"))
 
 
 def in_order_of(rows: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The rows by some columns of numbers, the first of which decides first. Costs little where they are in it already."""
+    """The rows sorted by integer columns, the most significant first. Cheap if they are sorted already."""
     columns = [numbers(rows, name) for name in names]
     return rows if _ordered(columns) else rows.take(pa.array(np.lexsort(columns[::-1])))
 
@@ -35,12 +35,12 @@ def _ordered(columns: Sequence[Int64Array]) -> bool:
 
 
 def numbers(rows: pa.Table, name: str) -> Int64Array:
-    """A column of numbers without nulls."""
+    """A column of integers without nulls."""
     return np.asarray(whole(rows.column(name))).astype(np.int64, copy=False)
 
 
 def microseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Times as numbers, NO_TIME where there is none."""
+    """Times in microseconds, NO_TIME for null."""
     found = whole(column)
     if pa.types.is_timestamp(found.type):
         found = found.cast(pa.timestamp("us", found.type.tz)).cast(pa.int64())
@@ -48,7 +48,7 @@ def microseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One array: a column may be in many chunks, and one without rows in none."""
+    """A column as one array: it may have many chunks, or none."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     combined = column.combine_chunks()

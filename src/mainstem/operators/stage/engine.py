@@ -1,7 +1,7 @@
 """Engine: processes a batch of rows with the state of an operator, without Spark.
 
 An operator's rows are divided into buckets by a hash of their key; an engine sees the rows and the state of one bucket
-at a time. Its output depends on nothing else, so a replayed batch gives the same.
+at a time. Its output depends on nothing else, so a replayed batch gives the same output.
 
 State is a table. Each row of it belongs to a *group* (a hash of the key) and is identified in its group
 by its *item*, a second number that the engine chooses; it may wait for a time:
@@ -29,7 +29,7 @@ __all__ = ["BatchClock", "Engine", "Int64Array", "NEVER", "NO_TIME", "STATE_COLU
 
 Int64Array = npt.NDArray[np.int64]
 
-# A time that does not come.
+# Later than every time.
 NEVER = 2**63 - 1
 
 STATE_COLUMNS = (
@@ -49,12 +49,12 @@ class BatchClock:
 
     watermark: int = NO_TIME
     now: int = NO_TIME
-    # As it was for the batch before.
+    # The clock of the previous batch.
     watermark_before: int = NO_TIME
     now_before: int = NO_TIME
 
     def earlier(self, span: int) -> BatchClock:
-        """The clock with a watermark that is so many microseconds behind this one's.
+        """The clock with its watermark `span` microseconds earlier.
 
         >>> BatchClock(100, 7, 40, 6).earlier(30)
         BatchClock(watermark=70, now=7, watermark_before=10, now_before=6)
@@ -69,17 +69,17 @@ class BatchClock:
 class Step:
     """The result of one batch in one bucket."""
 
-    # In the order in which the rows are to be seen.
+    # In output order.
     output: pa.Table
-    # Of each of these rows the watermark at which it came about: a fact of the rows that made it, not of the batch. None
-    # where only the batch's is known.
+    # The watermark of each output row: it follows from the input rows, not from the batch. None if only the batch's is
+    # known.
     own: Int64Array | None = field(default=None, kw_only=True)
-    # State rows that are new or changed, and those (group, item) that are gone.
+    # State rows to upsert, and (group, item) of those to delete.
     put: pa.Table | None = None
     gone: pa.Table | None = None
-    # Rows that came too late to count anywhere, as the engine's `late_schema` has them.
+    # Late rows that were not processed, with the columns of `late_schema`.
     late: pa.Table | None = None
-    # What is to be counted: how many rows were late, duplicates, ...
+    # Counters: late rows, duplicates, ...
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -90,15 +90,15 @@ class StateTable(Protocol):
         """All rows of these groups, ordered by (group, item)."""
 
     def find_items(self, groups: Int64Array, items: Int64Array) -> pa.Table:
-        """Those of these rows, each by its group and item, that are there; ordered by (group, item). Costs nothing for the
-        other rows of the groups."""
+        """The rows with these groups and items that exist, ordered by (group, item). Does not read the other rows of the
+        groups."""
 
     def due(self, clock: BatchClock) -> pa.Table:
         """All rows that wake in this batch: `event_due` at or below the watermark, or `processing_due` at or below now."""
 
 
 class Engine(Protocol):
-    """One operator's work. It is sent to Spark's workers, so it holds values only."""
+    """The computation of one operator. It is sent to Spark's workers, so it holds values only."""
 
     @property
     def state_schema(self) -> pa.Schema:
@@ -116,4 +116,4 @@ class Engine(Protocol):
         """Process the rows of a batch, in the order of (topic, partition, offset), and the state that is due."""
 
     def described(self) -> dict[str, Any]:
-        """What the kept state depends on, as JSON: an engine that describes itself otherwise cannot take it."""
+        """What the stored state depends on, as JSON: an engine with another description cannot use it."""

@@ -1,26 +1,32 @@
-"""What an operator needs to know of its rows: their columns, which of them is the event time, which make a key.
+"""What an operator needs of its rows: their columns, which of them is the event time, which make a key, and steps that
+compute columns.
 
-The same for a DataFrame and for scripted rows of a test (`mainstem.testing`), which need no Spark.
+Rows are a DataFrame. Another class of rows registers its own `columns_of`, `transform_with`, `staged`, `read_aggregates` and
+`read_order`: operators use nothing else of their rows, except `isStreaming` and `columns`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mainstem.errors import Invalid, did_you_mean
 from mainstem.log.record import CHANGING_MARK, CORRECTED_MARK, EVENT_TIME_MARK, RECORD_MARK
 from mainstem.spark.spark_types import arrow_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 __all__ = [
     "WINDOW_MARK",
     "Shown",
+    "Value",
+    "add_columns",
     "by_names",
     "check_column",
     "check_lasting",
@@ -28,14 +34,16 @@ __all__ = [
     "check_uncorrected",
     "columns_of",
     "event_time_of",
+    "quoted",
     "record_field",
-    "scripted",
     "shaped",
     "shown_results",
+    "transform",
+    "transform_with",
 ]
 
 
-# On the column `window` of what `windowed` gives: "final" where each window comes once, else its `results`.
+# A mark of the column `window` of `windowed`: "final" if each window is emitted once, else its `results`.
 WINDOW_MARK = "mainstem.results"
 
 
@@ -47,14 +55,35 @@ class Shown:
     field: pa.Field
 
 
-def scripted(rows: Any) -> bool:
-    """Whether these are rows of a test that runs without Spark."""
-    return isinstance(rows.schema, pa.Schema)
+# An expression over the columns of rows: a Spark column, or SQL for rows without Spark.
+Value: TypeAlias = "Column | str"
 
 
+@singledispatch
 def columns_of(rows: DataFrame) -> pa.Schema:
     """The columns with their marks."""
-    return rows.schema if isinstance(rows.schema, pa.Schema) else arrow_schema(rows.schema)
+    return arrow_schema(rows.schema)
+
+
+@singledispatch
+def transform_with(
+    rows: DataFrame,
+    values: Mapping[str, Value],
+    native: Callable[[DataFrame, Mapping[str, Column]], DataFrame],
+    arrow: Callable[[pa.Table, pa.Table], pa.Table],
+) -> DataFrame:
+    """The rows after a stateless step, which is implemented twice: for Spark, and over Arrow for rows without Spark.
+
+    Each gets the rows and the values: `native` as columns to select, `arrow` computed, as a table of these columns.
+    """
+    return native(rows, cast("Mapping[str, Column]", values))
+
+
+def transform(
+    rows: DataFrame, native: Callable[[DataFrame], DataFrame], arrow: Callable[[pa.Table], pa.Table]
+) -> DataFrame:
+    """The same for a step that needs no values."""
+    return transform_with(rows, {}, lambda frame, _: native(frame), lambda table, _: arrow(table))
 
 
 def record_field(schema: pa.Schema) -> pa.Field | None:
@@ -86,13 +115,13 @@ def check_lasting(rows: DataFrame, schema: pa.Schema, operator: str) -> None:
 
 
 def shown_results(schema: pa.Schema) -> str:
-    """How windows that the rows are of are shown, as `WINDOW_MARK` says; empty if they are of none."""
+    """The value of `WINDOW_MARK` if the rows are windows; else empty."""
     marks = (schema.field("window").metadata or {}) if schema.names.count("window") == 1 else {}
     return str(marks.get(WINDOW_MARK.encode(), b"").decode())
 
 
 def check_uncorrected(rows: DataFrame, schema: pa.Schema, operator: str) -> None:
-    """The same, of tables and of what joins and look-ups correct; of windows nothing."""
+    """The same for changing tables and for corrections of joins and lookups; not for windows."""
     record = record_field(schema)
     if not rows.isStreaming or record is None:
         return
@@ -115,7 +144,7 @@ def check_uncorrected(rows: DataFrame, schema: pa.Schema, operator: str) -> None
 
 
 def event_time_of(schema: pa.Schema, operator: str, *, named: str = "on") -> str:
-    """The name of the marked event-time column; `named`: by which parameter the operator is told of another one."""
+    """The name of the marked event-time column; `named`: the operator's parameter for another column."""
     marked = [field.name for field in schema if _marked(field, EVENT_TIME_MARK)]
     if len(marked) != 1:
         raise Invalid(
@@ -127,7 +156,7 @@ def event_time_of(schema: pa.Schema, operator: str, *, named: str = "on") -> str
 
 
 def by_names(by: str | Sequence[str], schema: pa.Schema, operator: str) -> tuple[str, ...]:
-    """The columns of a key, each of them there."""
+    """The columns of a key; raises if one is missing."""
     names = (by,) if isinstance(by, str) else tuple(by)
     for name in names:
         check_column(name, schema, operator)
@@ -152,20 +181,47 @@ def check_column(name: str, schema: pa.Schema, operator: str) -> None:
         )
 
 
-def shaped(rows: DataFrame, columns: Sequence[Shown]) -> DataFrame:
-    """The rows with these columns, under these names and with these marks: no work, a plain select."""
-    if scripted(rows):
-        return rows.shaped(columns)  # type: ignore[no-any-return, operator]
+def add_columns(table: pa.Table, columns: pa.Table) -> pa.Table:
+    """The table with these columns after its own."""
+    for field, column in zip(columns.schema, columns.columns, strict=True):
+        table = table.append_column(field, column)
+    return table
+
+
+def shaped(rows: DataFrame, columns: Sequence[Shown | str]) -> DataFrame:
+    """The rows with these columns, under these names and with these marks; a plain name is a column that stays unchanged.
+
+    Only a select.
+    """
+    return transform(rows, lambda frame: _select(frame, columns), lambda table: _select_arrow(table, columns))
+
+
+def _select(frame: DataFrame, columns: Sequence[Shown | str]) -> DataFrame:
     from pyspark.sql import functions as F
 
-    return rows.select(
-        [F.col(_quoted(shown.source)).alias(shown.field.name, **_marks(shown.field)) for shown in columns]
-    )
+    def column(shown: Shown | str) -> Column:
+        if isinstance(shown, str):
+            return F.col(quoted(shown))
+        first, _, rest = shown.source.partition(".")
+        path = f"{first}.{quoted(rest)}" if rest else quoted(first)
+        return F.col(path).alias(shown.field.name, **_marks(shown.field))
+
+    return frame.select([column(shown) for shown in columns])
 
 
-def _quoted(path: str) -> str:
-    first, _, rest = path.partition(".")
-    return f"{first}.`{rest.replace('`', '``')}`" if rest else f"`{first}`"
+def _select_arrow(table: pa.Table, columns: Sequence[Shown | str]) -> pa.Table:
+    def column(shown: Shown | str) -> pa.ChunkedArray:
+        first, _, rest = (shown, "", "") if isinstance(shown, str) else shown.source.partition(".")
+        return pc.struct_field(table.column(first), [rest]) if rest else table.column(first)
+
+    fields = [table.schema.field(shown) if isinstance(shown, str) else shown.field for shown in columns]
+    found = [column(shown) for shown in columns]
+    return pa.Table.from_arrays(found, names=[field.name for field in fields]).cast(pa.schema(fields))
+
+
+def quoted(name: str) -> str:
+    """A column name, quoted for Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _marks(field: pa.Field) -> dict[str, Any]:

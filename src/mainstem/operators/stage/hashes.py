@@ -21,11 +21,10 @@ __all__ = ["bucket_groups", "key_hashes", "mixed", "text_hash"]
 # The constants of splitmix64, a mixer whose every output bit depends on every input bit.
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_MASK = 2**64 - 1
 
 
 def mixed(*numbers: Int64Array) -> Int64Array:
-    """One number for each row, of several: the same for the same ones in the same order, else different.
+    """One hash of several integer columns for each row.
 
     >>> one, two = mixed(np.array([1, 1]), np.array([2, 3]))
     >>> one != two
@@ -41,7 +40,7 @@ def mixed(*numbers: Int64Array) -> Int64Array:
 
 
 def text_hash(text: str) -> int:
-    """A 64-bit number of a text, the same in every process.
+    """A 64-bit hash of a text, the same in every process.
 
     >>> text_hash("close") == text_hash("close") != text_hash("open")
     True
@@ -51,17 +50,17 @@ def text_hash(text: str) -> int:
 
 
 def key_hashes(columns: list[pa.ChunkedArray], count: int, salt: str) -> Int64Array:
-    """A number for each row's key; another one with another salt."""
+    """A hash of each row's key; different for each salt."""
     found = np.full(count, text_hash(salt), np.int64)
     for column in columns:
         whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         if pa.types.is_floating(whole.type):
-            # For Spark, as for SQL, 0.0 and -0.0 are one number; the sum with zero is the positive one.
+            # In SQL 0.0 equals -0.0; adding zero gives 0.0.
             whole = pc.add(whole, pa.scalar(0.0, whole.type))
         if pa.types.is_nested(whole.type):
             hashes = np.array([text_hash(f"{salt}{value!r}") for value in whole.to_pylist()], np.int64)
         else:
-            # Few values are many rows' key: each is looked at once.
+            # Many rows share a key: each distinct value is hashed once.
             encoded = pc.dictionary_encode(whole, null_encoding="encode")
             values = [text_hash(f"{salt}{value!r}") for value in encoded.dictionary.to_pylist()]
             hashes = np.array([*values, 0], np.int64)[np.asarray(encoded.indices)]
@@ -71,7 +70,7 @@ def key_hashes(columns: list[pa.ChunkedArray], count: int, salt: str) -> Int64Ar
 
 @lru_cache(maxsize=64)
 def bucket_groups(buckets: int) -> tuple[int, ...]:
-    """For each of so many buckets a number that `repartition` puts there, always the same."""
+    """For each bucket a group that `repartition` puts there, always the same one."""
     found: dict[int, int] = {}
     candidate = 0
     while len(found) < buckets:

@@ -1,16 +1,16 @@
 """KeyedRows: the input rows of an engine, each with its key, its position in the log and its times.
 
     group      int64      hash of the key
-    check      int64      another one: both together tell keys apart
+    check      int64      a second one: both together identify the key
     by_0 ...              the key's columns
     partition  int32      partition and offset order the rows as the log does
     offset     int64
-    tie        int64      a hash of the row: orders rows of several topics that have one place, always alike
+    tie        int64      a hash of the row: orders rows of several topics with the same position
     time       int64      event time in microseconds, NO_TIME where there is none
-    watermark  int64      the row's own watermark, NO_TIME where nothing was known
-    row        struct     the row as it came
+    watermark  int64      the row's own watermark, NO_TIME if unknown
+    row        struct     the whole row
 
-Made by Spark, or over Arrow where there is no Spark.
+Computed with Spark, or over Arrow without it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["KeyedRows", "arrow_hashes", "native_hashes", "native_tie"]
 
 @dataclass(frozen=True)
 class KeyedRows:
-    """What is to be made of a frame with this schema; the same with Spark and over Arrow."""
+    """Converts rows of this schema, with Spark and over Arrow."""
 
     schema: pa.Schema
     by: tuple[str, ...]
@@ -50,7 +50,7 @@ class KeyedRows:
 
     @property
     def by_fields(self) -> list[pa.Field]:
-        """The key's columns as an engine has them."""
+        """The key's columns under the engine's names."""
         return [pa.field(f"by_{place}", self.schema.field(name).type) for place, name in enumerate(self.by)]
 
     @property
@@ -60,7 +60,7 @@ class KeyedRows:
 
     @property
     def input_schema(self) -> pa.Schema:
-        """What comes of it."""
+        """The columns of the converted rows."""
         int32, int64 = pa.int32(), pa.int64()
         places = [("partition", int32), ("offset", int64), ("tie", int64), ("time", int64), ("watermark", int64)]
         return pa.schema([("group", int64), ("check", int64), *self.by_fields, *places, ("row", self.row_type)])
@@ -95,7 +95,7 @@ class KeyedRows:
         found = record_field(self.schema)
         if found is None:
             nothing = F.lit(None).cast("bigint")
-            # Rows from elsewhere have no place in a log: the order in which Spark has them stands in for it.
+            # Rows that are not from a topic have no position: Spark's order is used instead.
             return {"partition": F.lit(0), "offset": F.monotonically_increasing_id(), "watermark": nothing}
         record = columns[found.name]
         watermark = F.unix_micros(record["watermark"]) if self.watermarked else F.lit(None).cast("bigint")
@@ -120,7 +120,7 @@ class KeyedRows:
             *keys,
             partition,
             offset,
-            # A script has one topic, whose places differ.
+            # Here rows are of one topic, whose positions are unique.
             np.zeros(count, np.int64),
             microseconds(time),
             microseconds(watermark),
@@ -130,13 +130,13 @@ class KeyedRows:
 
 
 def native_hashes(schema: pa.Schema, by: Sequence[str]) -> list[Column]:
-    """`group` and `check` of a key, which together tell keys apart."""
+    """`group` and `check` of a key, which together identify it."""
     from pyspark.sql import functions as F
 
     if not by:
         return [F.lit(0).cast("bigint").alias("group"), F.lit(0).cast("bigint").alias("check")]
     keys = [F.col(f"`{name.replace('`', '``')}`") for name in by]
-    # A hash passes over nulls: without their places (null, "a") and ("a", null) would be one key; nor [null] and [].
+    # xxhash64 skips nulls: without `nulls` (null, "a") and ("a", null) would be one key, without `texts` [null] and [].
     nulls = [key.isNull() for key in keys]
     nested = [pa.types.is_nested(schema.field(name).type) for name in by]
     texts = [F.to_json(F.struct(key.alias("key"))) for key, within in zip(keys, nested, strict=True) if within]
@@ -145,17 +145,17 @@ def native_hashes(schema: pa.Schema, by: Sequence[str]) -> list[Column]:
 
 
 def native_tie(schema: pa.Schema) -> Column:
-    """A number by which rows with the same place in different topics are put in order: the same when a batch is done again,
-    although Spark's shuffle may bring them in another one."""
+    """A hash that orders rows with the same position in different topics: the same in a replay, although Spark's shuffle may
+    deliver them in another order."""
     from pyspark.sql import functions as F
 
-    # Spark does not hash maps; a row that differs in nothing else may stand in either order.
+    # Spark cannot hash maps; rows that differ only in maps may be in either order.
     names = [field.name for field in schema if "map<" not in str(field.type)]
     return F.xxhash64(*(F.col(f"`{name.replace('`', '``')}`") for name in names)) if names else F.lit(0).cast("bigint")
 
 
 def arrow_hashes(keys: Sequence[pa.ChunkedArray], count: int) -> tuple[Int64Array, Int64Array]:
-    """`group` and `check` as Spark has them, where that is known; else others."""
+    """`group` and `check`: Spark's hashes if all types are `hashable`, else our own."""
     if all(hashable(key.type) for key in keys):
         return hashed_keys([whole(key) for key in keys], count)
     columns = list(keys)

@@ -1,11 +1,11 @@
 """Packed rows: the rows of a topic for a stage, many of them in one binary value that Spark does not decode.
 
-Between a topic and a stage there are often only filters and columns that are renamed, or windows. Then the reader of the topic
-does all of it over Arrow: it prepares its rows for the engine, divides them into the stage's buckets, and gives one row per
+Between a topic and a stage there are often only filters, renamed columns or windows. Then the reader of the topic does all
+of it over Arrow: it prepares its rows for the engine, divides them into the stage's buckets, and returns one row per
 bucket:
 
     mainstem_bucket    int32     the bucket
-    mainstem_packed    binary    an Arrow stream of the rows as the engine takes them; columns of nulls alone are left out
+    mainstem_packed    binary    an Arrow stream of the rows as the engine takes them, without columns that have only nulls
 
 So Spark shuffles a few values instead of decoding and encoding tens of thousands of rows twice.
 A row has the same bucket as in Spark's shuffle (`spark_hashes`): the state does not depend on whether rows are packed.
@@ -24,7 +24,6 @@ import pyarrow.compute as pc
 from mainstem.operators.stage.arrow_columns import whole
 from mainstem.operators.stage.spark_hashes import buckets_of
 from mainstem.spark.plan.row_condition import Condition, condition_mask, value_of
-from mainstem.spark.sources.topic_request import to_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,7 +33,7 @@ __all__ = ["BUCKET", "PACKED", "Packing", "is_packed", "packed_markers", "unpack
 BUCKET = "mainstem_bucket"
 PACKED = pa.schema([(BUCKET, pa.int32()), ("mainstem_packed", pa.binary())])
 
-# So many rows, or bytes, are prepared at once: enough to be worth it, little enough for one value.
+# Rows or bytes prepared at once: enough to be efficient, and not too many for one value.
 ROWS = 100_000
 BYTES = 32 << 20
 
@@ -47,15 +46,15 @@ class ArrowPreparation(Protocol):
 
 @dataclass(frozen=True)
 class Packing:
-    """What a reader does with its rows for one input of a stage. A value: it is sent to Spark's workers."""
+    """How a reader packs its rows for one input of a stage. A value: it is sent to Spark's workers."""
 
     # The rows as they are read.
     schema: pa.Schema
-    # The columns of the stage's input, each with what it is in the rows: ("at", ["column", "record", "appended_at"]).
+    # The columns of the stage's input, each with its value in the rows: ("at", ["column", "record", "appended_at"]).
     columns: tuple[tuple[str, list[Any]], ...]
-    # What they must fulfil; exactly that.
+    # The filter of the rows; it is applied exactly.
     condition: Condition | None
-    # From the input to what the engine takes, which are the columns of `taken`; "group" is one of them.
+    # Converts the input to the engine's columns, `taken`; "group" is one of them.
     preparation: ArrowPreparation
     taken: pa.Schema
     buckets: int
@@ -68,7 +67,7 @@ class Packing:
                 yield self._divided(taken)
 
     def taken_from(self, rows: pa.Table) -> pa.Table:
-        """What the engine takes of these rows."""
+        """The engine's input for these rows."""
         [batch] = rows.combine_chunks().to_batches()
         if self.condition is not None:
             mask = condition_mask(self.condition, batch)
@@ -78,7 +77,7 @@ class Packing:
         return self.preparation.arrow(table).select(self.taken.names).cast(self.taken)
 
     def _divided(self, rows: pa.Table) -> pa.RecordBatch:
-        """A value for each bucket that has rows, written one behind the other."""
+        """One value for each bucket with rows, all in one buffer."""
         buckets = buckets_of(np.asarray(whole(rows.column("group"))), self.buckets)
         sent = rows.select([name for name in rows.schema.names if rows.column(name).null_count < rows.num_rows])
         sent = sent.take(pa.array(np.argsort(buckets, kind="stable")))
@@ -94,24 +93,20 @@ class Packing:
         packed = pa.Array.from_buffers(pa.binary(), len(numbers), parts)
         return pa.RecordBatch.from_arrays([pa.array(numbers, pa.int32()), packed], schema=PACKED)
 
-    def to_option(self) -> str:
-        """As it travels through the options of a source."""
-        return to_text(self)
-
 
 def is_packed(rows: DataFrame) -> bool:
-    """Whether the rows of a frame are packed ones."""
+    """Whether a frame has packed rows."""
     return bool(rows.columns == PACKED.names)
 
 
 def packed_markers(rows: DataFrame, buckets: int) -> DataFrame:
-    """A packed row without rows for every bucket; see `stage_task`."""
+    """An empty packed row for every bucket; see `stage_task`."""
     numbers = rows.sparkSession.range(0, buckets, 1, 1)
     return numbers.selectExpr(f"CAST(id AS INT) AS {BUCKET}", f"CAST('' AS BINARY) AS {PACKED.names[1]}")
 
 
 def unpacked(batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) -> tuple[int, pa.Table]:
-    """Which bucket this is, and its rows as the engine takes them. Where there are none, it has the number of the task."""
+    """The bucket, and its rows as the engine takes them. Without packed rows the bucket is the number of the task."""
     bucket, tables = task, [schema.empty_table()]
     for batch in batches:
         for number, value in zip(batch.column(0), batch.column(1), strict=True):
@@ -126,7 +121,7 @@ def unpacked(batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) ->
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Small ones together: a block of the log may have one row."""
+    """Small batches together: a block of the log may have one row."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)

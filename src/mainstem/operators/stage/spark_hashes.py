@@ -1,7 +1,7 @@
-"""Spark's hashes over Arrow and numpy: a row has the same group and the same bucket whoever prepares it.
+"""Spark's hashes over Arrow and numpy: a row has the same group and bucket with Spark and without.
 
-`xxhash64` is what hashes keys (`keyed_rows.native_hashes`); murmur3 is by what Spark divides rows into the partitions of a
-shuffle. State that was begun with the one is continued with the other.
+`xxhash64` hashes keys (`keyed_rows.native_hashes`); murmur3 assigns rows to the partitions of a shuffle. State that was
+written with one implementation is continued with the other.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def hashed_keys(columns: Sequence[pa.Array], count: int) -> tuple[Int64Array, In
 
 
 def hashed(columns: Sequence[pa.Array], count: int, seed: int = SEED) -> Int64Array:
-    """`xxhash64` of some columns: each begins with the hash of those before it, a null leaves that as it is.
+    """`xxhash64` of some columns: the hash of a column is the seed of the next; a null leaves it unchanged.
 
     >>> hashed([pa.array([1, None]), pa.array(["Spark", "Spark"])], 2).tolist()
     [5232548436287321068, -4294468057691064905]
@@ -79,7 +79,7 @@ def buckets_of(groups: Int64Array, count: int) -> Int64Array:
     found = (found ^ (found >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     found = (found ^ (found >> np.uint32(13))) * np.uint32(0xC2B2AE35)
     found ^= found >> np.uint32(16)
-    # As numbers with a sign; numpy's remainder is never negative.
+    # Signed; numpy's remainder is never negative.
     return found.view(np.int32).astype(np.int64) % count
 
 
@@ -98,7 +98,7 @@ def _number(column: pa.Array, seeds: UInt64Array) -> UInt64Array:
 
 
 def _text(column: pa.Array, seeds: UInt64Array) -> UInt64Array:
-    """All texts at once, word by word: of each step those that are long enough."""
+    """All texts at once, word by word; each step processes those that are long enough."""
     offsets = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset).astype(np.int64)
     data = column.buffers()[2]
     content = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
@@ -119,10 +119,10 @@ def _text(column: pa.Array, seeds: UInt64Array) -> UInt64Array:
 
 
 def _stripes(content: npt.NDArray[np.uint8], at: Int64Array, lengths: Int64Array, seeds: UInt64Array) -> UInt64Array:
-    """What comes of the first bytes, as many as make whole stripes of 32."""
+    """The hashes of the whole stripes of 32 bytes."""
     found = seeds + _P5
     count = lengths // 32
-    # The longest first: whatever goes on is at the beginning, and one very long text costs the others nothing.
+    # The longest first: texts with stripes left are a prefix, and one very long text costs the others nothing.
     long = np.flatnonzero(count)
     long = long[np.argsort(-count[long], kind="stable")]
     if not len(long):
@@ -142,12 +142,12 @@ def _stripes(content: npt.NDArray[np.uint8], at: Int64Array, lengths: Int64Array
 
 
 def _those(mask: npt.NDArray[np.bool_]) -> Any:
-    """The rows of a mask, in the form that costs least."""
+    """The rows of a mask, as the cheapest index."""
     return slice(None) if mask.all() else np.flatnonzero(mask)
 
 
 def _there(content: npt.NDArray[np.uint8], places: Int64Array, kind: type[np.unsignedinteger[Any]]) -> Any:
-    """The numbers that begin at some of the bytes."""
+    """The integers that begin at these bytes."""
     size = np.dtype(kind).itemsize
     if not len(places):
         return np.empty(0, kind)

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -46,17 +47,18 @@ __all__ = [
     "remembered",
     "stage_schema",
     "staged",
-    "staged_together",
     "told_late",
 ]
 
-# A value as JSON has it.
+T = TypeVar("T")
+
+# A JSON value.
 Parameter: TypeAlias = "str | int | Sequence[str] | Mapping[str, str] | None"
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """How the rows of one input become what the engine takes: with Spark, and over Arrow where there is none."""
+    """Converts the rows of one input to the engine's input: with Spark, and over Arrow."""
 
     native: Callable[[DataFrame], DataFrame]
     arrow: Callable[[pa.Table], pa.Table]
@@ -64,37 +66,37 @@ class Preparation:
 
 @dataclass(frozen=True)
 class StageSpec:
-    """What an operator wants of its stage."""
+    """The stage of an operator."""
 
     # The stage is named after it: <operator>-<number in its flow>.
     operator: str
     engine: Engine
-    # From the rows of a batch, a frame that is not a stream, to exactly what the engine takes; "group" is a column of it.
-    # Where a stage has several inputs this is done with a stream: row by row, as in a projection.
+    # Converts the rows of a batch (not a stream) to exactly the engine's input; "group" is one of its columns.
+    # If a stage has several inputs it is applied to a stream: row by row, as a projection.
     prepare: Callable[[DataFrame], DataFrame]
-    # The same over Arrow, with no Spark.
+    # The same over Arrow, without Spark.
     prepare_rows: Callable[[pa.Table], pa.Table]
-    # What lets the state forget; empty if nothing does.
+    # What bounds the state; empty if it is unbounded.
     bounded_by: str = ""
-    # What the columns of late rows are called in <flow>.late, where it is not as the engine calls them.
+    # The names of columns in <flow>.late that differ from the engine's.
     late_names: Mapping[str, str] = field(default_factory=dict)
-    # Which of them (as they are called there) are added up in `flow describe`.
+    # The columns of <flow>.late that `flow describe` sums.
     late_units: tuple[str, ...] = ()
-    # What the program says the state is of: its key, its windows, its aggregates. Other ones cannot go on with it.
+    # The definition of the state: its key, windows and aggregates. A program with another one cannot use it.
     definition: Mapping[str, Any] = field(default_factory=dict)
-    # Every parameter that the operator was given, as it takes effect and as a person reads it. State that was kept by another
-    # value does not fit, unless the parameter is one of those that decide nothing about the state.
+    # The effective parameters of the operator, in readable form. State written with another value cannot be used, unless
+    # the parameter is `changeable`: it does not affect the state.
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     changeable: frozenset[str] = frozenset()
-    # What the watermark of its batches is about: event times, or append times.
+    # What the watermark of its batches follows: event times, or append times.
     time: Literal["event", "append"] = "event"
-    # How the further inputs are prepared, where a stage has several; all come to the same columns, and a column of their
-    # own (`side`) tells the engine which input a row is of.
+    # The preparations of further inputs; all give the same columns, and `side` tells the engine which input a row is
+    # from.
     others: tuple[Preparation, ...] = ()
-    # So many microseconds the event times of its rows may be behind the watermark: time is as much earlier for what follows.
+    # How far event times of its rows may be behind the watermark, in microseconds: delays the output watermark.
     behind: int = 0
-    # What the engine takes, where the readers of topics may prepare it; see `packed_rows`. None where they must not: the
-    # preparations over Arrow must give rows the groups that Spark does, and be methods (`arrow`) of dataclasses.
+    # The engine's input, if the readers of topics may prepare it (see `packed_rows`); else None. It requires that the
+    # preparations over Arrow give the same groups as Spark, and are methods (`arrow`) of dataclasses.
     packed: pa.Schema | None = None
 
     @property
@@ -105,7 +107,7 @@ class StageSpec:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of a program: its number there, its name in its flow, and the rows that go in, by input."""
+    """A stage of a program: its number there, its name in its flow, and its input rows."""
 
     number: int
     spec: StageSpec
@@ -113,50 +115,37 @@ class Stage:
     inputs: tuple[DataFrame, ...]
 
 
-class ScriptedRows(Protocol):
-    """Rows without Spark; see `mainstem.testing`."""
-
-    def through(self, spec: StageSpec, name: str | None, others: Sequence[Any]) -> Any: ...
-
-
 class BatchStages(Protocol):
-    """One batch of a flow on its way through its stages."""
+    """Runs one batch of a flow through its stages."""
 
     def root(self, number: int) -> DataFrame:
-        """The rows of the streaming query that go into a stage; where it has several inputs: prepared, and all of them."""
+        """The rows of the streaming query for a stage; if it has several inputs, those of all inputs, prepared."""
 
     def passed(self, stage: Stage) -> DataFrame:
-        """What a stage gives for its rows."""
+        """The output rows of a stage."""
 
 
-def staged(rows: DataFrame, spec: StageSpec, *, name: str | None = None) -> DataFrame:
-    """The rows that an engine makes of these, with `record` as their last column.
+@singledispatch
+def staged(rows: DataFrame, spec: StageSpec, *others: DataFrame, name: str | None = None) -> DataFrame:
+    """The output rows of an engine for these rows, with `record` as the last column.
 
-    Of rows that are not a stream: what it makes of all of them at once.
+    Batch rows are processed all at once. Each input has its own preparation (`spec.preparations`).
     """
-    return staged_together([rows], spec, name=name)
-
-
-def staged_together(inputs: Sequence[DataFrame], spec: StageSpec, *, name: str | None = None) -> DataFrame:
-    """The same for several inputs, each prepared in its own way (`spec.preparations`)."""
-    through: Any = getattr(type(inputs[0]), "through", None)
-    if through is not None:
-        scripted: DataFrame = through(inputs[0], spec, name, inputs[1:])
-        return scripted
+    inputs = (rows, *others)
     build = current_build()
     number = -1 if build is None else build.stage_number()
-    stage = Stage(number, spec, name or "", tuple(inputs))
+    stage = Stage(number, spec, name or "", inputs)
     batch: BatchStages | None = None if build is None else build.batch
     if batch is not None:
         return batch.passed(stage)
-    if not any(rows.isStreaming for rows in inputs):
+    if not any(given.isStreaming for given in inputs):
         from mainstem.operators.stage.stage_task import at_once
 
         return at_once(prepared_together(stage), spec)
     _check_streams(stage)
     if build is not None:
         build.stages[number] = stage
-    return placeholder(inputs[0], number, spark_schema(stage_schema(spec.engine)))
+    return placeholder(rows, number, spark_schema(stage_schema(spec.engine)))
 
 
 def prepared_together(stage: Stage, which: Sequence[int] | None = None) -> DataFrame:
@@ -170,7 +159,7 @@ def prepared_together(stage: Stage, which: Sequence[int] | None = None) -> DataF
 
 
 def prepared_batch(batch: BatchStages, stage: Stage) -> DataFrame:
-    """The rows of a batch as the stage's engine takes them: what the streaming query has, and what earlier stages gave."""
+    """The rows of a batch as the stage's engine takes them: those of the streaming query and of earlier stages."""
     given = [place for place, rows in enumerate(stage.inputs) if not rows.isStreaming]
     if len(given) == len(stage.inputs):
         return prepared_together(stage)
@@ -193,15 +182,15 @@ def _check_streams(stage: Stage) -> None:
 
 
 def stage_schema(engine: Engine) -> pa.Schema:
-    """The columns that a stage gives."""
+    """The output columns of a stage."""
     shown = [at for at in engine.output_schema if at.name != "change"]
     return pa.schema([*shown, pa.field("record", WATERMARKED_RECORD, metadata=RECORD_MARK)])
 
 
-def remembered(key: str, make: Callable[[], Any]) -> Any:
-    """What was found out while the program was first looked at, for the operator that is being built now.
+def remembered(key: str, make: Callable[[], T]) -> T:
+    """The value of `make` from the first build of the program, for the operator that is being built now.
 
-    A program is built several times: what costs a millisecond or more to find out belongs here.
+    A program is built several times: what takes a millisecond or more to compute is cached here.
     """
     build: Build | None = current_build()
     if build is None:
@@ -209,19 +198,19 @@ def remembered(key: str, make: Callable[[], Any]) -> Any:
     known = (build.next_stage, key)
     if known not in build.memory:
         build.memory[known] = make()
-    return build.memory[known]
+    return cast("T", build.memory[known])
 
 
-# Rows that came too late, as people see them: under the names that they know, and with times as times.
+# Late rows as users see them: under the users' column names, and with times as timestamps.
 
 
 TIME = pa.timestamp("us", "UTC")
-# What engines have as microseconds. A user's columns are by_0, ... there, so none of them has such a name.
+# Columns that engines have in microseconds. A user's columns are by_0, ... there, so none of them has such a name.
 _TIMES = ("time", "watermark", "window_start", "window_end")
 
 
 def told_late(rows: pa.Table, spec: StageSpec) -> pa.Table:
-    """What an engine gave as late. The engine's own columns stay as they are: a user's "offset" becomes "offset_"."""
+    """The late rows of an engine. Its own columns keep their names: a user's "offset" becomes "offset_"."""
     for place, column in enumerate(rows.schema):
         if column.name in _TIMES and column.type == pa.int64():
             rows = rows.set_column(place, column.name, _times(whole(rows.column(place))))
@@ -236,6 +225,6 @@ def told_late(rows: pa.Table, spec: StageSpec) -> pa.Table:
 
 
 def _times(microseconds: pa.Array) -> pa.Array:
-    """A window of all time has no end, and a row without a watermark has none."""
+    """Timestamps; null for NO_TIME and for the end of an unbounded window."""
     values = np.asarray(microseconds.fill_null(NO_TIME))
     return pa.array(values, mask=(values == NO_TIME) | (values >= NEVER // 2)).view(TIME)

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 __all__ = ["BucketState", "END_OF_TIME", "StageBatch", "at_once", "shown", "through_stage"]
 
-# The watermark when everything has come.
+# The watermark when all rows have arrived.
 END_OF_TIME = NEVER - 1
 
 
 @dataclass(frozen=True)
 class BucketState:
-    """What a manifest says of one bucket of one stage: its runs, how many rows they hold, how many rows it gave so far."""
+    """A bucket of a stage in a manifest: its runs, its number of live state rows, and of rows emitted so far."""
 
     runs: tuple[RunEntry, ...] = ()
     live: int = 0
@@ -62,7 +62,7 @@ class StageBatch:
     """One batch of one stage, as its tasks get it."""
 
     engine: Engine
-    # Where the runs lie, and where this attempt at the batch leaves its receipts.
+    # The directory of the runs, and that of the receipts of this attempt at the batch.
     folder: str
     attempt: str
     number: int
@@ -71,24 +71,24 @@ class StageBatch:
     state: Mapping[int, BucketState] = field(default_factory=dict)
     # As in `StageSpec`.
     behind: int = 0
-    # Whether each bucket has a marker among its rows; without, the number of a task is that of its bucket.
+    # Whether each bucket has a marker among its rows; if not, the number of a task is that of its bucket.
     marked: bool = False
 
     def numbered(self, rows: pa.Table, task: int) -> tuple[int, pa.Table]:
-        """Which bucket some rows are, and those of them that are no markers."""
+        """The bucket of these rows, and the rows without markers."""
         if self.buckets == 1 or not rows.num_rows:
             return min(task, self.buckets - 1), rows
         groups = np.asarray(rows.column("group").combine_chunks())
         bucket = int(buckets_of(groups[:1], self.buckets)[0])
         for place in np.flatnonzero(groups == bucket_groups(self.buckets)[bucket])[::-1].tolist():
             row = rows.slice(place, 1)
-            # A key may have that hash too; but a row of it has something else in it.
+            # A key may have that hash too; but its rows have other columns that are not null.
             if all(row.column(name).null_count for name in row.column_names if name != "group"):
                 rows = pa.concat_tables([rows.slice(0, place), rows.slice(place + 1)])
         return bucket, rows
 
     def step(self, bucket: int, rows: pa.Table) -> pa.Table:
-        """Take a bucket's rows, leave its state and receipt, and give what goes on."""
+        """Process a bucket's rows: write its state and receipt, and return the output rows."""
         before = self.state.get(bucket, BucketState())
         state = StateRuns(self.folder, before.runs, self.engine.state_schema, before.live)
         done = self.engine.step(state, rows, self.clock)
@@ -120,7 +120,7 @@ class StageBatch:
 
 
 def shown(done: Step, bucket: int, given: int, clock: BatchClock, behind: int = 0) -> pa.Table:
-    """What an engine gave, with a `record` in place of its change. `behind`: as in `StageSpec`."""
+    """The output of an engine, with `record` in place of `change`. `behind`: as in `StageSpec`."""
     output, count = done.output, done.output.num_rows
     change = output.column("change").combine_chunks()
     values = [
@@ -136,10 +136,10 @@ def shown(done: Step, bucket: int, given: int, clock: BatchClock, behind: int = 
 
 
 def _own_watermarks(done: Step, clock: BatchClock, behind: int) -> pa.Array:
-    """The watermark of each row, by which what follows decides whether it is late.
+    """The watermark of each row, by which later stages decide whether it is late.
 
-    A fact of the rows that made it, where the engine knows it: then it does not depend on how rows were cut into batches. It
-    is never below the watermark of the batch before: what follows has been told that no such row comes any more.
+    If the engine knows it, it follows from the input rows, and does not depend on how they are split into batches. It is never
+    below the watermark of the previous batch: later stages rely on that.
     """
     if done.own is None or clock.watermark == END_OF_TIME:
         return _times(clock.earlier(behind).watermark_before, done.output.num_rows)
@@ -155,13 +155,13 @@ def _times(at: int, count: int) -> pa.Array:
 
 
 def _planned(rows: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """With exactly the types that Spark was told."""
+    """Cast to exactly the types of the stage's schema."""
     plain = pa.schema([pa.field(at.name, at.type) for at in schema])
     yield from rows.select(plain.names).cast(plain).to_batches()
 
 
 def through_stage(prepared: DataFrame, spec: StageSpec, batch: StageBatch) -> DataFrame:
-    """The rows that a stage gives for those of a batch, which are prepared."""
+    """The output rows of a stage for the prepared rows of a batch."""
 
     def one_bucket(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -189,7 +189,7 @@ def through_stage(prepared: DataFrame, spec: StageSpec, batch: StageBatch) -> Da
 
 
 def at_once(prepared: DataFrame, spec: StageSpec) -> DataFrame:
-    """The rows that a stage gives for prepared ones when everything has come: the answer for a batch."""
+    """The output rows of a stage for prepared batch rows, after which no more arrive."""
     engine = spec.engine
     clock = BatchClock(watermark=END_OF_TIME, now=END_OF_TIME)
     schema = stage_schema(engine)
@@ -208,7 +208,7 @@ def at_once(prepared: DataFrame, spec: StageSpec) -> DataFrame:
 
 
 def _empty(prepared: DataFrame) -> pa.Table:
-    """No rows, with the columns of a frame: the task of a bucket that has none must know them too."""
+    """An empty table with the columns of a frame, for the tasks of buckets without rows."""
     from mainstem.spark.spark_types import arrow_schema
 
     return pa.schema([pa.field(at.name, at.type) for at in arrow_schema(prepared.schema)]).empty_table()

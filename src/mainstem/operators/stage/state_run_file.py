@@ -2,14 +2,14 @@
 
 A run is an Arrow IPC file of one record batch, memory-mapped; integers except `group` and `item` are narrowed:
 
-    group, item             int64       sorted by both; no pair twice
-    gone                    bool        whether this row deletes an older one
-    event_due               int64       as the state has them
+    group, item             int64       sorted by both; pairs are unique
+    gone                    bool        whether this row is a tombstone, which deletes an older one
+    event_due               int64       as in the state
     processing_due          int64
-    event_due_sorted        int64       the same times in their own order, and beside each the number of its row:
-    event_due_row           int32       what is due is found without looking at the rest
+    event_due_sorted        int64       the same times sorted, each with its row number: due rows are found
+    event_due_row           int32       by bisection
     processing_due_sorted   int64
-    processing_due_row      int32       (where all times are one, their order is that of the rows, and is left out)
+    processing_due_row      int32       (null if all times are equal: the order is that of the rows)
     ...                                 the engine's own columns
 
 Its name is unique: a task that runs twice leaves a file that no manifest names. The schema's metadata has
@@ -36,30 +36,30 @@ from mainstem.operators.stage.engine import NEVER, Int64Array
 __all__ = ["OWN_COLUMNS", "RunEntry", "RunFile", "Scale", "check_run", "narrowed", "open_run", "widened", "write_run"]
 
 
-# Narrow columns: whole numbers in as few bytes as their spread needs, read where they lie.
+# Narrow columns: integers in as few bytes as their range needs, readable in place.
 #
-# A column of one value takes no bytes; others are kept as steps above the lowest value, in 1, 2 or 4 bytes where that is
-# enough. What was done to a column stands in its field's metadata:
+# A column of one value takes no bytes; others are stored as steps above the lowest value, in 1, 2 or 4 bytes if that is
+# enough. The conversion is in the field's metadata:
 #
-#     mainstem.type       its type
+#     mainstem.type       the original type
 #     mainstem.base       the lowest value
-#     mainstem.step       what all distances from it are multiples of (times of windows: of their size)
+#     mainstem.step       the common divisor of the distances from it (for times of windows: their size)
 
 
 _TYPE, _BASE, _STEP = b"mainstem.type", b"mainstem.base", b"mainstem.step"
 _TYPES = {str(one): one for one in (pa.int8(), pa.int16(), pa.int32(), pa.int64())}
 _NARROW = (pa.uint8(), pa.uint16(), pa.uint32())
-# So many values say whether there may be a step at all.
+# A sample of this size shows whether there can be a step.
 _SAMPLE = 64
 
 
 class Scale:
-    """What a field's metadata says of its column: value = base + step * kept."""
+    """The scale in a field's metadata: value = base + step * stored."""
 
     def __init__(self, field: pa.Field) -> None:
         marks = field.metadata or {}
         self.base, self.step = int(marks.get(_BASE, b"0")), int(marks.get(_STEP, b"1"))
-        # None: the column is as it was.
+        # None: the column is not narrowed.
         self.type = _TYPES[marks[_TYPE].decode()] if _TYPE in marks else None
 
     @property
@@ -68,7 +68,7 @@ class Scale:
 
 
 def narrowed(name: str, column: pa.Array) -> tuple[pa.Field, pa.Array]:
-    """A column in the least of bytes, and its field."""
+    """A column in as few bytes as possible, and its field."""
     plain = pa.field(name, column.type), column
     if str(column.type) not in _TYPES or not len(column):
         return plain
@@ -89,7 +89,7 @@ def narrowed(name: str, column: pa.Array) -> tuple[pa.Field, pa.Array]:
 
 
 def widened(field: pa.Field, column: pa.Array) -> pa.Array:
-    """The column as it was."""
+    """The column in its original type."""
     scale = Scale(field)
     if scale.type is None:
         return column
@@ -116,7 +116,7 @@ def _step(column: pa.Array, low: int) -> int:
 
 def _common(column: pa.Array, low: int) -> int:
     distances: Any = np.asarray(column).astype(np.int64) - low
-    # Too far apart for their distance to be a number of 64 bits: then there is no step to be had either.
+    # A negative distance is an overflow of 64 bits: then there is no step.
     return max(1, int(np.gcd.reduce(distances))) if (distances >= 0).all() else 1
 
 
@@ -131,7 +131,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class RunEntry:
-    """What a manifest says of a run."""
+    """The entry of a run in a manifest."""
 
     name: str
     rows: int
@@ -145,7 +145,7 @@ class RunEntry:
 
 
 class RunFile:
-    """A run, mapped."""
+    """A memory-mapped run."""
 
     def __init__(self, path: str, batch: int) -> None:
         with pa.memory_map(path) as file:
@@ -170,7 +170,7 @@ class RunFile:
         return bool(pa.types.is_null(self.table.schema.field(name).type))
 
     def _reached(self, kind: str, at: int) -> int:
-        """How many times of this kind lie at or before `at`."""
+        """The number of times of this kind at or before `at`."""
         name = f"{kind}_due_sorted"
         scale = Scale(self.table.schema.field(name))
         if at < scale.base and not scale.plain:
@@ -183,7 +183,7 @@ class RunFile:
         return int(np.searchsorted(times, times.dtype.type(wanted), side="right"))
 
     def rows_due(self, kind: str, after: int, up_to: int) -> Any:
-        """The numbers of the rows whose time of this kind ("event", "processing") lies behind `after`, up to `up_to`."""
+        """The numbers of the rows whose time of this kind ("event", "processing") is after `after`, up to `up_to`."""
         first, end = self._reached(kind, after), self._reached(kind, up_to)
         name = f"{kind}_due_row"
         if self._is_one(f"{kind}_due_sorted"):
@@ -192,7 +192,7 @@ class RunFile:
         return self._kept(name)[first:end].astype(np.int64) * scale.step + scale.base
 
     def first_due(self, kind: str, after: int) -> int:
-        """The first time of this kind behind `after`; NEVER if there is none."""
+        """The first time of this kind after `after`; NEVER if there is none."""
         place = self._reached(kind, after)
         name = f"{kind}_due_sorted"
         if place >= self.table.num_rows:
@@ -200,12 +200,12 @@ class RunFile:
         return int(widened(self.table.schema.field(name), self.table.column(name).slice(place, 1))[0].as_py())
 
     def taken(self, rows: Int64Array) -> pa.RecordBatch:
-        """Some rows, as the state has them."""
+        """Some rows, with the columns of the state."""
         which = pa.array(rows)
         return self._widened(lambda column: column.take(which))
 
     def everything(self) -> pa.RecordBatch:
-        """All rows, as the state has them."""
+        """All rows, with the columns of the state."""
         return self._widened(lambda column: column)
 
     def _widened(self, part: Callable[[pa.Array], pa.Array]) -> pa.RecordBatch:
@@ -215,7 +215,7 @@ class RunFile:
 
 
 def write_run(folder: str, state: pa.Table, gone: Any, batch: int) -> RunEntry:
-    """Write a run of state rows that are sorted by group and item; `gone` marks those that are no more. Synced."""
+    """Write a run of state rows that are sorted by group and item; `gone` marks tombstones. Synced."""
     count = state.num_rows
     columns: dict[str, pa.Array] = {"gone": pa.array(gone)}
     for kind in ("event", "processing"):
@@ -227,7 +227,7 @@ def write_run(folder: str, state: pa.Table, gone: Any, batch: int) -> RunEntry:
         columns[f"{kind}_due_row"] = pa.nulls(count) if alike else pa.array(order)
     for name in state.schema.names:
         columns.setdefault(name, _whole(state.column(name)))
-    # A hash has no spread to speak of, and is looked for where it lies.
+    # Hashes cannot be narrowed, and are searched in place.
     kept = dict(narrowed(name, column) for name, column in columns.items() if name not in ("group", "item"))
     hashes = {pa.field(name, pa.int64()): _whole(state.column(name)) for name in ("group", "item")}
     fields, arrays = zip(*(hashes | kept).items(), strict=True)
@@ -249,13 +249,13 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 @lru_cache(maxsize=512)
 def open_run(folder: str, entry: RunEntry) -> RunFile:
-    """A run that a manifest names. The first one in a process to open it compares it with what the manifest says."""
+    """A run that a manifest names; it is verified against the manifest once per process."""
     check_run(folder, entry)
     return RunFile(f"{folder}/{entry.name}", entry.batch)
 
 
 def check_run(folder: str, entry: RunEntry) -> None:
-    """Read every byte of a run, and raise `Corrupt` if it is not what the manifest says."""
+    """Read every byte of a run, and raise `Corrupt` if its size or checksum differs from the manifest's."""
     path = f"{folder}/{entry.name}"
     try:
         size, checksum = os.path.getsize(path), _crc32c(path)

@@ -28,10 +28,10 @@ __all__ = ["MemoryState", "StageManifests", "StateRuns", "next_due"]
 #
 #     <checkpoint>/stages/<batch>.json            one manifest for all stages of the flow; the last two are kept
 #     <checkpoint>/stages/<stage>/<run>.arrow     the runs of a stage
-#     <checkpoint>/stages/attempt-<batch>-<id>/   what the tasks of a batch left, until its manifest is written
+#     <checkpoint>/stages/attempt-<batch>-<id>/   files of the tasks of a batch, until its manifest is written
 #
-# A manifest is replaced whole and synced, after the sink has taken the batch and before Spark is told so. A batch that is
-# done again begins with the manifest of the batch before, so it does not matter at which point it was cut short.
+# A manifest is written atomically and synced, after the sink has committed the batch and before Spark commits it. A replayed
+# batch starts from the manifest of the previous batch, so it does not matter where it was interrupted.
 #
 #     {"format": 2, "crc32c": ..., "batch": 7, "clock": {"watermark": ..., "now": ...},
 #      "stages": {"windowed-0": {"described": {...}, "buckets": 2, "counts": {...}, "late": {...},
@@ -49,7 +49,7 @@ class StageManifests:
         self.folder = f"{checkpoint}/stages"
 
     def read(self, batch: int) -> dict[str, Any]:
-        """The manifest of a batch; raises if it is not there."""
+        """The manifest of a batch; raises if it is missing or damaged."""
         path = f"{self.folder}/{batch}.json"
         try:
             with open(path, "rb") as file:
@@ -65,13 +65,7 @@ class StageManifests:
                 path=path,
             ) from error
         if (found := content.get("format", 1)) > FORMAT:
-            raise NewerFormat(
-                f'"{path}" was written by a newer Mainstem',
-                detail=f"It has format {found}; this Mainstem reads formats up to {FORMAT}.",
-                hint="Install the newer Mainstem.",
-                found_version=found,
-                known_version=FORMAT,
-            )
+            raise NewerFormat.of(f'"{path}"', found, FORMAT)
         return content
 
     def last(self) -> dict[str, Any] | None:
@@ -80,13 +74,13 @@ class StageManifests:
         return self.read(max(numbers)) if numbers else None
 
     def write(self, batch: int, content: Mapping[str, Any]) -> None:
-        """Put the manifest of a batch in its place, synced, and let go of what no kept manifest names."""
+        """Write the manifest of a batch, synced, and delete the files that no remaining manifest names."""
         data = encode_checked({"format": FORMAT, "batch": batch, **content})
         replace_file(REAL_FILES, f"{self.folder}/{batch}.json", data)
         self._tidy(batch, content)
 
     def begin(self, batch: int, attempt: str, stages: Mapping[str, Any]) -> str:
-        """A folder for what an attempt at a batch leaves; the first batch begins with nothing."""
+        """Create the directory of an attempt at a batch; the first batch deletes old manifests."""
         if batch == 0:
             for number in list(self._numbers()):
                 os.remove(f"{self.folder}/{number}.json")
@@ -97,7 +91,7 @@ class StageManifests:
         return path
 
     def batches(self) -> list[int]:
-        """The batches whose manifests are there, in order."""
+        """The batches that have a manifest, in order."""
         return sorted(self._numbers())
 
     def _numbers(self) -> Iterator[int]:
@@ -108,7 +102,7 @@ class StageManifests:
                     yield int(number)
 
     def _tidy(self, batch: int, content: Mapping[str, Any]) -> None:
-        """Whatever is left behind by a crash goes with the next batch."""
+        """Delete old manifests, runs that no manifest names, and attempts, also those that a crash left."""
         kept = [content]
         for number in list(self._numbers()):
             if number < batch - 1:
@@ -130,11 +124,11 @@ class StageManifests:
                 shutil.rmtree(f"{self.folder}/{name}", ignore_errors=True)
 
 
-# MemoryState: the state of an engine in this process's memory, for tests and for a batch that has no state before it.
+# MemoryState: the state of an engine in memory, for tests and for batch rows.
 
 
 class MemoryState:
-    """A state table that forgets nothing and saves nothing. For one thread."""
+    """A state table in memory. For one thread."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.rows = schema.empty_table()
@@ -152,7 +146,7 @@ class MemoryState:
         return self.rows.filter(pa.array(event | (_column(self.rows, "processing_due") <= clock.now)))
 
     def apply(self, step: Step) -> None:
-        """Take what a step put and what it let go."""
+        """Apply the upserts and deletes of a step."""
         replaced = [_ids(part) for part in (step.put, step.gone) if part is not None]
         if not replaced:
             return
@@ -173,10 +167,10 @@ def _ids(rows: pa.Table) -> np.ndarray:
     return both
 
 
-# So many runs are merged into one, if none of them is much larger than the newest.
+# This many runs are merged into one, if none has more than LARGER times the rows of the newest.
 RUNS_MERGED = 8
 LARGER = 2
-# All are merged, if they have so many times the rows that live; few rows are no matter.
+# All are merged if they have more than DEAD times as many rows as are live; fewer than DEAD_ROWS_MIN count as that many.
 DEAD = 8
 DEAD_ROWS_MIN = 1_000
 
@@ -184,7 +178,7 @@ DEAD_ROWS_MIN = 1_000
 def next_due(folder: str, entries: Sequence[RunEntry], clock: BatchClock) -> tuple[int, int]:
     """When the rows of some runs wake next, by the watermark and by the clock; NEVER if none does.
 
-    A row that was replaced by a newer one counts too, and wakes nobody when its time comes.
+    It may be the time of a replaced row, which then wakes nothing.
     """
     runs = [open_run(folder, entry) for entry in entries]
     newest = max((run.batch for run in runs), default=-1)
@@ -202,7 +196,7 @@ class StateRuns:
         self._folder = folder
         self._entries = list(entries)
         self._schema = schema
-        # How many rows there are.
+        # The number of live rows.
         self.live = live
         self._runs: list[RunFile] = [open_run(folder, entry) for entry in entries]
 
@@ -215,7 +209,7 @@ class StateRuns:
         return self._gathered(*self._newest([np.unique(at[at >= 0]) for at in found]))
 
     def due(self, clock: BatchClock) -> pa.Table:
-        """As in `StateTable`. Of a run that was there before the last batch, only what became due since."""
+        """As in `StateTable`. In runs from before the last batch, only rows that became due since are searched."""
         newest = max((run.batch for run in self._runs), default=-1)
         groups = []
         for run in self._runs:
@@ -229,7 +223,7 @@ class StateRuns:
         return rows.filter(pa.array(is_due))
 
     def after(self, step: Step, batch: int) -> list[RunEntry]:
-        """The runs with what a step put and let go in them; written and synced."""
+        """The runs after a step; its changes are written and synced."""
         changed, gone = self._changes(step)
         entries = list(self._entries)
         if changed.num_rows:
@@ -267,7 +261,7 @@ class StateRuns:
         return pa.schema([at if at.name in _OWN else at.with_nullable(True) for at in self._schema])
 
     def _growth(self, changed: pa.Table, gone: Any) -> int:
-        """By how many rows the state grows."""
+        """The change of the number of live rows."""
         groups, items = _numbers(changed, "group"), _numbers(changed, "item")
         alive = np.zeros(len(groups), np.bool_)
         unknown = np.ones(len(groups), np.bool_)
@@ -279,7 +273,7 @@ class StateRuns:
         return int((~gone & ~alive).sum()) - int((gone & alive).sum())
 
     def _merged(self, entries: list[RunEntry], batch: int) -> list[RunEntry]:
-        """With the newest runs merged, if there are many of about one size, or all of them, if most of it is no more."""
+        """Merge the newest runs if many have about the same size, or all if most of their rows are dead."""
         count = _merged_count([entry.rows for entry in entries], self.live)
         if not count:
             return entries
@@ -288,11 +282,11 @@ class StateRuns:
         whole = [np.arange(len(run.group)) for run in runs]
         places, rows, gone = _newest_of(runs, whole)
         if not kept:
-            # Nothing older is left that a row could say is gone.
+            # There are no older runs, so tombstones are dropped.
             places, rows, gone = places[~gone], rows[~gone], gone[~gone]
         if not len(rows):
             return kept
-        # As they lie, then once in their order: faster than to take them from each run.
+        # Concatenated, then sorted once: faster than taking rows from each run.
         first = np.cumsum([0, *(len(run.group) for run in runs[:-1])])
         table = pa.concat_tables([_everything(run, self._schema) for run in runs]).combine_chunks()
         return [*kept, write_run(self._folder, table.take(pa.array(first[places] + rows)), gone, batch)]
@@ -309,10 +303,10 @@ _OWN = {at.name for at in STATE_COLUMNS}
 
 
 def _merged_count(sizes: Sequence[int], live: int) -> int:
-    """How many of the newest runs are to be merged, of runs with so many rows, the oldest first.
+    """The number of newest runs to merge; `sizes` are their numbers of rows, the oldest first.
 
-    Eight of about one size; and if then there would be eight of that size, these too: so a row is merged again only when there
-    are eight times as many.
+    Eight of about the same size; and if this gives eight of the next size, these too: so a row is merged again only when
+    there are eight times as many.
 
     >>> _merged_count([800, 100, 100, 100, 100, 100, 100, 100], 1500), _merged_count([800, *[100] * 8], 1600)
     (0, 8)
@@ -341,7 +335,7 @@ def _numbers(rows: pa.Table, name: str) -> Any:
 
 
 def _rows_of(run: RunFile, groups: Int64Array) -> Int64Array:
-    """The numbers of a run's rows that belong to some groups, which are sorted."""
+    """The row numbers of some groups, which are sorted, in a run."""
     first = np.searchsorted(run.group, groups, side="left")
     counts = np.searchsorted(run.group, groups, side="right") - first
     before = np.cumsum(counts) - counts
@@ -349,7 +343,7 @@ def _rows_of(run: RunFile, groups: Int64Array) -> Int64Array:
 
 
 def _places(run: RunFile, groups: Int64Array, items: Int64Array) -> Int64Array:
-    """Where a run has these rows; -1 where it has not. By bisection, all at once: a group may be large."""
+    """The row numbers of these rows in a run; -1 if missing. By bisection, all at once: a group may be large."""
     low = np.searchsorted(run.group, groups, side="left")
     end = np.searchsorted(run.group, groups, side="right")
     high = end.copy()
@@ -366,7 +360,7 @@ def _places(run: RunFile, groups: Int64Array, items: Int64Array) -> Int64Array:
 
 
 def _newest_of(runs: Sequence[RunFile], found: Sequence[Int64Array]) -> tuple[Any, Any, Any]:
-    """Of rows in several runs, oldest run first: the newest for each group and item. Which run, which row, whether gone."""
+    """The newest row of each group and item, the oldest run first: its run, its row number, and whether it is a tombstone."""
     if not runs:
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
     places = np.repeat(np.arange(len(runs)), [len(rows) for rows in found])
@@ -388,7 +382,7 @@ def _taken(runs: Sequence[RunFile], places: Int64Array, rows: Int64Array, schema
     for number, run in enumerate(runs):
         of_run = np.flatnonzero(places == number)
         if len(of_run):
-            # A file does not say what is never null, and engines put such tables beside their own.
+            # A file does not record which columns are not null, as engines' own tables do.
             taken = pa.Table.from_batches([run.taken(rows[of_run])]).select(schema.names)
             parts.append(pa.Table.from_arrays(taken.columns, schema=schema))
             origins.append(of_run)

@@ -1,7 +1,7 @@
 """AggregateEngine: aggregates of the groups of a changing table, as a changing table.
 
-What comes in is `ChangedRows`: the key is the group; i0_0, i0_1, ... the arguments of the functions; h_0, h_1, ... hashes of
-the arguments of those functions whose values are kept, one after the other.
+The input is `ChangedRows`: the key is the group; i0_0, i0_1, ... are the arguments of the functions; h_0, h_1, ... hashes of
+the arguments of those functions whose values are stored.
 
 State rows, of two kinds (`number`):
 
@@ -45,18 +45,17 @@ from mainstem.operators.windows.numbering import differ, numbered, numbers
 __all__ = ["AggregateEngine", "ChangingAggregates", "Values", "no_room"]
 
 
-# ChangingAggregates: aggregate functions over rows that come and go.
+# ChangingAggregates: aggregate functions over rows that are inserted and deleted.
 #
-# Two ways to keep one right when rows are taken away again:
+# There are two kinds of state:
 #
-#     added     count; sum and avg of whole numbers and decimals      numbers that are added and subtracted, exactly
-#     valued    all others                                            every value of the group, and how often it is there
+#     added     count; sum and avg of integers and decimals           numbers that are added and subtracted, exactly
+#     valued    all others                                            every value of the group, with its count
 #
-# A sum of doubles is valued: what is added and subtracted again leaves a rest, while a sum of the values that are there is
-# the same whichever way they came.
+# A sum of doubles is valued: adding and subtracting leaves a rounding error, while the sum of the current values does not
+# depend on their order.
 #
-# Not to be had: first, last and any_value (rows of a table have no order among them) and approx_percentile (percentile is exact
-# here).
+# Not supported: first, last and any_value (rows of a table have no order) and approx_percentile (percentile is exact here).
 
 
 _REFUSED = {
@@ -71,7 +70,7 @@ _WIDE = 38
 
 @dataclass(frozen=True)
 class Values:
-    """The values of one function that are there: whose, which, and how often; ordered by whose and by value."""
+    """The current values of one function: group, value and count; sorted by group and value."""
 
     ids: Int64Array
     values: pa.Array
@@ -80,7 +79,7 @@ class Values:
 
 @dataclass(frozen=True)
 class ChangingAggregates:
-    """Some functions at once. A value: it is sent to Spark's workers."""
+    """The functions of one operator. A value: it is sent to Spark's workers."""
 
     calls: tuple[AggregateCall, ...]
 
@@ -93,12 +92,12 @@ class ChangingAggregates:
 
     @cached_property
     def valued(self) -> tuple[int, ...]:
-        """The numbers of the functions whose values are kept."""
+        """The numbers of the functions whose values are stored."""
         return tuple(number for number, call in enumerate(self.calls) if not _is_added(call))
 
     @cached_property
     def _added(self) -> dict[int, pa.DataType | None]:
-        """The numbers of the others, and in what their sums are kept; None for a count."""
+        """The numbers of the others, and the types of their sums; None for a count."""
         found: dict[int, pa.DataType | None] = {}
         for number, call in enumerate(self.calls):
             if number not in self.valued:
@@ -107,7 +106,7 @@ class ChangingAggregates:
 
     @property
     def added_fields(self) -> list[pa.Field]:
-        """What is kept of a group in numbers: how many values there are, and their sum."""
+        """The state of a group: the number of values, and their sum."""
         fields = []
         for number, of in self._added.items():
             fields.append(pa.field(f"a{number}_count", pa.int64()))
@@ -115,7 +114,7 @@ class ChangingAggregates:
         return fields
 
     def value_field(self, number: int) -> pa.Field:
-        """What is kept as one value: for min_by and max_by, what decides and what is shown."""
+        """A stored value: for min_by and max_by, the order and the value."""
         inputs = self.calls[number].inputs
         if self.calls[number].function in _PAIRS:
             return pa.field(f"v{number}", pa.struct([("order", inputs[1]), ("value", inputs[0])]))
@@ -123,17 +122,17 @@ class ChangingAggregates:
 
     @property
     def output_schema(self) -> pa.Schema:
-        """The answers: o0, o1, ..."""
+        """The results: o0, o1, ..."""
         return pa.schema([(f"o{number}", call.output) for number, call in enumerate(self.calls)])
 
     def described(self) -> list[list[str]]:
-        """What kept state depends on."""
+        """What the stored state depends on."""
         return [[call.function, call.text, str(call.output), repr(call.constants)] for call in self.calls]
 
-    # What rows come to
+    # Arguments of rows
 
     def added(self, rows: pa.Table, weights: Int64Array, ids: Int64Array, count: int) -> dict[str, pa.Array]:
-        """By how much the numbers of each group change, for rows of weight 1 and -1."""
+        """The changes of each group's counts and sums, for rows of weight 1 and -1."""
         parts = Parts(ids, count)
         found: dict[str, pa.Array] = {}
         for number, of in self._added.items():
@@ -159,10 +158,10 @@ class ChangingAggregates:
         taken = [order.take(pa.array(there)), shown.take(pa.array(there))]
         return pa.StructArray.from_arrays(taken, fields=list(self.value_field(number).type)), there
 
-    # The answers
+    # Results
 
     def finished(self, added: dict[str, pa.Array], values: dict[int, Values], rows: Int64Array) -> pa.Table:
-        """The answers of groups that have so many rows."""
+        """The results of groups; `rows` is the number of rows of each."""
         answers = []
         for number, call in enumerate(self.calls):
             if number in self._added:
@@ -191,7 +190,7 @@ def _sum_type(call: AggregateCall) -> pa.DataType:
     (of,) = call.inputs
     if pa.types.is_decimal(of):
         return pa.decimal128(_WIDE, of.scale)
-    # A sum of bigints may not fit into one, and an average does not mind.
+    # The sum of bigints for an average may overflow a bigint.
     return pa.int64() if call.function == "sum" or of.bit_width < 64 else pa.decimal128(_WIDE, 0)
 
 
@@ -204,7 +203,7 @@ def _plain(counts: pa.Array) -> pa.Array:
 
 
 def _sums(parts: Parts, values: pa.Array, call: AggregateCall) -> pa.Array:
-    """Arrow's sums of whole numbers go round in silence where Spark's stop."""
+    """Sums that raise on overflow; Arrow's sums of integers wrap around silently."""
     ends = pc.min_max(values).as_py() if pa.types.is_integer(values.type) else {"min": None, "max": None}
     if max(abs(ends["min"] or 0), abs(ends["max"] or 0)) * len(values) < 2**63:
         return parts.added(values)
@@ -272,11 +271,11 @@ def _float_sums(function: str, ids: Int64Array, values: pa.Array, counts: Int64A
 
 
 def _exact_sum(numbers: Sequence[float] | Any) -> float:
-    """The sum as it is, rounded once."""
+    """The exact sum, rounded once."""
     try:
         return math.fsum(numbers)
     except (OverflowError, ValueError):
-        # Beyond all numbers, or infinities of both signs.
+        # An overflow, or infinities of both signs.
         with np.errstate(over="ignore", invalid="ignore"):
             return float(np.sum(numbers))
 
@@ -323,7 +322,7 @@ class AggregateEngine:
 
 
 class _Batch:
-    """One step: the groups that rows come for are numbered, and all that happens to them happens to all at once."""
+    """One step: the touched groups are numbered, and processed all at once."""
 
     def __init__(self, engine: AggregateEngine, state: StateTable, rows: pa.Table) -> None:
         self.engine, self.aggregates = engine, engine.aggregates
@@ -337,7 +336,7 @@ class _Batch:
         self.by = rows.select([field.name for field in engine.by_fields]).take(pa.array(firsts))
         self.known = found_in(state, self.group)
         self.places = places_of(self.known, self.group, self.item)
-        # Of each row of state that is known, the number of its group; -1 if that has the same hash and is another one.
+        # For each stored row the number of its group; -1 for another group with the same hash.
         both, first = numbered(
             np.r_[self.group, numbers(self.known, "group")], np.r_[self.check, numbers(self.known, "check")]
         )
@@ -360,12 +359,12 @@ class _Batch:
         output = self._output(answers, rows[0] > 0, rows[1] > 0)
         return Step(output, pa.concat_tables(self.put), pa.concat_tables(self.gone))
 
-    # The numbers of groups
+    # Counts and sums of groups
 
     def _sum(self, name: str, one: pa.Array, other: pa.Array) -> pa.Array:
         try:
             if pa.types.is_decimal(one.type):
-                # A sum of two is of a wider type.
+                # Arrow's sum of two decimals has a wider type.
                 wide = pa.decimal256(60, one.type.scale)
                 return pc.add(one.cast(wide), other.cast(wide)).cast(one.type)
             return pc.add_checked(one, other)
@@ -408,7 +407,7 @@ class _Batch:
     # The values of groups
 
     def _values(self, number: int, place: int) -> tuple[Values, Values]:
-        """The values of one function before and after; what changes is kept."""
+        """The values of one function before and after; changes are stored."""
         field = self.aggregates.value_field(number)
         value, there = self.aggregates.value(self.rows, number)
         ids, weights = self.ids[there], self.weights[there]
@@ -450,7 +449,7 @@ class _Batch:
         }
         self.put.append(self._stored(columns, len(put)))
 
-    # What is shown
+    # Output
 
     def _output(self, answers: list[pa.Table], was: np.ndarray, now: np.ndarray) -> pa.Table:
         same = was & now

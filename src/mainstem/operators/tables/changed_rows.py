@@ -1,14 +1,14 @@
 """ChangedRows: the input rows of an engine over a changing table, each with its weight: 1 for an insert, -1 for a delete.
 
     group      int64      hash of the key
-    check      int64      another one: both together tell keys apart
+    check      int64      a second one: both together identify the key
     weight     int64      1 or -1; null for an update, which does not have the row that it replaces
-    h_0 ...    int64      hashes of some columns together, as the engine wants them
+    h_0 ...    int64      hashes of several columns each, for the engine
     by_0 ...              the key's columns
-    ...                   columns that go through as they are
-    row        struct     the row, where the engine gives rows back
+    ...                   columns that are passed through
+    row        struct     the row, if the engine emits rows
 
-An engine over them does not depend on their order. Made by Spark, or over Arrow where there is no Spark.
+An engine over them does not depend on their order. Computed with Spark, or over Arrow without it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from mainstem.operators.stage.arrow_columns import whole
 from mainstem.operators.stage.engine import Int64Array
-from mainstem.operators.stage.frame_columns import record_field
+from mainstem.operators.stage.frame_columns import quoted, record_field
 from mainstem.operators.stage.hashes import key_hashes, mixed
 from mainstem.operators.stage.keyed_rows import native_hashes
 
@@ -34,20 +34,20 @@ __all__ = ["ChangedRows"]
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """What is to be made of a frame with this schema; the same with Spark and over Arrow."""
+    """Converts rows of this schema, with Spark and over Arrow."""
 
     schema: pa.Schema
     by: tuple[str, ...]
     # Which columns go into h_0, h_1, ...
     hashed: tuple[tuple[str, ...], ...] = ()
-    # Columns that go through.
+    # Columns that are passed through.
     kept: tuple[str, ...] = ()
-    # The columns of a row; none if the engine gives none back.
+    # The columns of `row`; empty if the engine emits no rows.
     row: tuple[str, ...] = ()
 
     @property
     def by_fields(self) -> tuple[pa.Field, ...]:
-        """The key's columns as an engine has them."""
+        """The key's columns under the engine's names."""
         return tuple(pa.field(f"by_{place}", self.schema.field(name).type) for place, name in enumerate(self.by))
 
     @property
@@ -57,7 +57,7 @@ class ChangedRows:
 
     @property
     def input_schema(self) -> pa.Schema:
-        """What comes of it."""
+        """The columns of the converted rows."""
         numbers = ["group", "check", "weight", *(f"h_{place}" for place in range(len(self.hashed)))]
         kept = [pa.field(name, self.schema.field(name).type) for name in self.kept]
         row = [pa.field("row", self.row_type)] if self.row else []
@@ -67,7 +67,7 @@ class ChangedRows:
         """With Spark."""
         from pyspark.sql import functions as F
 
-        columns = {name: F.col(_quoted(name)) for name in self.schema.names}
+        columns = {name: F.col(quoted(name)) for name in self.schema.names}
         hashes = [F.xxhash64(*native_hashes(self.schema, names)) for names in self.hashed]
         row = [F.struct(*(columns[name].alias(name) for name in self.row)).alias("row")] if self.row else []
         return frame.select(
@@ -117,7 +117,3 @@ class ChangedRows:
         change = pc.fill_null(whole(table.column(record.name)).field("change"), "insert")
         taken = pc.if_else(pc.equal(change, "delete"), -1, pa.scalar(None, pa.int64()))
         return pc.if_else(pc.equal(change, "insert"), 1, taken).cast(pa.int64())
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +21,7 @@ from mainstem.errors import Invalid
 from mainstem.log.record import CHANGING_MARK, RECORD_MARK
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.operators.stage.arrow_columns import whole
-from mainstem.operators.stage.frame_columns import Shown, record_field, scripted, shaped
+from mainstem.operators.stage.frame_columns import Shown, record_field, shaped, transform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,9 +41,9 @@ _RECORD = pa.field("record", WATERMARKED_RECORD, metadata={**RECORD_MARK, **CHAN
 
 @dataclass(frozen=True)
 class TableSource:
-    """The rows that `table` was given: every version of each key, where its result has the newest alone."""
+    """The input rows of `table`: every version of each key, while its result has only the newest."""
 
-    rows: Any
+    rows: DataFrame
     key: tuple[str, ...]
     order_by: str | None
 
@@ -55,13 +55,13 @@ def is_changing(schema: pa.Schema) -> bool:
 
 
 def table_source(rows: DataFrame) -> TableSource | None:
-    """What `table` was given to make exactly this frame; None for any other."""
+    """The input of `table`, if this frame is its result; else None."""
     found = getattr(rows, "__dict__", {}).get("_mainstem_table")
     return found if isinstance(found, TableSource) else None
 
 
 def row_columns(schema: pa.Schema) -> list[pa.Field]:
-    """The columns of a row, without what the log says of it."""
+    """The columns of a row, without `record`."""
     record = record_field(schema)
     return [field for field in schema if record is None or field.name != record.name]
 
@@ -77,14 +77,13 @@ def check_hashable(fields: Sequence[pa.Field], operator: str) -> None:
             )
 
 
-def shown_changes(rows: DataFrame, columns: Sequence[Shown]) -> DataFrame:
-    """What a stage gave as a changing table, with these columns."""
-    return shaped(_taken_away_first(rows), [*columns, Shown("record", _RECORD)])
+def shown_changes(rows: DataFrame, columns: Sequence[Shown | str]) -> DataFrame:
+    """The output of a stage as a changing table, with these columns."""
+    deletes_first = transform(rows, _number_deletes, _number_deletes_arrow)
+    return shaped(deletes_first, [*columns, Shown("record", _RECORD)])
 
 
-def _taken_away_first(rows: DataFrame) -> DataFrame:
-    if scripted(rows):
-        return rows.mapped(_with_partitions, rows.schema)  # type: ignore[no-any-return, operator]
+def _number_deletes(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     record = F.col("record")
@@ -92,7 +91,7 @@ def _taken_away_first(rows: DataFrame) -> DataFrame:
     return rows.withColumn("record", record.withField("partition", partition.cast("int")))
 
 
-def _with_partitions(rows: pa.Table) -> pa.Table:
+def _number_deletes_arrow(rows: pa.Table) -> pa.Table:
     if not rows.num_rows:
         return rows
     record = whole(rows.column("record"))
@@ -101,4 +100,6 @@ def _with_partitions(rows: pa.Table) -> pa.Table:
     moved = pc.if_else(deleted, pc.subtract(pa.scalar(-1, pa.int32()), partition), partition)
     fields = [moved if field.name == "partition" else record.field(field.name) for field in record.type]
     place = rows.schema.get_field_index("record")
-    return rows.set_column(place, "record", pa.StructArray.from_arrays(fields, fields=list(record.type)))
+    return rows.set_column(
+        place, rows.schema.field(place), pa.StructArray.from_arrays(fields, fields=list(record.type))
+    )

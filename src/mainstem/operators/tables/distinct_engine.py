@@ -1,6 +1,6 @@
 """DistinctEngine: each row of a changing table once, for as long as the table has it at least once.
 
-State rows: the count of a row; not the row itself, since the delete of the last one has it.
+State rows: the count of a row. The row itself is not stored: its last delete has it.
 """
 
 from __future__ import annotations

@@ -3,14 +3,14 @@
 The newest is the last in the log, or the one with the highest `order` and of those the last in the log. A row that
 arrives out of order, and one equal to the current row, change nothing.
 
-What comes in (`input_schema`), one row for each:
+Input (`table_input`):
 
     group, check             int64       hashes of the key
     identity                 int64       hash of the whole row
     deleted                  bool        the row deletes its key
-    order                                what decides which is newer; left out where the log's order does
-    partition, offset, tie               the place in the log
-    row                      struct      the row as it came
+    order                                decides which row is newer; missing if the log order does
+    partition, offset, tie               the position in the log
+    row                      struct      the whole row
 
 State rows: the newest row of each key. With `order` a deleted key stays in the state, without its row:
 an older row may still arrive.
@@ -45,7 +45,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def table_input(row_type: pa.DataType, order: pa.DataType | None) -> pa.Schema:
-    """What `step` takes; see above."""
+    """The input of `step`; see above."""
     ordered = [] if order is None else [("order", order)]
     hashes = [(name, pa.int64()) for name in ("group", "check", "identity")]
     places = [("partition", pa.int32()), ("offset", pa.int64()), ("tie", pa.int64())]
@@ -54,7 +54,7 @@ def table_input(row_type: pa.DataType, order: pa.DataType | None) -> pa.Schema:
 
 @dataclass(frozen=True)
 class TableEngine:
-    """Keeps the newest. A value: it is sent to Spark's workers."""
+    """Keeps the newest row of each key. A value: it is sent to Spark's workers."""
 
     row_type: pa.DataType
     order: pa.DataType | None = None
@@ -83,7 +83,7 @@ class TableEngine:
         known = found_in(state, group)
         places = places_of(known, group, item)
         newest, orders = self._newest(rows, ids, known, places)
-        # Keys of which the newest is in this batch.
+        # Keys whose newest row is in this batch.
         keys = np.flatnonzero(newest >= 0)
         chosen = rows.take(pa.array(newest[keys]))
         old = places[keys]
@@ -91,7 +91,7 @@ class TableEngine:
         is_now = ~_flags(chosen)
         same = was & is_now & (np.r_[numbers(known, "identity"), 0][old] == numbers(chosen, "identity"))
         output = self._output(known, old[was & ~same], chosen, is_now & ~same, group[keys], was & ~same)
-        # Only `order` needs to know of what is no more.
+        # Deleted keys are stored only with `order`.
         kept = is_now if self.order is None else np.ones(len(keys), np.bool_)
         lost = np.flatnonzero(~kept & (old >= 0))
         orders = None if orders is None else orders.take(pa.array(keys))
@@ -101,20 +101,20 @@ class TableEngine:
     def _newest(
         self, rows: pa.Table, ids: Int64Array, known: pa.Table, places: Int64Array
     ) -> tuple[Int64Array, pa.Array | None]:
-        """For each key the row of this batch that is its newest, -1 where what is known is; and the highest order."""
+        """For each key the number of its newest row in this batch, -1 if the stored row is newer; and the highest order."""
         count = len(places)
         if self.order is None:
             newest = np.full(count, -1, np.int64)
             newest[ids] = np.arange(len(ids))
             return newest, None
         kept = np.flatnonzero(places >= 0)
-        # What is known stands before everything else of its key.
+        # The stored row comes before all others of its key.
         both = np.r_[kept, ids]
         orders = [whole(known.column("order")).take(pa.array(places[kept])), whole(rows.column("order"))]
         order = pa.concat_arrays([part.cast(self.order) for part in orders])
         ranks = value_ranks(order)
         by_key = np.argsort(both, kind="stable")
-        # A delete that says nothing of its order takes away what came before it.
+        # A delete without an order deletes the rows before it.
         silent = np.r_[np.zeros(len(kept), np.bool_), _flags(rows)] & (ranks == 0)
         before = np.empty(len(both), np.int64)
         before[by_key] = running_max(both[by_key], ranks[by_key])

@@ -13,7 +13,7 @@ from mainstem.errors import Invalid, did_you_mean
 from mainstem.operators.stage.arrow_columns import numbers, whole
 from mainstem.operators.stage.frame_columns import Shown, by_names, check_record, columns_of
 from mainstem.operators.stage.hashes import mixed
-from mainstem.operators.stage.stage import Preparation, StageSpec, remembered, staged_together
+from mainstem.operators.stage.stage import Preparation, StageSpec, remembered, staged
 from mainstem.operators.tables.changed_rows import ChangedRows
 from mainstem.operators.tables.changing import check_hashable, row_columns, shown_changes
 from mainstem.operators.tables.table_join_engine import HOWS, LEFT, RIGHT, TableJoinEngine
@@ -38,7 +38,7 @@ def table_join(
     A key column with the same name on both sides is in the result once. Null equals nothing.
     """
     spec, columns = remembered("table_join", lambda: _planned(left, right, on, how, limit))
-    return shown_changes(staged_together([left, right], spec, name=name), columns)
+    return shown_changes(staged(left, spec, right, name=name), columns)
 
 
 def _planned(
@@ -70,7 +70,7 @@ def _planned(
         bounded_by="the rows of both tables",
         definition={"on": dict(on), "how": how},
         parameters={"on": dict(on), "how": how, "limit": limit},
-        # It says when to give up, and nothing about what is kept.
+        # It does not affect the state.
         changeable=frozenset({"limit"}),
     )
     return spec, _shown(schemas, shared, how)
@@ -120,7 +120,7 @@ def _check_names(schemas: Sequence[pa.Schema], shared: tuple[str, ...], how: str
 
 @dataclass(frozen=True)
 class _SideRows:
-    """From the rows of one side to what the engine takes."""
+    """Converts the rows of one side to the input of the engine."""
 
     changed: ChangedRows
     side: int

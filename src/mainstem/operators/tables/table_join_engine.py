@@ -1,8 +1,8 @@
 """TableJoinEngine: joins two changing tables on their keys; the result is a changing table.
 
-What comes in, one row for each row that is put in or taken away on either side:
+Input, one row for each insert or delete on either side:
 
-    group, check    int64       hashes of the key; of a row with a null in its key, of itself: it meets nobody
+    group, check    int64       hashes of the key; of the row itself if its key has a null: it matches nothing
     weight          int64       1 or -1
     h_0             int64       hash of the whole row
     side            int8        0 left, 1 right
@@ -35,7 +35,7 @@ from mainstem.operators.windows.numbering import numbered, numbers
 __all__ = ["HOWS", "LEFT", "RIGHT", "TableJoinEngine"]
 
 LEFT, RIGHT = 0, 1
-# Whether pairs are shown, and of which side rows alone: those without a partner, or (semi) those with one.
+# Whether pairs are emitted, and for which sides single rows: unmatched (False), or matched (True) for semi.
 HOWS: dict[str, tuple[bool, dict[int, bool]]] = {
     "inner": (True, {}),
     "left": (True, {LEFT: False}),
@@ -44,20 +44,20 @@ HOWS: dict[str, tuple[bool, dict[int, bool]]] = {
     "semi": (False, {LEFT: True}),
     "anti": (False, {LEFT: False}),
 }
-# So many pairs in one task are some gigabytes.
+# This many pairs in one task take some gigabytes.
 PAIRS_MAX = 20_000_000
 
 
 @dataclass(frozen=True)
 class TableJoinEngine:
-    """Joins. A value: it is sent to Spark's workers."""
+    """Joins two changing tables. A value: it is sent to Spark's workers."""
 
     left_type: pa.DataType
     right_type: pa.DataType
     how: str
-    # Columns that both sides have: shown once, from the side that is there.
+    # Key columns with the same name on both sides: emitted once, from the side that has a row.
     shared: tuple[str, ...] = ()
-    # How many partners a row may have.
+    # The maximum number of matches of a row.
     limit: int | None = None
 
     late_schema: ClassVar[pa.Schema | None] = None
@@ -104,10 +104,10 @@ class TableJoinEngine:
     def _known(
         self, state: StateTable, key: Int64Array, side: Int64Array, group: Int64Array, item: Int64Array
     ) -> pa.Table:
-        """What is known of the rows that change, and of all that they meet.
+        """The stored rows that change, and all rows that they match.
 
-        Of the other rows of a side that changes it must be known whether there are any, where the rows that they meet are
-        shown alone: else a change costs nothing for rows that have the same key on the same side.
+        If the matched side emits single rows, all rows of the changed side with that key are read too, to know whether there
+        are any; else a change does not read rows with the same key on the same side.
         """
         alone = HOWS[self.how][1]
         whole_sides = np.isin(side, [1 - one for one in alone])
@@ -140,12 +140,12 @@ class TableJoinEngine:
 
 
 class _Batch:
-    """One step: all rows of the keys that are touched, how often each was there and how often it is now."""
+    """One step: all rows of the touched keys, with their counts before and after."""
 
     def __init__(self, engine: TableJoinEngine, table: pa.Table, before: Int64Array, after: Int64Array) -> None:
         self.engine = engine
         self.table = table
-        # A row that is taken away before it comes is there as little as one that never came.
+        # A row that was deleted before its insert has a negative count: it is not in the table.
         self.before, self.after = np.maximum(before, 0), np.maximum(after, 0)
         self.ids, self.firsts = numbered(numbers(table, "key"), numbers(table, "check"))
         side = numbers(table, "side")
@@ -153,7 +153,7 @@ class _Batch:
         self.changed = self.before != self.after
 
     def changes(self) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Rows of the left and of the right side that are shown together, -1 for none, and by how much that changes."""
+        """Row numbers of the left and right side of each output row, -1 for none, and the change of its count."""
         pairs, alone = HOWS[self.engine.how]
         self._check_limit()
         found = [self._pairs()] if pairs else []
@@ -163,7 +163,7 @@ class _Batch:
             found.append((rows, nobody, weights) if side == LEFT else (nobody, rows, weights))
         left, right, weights = (np.concatenate(parts) for parts in zip(*found, strict=True))
         if len(found) > 1:
-            # A row alone looks like a pair whose other row has nothing but nulls.
+            # An unmatched row equals a pair whose other row has only nulls.
             both = [np.where(self._blank(side)[rows], 0, rows + 1) for side, rows in enumerate((left, right))]
             moved, weights = summed(weights, self.ids[np.maximum(left, right)], *both)
         else:
@@ -172,7 +172,7 @@ class _Batch:
         return left[moved], right[moved], weights
 
     def _blank(self, side: int) -> npt.NDArray[np.bool_]:
-        """Which rows of a side show nothing of their own; the last is that of nobody."""
+        """Which rows of a side have only nulls outside the shared columns; the last entry stands for no row."""
         name, of = ("left", self.engine.left_type) if side == LEFT else ("right", self.engine.right_type)
         rows = whole(self.table.column(name))
         found = np.ones(self.table.num_rows + 1, np.bool_)
@@ -184,7 +184,7 @@ class _Batch:
     def _pairs(self) -> tuple[Int64Array, Int64Array, Int64Array]:
         left, right = self.sides
         changed = self.changed
-        # Every pair of which a row has changed, once.
+        # Every pair with a changed row, once.
         parts = [
             self._met(left[changed[left]], right),
             self._met(left[~changed[left]], right[changed[right]]),
@@ -204,7 +204,7 @@ class _Batch:
         return np.repeat(ours, counts), theirs[places]
 
     def _check_limit(self) -> None:
-        """Raise if a row that comes meets too many."""
+        """Raise if a new row has more matches than the limit."""
         limit = self.engine.limit
         if limit is None:
             return
@@ -230,7 +230,7 @@ class _Batch:
         )
 
     def _alone(self, side: int, *, met: bool) -> tuple[Int64Array, Int64Array]:
-        """Rows of a side that are shown without a partner: those that have none, or (met) those that have one."""
+        """Rows of a side that are emitted alone, unmatched or (met) matched ones, and the changes of their counts."""
         ours, theirs = self.sides[side], self.sides[1 - side]
         found = []
         for counts in (self.before, self.after):
@@ -240,5 +240,5 @@ class _Batch:
 
 
 def _groups(key: Int64Array, side: Int64Array) -> Int64Array:
-    """The rows of each side lie by themselves."""
+    """Rows of each side are stored in their own groups."""
     return mixed(key, side)

@@ -1,8 +1,8 @@
 """TopEngine: the first `limit` rows of each group in an order, as a changing table.
 
-What comes in is `ChangedRows`: the key is the group, h_0 the hash of the whole row, order_0, order_1, ... what the rows are
-ordered by. Rows that are equal in that are ordered by their columns from left to right, so that the answer depends on
-the rows alone.
+The input is `ChangedRows`: the key is the group, h_0 the hash of the whole row, order_0, order_1, ... the values of the
+order. Rows with equal values are ordered by their columns from left to right, so that the result depends on the rows
+alone.
 
 State rows: all rows of each group, since any of them may become one of the first when others are deleted. A batch
 reads all rows of the groups that it changes.
@@ -40,7 +40,7 @@ __all__ = ["OrderPart", "TopEngine"]
 
 @dataclass(frozen=True)
 class OrderPart:
-    """One direction. Nulls come first when rising and last when falling, unless said otherwise, as Spark has it."""
+    """One part of an order. By default nulls are first if ascending and last if descending, as in Spark."""
 
     descending: bool
     nulls_first: bool
@@ -49,7 +49,7 @@ class OrderPart:
 
 @dataclass(frozen=True)
 class TopEngine:
-    """Keeps rows in order. A value: it is sent to Spark's workers."""
+    """Keeps the first rows of each group. A value: it is sent to Spark's workers."""
 
     limit: int
     row_type: pa.DataType
@@ -80,7 +80,7 @@ class TopEngine:
         known = found_in(state, group[firsts])
         places = places_of(known, group[firsts], item[firsts])
         new = places < 0
-        # All rows of the groups: what was known, then what is new.
+        # All rows of the groups: stored rows, then new ones.
         added = rows.take(pa.array(firsts[new]))
         names = ["group", "check", *self._orders, "row"]
         schema = pa.schema([self.state_schema.field(name) for name in names])
@@ -103,7 +103,7 @@ class TopEngine:
         return [f"order_{place}" for place in range(len(self.parts))]
 
     def _among_the_first(self, table: pa.Table, items: Int64Array, counts: Int64Array) -> Int64Array:
-        """How often each row is among the first of its group, where it is there so many times."""
+        """How often each row is among the first of its group; `counts`: how often the group has it."""
         present = np.flatnonzero(counts > 0)
         found = np.zeros(len(counts), np.int64)
         if not len(present):
@@ -120,7 +120,7 @@ class TopEngine:
         return found
 
     def _sorted(self, rows: pa.Table, ids: Int64Array, items: Int64Array) -> Int64Array:
-        """Group by group, in the order that was asked for."""
+        """The rows sorted by group and order."""
         keys = [ids]
         for name, part in zip(self._orders, self.parts, strict=True):
             keys.append(_ranks(whole(rows.column(name)), part))
@@ -141,7 +141,7 @@ class TopEngine:
 
 
 def _ranks(values: pa.Array | pa.ChunkedArray, part: OrderPart) -> Int64Array:
-    """Numbers that rise in the order that is asked for, equal where values are."""
+    """Ranks of the values in the order of `part`, equal for equal values."""
     ranks = value_ranks(values)
     beyond = len(ranks) + 2
     return np.where(ranks == 0, -beyond if part.nulls_first else beyond, -ranks if part.descending else ranks)

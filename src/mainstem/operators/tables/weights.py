@@ -41,7 +41,7 @@ def weights_of(rows: pa.Table, operator: str) -> Int64Array:
 
 
 def summed(weights: Int64Array, *keys: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """For rows told apart by keys: the first row of each, and its weight in all; those whose weights cancel are left out.
+    """For rows identified by keys: the first row of each, and its total weight; those whose weights cancel are left out.
 
     >>> summed(np.array([1, 1, -1, 1]), np.array([7, 5, 7, 5]))
     (array([1]), array([2]))
@@ -53,7 +53,7 @@ def summed(weights: Int64Array, *keys: Int64Array) -> tuple[Int64Array, Int64Arr
 
 
 def places_of(known: pa.Table, groups: Int64Array, items: Int64Array) -> Int64Array:
-    """Where a table that is ordered by (group, item) has these rows; -1 where it has not."""
+    """The row numbers of these rows in a table that is sorted by (group, item); -1 if missing."""
     if not known.num_rows:
         return np.full(len(groups), -1, np.int64)
     theirs, wanted = _pairs(numbers(known, "group"), numbers(known, "item")), _pairs(groups, items)
@@ -68,7 +68,7 @@ def _pairs(groups: Int64Array, items: Int64Array) -> np.ndarray:
 
 
 def changes_shown(output: pa.Table, weights: Int64Array, order: Sequence[Int64Array]) -> pa.Table:
-    """A row for every unit of weight, with its change: what is taken away first, then in a fixed order."""
+    """A row for every unit of weight, with its change: deletes first, each in a fixed order."""
     rows = np.lexsort((*reversed(order), weights > 0))
     rows = np.repeat(rows, np.abs(weights[rows]))
     change = np.where(weights[rows] > 0, "insert", "delete")
@@ -77,7 +77,7 @@ def changes_shown(output: pa.Table, weights: Int64Array, order: Sequence[Int64Ar
 
 
 def state_rows(schema: pa.Schema, columns: dict[str, object]) -> pa.Table:
-    """Rows of state that wait for no time."""
+    """State rows without due times."""
     count = len(columns["group"])  # type: ignore[arg-type]
     never = np.full(count, NEVER, np.int64)
     columns = {"event_due": never, "processing_due": never, **columns}
@@ -87,30 +87,30 @@ def state_rows(schema: pa.Schema, columns: dict[str, object]) -> pa.Table:
 
 
 def left_out(groups: Int64Array, items: Int64Array) -> pa.Table:
-    """Rows of state that are gone."""
+    """The group and item of state rows to delete."""
     return pa.Table.from_arrays([pa.array(groups), pa.array(items)], schema=pa.schema(STATE_COLUMNS[:2]))
 
 
 def found_in(state: StateTable, groups: Int64Array) -> pa.Table:
-    """The rows of some groups, in one piece."""
+    """The state rows of some groups, in one chunk."""
     return state.find(np.unique(groups)).combine_chunks()
 
 
 def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One array: a column may be in many chunks, and one without rows in none."""
+    """A column as one array: it may have many chunks, or none."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])
 
 
-# Ranks: numbers that stand for values of any type in their order, so that rows are sorted and compared by numbers alone.
+# Ranks: integers in the order of values of any type, to sort and compare rows by.
 
 
 def value_ranks(values: pa.Array | pa.ChunkedArray) -> Int64Array:
-    """Numbers from 1 on that rise with the values, equal where values are; 0 where there is none.
+    """Ranks of values from 1 on, equal for equal values; 0 for null.
 
-    NaN is the largest number, and of the two zeros there is one. Structs are ordered by their fields from left to right;
-    lists and maps have no order of their own and get a fixed one.
+    NaN is the largest number, and -0.0 equals 0.0. Structs are ordered by their fields from left to right; lists and maps get
+    a fixed order.
 
     >>> value_ranks(pa.array(["b", None, "a", "b"]))
     array([2, 0, 1, 2])

@@ -1,17 +1,17 @@
 """Cells: the state of one key in one window, and its layout in an engine's state.
 
-    group, item, event_due, processing_due      as every engine has them
-    kind            int8        0 a cell, 1 a row that waits, 2 a row that is remembered
-    check           int64       a second hash of the key: with group it tells keys apart
+    group, item, event_due, processing_due      as in every engine
+    kind            int8        0 a cell, 1 a waiting row, 2 a remembered row
+    check           int64       a second hash of the key: with group it identifies the key
     by_0, by_1 ...              the key itself
     window_start    int64       of a row that waits for its session: its own span
     window_end      int64
-    rows            int64       of a cell: how many rows came since its last pane
+    rows            int64       of a cell: rows since its last pane
     panes           int32       how many panes were emitted
     timing          int8        of the last pane: 0 early, 1 on time, 2 late, -1 none was emitted
     a0_sum ...                  accumulators: of all rows, or with `discard` of those since the last pane
     shown_o0 ...                the values of the last pane, if it may have to be retracted or compared
-    topic, partition, offset    of a single row: where it stands in the log
+    topic, partition, offset    of a single row: its position in the log
     watermark       int64       of a single row: its own
 
 The accumulators are one set: no kind of result needs both totals and the values since the last pane.
@@ -54,7 +54,7 @@ POSITION = (
 
 
 class WindowAggregates(Protocol):
-    """Accumulators of some aggregate functions, many rows of them at once."""
+    """Vectorized accumulators of some aggregate functions."""
 
     @property
     def partial_schema(self) -> pa.Schema:
@@ -65,25 +65,25 @@ class WindowAggregates(Protocol):
         """One column for each function: o0, o1, ..."""
 
     def merged(self, partials: pa.Table, ids: Int64Array, count: int) -> pa.Table:
-        """Those with the same id put together in the order of the rows; row i is id i."""
+        """Accumulators with the same id, merged in the order of the rows; row i is id i."""
 
     def empty(self, count: int) -> pa.Table:
         """Accumulators of no rows."""
 
     def finished(self, partials: pa.Table) -> pa.Table:
-        """What the functions give."""
+        """The results of the functions."""
 
 
 @dataclass(frozen=True)
 class CellLayout:
-    """Which columns the state of an engine of windows has."""
+    """The columns of the state of a window engine."""
 
     by: pa.Schema
     aggregates: WindowAggregates
     results: str
-    # Whether a pane is compared with the one before it, or takes it back.
+    # Whether a pane is compared with the previous one, or retracts it.
     keeps_shown: bool
-    # Whether single rows are kept.
+    # Whether single rows are stored.
     keeps_rows: bool
 
     @cached_property
@@ -126,7 +126,7 @@ class CellLayout:
         )
 
     def stored(self, columns: dict[str, object], *tables: pa.Table) -> pa.Table:
-        """State rows of arrays and tables; what none of them has is null."""
+        """State rows from arrays and tables; other columns are null."""
         given: dict[str, object] = {name: table.column(name) for table in tables for name in table.column_names}
         given |= columns
         count = len(given["group"])  # type: ignore[arg-type]
@@ -145,7 +145,7 @@ class Cells:
     layout: CellLayout
     partials: pa.Table
     shown: pa.Table
-    # How many rows came since the last pane, how many panes there were, and the timing of the last.
+    # Rows since the last pane, number of panes, and timing of the last pane.
     pending: Int64Array
     panes: Int64Array
     timing: Int64Array
@@ -154,7 +154,7 @@ class Cells:
 
     @classmethod
     def of_state(cls, layout: CellLayout, kept: pa.Table, index: Int64Array) -> Cells:
-        """Cells as they were kept: `index` says which row of `kept` each is, -1 if it has none and begins empty."""
+        """Cells from the state: `index` is the row of each in `kept`, -1 for a new, empty cell."""
         return cls(
             layout,
             _taken(kept.select(layout.aggregates.partial_schema.names), index, layout.aggregates.empty(1)),
@@ -183,7 +183,7 @@ class Cells:
 
     @classmethod
     def joined(cls, parts: Sequence[Cells]) -> Cells:
-        """All of these, one after the other."""
+        """The cells of all parts, concatenated."""
         return cls(
             parts[0].layout,
             pa.concat_tables([part.partials for part in parts]).combine_chunks(),
@@ -195,13 +195,13 @@ class Cells:
         )
 
     def clear(self, which: Mask) -> None:
-        """Let go what these have accumulated."""
+        """Reset the accumulators of these cells."""
         if which.any():
             index = np.where(which, -1, np.arange(self.count))
             self.partials = _taken(self.partials, index, self.layout.aggregates.empty(1))
 
     def stored(self, chosen: Int64Array, columns: dict[str, object], keys: pa.Table) -> pa.Table:
-        """State rows of some of them; `columns` and `keys` have what is not here."""
+        """State rows of some cells; `columns` and `keys` have their other columns."""
         here: dict[str, object] = {
             "processing_due": self.due[chosen],
             "kind": np.full(len(chosen), CELL, np.int8),
@@ -220,7 +220,7 @@ def _nulls(schema: pa.Schema) -> pa.Table:
 
 
 def _taken(rows: pa.Table, index: Int64Array, otherwise: pa.Table) -> pa.Table:
-    """Rows by number; `otherwise`, a single row, for -1."""
+    """Rows by number; for -1 the single row of `otherwise`."""
     if not rows.num_columns:
         return rows.schema.empty_table()
     if len(index) == rows.num_rows and bool((index == np.arange(len(index))).all()):
@@ -247,7 +247,7 @@ def held(state: StateTable, groups: Int64Array, due: pa.Table) -> pa.Table:
 
 
 def typed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """With exactly these fields: what came from elsewhere may call a column not null, or a string large."""
+    """Cast to exactly these fields: input columns may be not null, or large strings."""
     both = zip(rows.columns, schema, strict=True)
     columns = [column if column.type == at.type else column.cast(at.type) for column, at in both]
     return pa.table(columns, schema=pa.schema([pa.field(at.name, at.type) for at in schema]))

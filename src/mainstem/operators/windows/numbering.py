@@ -1,5 +1,4 @@
-"""Numbering: rows told apart by several numbers at once get one, 0, 1, 2 and so on; and what follows from an order by
-it.
+"""Numbering: rows identified by several integers get one number, 0, 1, 2 and so on; and functions of rows ordered by it.
 
 All over numpy, without a loop over rows.
 """
@@ -26,7 +25,7 @@ def whole_column(table: pa.Table, name: str) -> pa.Array:
 
 
 def numbers(table: pa.Table, name: str, absent: int = 0) -> Int64Array:
-    """A column of whole numbers, `absent` where there is none."""
+    """A column of integers, with `absent` for nulls."""
     column = whole_column(table, name)
     if column.null_count:
         column = column.fill_null(absent)
@@ -34,9 +33,9 @@ def numbers(table: pa.Table, name: str, absent: int = 0) -> Int64Array:
 
 
 def numbered(*keys: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """A number for each row, equal where all keys are; and for each number the first row that has it.
+    """A number for each row, equal if all keys are equal; and the first row of each number.
 
-    Numbers rise with the keys.
+    Numbers are in the order of the keys.
 
     >>> numbered(np.array([7, 5, 7]), np.array([1, 1, 1]))
     (array([1, 0, 1]), array([1, 0]))
@@ -56,7 +55,7 @@ def numbered(*keys: Int64Array) -> tuple[Int64Array, Int64Array]:
 
 
 def ordinals(ids: Int64Array) -> Int64Array:
-    """How many rows with the same number stand before each; equal numbers stand together.
+    """For each row how many earlier rows have the same number; equal numbers are adjacent.
 
     >>> ordinals(np.array([3, 3, 3, 8]))
     array([0, 1, 2, 0])
@@ -69,12 +68,12 @@ def ordinals(ids: Int64Array) -> Int64Array:
 
 
 def last_of_each(ids: Int64Array) -> Mask:
-    """Where the last row of each number stands; equal numbers stand together."""
+    """Whether each row is the last of its number; equal numbers are adjacent."""
     return np.r_[ids[1:] != ids[:-1], True] if len(ids) else np.zeros(0, np.bool_)
 
 
 def running_max(ids: Int64Array, values: Int64Array) -> Int64Array:
-    """The highest value up to each row among those with its number; equal numbers stand together and rise.
+    """The running maximum of values within each number; `ids` is sorted.
 
     >>> running_max(np.array([0, 0, 1]), np.array([5, 3, 1]))
     array([5, 5, 1])
@@ -86,7 +85,7 @@ def running_max(ids: Int64Array, values: Int64Array) -> Int64Array:
     if width * (highest_id + 1) < 2**62:
         shift = ids * np.int64(width) - np.int64(lowest)
         return np.asarray(np.maximum.accumulate(values + shift) - shift, np.int64)
-    # Both do not fit into 64 bits, so that ranks take the place of the values.
+    # Number and value together do not fit into 64 bits: use ranks of the values.
     ranked = np.unique(values)
     ranks = np.searchsorted(ranked, values)
     highest = np.maximum.accumulate(ids * len(ranked) + ranks)
@@ -94,12 +93,12 @@ def running_max(ids: Int64Array, values: Int64Array) -> Int64Array:
 
 
 def later(times: Int64Array, by: int) -> Int64Array:
-    """Times later by a span, none later than the end of time."""
+    """Times plus a span, at most NEVER - 1."""
     return np.where(times > NEVER - 1 - by, np.int64(NEVER - 1), times + np.int64(by))
 
 
 def differ(left: pa.Table, right: pa.Table) -> Mask:
-    """Which rows are not the same in all columns; null is the same as null."""
+    """Which rows differ in a column; null equals null."""
     found = np.zeros(left.num_rows, np.bool_)
     for name in left.column_names:
         one, other = whole_column(left, name), whole_column(right, name)

@@ -5,7 +5,7 @@ A pane whose row would equal the last one is not emitted, unless it must be (the
 
     discard      the values of the rows since the last pane, as an insert
     accumulate   the values of all rows: an insert, then updates
-    retract      the same as inserts, and before each the row that it replaces, once more, as a delete
+    retract      the same as inserts, each after a delete of the row that it replaces
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ __all__ = [
 ]
 
 
-# PaneEngine: what the engines of all kinds of windows have in common: the key, the aggregates, and when panes are shown.
+# PaneEngine: the base of all window engines: the key, the aggregates, and when panes are emitted.
 
 
 @dataclass(frozen=True)
 class PaneEngine:
-    """The base of an engine of windows, each of which looks at single rows unless it says otherwise."""
+    """The base of a window engine; by default its input is single rows."""
 
-    # What the state of a flow calls these windows.
+    # The name of these windows in the description of the state.
     windows: ClassVar[str]
 
     # The key's columns: by_0, by_1, ...
     by: pa.Schema
     aggregates: WindowAggregates
     early: Trigger | None = None
-    # Where there is lateness: each row, unless something else is said.
+    # With a lateness the default is each row.
     late: Trigger | None = None
     # In microseconds.
     lateness: int = 0
@@ -66,12 +66,12 @@ class PaneEngine:
 
     @property
     def closes_after(self) -> int:
-        """How far beyond the end of a window the watermark is when it closes: 1 where a row at the end belongs to it."""
+        """How far the watermark is past the end of a window when it closes: 1 if a row at the end belongs to it."""
         return 0
 
     @property
     def behind(self) -> int:
-        """By how much the watermark may be past the last moment of a window (its `end` less 1) before it is shown on time."""
+        """How far the watermark may be past the last moment of a window (its `end` less 1) before its on-time pane."""
         return 0
 
     @property
@@ -98,11 +98,11 @@ class PaneEngine:
 
     @property
     def input_schema(self) -> pa.Schema:
-        """What `step` takes: one row for each row."""
+        """The input of `step`: single rows."""
         return self.single_rows()
 
     def single_rows(self, *more: pa.Field) -> pa.Schema:
-        """Single rows with their own watermarks and places, and more that is known of each."""
+        """Single rows with their own watermarks and positions, and further columns."""
         return pa.schema(
             [
                 pa.field("group", pa.int64()),
@@ -125,10 +125,10 @@ class PaneEngine:
         }
 
 
-# The field of `pane` that depends on how the log was cut into batches. A pane is final if its window, with its lateness, was over
-# at the end of the batch that showed it: a batch that ends earlier shows the same pane, and it is not final yet.
+# The field of `pane` that depends on how the log is split into batches. A pane is final if its window and lateness were over at
+# the end of the batch that emitted it: a batch that ends earlier emits the same pane, which is not final yet.
 BATCH_DEPENDENT = "final"
-# And the field that counts what was shown before: with early results of sessions, or by the clock, that depends on when one looked.
+# The field that counts panes: with early results of sessions, or by processing time, it depends on the batches too.
 COUNTS = "index"
 
 EARLY, ON_TIME, LATE = 0, 1, 2
@@ -139,7 +139,7 @@ INSERT, UPDATE, DELETE = 0, 1, 2
 
 @dataclass(frozen=True)
 class _Shown:
-    """Panes of some cells: which cell, which of its panes, and the values."""
+    """Panes: the cell of each, its index, timing and values."""
 
     cells: Int64Array
     index: Int64Array
@@ -173,8 +173,8 @@ class Panes:
         *,
         last_only: bool = False,
     ) -> None:
-        """Look at cells, ordered by their number: each of them is shown if it has changed or is `forced`. `own`: with which
-        watermark. With `last_only` all panes of a cell are counted, and only the last is put out."""
+        """Emit panes of these cells, which are sorted, if they changed or are `forced`. `own`: their watermarks. With
+        `last_only` all panes of a cell are counted, but only the last is emitted."""
         cells = self.cells
         if not len(ids):
             return
@@ -197,7 +197,7 @@ class Panes:
             cells.shown = pa.concat_tables([cells.shown, renamed]).combine_chunks().take(pa.array(index))
 
     def _changed(self, ids: Int64Array, values: pa.Table) -> Mask:
-        """Which of these would differ from what was shown of their cell before."""
+        """Which of these differ from the previous pane of their cell."""
         places = np.arange(len(ids))
         again = np.r_[False, ids[1:] == ids[:-1]]
         before = self._named(self.cells.shown)
@@ -210,9 +210,9 @@ class Panes:
         return shown.rename_columns(self.layout.aggregates.output_schema.names) if self.layout.keeps_shown else shown
 
     def output(self, keys: pa.Table, final: Mask) -> tuple[pa.Table, Int64Array, Int64Array]:
-        """The rows, cell by cell, the cell of each, and its watermark; what takes a row back has that of what replaces it.
+        """The rows, cell by cell, with the cell and watermark of each; a retraction has the watermark of its replacement.
 
-        `keys` has the columns of each cell, `final` says which will show no more.
+        `keys`: the columns of each cell; `final`: the cells that emit no more panes.
         """
         schema = self.layout.output_schema
         if not self._shown:
@@ -227,12 +227,12 @@ class Panes:
         ends = last_of_each(ids) & final[ids]
         before = self._before
         again = np.r_[False, ids[1:] == ids[:-1]]
-        # Not every pane that was counted was put out, so the index does not say whether one was.
+        # Not every counted pane was emitted, so the index does not show whether one was.
         replacing = again | (before.timing[ids] != NOT_SHOWN)
         change = np.where(replacing & (self.layout.results == "accumulate"), UPDATE, INSERT)
         if self.layout.results != "retract" or not replacing.any():
             return pane_rows(self.layout, keys, ids, values, order, index, timing, ends, change), ids, own
-        # Each row, and before it the one that it replaces: the one before it here, or what an earlier batch showed.
+        # Each row after the one that it replaces: the previous row here, or that of an earlier batch.
         replaced = np.flatnonzero(replacing)
         again = again[replaced]
         replaces = np.where(again, order[replaced - 1], values.num_rows + ids[replaced])
@@ -266,7 +266,7 @@ def pane_rows(
     final: Mask,
     change: Int64Array,
 ) -> pa.Table:
-    """Output rows: of `keys` the rows `ids`, of `values` the rows `taken`, and the rest as it is."""
+    """Output rows: rows `ids` of `keys`, rows `taken` of `values`, and the other columns as given."""
     schema = layout.output_schema
     arrays = [pa.array(index.astype(np.int32)), TIMINGS.take(pa.array(timing)), pa.array(final)]
     pane = pa.StructArray.from_arrays(arrays, fields=list(schema.field("pane").type))
@@ -277,7 +277,7 @@ def pane_rows(
 
 
 def with_final(panes: pa.ChunkedArray, final: Mask) -> pa.Array:
-    """The column `pane`, with `final` told anew."""
+    """The column `pane` with a new `final`."""
     whole = panes.combine_chunks()
     structs = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
     index, timing, _ = structs.flatten()

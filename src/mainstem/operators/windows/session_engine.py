@@ -7,24 +7,24 @@ state, so that every split into batches gives the same result. A row is too late
 the lateness are over.
 
 With touching="join" a row at the very end of a session belongs to it, and with the watermark v a row at v is not late.
-So there a session closes when the watermark is past its end: those that end before v.
+So there a session closes when the watermark is past its end.
 
 A session that grows is another window: the results of the old one are retracted (`discard` retracts nothing),
 and its panes are counted from 0. So a late row may join two closed sessions: both are retracted, and one is emitted.
 
-What comes in (`input_schema`), one row for each row:
+Input (`input_schema`), single rows:
 
     group, check                int64       hashes of the key
     by_0, by_1, ...                         the key
     time                        int64       null in rows that have no event time
-    watermark                   int64       the row's own; NO_TIME if nothing was known
-    gap                         int64       in microseconds; a row where it is null or not positive is told as late
-    topic, partition, offset                where it stands
+    watermark                   int64       the row's own; NO_TIME if unknown
+    gap                         int64       in microseconds; if null or not positive, the row goes to the late rows
+    topic, partition, offset                the position in the log
     a0_sum, ...                             accumulators
 
-Rows are taken in rounds, each over all keys at once. A round takes of every run of connected rows as many as come
-before any of its sessions can close; usually that is all of them. Only where a trigger counts rows, or late rows come
-to closed sessions, a round takes one row of each.
+Rows are processed in rounds over all keys at once. A round takes from every run of connected rows as many as come
+before any of its sessions can close; usually all of them. Only if a trigger counts rows, or late rows join closed
+sessions, a round takes one row of each.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ["SessionEngine", "SessionRounds"]
 
 
 class SessionRounds(WindowRounds):
-    """The sessions of some keys, and the rows that come to them. For one thread."""
+    """The sessions of some keys, and their new rows. For one thread."""
 
     def __init__(self, engine: SessionEngine, kept: pa.Table, ready: ReadyRows, clock: BatchClock) -> None:
         self.joins = engine.touching == "join"
@@ -62,7 +62,7 @@ class SessionRounds(WindowRounds):
         return component
 
     def _runs(self, key: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
-        """Numbers of what overlaps; ordered by key and start."""
+        """Numbers of overlapping runs; the spans are sorted by key and start."""
         if not len(key):
             return key
         ends = running_max(key, end)
@@ -70,7 +70,7 @@ class SessionRounds(WindowRounds):
         return np.cumsum(np.r_[False, (key[1:] != key[:-1]) | apart])
 
     def _run_lengths(self, sessions: ChangingWindows) -> Int64Array:
-        """As many as come before a session can close."""
+        """The number of rows before a session can close."""
         count = len(self.active)
         if self._counts_early:
             return np.ones(count, np.int64)
@@ -89,13 +89,13 @@ class SessionRounds(WindowRounds):
         first = np.r_[True, at[1:] != at[:-1]]
         highest, lowest, soonest = running_max(at, end), -running_max(at, -start), -running_max(at, -end)
         overlaps = self._overlap(start[1:], end[1:], lowest[:-1], highest[:-1])
-        # As long as all before is one session, it closes at its end; else the first of them to close counts.
+        # While all before is one session, the bound is its end; else the earliest end.
         apart = np.cumsum(~np.r_[True, overlaps] & ~first)
         whole = apart == np.maximum.accumulate(np.where(first, apart, 0))
         bound = np.where(whole, highest, soonest)
         stops = is_row & ~first & (own >= self._closes(np.r_[NEVER, bound[:-1]]))
         first_row = is_row & ~np.r_[False, is_row[:-1] & (at[1:] == at[:-1])]
-        # A row that may join closed sessions is looked at alone.
+        # A row that may join closed sessions is taken alone.
         late = is_row & self._overlap(start, end, *self._closed_span(sessions, at))
         stops = (stops | late) & ~first_row
         stopped = np.cumsum(stops)
@@ -105,13 +105,13 @@ class SessionRounds(WindowRounds):
         return taken
 
     def _overlap(self, start: Int64Array, end: Int64Array, low: Int64Array, high: Int64Array) -> Mask:
-        """Which spans [start, end) overlap [low, high), or touch it where that joins them."""
+        """Which spans [start, end) overlap [low, high), or touch it if `joins`."""
         if self.joins:
             return np.asarray((start <= high) & (end >= low))
         return np.asarray((start < high) & (end > low))
 
     def _closed_span(self, sessions: ChangingWindows, at: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """From the first to the last moment of the closed sessions, of each component in `at`."""
+        """The span of the closed sessions, for each component in `at`."""
         low, high = np.full(len(self.active), NEVER), np.full(len(self.active), -NEVER)
         closed = np.flatnonzero(sessions.closed)
         places = np.searchsorted(self.active, sessions.component[closed])
@@ -120,7 +120,7 @@ class SessionRounds(WindowRounds):
         return low[at], high[at]
 
     def _merged(self, sessions: ChangingWindows, rows: Int64Array) -> ChangingWindows:
-        """The sessions with these rows in them."""
+        """The sessions with these rows merged in."""
         engine, old = self.engine, len(sessions.key)
         component = np.r_[sessions.component, self.row_component[rows]]
         start, end = np.r_[sessions.start, self.row_start[rows]], np.r_[sessions.end, self.row_end[rows]]
@@ -176,7 +176,7 @@ class SessionEngine(PaneEngine):
 
     @property
     def input_schema(self) -> pa.Schema:
-        """What `step` takes; see above."""
+        """The input of `step`; see above."""
         return self.single_rows(pa.field("gap", pa.int64()))
 
     @property

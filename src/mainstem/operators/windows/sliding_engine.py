@@ -1,19 +1,19 @@
 """SlidingEngine: one window for each distinct set of rows within a span, both ends included.
 
-As a window of that span slides over a key's rows, its set changes where a row comes in at its end, or has just gone
-out at its beginning. So each row makes two windows: one that ends at its time, and one that begins right after it (if
-there is anything in that). The engine keeps rows for as long as a window with them can change, finds which pairs
-of row and window are new in a batch, and passes these to a `WindowEngine`.
+As a window of that span slides over a key's rows, its set of rows changes when a row enters at its end, or has just left
+at its start. So each row makes two windows: one that ends at its time, and one that starts right after it (unless that is
+empty). The engine stores rows for as long as a window with them can change, finds the new pairs of row and window of a
+batch, and passes these to a `WindowEngine`.
 
-A pair counts by the later of two own watermarks: the row's, and that of the first row that made the window. So what
-is on time is a fact of the log here too; rows whose own watermark is above the batch's wait.
+Whether a pair is on time is decided by the later of two own watermarks: the row's, and that of the first row that made
+the window. So it depends only on the log; rows whose own watermark is above the batch's wait.
 
-A batch of n rows within one span makes up to n x n pairs. Of the early panes that the pairs of one batch give, a window emits
-only the last, and only the last of the late ones: the others would be outdated at once. All of them count in
+A batch of n rows within one span makes up to n x n pairs. Of the early panes that one batch triggers, a window emits only
+the last, and only the last of the late ones: the others would be outdated at once. All of them count in
 `pane.index`, so that the index of the on-time pane does not depend on the batches.
 
-What comes in is `PaneEngine.single_rows`: group, check, by_0 ..., time, watermark (NO_TIME if nothing was known), topic,
-partition, offset, accumulators. In what goes out `window_end` is the last moment that belongs to the window.
+The input is `PaneEngine.single_rows`: group, check, by_0 ..., time, watermark (NO_TIME if unknown), topic, partition,
+offset, accumulators. In the output `window_end` is the last moment of the window.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SlidingEngine(PaneEngine):
 
     @property
     def behind(self) -> int:
-        # What a window shows as its end is the last moment that belongs to it.
+        # The emitted end of a window is its last moment.
         return 1
 
     def described(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class SlidingEngine(PaneEngine):
         return Step(_inclusive(done.output), _together(put), _together(gone), late, counts, own=done.own)
 
     def _pairs(self, remembered: pa.Table, ready: ReadyRows) -> pa.Table:
-        """Pairs of row and window that were not there before, as the engine of cells takes them."""
+        """New pairs of row and window, as input of the engine of cells."""
         rows = pa.concat_tables([remembered, ready.rows]).combine_chunks()
         key, _ = numbered(numbers(rows, "group"), numbers(rows, "check"))
         busy = np.zeros(int(key.max()) + 1 if len(key) else 0, np.bool_)
@@ -102,7 +102,7 @@ class SlidingEngine(PaneEngine):
         fresh, old = np.flatnonzero(new), np.flatnonzero(~new)
         row, window = _within(key[fresh], time[fresh] - self.span, time[fresh], of_key, start)
         row = fresh[row]
-        # Windows that are new hold old rows too.
+        # New windows include old rows too.
         unknown = np.flatnonzero(~known)
         order = old[np.lexsort((time[old], key[old]))]
         more, place = _within(of_key[unknown], start[unknown], start[unknown] + self.span, key[order], time[order])
@@ -125,7 +125,7 @@ class SlidingEngine(PaneEngine):
         return pa.table([given[at.name] if at.name in given else table.column(at.name) for at in schema], schema=schema)
 
     def _memory(self, ready: ReadyRows, clock: BatchClock) -> pa.Table:
-        """The new rows that later ones may stand beside in a window."""
+        """The new rows that may share a window with later ones."""
         due = later(ready.start, self.span + 2 + self.lateness)
         stays = np.flatnonzero(due > clock.watermark)
         rows = ready.rows.take(pa.array(stays))
@@ -148,7 +148,7 @@ class SlidingEngine(PaneEngine):
 
 
 class _CellsAlone:
-    """A state of which only the cells are seen."""
+    """A state table with only its cells."""
 
     def __init__(self, state: StateTable) -> None:
         self.state = state

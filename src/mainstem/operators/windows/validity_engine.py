@@ -9,8 +9,8 @@ watermark is below the current end of that window, late if it is below that end 
 with the same watermark the earlier one is first. Rows wait until the batch's watermark is above their own, since a row
 with the same watermark may still arrive before them.
 
-What comes in is `PaneEngine.single_rows`: group, check, by_0 ..., time, watermark (NO_TIME if nothing was known), topic,
-partition, offset, accumulators.
+The input is `PaneEngine.single_rows`: group, check, by_0 ..., time, watermark (NO_TIME if unknown), topic, partition,
+offset, accumulators.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ END = NEVER - 1
 
 
 class ValidityRounds(WindowRounds):
-    """The windows of some keys, and the rows that come to them. For one thread."""
+    """The windows of some keys, and their new rows. For one thread."""
 
-    # Where a row stands among those that another stage gave is no fact of the log, and what it divides would depend on it.
+    # The position of a row from another stage is not determined by the log, and the result must not depend on it.
     by_time = True
 
     def __init__(self, engine: RoundsEngine, kept: pa.Table, ready: ReadyRows, clock: BatchClock) -> None:
@@ -70,18 +70,18 @@ class ValidityRounds(WindowRounds):
         first = np.cumsum(lengths) - lengths
         before = np.repeat(stopped[first] - stops[first], lengths)
         taken = np.bincount(at[stopped == before], minlength=count).astype(np.int64)
-        # One that is late itself is looked at alone.
+        # A late row is taken alone.
         late = self.row_watermark[self.next] >= self.row_next[self.next]
         return np.where(late, 1, taken)
 
     def _next_times(self, windows: ChangingWindows, rows: Int64Array, at: Int64Array) -> Int64Array:
-        """For each row the next time that its key has, of the windows and of the rows before it."""
+        """For each row the next time of its key, of the windows and of the rows before it."""
         of_window = np.searchsorted(self.active, windows.component)
         ends = np.arange(len(self.active))
         key = np.r_[of_window, at, ends]
         time = np.r_[windows.start, self.row_start[rows], np.full(len(ends), END)]
         rank = np.r_[np.full(len(of_window), -1), ordinals(at), np.full(len(ends), -2)]
-        # Of several with the same time the first stands for all.
+        # Of several with the same time only the first counts.
         block, firsts = numbered(key, time)
         first_rank = np.full(len(firsts), NEVER)
         np.minimum.at(first_rank, block, rank)
@@ -115,12 +115,12 @@ class ValidityRounds(WindowRounds):
         stays = was >= 0
         stays[stays] = windows.end[was[stays]] == end[stays]
         divided = (was >= 0) & ~stays
-        # A row that is late, or counted, is looked at alone: then both are its own.
+        # A late or counted row is taken alone: then both are its own watermark.
         first, watermark = self._watermarks(rows, of)
         self._take_back(windows, was[divided], first[divided])
         closed = np.zeros(count, np.bool_)
         closed[was >= 0] = windows.closed[was[was >= 0]]
-        # A late row's window is closed as the one was that it divides.
+        # The window of a late row is closed, like the one that it splits.
         closed[ids[old:][late]] = True
         empty = Cells.of_state(self.layout, self.layout.state_schema.empty_table(), np.full(1, -1))
         merged = Cells.joined([cells, empty]).take(np.where(stays, was, old))
@@ -128,7 +128,7 @@ class ValidityRounds(WindowRounds):
         merged.partials = self.layout.aggregates.merged(parts, ids, count)
         pending = np.r_[cells.pending, 0][was]
         if self.layout.results != "discard":
-            # What was taken back is to be shown again.
+            # Retracted windows are emitted again.
             again = divided & (np.r_[cells.timing, NOT_SHOWN][was] != NOT_SHOWN)
             pending = np.where(again, np.maximum(pending, 1), pending)
         merged.pending = pending + came
@@ -145,7 +145,7 @@ class ValidityRounds(WindowRounds):
     def _made(
         self, windows: ChangingWindows, was: Int64Array, of: Int64Array, ids: Int64Array, rows: Int64Array
     ) -> Int64Array:
-        """A window is made by the row at which it begins and the row at which it ends, whichever comes last."""
+        """The watermark of the row that made each window: the later of the rows at its start and its end."""
         first = np.full(len(was), NEVER)
         np.minimum.at(first, ids, self.row_watermark[rows])
         begun = np.where(was < 0, first, NO_TIME)
@@ -177,9 +177,9 @@ class ValidityRounds(WindowRounds):
 
 
 def next_earlier(ranks: Int64Array) -> Int64Array:
-    """For each place the next one after it with a lower rank; its own where there is none.
+    """For each place the next one with a lower rank; itself if there is none.
 
-    By jumps: what a place skips, whoever jumps to it skips too, so that few rounds are needed.
+    By pointer jumping, so that few rounds are needed.
 
     >>> next_earlier(np.array([3, 4, 1, 2]))
     array([2, 2, 2, 3])
@@ -197,7 +197,7 @@ def next_earlier(ranks: Int64Array) -> Int64Array:
 
 @dataclass(frozen=True)
 class ValidityEngine(PaneEngine):
-    """Spans in which a value holds. A value itself: it is sent to Spark's workers."""
+    """Validity windows. A value: it is sent to Spark's workers."""
 
     windows = "validity"
 

@@ -19,11 +19,11 @@ from mainstem.operators.windows.numbering import Mask, later, numbers, whole_col
 __all__ = ["ReadyRows", "WaitingRows", "late_contributions", "late_schema"]
 
 
-# Late contributions: rows that came too late for their window, each with what it would have added to it.
+# Late contributions: rows that are too late for their window, each with its aggregates.
 
 
 def late_schema(by: pa.Schema, aggregates: WindowAggregates) -> pa.Schema:
-    """The key, the window, the row's time and own watermark, how far the one was behind the other, and what it held."""
+    """The key, the window, the row's time, its own watermark and their difference, its position and its aggregates."""
     return pa.schema(
         [
             *by,
@@ -41,7 +41,7 @@ def late_schema(by: pa.Schema, aggregates: WindowAggregates) -> pa.Schema:
 
 
 def late_contributions(schema: pa.Schema, rows: pa.Table, aggregates: WindowAggregates) -> pa.Table | None:
-    """Of an engine's input rows those columns; None if there are none."""
+    """An engine's input rows with the columns of `schema`; None if there are none."""
     if not rows.num_rows:
         return None
     partials = rows.select(aggregates.partial_schema.names)
@@ -49,7 +49,7 @@ def late_contributions(schema: pa.Schema, rows: pa.Table, aggregates: WindowAggr
     time, watermark = whole_column(rows, "time"), whole_column(rows, "watermark")
     known = np.asarray(time.is_valid()) & np.asarray(watermark.is_valid())
     behind = np.asarray(watermark.fill_null(0)) - np.asarray(time.fill_null(0))
-    # A row has no window if it has no time, or if the gap that it says for itself is none.
+    # A row has no window if its time is null, or its gap is null or not positive.
     homeless = np.asarray(whole_column(rows, "window_end").is_null())
     reasons = np.where(homeless, np.where(np.asarray(time.is_null()), "no event time", "no gap"), "too late")
     columns = {name: rows.column(name) for name in rows.column_names if name in schema.names}
@@ -61,36 +61,36 @@ def late_contributions(schema: pa.Schema, rows: pa.Table, aggregates: WindowAggr
 
 @dataclass(frozen=True)
 class ReadyRows:
-    """Single rows, column by column: the span of each, its own watermark, and the rest of it."""
+    """Single rows, column by column: the span of each, its own watermark, and its other columns."""
 
     start: Int64Array
     end: Int64Array
     watermark: Int64Array
-    # As state rows have them: group, check, by, position, accumulators.
+    # The columns of state rows: group, check, by, position, accumulators.
     rows: pa.Table
 
 
 class WaitingRows:
-    """The rows of a batch, and of those before it that waited. For one thread."""
+    """The rows of a batch, and waiting rows of earlier batches. For one thread."""
 
     def __init__(self, layout: CellLayout, rows: pa.Table, span: str | int, clock: BatchClock) -> None:
-        """`span` is how long a row's own window is: a number, or the column that says it."""
+        """`span`: the length of a row's own window: a number, or the name of a column."""
         self.layout, self.rows, self.clock = layout, rows, clock
         self.time = numbers(rows, "time")
         lengths = np.full(rows.num_rows, span, np.int64) if isinstance(span, int) else numbers(rows, span)
-        # A row that does not say how long its window is belongs to none, as one without a time.
+        # A row without a length has no window, like one without a time.
         self.known = np.asarray(rows.column("time").is_valid()) & (lengths > 0)
         lengths = np.maximum(1, lengths)
         self.end = np.where(self.time > NEVER - 1 - lengths, np.int64(NEVER - 1), self.time + lengths)
-        # Where appends raced, a row may come with a watermark that was passed: then it is late by the batch's.
+        # After concurrent appends a row's watermark may be below that of the previous batch, which then applies.
         self.watermark = np.maximum(numbers(rows, "watermark", NO_TIME), clock.watermark_before)
 
     def over(self, lateness: int) -> Int64Array:
-        """When nothing of a row's own span can be corrected any more."""
+        """When a row's own span can no longer be corrected."""
         return later(self.end, lateness)
 
     def taken(self, which: Mask) -> pa.Table:
-        """Some rows with their own spans, as `late_contributions` wants them."""
+        """Some rows with their own spans, as `late_contributions` takes them."""
         chosen = np.flatnonzero(which)
         rows = self.rows.take(pa.array(chosen))
         known = ~self.known[chosen]
@@ -103,9 +103,9 @@ class WaitingRows:
     def sorted_out(
         self, state: StateTable, counted: Mask, *, beyond: int = 0
     ) -> tuple[pa.Table, ReadyRows, pa.Table, pa.Table]:
-        """What is kept of the keys that are looked at; the rows that are ready; those that wait; those that waited.
+        """The state of the touched keys; the rows that are ready; those that wait; those that waited.
 
-        A row is ready if the batch's watermark has reached its own, or is `beyond` it by so much.
+        A row is ready if the batch's watermark is at least its own plus `beyond`.
         """
         ready = self.known & counted & (later(self.watermark, beyond) <= self.clock.watermark)
         waits = self.known & counted & ~ready

@@ -1,7 +1,7 @@
 """Which windows a row belongs to, and whether it is on time for each: in Spark's SQL, and the same over Arrow.
 
-Of the fixed kinds a row has no window, one, or several whose ends lie one step apart. So a row's windows are four
-numbers, and rows that share them can be put together before they are multiplied by their windows:
+With the fixed kinds a row has no window, one, or several whose ends are one step apart. So a row's windows are five
+numbers, and rows that share them can be pre-aggregated before they are exploded by window:
 
     window_start    of the first window (hopping: each further one begins a step later; cumulating: all begin there)
     window_end      the earliest end
@@ -9,7 +9,7 @@ numbers, and rows that share them can be put together before they are multiplied
     closed, gone    for how many of them the row is late, and too late: its own watermark is at or above their end, or
                     their end and the lateness
 
-A row without a time is too late, for a window that is nowhere (null).
+A row without a time is too late; its window is null.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["FixedKind", "WindowAssignment"]
 
 FixedKind = Tumbling | Hopping | Cumulating | Calendar | Everything
 
-# Shown on time when everything has come.
+# Emitted on time when all rows have arrived.
 END_OF_EVERYTHING = NEVER - 1
 _DAY = 86_400_000_000
 _HOUR = 3_600_000_000
 _SECOND = 1_000_000
-# For a bisection of 68 minutes: clocks are moved at whole seconds.
+# For a bisection of 68 minutes: clock changes are at whole seconds.
 _STEPS = tuple(2**power * _SECOND for power in range(11, -1, -1))
-# How Spark's `trunc` calls the units of a calendar.
+# The units of a calendar in Spark's `trunc`.
 _TRUNCATED = {"week": "WEEK", "month": "MONTH", "quarter": "QUARTER", "year": "YEAR"}
 _MONTHS = {"month": 1, "quarter": 3, "year": 12}
 
@@ -48,14 +48,14 @@ class WindowAssignment:
 
     @property
     def step(self) -> int:
-        """From one end to the next; 0 where a row has one window at most."""
+        """The distance between the ends of a row's windows; 0 if it has at most one."""
         if isinstance(self.kind, Hopping) and self.kind.size > self.kind.slide:
             return self.kind.slide
         return self.kind.step if isinstance(self.kind, Cumulating) else 0
 
     @property
     def start_step(self) -> int:
-        """From one start to the next."""
+        """The distance between their starts."""
         return self.step if isinstance(self.kind, Hopping) else 0
 
     @property
@@ -66,13 +66,13 @@ class WindowAssignment:
     # In SQL
 
     def native(self) -> dict[str, str]:
-        """SQL for window_start, window_end and windows, of a row's `time`. Each may use those before it."""
+        """SQL for window_start, window_end and windows, from a row's `time`. Each may use those before it."""
         start, end, windows = self._native_first()
         windows = windows if windows == "1L" else f"IF(time IS NULL, 1L, {windows})"
         return {"window_start": start, "window_end": end, "windows": windows}
 
     def native_keys(self) -> tuple[str, ...]:
-        """Those of the three columns that the others follow from: rows that share them share their windows."""
+        """Those of the three columns that determine the others: rows that share them share their windows."""
         if isinstance(self.kind, Tumbling):
             return ("window_start",)
         if isinstance(self.kind, Hopping):
@@ -91,7 +91,7 @@ class WindowAssignment:
         return {"window_end": f"window_start + {size}L", "windows": windows}
 
     def native_passed(self, which: str) -> str:
-        """SQL for how many of a row's windows are `closed` or `gone`, of its `watermark` and the three columns."""
+        """SQL for how many of a row's windows are `closed` or `gone`, from its `watermark` and the three columns."""
         if isinstance(self.kind, Everything):
             return "IF(time IS NULL, 1L, 0L)"
         first = f"(window_end + {self.lateness if which == 'gone' else 0}L)"
@@ -106,7 +106,7 @@ class WindowAssignment:
         if isinstance(kind, Hopping):
             rest, whole = kind.size % kind.slide, kind.size // kind.slide
             since = f"pmod(time - {kind.offset}L, {kind.slide}L)"
-            # Just after a start, where the size is no multiple of the slide, one window more is open.
+            # If the size is not a multiple of the slide, one more window is open just after a start.
             more = f"IF({since} < {rest}L, 1L, 0L)"
             start = f"time - {since} - ({whole - 1}L + {more}) * {kind.slide}L"
             return start, f"window_start + {kind.size}L", f"{whole}L + {more}"
@@ -122,7 +122,7 @@ class WindowAssignment:
     # Over Arrow
 
     def arrow(self, times: pa.Array, watermarks: pa.Array) -> dict[str, Int64Array]:
-        """The five columns, of times and watermarks, null where there is none."""
+        """The five columns, from times and watermarks, which may be null."""
         timeless = np.asarray(times.is_null())
         start, end, windows = self._arrow_first(np.asarray(times.fill_null(0)).astype(np.int64))
         found = {"window_start": start, "window_end": end, "windows": np.where(timeless, 1, windows)}
@@ -133,7 +133,7 @@ class WindowAssignment:
 
     def _arrow_passed(self, end: Int64Array, watermarks: Int64Array, windows: Int64Array, lateness: int) -> Int64Array:
         if isinstance(self.kind, Everything):
-            # Its end and a lateness are more than there is of time.
+            # Its end plus a lateness would overflow.
             return np.zeros(len(end), np.int64)
         reached = watermarks >= end + lateness
         beyond = np.where(reached, watermarks, end + lateness) - end - lateness
@@ -159,7 +159,7 @@ class WindowAssignment:
 
 
 def _native_calendar(kind: Calendar) -> tuple[str, str]:
-    """Through local dates, so that neither the session's time zone nor an hour that is twice in a night matters."""
+    """By local dates, so that neither the session's time zone nor a repeated local hour matters."""
     zone = f"'{kind.time_zone}'"
 
     def local(at: str) -> str:
@@ -169,7 +169,7 @@ def _native_calendar(kind: Calendar) -> tuple[str, str]:
         return f"unix_micros(to_utc_timestamp(timestamp_micros(unix_date({day}) * {_DAY}L), {zone}))"
 
     if kind.unit == "hour":
-        # In `time` alone: a lambda cannot refer to other columns of the same SELECT.
+        # Only in terms of `time`: a lambda cannot refer to other columns of the same SELECT.
         first = f"(time - pmod({local('time')}, {_HOUR}L))"
         second = f"(time - pmod(time, {_SECOND}L))"
 
@@ -206,7 +206,7 @@ def _arrow_calendar(kind: Calendar, time: Int64Array) -> tuple[Int64Array, Int64
     date = local - local % _DAY
     date = date + np.where(time < _midnight(zone, date), -_DAY, np.where(time >= _midnight(zone, date + _DAY), _DAY, 0))
     first = _floor(kind.unit, date)
-    # From the first day on, so many days later lies surely within the next unit, and no unit further.
+    # This many days after the first day is always within the next unit.
     days = {"day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366}[kind.unit]
     return _midnight(zone, first), _midnight(zone, _floor(kind.unit, first + days * _DAY))
 
@@ -214,7 +214,7 @@ def _arrow_calendar(kind: Calendar, time: Int64Array) -> tuple[Int64Array, Int64
 def _arrow_hours(zone: str, time: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Local hours begin at whole hours of the zone, which may be half an hour off UTC's.
 
-    Where a clock is moved by a part of an hour, one ends and another begins.
+    A clock change by a part of an hour ends one and begins another.
     """
     shift = _shift(zone, time)
     start = time - (time + shift) % _HOUR
@@ -226,17 +226,17 @@ def _arrow_hours(zone: str, time: Int64Array) -> tuple[Int64Array, Int64Array]:
 
 
 def _local(zone: str, time: Int64Array) -> Int64Array:
-    """What a clock of the zone shows at these times, counted as if it were in UTC."""
+    """The local times of the zone, as if they were in UTC."""
     return np.asarray(pc.local_timestamp(pa.array(time).view(pa.timestamp("us", zone))).view(pa.int64()))
 
 
 def _shift(zone: str, time: Int64Array) -> Int64Array:
-    """How far a clock of the zone is ahead of UTC."""
+    """The offset of the zone from UTC."""
     return _local(zone, time) - time
 
 
 def _next_change(zone: str, after: Int64Array) -> Int64Array:
-    """When clocks are moved next after these whole seconds: by bisection, within 68 minutes."""
+    """The next clock change after these whole seconds, by bisection within 68 minutes."""
     reached, shift = after, _shift(zone, after)
     for step in _STEPS:
         reached = np.where(_shift(zone, reached + step) == shift, reached + step, reached)
@@ -244,8 +244,8 @@ def _next_change(zone: str, after: Int64Array) -> Int64Array:
 
 
 def _midnight(zone: str, date: Int64Array) -> Int64Array:
-    """When a local date begins. A midnight that is twice counts when it comes first; one that is left out, as the clock had
-    shown it if it had not been moved."""
+    """The start of a local date. Of a repeated midnight the first counts; a skipped midnight is where it would be without the
+    clock change."""
     days = pa.array(date).view(pa.timestamp("us"))
     moved = pc.assume_timezone(days, zone, ambiguous="earliest", nonexistent="latest")
     found = np.array(moved.view(pa.int64()))

@@ -1,16 +1,16 @@
 """WindowEngine: windows that depend on a row's time alone (tumbling, hopping, cumulating, calendar, everything).
 
-Windows are assigned before, and whether a row is on time for a window too: by the row's own watermark, which is
-recorded in the log. So an on-time pane has the same rows however they are split into batches. Late rows that arrive
-before their window's on-time pane wait for it.
+Rows arrive with their windows, and with whether they are on time for them: by the row's own watermark, which is recorded
+in the log. So an on-time pane has the same rows however they are split into batches. Late rows that arrive before their
+window's on-time pane wait for it.
 
-What comes in (`input_schema`), one row for each row and window, or pre-aggregated by key, window and timing:
+Input (`input_schema`), one row for each row and window, or pre-aggregated by key, window and timing:
 
     group, check                    int64       hashes of the key
     by_0, by_1, ...                             the key
     window_start, window_end        int64       null in rows that have no event time (timing 2)
     timing                          int8        0 on time, 1 late, 2 too late
-    rows                            int64       how many rows these accumulators are of
+    rows                            int64       number of rows in these accumulators
     a0_sum, ...                                 accumulators
     time, watermark                 int64       of single rows (timing 2, or where a trigger counts rows), else null
     topic, partition, offset                    of single rows, else null
@@ -39,23 +39,18 @@ ON_TIME_ROW, LATE_ROW, TOO_LATE_ROW = 0, 1, 2
 
 @dataclass(frozen=True)
 class WindowEngine(PaneEngine):
-    """Windows that are assigned before. A value: it is sent to Spark's workers."""
+    """Windows that are assigned in advance. A value: it is sent to Spark's workers."""
 
     windows = "fixed"
 
-    # Whether the state has columns for single rows, which another engine keeps beside the cells.
+    # Whether the state has columns for single rows, which another engine stores beside the cells.
     beside: bool = field(default=False, kw_only=True)
-    # Whether a window shows only the last of the early panes that the rows of one batch give, and only the last of the late ones.
+    # Whether a window emits only the last early and the last late pane that the rows of one batch trigger.
     last_only: bool = field(default=False, kw_only=True)
 
     @property
     def keeps_rows(self) -> bool:
         return self.beside or self._counts(self.late_trigger)
-
-    @property
-    def counts_rows(self) -> bool:
-        """Whether rows must come one by one, with their positions."""
-        return self._counts(self.early) or self._counts(self.late_trigger)
 
     @staticmethod
     def _counts(trigger: Trigger | None) -> bool:
@@ -63,7 +58,7 @@ class WindowEngine(PaneEngine):
 
     @property
     def input_schema(self) -> pa.Schema:
-        """What `step` takes; see above."""
+        """The input of `step`; see above."""
         return pa.schema(
             [
                 pa.field("group", pa.int64()),
@@ -88,11 +83,11 @@ class WindowEngine(PaneEngine):
         return _Batch(self, kept, rows, clock).step(late)
 
     def _divided(self, rows: pa.Table, clock: BatchClock) -> tuple[pa.Table, pa.Table]:
-        """Rows that count, and those that are too late."""
+        """Rows to process, and rows that are too late."""
         timing = numbers(rows, "timing")
         end = numbers(rows, "window_end")
         gone = (timing == TOO_LATE_ROW) | (later(end, self.lateness) <= clock.watermark_before)
-        # Where appends raced, a row may come for a window that was shown: it is late.
+        # After concurrent appends a row may arrive for a window that was emitted: it is late.
         timing = np.where((timing == ON_TIME_ROW) & (end <= clock.watermark_before), LATE_ROW, timing)
         rows = rows.set_column(rows.schema.get_field_index("timing"), "timing", pa.array(timing.astype(np.int8)))
         if not gone.any():
@@ -101,7 +96,7 @@ class WindowEngine(PaneEngine):
 
 
 class _Batch:
-    """One step: the cells it touches are numbered, and all that happens to them happens to all at once."""
+    """One step: the touched cells are numbered, and processed all at once."""
 
     def __init__(self, engine: WindowEngine, kept: pa.Table, rows: pa.Table, clock: BatchClock) -> None:
         self.engine, self.clock, self.layout = engine, clock, engine.layout
@@ -113,7 +108,7 @@ class _Batch:
         due = (numbers(kept, "event_due") <= clock.watermark) | (numbers(kept, "processing_due") <= clock.now)
         touched = np.zeros(int(ids.max()) + 1 if len(ids) else 0, np.bool_)
         touched[ids[np.r_[due, np.ones(rows.num_rows, np.bool_)]]] = True
-        # Cells of the same keys that nothing happens to stay as they are.
+        # Untouched cells of the same keys stay unchanged.
         chosen = np.flatnonzero(touched[ids])
         renumbered = np.cumsum(touched) - 1
         ids = renumbered[ids[chosen]]
@@ -128,7 +123,7 @@ class _Batch:
         index[kept_ids[cells]] = kept_rows[cells]
         self.cells = Cells.of_state(self.layout, kept, index)
         self.kept = index >= 0
-        # Of those that are kept: whether their on-time pane is still to come.
+        # Of stored cells: whether the on-time pane is still to come.
         event_due = numbers(kept, "event_due")
         self.was_open = np.zeros(self.count, np.bool_)
         self.was_open[self.kept] = event_due[index[self.kept]] == end[firsts][self.kept]
@@ -163,7 +158,7 @@ class _Batch:
         existing[arrivals.cells] = True
         expired = existing & (expiry <= watermark)
         nothing = np.zeros(self.count, np.bool_)
-        # A timer that was set before the on-time pane ended with it.
+        # The on-time pane cancels earlier timers.
         waking = self.kept & ~was_open & ~expired & woken
         if engine.lateness and (over & existing).any():
             late = Phase(
@@ -177,7 +172,7 @@ class _Batch:
         return Step(output, put, gone, aside, counts, own=own)
 
     def _arrivals(self, rows: pa.Table, ids: Int64Array, which: Mask, trigger: Trigger | None) -> Arrivals:
-        """Rows of cells in order: of the cells, and where rows are counted as in the log."""
+        """Rows of cells; if a trigger counts rows, sorted by cell and log position."""
         chosen = np.flatnonzero(which)
         if trigger is not None and trigger.rows is not None and len(chosen):
             position = [numbers(rows, name)[chosen] for name in ("offset", "partition", "topic")]
@@ -189,7 +184,7 @@ class _Batch:
         return Arrivals(ids[chosen], numbers(picked, "rows"), _partials(picked, self.layout), own)
 
     def _late_rows(self, over: Mask, timing: Int64Array) -> tuple[pa.Table, Int64Array]:
-        """The late rows of windows whose end has come: those of this batch, and those that waited for it."""
+        """The late rows of windows that have ended: those of this batch, and those that waited."""
         names = [*self.layout.aggregates.partial_schema.names, "rows"]
         if self.layout.keeps_rows:
             names += [*(at.name for at in POSITION), "watermark"]
@@ -205,7 +200,7 @@ class _Batch:
     def _state(
         self, stays: Mask, due: Int64Array, expired: Mask, over: Mask, timing: Int64Array
     ) -> tuple[pa.Table | None, pa.Table | None]:
-        """What is put into the state, and what goes from it."""
+        """The state rows to upsert, and those to delete."""
         cells = self.cells
         kept = np.flatnonzero(stays)
         columns: dict[str, object] = {"item": self.item[kept], "event_due": due[kept]}
@@ -219,7 +214,7 @@ class _Batch:
         return put if put.num_rows else None, gone if gone.num_rows else None
 
     def _waiting(self, over: Mask, timing: Int64Array) -> pa.Table:
-        """Late rows that came before the on-time pane of their window."""
+        """Late rows that arrived before the on-time pane of their window."""
         now = np.flatnonzero((timing == LATE_ROW) & ~over[self.row_cells])
         rows, ids = self.rows.take(now), self.row_cells[now]
         if self.layout.keeps_rows:
@@ -229,7 +224,7 @@ class _Batch:
             item = mixed(self.item[ids], *position)
             partials, count = _partials(rows, self.layout), numbers(rows, "rows")
         else:
-            # One row for all that waits for a window.
+            # One state row for all waiting rows of a window.
             columns = {}
             before = np.flatnonzero(np.isin(self.waiting_cells, ids))
             some, firsts = numbered(np.r_[self.waiting_cells[before], ids])

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mainstem.durations import show_span
 from mainstem.errors import Invalid
 from mainstem.log.record import RECORD_MARK
-from mainstem.operators.aggregates.aggregate_columns import read_aggregates
+from mainstem.operators.aggregates.accumulators import AggregateCall
+from mainstem.operators.aggregates.aggregate_columns import WrittenAggregates, read_aggregates
 from mainstem.operators.aggregates.aggregates import Aggregates
 from mainstem.operators.stage.engine import Engine
 from mainstem.operators.stage.frame_columns import (
     WINDOW_MARK,
+    Value,
+    add_columns,
     by_names,
     check_uncorrected,
     columns_of,
-    scripted,
+    quoted,
     shown_results,
+    transform_with,
 )
 from mainstem.operators.stage.stage import Parameter, StageSpec
 from mainstem.operators.windows.window_assignment import WindowAssignment
@@ -32,36 +39,95 @@ from mainstem.operators.windows.window_time import RowTime, row_time
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = [
-    "WindowPlan",
-    "check_corrections",
-    "check_names",
-    "parameters_of",
-    "planned",
-    "shown_as",
-    "stage_spec",
-    "with_late_names",
-]
+__all__ = ["WindowPlan", "planned"]
 
 RESERVED = ("window", "pane", "record")
+_TIME = pa.timestamp("us", "UTC")
+_WINDOW = pa.struct([("start", _TIME), ("end", _TIME)])
 
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """A stage of windows with the native steps around it."""
+    """A stage of windows with the steps around it, each for Spark and over Arrow."""
 
     spec: StageSpec
-    # What is selected of the rows before the stage, and of what it gives.
-    before: Sequence[Column]
-    after: Sequence[Column]
+    window: WindowKind
+    key: tuple[pa.Field, ...]
+    time: RowTime
+    written: WrittenAggregates
+    results: str
 
     def narrowed(self, rows: DataFrame) -> DataFrame:
-        """What the stage needs of the rows."""
-        return rows.select(*self.before)
+        """The columns that the stage needs."""
+        values: dict[str, Value] = dict(self.written.inputs)
+        if isinstance(self.window, Sessions) and not isinstance(self.window.gap, int):
+            values["gap"] = self.window.gap
+        return transform_with(rows, values, self._narrow, self._narrow_arrow)
 
     def shown(self, rows: DataFrame) -> DataFrame:
-        """What the user gets of the stage."""
-        return rows.select(*self.after)
+        """The stage's output as the user sees it."""
+        return transform_with(rows, self.written.answers, lambda frame, _: frame.select(*self._after), self._show_arrow)
+
+    # With Spark. Columns are made once: each is a call to Spark, and a program may be built for each batch.
+
+    def _narrow(self, rows: DataFrame, values: Mapping[str, Column]) -> DataFrame:
+        if "gap" in values:
+            _check_gap(rows, values["gap"])
+        return rows.select(*self._before)
+
+    @cached_property
+    def _before(self) -> list[Any]:
+        from pyspark.sql import functions as F
+
+        keys = [F.col(quoted(field.name)).alias(f"by_{place}") for place, field in enumerate(self.key)]
+        inputs: dict[str, Any] = self.written.inputs
+        return [
+            *keys,
+            *self.time.native_columns(),
+            *_gap(self.window),
+            *(column.alias(name) for name, column in inputs.items()),
+        ]
+
+    @cached_property
+    def _after(self) -> list[Any]:
+        from pyspark.sql import functions as F
+
+        def moment(name: str) -> Column:
+            # `everything` has neither start nor end; the last window of `validity` has no end.
+            return F.when(F.abs(F.col(name)) < F.lit(2**62), F.timestamp_micros(F.col(name)))
+
+        window = F.struct(moment("window_start").alias("start"), moment("window_end").alias("end"))
+        record = {name.decode(): value.decode() for name, value in RECORD_MARK.items()}
+        answers: dict[str, Any] = self.written.answers
+        return [
+            *(F.col(f"by_{place}").alias(at.name, metadata=_comments(at)) for place, at in enumerate(self.key)),
+            window.alias("window", metadata={WINDOW_MARK: self.results}),
+            *(column.alias(name) for name, column in answers.items()),
+            F.col("pane"),
+            F.col("record").alias("record", metadata=record),
+        ]
+
+    # Over Arrow
+
+    def _narrow_arrow(self, rows: pa.Table, inputs: pa.Table) -> pa.Table:
+        narrow = self.time.arrow(rows)
+        for place, field in enumerate(self.key):
+            narrow = narrow.append_column(f"by_{place}", rows.column(field.name))
+        if isinstance(self.window, Sessions):
+            narrow = narrow.append_column("gap", pa.array(np.full(rows.num_rows, self.window.gap, np.int64)))
+        return add_columns(narrow, inputs)
+
+    def _show_arrow(self, rows: pa.Table, answers: pa.Table) -> pa.Table:
+        ends = []
+        for name in ("window_start", "window_end"):
+            nowhere = pc.greater_equal(pc.abs(rows.column(name)), 2**62)
+            known = pc.if_else(nowhere, None, rows.column(name)).combine_chunks()
+            ends.append((known.chunk(0) if isinstance(known, pa.ChunkedArray) else known).view(_TIME))
+        window = pa.field("window", _WINDOW, metadata={WINDOW_MARK: self.results})
+        keys = rows.select([f"by_{place}" for place in range(len(self.key))])
+        shown = keys.rename_columns([field.name for field in self.key])
+        shown = shown.append_column(window, pa.StructArray.from_arrays(ends, fields=list(_WINDOW)))
+        return add_columns(add_columns(shown, answers), rows.select(["pane", "record"]))
 
 
 def planned(
@@ -71,7 +137,7 @@ def planned(
     aggregates: Sequence[Column | str],
     on: str | None,
     settings: Mapping[str, Any],
-) -> Any:
+) -> WindowPlan:
     """Everything is checked here, so that errors are raised while the program is built."""
     schema = columns_of(rows)
     names = by_names(by, schema, "windowed")
@@ -83,28 +149,25 @@ def planned(
             detail="A window is emitted on time when the watermark passes its end; without a watermark it never would be.",
             hint='Read the topic with stream(watermark="10 minutes"), and keep `record` in what you select.',
         )
-    if scripted(rows):
-        from mainstem.operators.windows.scripted_windows import scripted_plan
-
-        return scripted_plan(schema, window, names, aggregates, time, settings)
-    written = read_aggregates(rows, aggregates, time.native(), _taken_back(schema, time))
-    check_names(names, list(written.answers))
+    written = read_aggregates(rows, aggregates, time, time.record if _retracts(schema) else None)
+    _check_names(names, list(written.answers))
     key = pa.schema([pa.field(f"by_{place}", schema.field(name).type) for place, name in enumerate(names)])
-    spec = stage_spec(window, key, written.aggregates, settings, time)
-    titles = {written.bare.get(number, call.text): number for number, call in enumerate(written.calls)}
-    spec = with_late_names(spec, names, {number: title for title, number in titles.items()}, written.calls)
+    spec = _stage_spec(window, key, written.aggregates, settings, time)
+    titles = {number: written.bare.get(number, call.text) for number, call in enumerate(written.calls)}
+    spec = _with_late_names(spec, names, titles, written.calls)
     calls = [call.text for call in written.calls]
     definition = {"window": repr(window), "by": list(names), "time": time.title, "aggregates": calls}
-    spec = replace(spec, definition=definition, parameters=parameters_of(window, names, calls, time, spec.engine))
-    before = [*_keys(names), *time.native_columns(), *_gap(rows, window)]
-    before += [column.alias(name) for name, column in written.inputs.items()]
-    return WindowPlan(spec, before, _after(schema, names, written.answers, shown_as(settings)))
+    spec = replace(spec, definition=definition, parameters=_parameters(window, names, calls, time, spec.engine))
+    once = settings["early"] is None and not settings["lateness"]
+    # "final" if each window is emitted once.
+    results = "final" if once else str(settings["results"])
+    return WindowPlan(spec, window, tuple(schema.field(name) for name in names), time, written, results)
 
 
-def parameters_of(
+def _parameters(
     window: WindowKind, names: Sequence[str], calls: Sequence[str], time: RowTime, engine: Any
 ) -> dict[str, Parameter]:
-    """As they take effect; those of the window stand among them."""
+    """The effective parameters, with those of the window."""
     return {
         **shown_window(window),
         "by": list(names),
@@ -118,15 +181,15 @@ def parameters_of(
     }
 
 
-def stage_spec(
+def _stage_spec(
     window: WindowKind, key: pa.Schema, aggregates: Aggregates, settings: Mapping[str, Any], time: RowTime
 ) -> StageSpec:
-    """The engine of a kind of windows, with what makes rows ready for it."""
+    """The stage of a kind of windows: its engine, and the preparation of rows."""
     engine = _engine(window, key, aggregates, settings)
     fixed = not isinstance(window, Sessions | Sliding | Validity)
     assignment = WindowAssignment(window, settings["lateness"]) if fixed else None  # type: ignore[arg-type]
     early = settings["early"]
-    # What is shown early of sessions follows the rows' own watermarks, one by one.
+    # Early results of sessions depend on the own watermark of each row.
     single = early is not None and (early.rows is not None or not fixed)
     ready = WindowRows(key, aggregates, engine.input_schema, assignment, single, isinstance(window, Sessions))
     bound = "" if isinstance(window, Everything) else f"the watermark of {time.title}"
@@ -152,16 +215,10 @@ def _engine(window: WindowKind, key: pa.Schema, aggregates: Aggregates, settings
     return WindowEngine(key, aggregates, **settings)
 
 
-def shown_as(settings: Mapping[str, Any]) -> str:
-    """What kind of rows come out: each window once and for all ("final"), or as `results` says."""
-    once = settings["early"] is None and not settings["lateness"]
-    return "final" if once else str(settings["results"])
-
-
-def with_late_names(
-    spec: StageSpec, names: Sequence[str], titles: Mapping[int, str], calls: Sequence[Any]
+def _with_late_names(
+    spec: StageSpec, names: Sequence[str], titles: Mapping[int, str], calls: Sequence[AggregateCall]
 ) -> StageSpec:
-    """What the columns of late rows are called, and which are summed up: what a sum or a count is of."""
+    """The names of the columns of late rows, and which of them are summed: those of sums and counts."""
     engine: Engine = spec.engine
     late = engine.late_schema
     if late is None:
@@ -169,7 +226,7 @@ def with_late_names(
     renamed = {f"by_{place}": name for place, name in enumerate(names)}
     renamed |= {f"o{number}": title for number, title in titles.items()}
     taken = {at.name for at in late} - set(renamed)
-    # The engine's own columns stay as they are: a user's "rows" becomes "rows_".
+    # The engine's own columns keep their names: a user's "rows" becomes "rows_".
     unique: dict[str, str] = {}
     for column, title in renamed.items():
         while title in taken:
@@ -180,7 +237,7 @@ def with_late_names(
     return replace(spec, late_names=unique, late_units=units)
 
 
-def check_names(by: Sequence[str], aggregates: Sequence[str]) -> None:
+def _check_names(by: Sequence[str], aggregates: Sequence[str]) -> None:
     """Raise if two columns of the result would have the same name."""
     for name in [*by, *aggregates]:
         if name in RESERVED:
@@ -198,13 +255,7 @@ def check_names(by: Sequence[str], aggregates: Sequence[str]) -> None:
         )
 
 
-def _keys(names: Sequence[str]) -> list[Column]:
-    from pyspark.sql import functions as F
-
-    return [F.col(_quoted(name)).alias(f"by_{place}") for place, name in enumerate(names)]
-
-
-def check_corrections(schema: pa.Schema) -> bool:
+def _retracts(schema: pa.Schema) -> bool:
     """Whether the rows are windows with retractions. Raises if they are windows with results="accumulate"."""
     results = shown_results(schema)
     if results == "accumulate":
@@ -216,60 +267,30 @@ def check_corrections(schema: pa.Schema) -> bool:
     return results == "retract"
 
 
-def _taken_back(schema: pa.Schema, time: RowTime) -> Column | None:
-    """For windows that are corrected: which rows retract an earlier one. None if no row does."""
-    from pyspark.sql import functions as F
-
-    if not check_corrections(schema) or time.record is None:
-        return None
-    return F.col(_quoted(time.record))["change"] == "delete"
-
-
-def _gap(rows: DataFrame, window: WindowKind) -> list[Column]:
+def _gap(window: WindowKind) -> list[Column]:
     """A session's gap in microseconds, row by row."""
     from pyspark.sql import functions as F
-    from pyspark.sql.types import DayTimeIntervalType
 
     if not isinstance(window, Sessions):
         return []
     if isinstance(window.gap, int):
         return [F.lit(window.gap).cast("bigint").alias("gap")]
-    found = rows.select(window.gap).schema.fields[0].dataType
+    return [F.unix_micros(F.timestamp_micros(F.lit(0)) + window.gap).alias("gap")]
+
+
+def _check_gap(rows: DataFrame, gap: Column) -> None:
+    from pyspark.sql.types import DayTimeIntervalType
+
+    found = rows.select(gap).schema.fields[0].dataType
     if not isinstance(found, DayTimeIntervalType):
         raise Invalid(
             f"the session gap is a column of type {found.simpleString()}",
             detail="A gap that differs from row to row must be a column of durations (INTERVAL DAY TO SECOND).",
             hint='For example: sessions(gap=F.expr("make_dt_interval(0, 0, minutes)")).',
         )
-    return [F.unix_micros(F.timestamp_micros(F.lit(0)) + window.gap).alias("gap")]
-
-
-def _after(schema: pa.Schema, names: Sequence[str], answers: Mapping[str, Column], results: str) -> list[Column]:
-    from pyspark.sql import functions as F
-
-    def moment(name: str) -> Column:
-        # `everything` begins and ends nowhere; of `validity` the last ends nowhere.
-        return F.when(F.abs(F.col(name)) < F.lit(2**62), F.timestamp_micros(F.col(name)))
-
-    window = F.struct(moment("window_start").alias("start"), moment("window_end").alias("end"))
-    keys = [
-        F.col(f"by_{place}").alias(name, metadata=_comments(schema.field(name))) for place, name in enumerate(names)
-    ]
-    record = {name.decode(): value.decode() for name, value in RECORD_MARK.items()}
-    return [
-        *keys,
-        window.alias("window", metadata={WINDOW_MARK: results}),
-        *(column.alias(name) for name, column in answers.items()),
-        F.col("pane"),
-        F.col("record").alias("record", metadata=record),
-    ]
 
 
 def _comments(field: pa.Field) -> dict[str, str]:
-    """What is said of a column; marks of a topic's columns are not true of windows."""
+    """The metadata of a column without Mainstem's marks, which do not hold for windows."""
     marks = {name.decode(): value.decode() for name, value in (field.metadata or {}).items()}
     return {name: value for name, value in marks.items() if not name.startswith("mainstem.")}
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

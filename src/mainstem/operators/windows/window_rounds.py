@@ -27,17 +27,17 @@ from mainstem.operators.windows.waiting_rows import ReadyRows
 __all__ = ["Arrivals", "ChangingWindows", "Phase", "RoundsEngine", "WindowRounds", "running"]
 
 
-# Phases: what happens to cells when rows come, a timer is due, or their time is over.
+# Phases: what happens to cells when rows arrive, a timer is due, or their time is over.
 #
-# A cell goes through two phases with the same rules. Before its end has come, its on-time rows are counted and shown
-# early; the phase closes with the on-time pane. Then its late rows are counted and shown; the phase closes when its
-# lateness is over, and the cell is forgotten.
+# A cell has two phases with the same rules. Until its end, its on-time rows are counted and emitted early; the phase closes
+# with the on-time pane. Then its late rows are counted and emitted; the phase closes when its lateness is over, and the
+# cell is evicted.
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Rows that come to cells: the number of each row's cell, how many rows it stands for, its accumulators, and its own
-    watermark (where rows are counted).
+    """New rows of cells: the cell of each, the number of rows in it, its accumulators, and its own watermark (if rows are
+    counted).
 
     Ordered by cell, and within a cell as in the log.
     """
@@ -53,23 +53,23 @@ class Phase:
     """One phase of cells in one step."""
 
     trigger: Trigger | None
-    # The timing of a pane that a trigger shows, and of the one that closes the phase.
+    # The timing of a pane that a trigger emits, and of the one that closes the phase.
     timing: int
     timing_closing: int
-    # Which cells close it now, and of those, which must be shown even if nothing is new.
+    # Which cells close it now, and which of them must be emitted even if unchanged.
     closing: Mask
     forced: Mask
     # Which cells' timers are due.
     waking: Mask
     now: int
-    # The watermark of a pane that closes the phase: the last before that happens. And that of one that a timer shows.
+    # The watermark of a pane that closes the phase (the last before it closes), and of one that a timer emits.
     closing_own: Int64Array
     waking_own: int
-    # Whether of the panes that a count of rows gives, only the last of each cell is put out.
+    # Whether of the panes that a row count triggers only the last of each cell is emitted.
     last_only: bool = False
 
     def run(self, cells: Cells, arrivals: Arrivals, panes: Panes) -> None:
-        """Take the rows, and show what is to be shown."""
+        """Add the rows, and emit the panes that are due."""
         before = cells.pending
         fired = np.zeros(cells.count, np.bool_)
         if len(arrivals.cells):
@@ -100,7 +100,7 @@ class Phase:
         cells.pending = cells.pending + came
 
     def _count(self, cells: Cells, arrivals: Arrivals, panes: Panes, rows: int) -> Mask:
-        """Take rows one by one: after so many of them a pane. Gives which cells were shown."""
+        """Add rows one by one, with a pane after every `rows` of them. Returns which cells were emitted."""
         ids, aggregates = arrivals.cells, cells.layout.aggregates
         place = cells.pending[ids] + ordinals(ids)
         share = place // rows
@@ -137,9 +137,9 @@ class Phase:
 
 
 def running(aggregates: WindowAggregates, partials: pa.Table, place: Int64Array) -> pa.Table:
-    """Each row merged with all before it in its run; `place` says the how manieth of its run each is.
+    """Each row merged with all before it in its run; `place` is its index in the run.
 
-    In rounds: after the k-th each row holds 2^k rows, so that a run of 100,000 takes 17 of them.
+    In rounds: after round k each row covers 2^k rows, so that a run of 100,000 takes 17 rounds.
     """
     reach = 1
     while len(place) and reach <= int(place.max()):
@@ -154,7 +154,7 @@ def running(aggregates: WindowAggregates, partials: pa.Table, place: Int64Array)
 
 
 class RoundsEngine(Protocol):
-    """What rounds want to know of their engine."""
+    """What rounds need of their engine."""
 
     @property
     def by(self) -> pa.Schema: ...
@@ -180,9 +180,9 @@ class ChangingWindows:
     component: Int64Array
     start: Int64Array
     end: Int64Array
-    # Whether the on-time pane is out, or would be.
+    # Whether the on-time pane was emitted, or would have been.
     closed: Mask
-    # The own watermark of the row that made the window as it is, where it may be past the window's end.
+    # The own watermark of the row that made the window as it is, if it may be past the window's end.
     made: Int64Array
     cells: Cells
 
@@ -211,17 +211,17 @@ class ChangingWindows:
 
 
 class WindowRounds:
-    """The windows of some keys, and the rows that come to them. For one thread."""
+    """The windows of some keys, and their new rows. For one thread."""
 
-    # Whether of rows with one watermark the earlier one comes first, wherever it stands in the log.
+    # Whether rows with the same watermark are ordered by time before their position in the log.
     by_time: ClassVar[bool] = False
 
     def __init__(self, engine: RoundsEngine, kept: pa.Table, ready: ReadyRows, clock: BatchClock) -> None:
         self.engine, self.layout, self.clock = engine, engine.layout, clock
         self._output: list[pa.Table] = []
-        # Of each output row its own watermark.
+        # The watermark of each output row.
         self._own: list[Int64Array] = []
-        # For each output row its window, and the windows that are forgotten: key, start and end.
+        # The window of each output row, and the evicted windows: key, start and end.
         self._shown: list[Int64Array] = []
         self._forgotten: list[Int64Array] = []
         count = kept.num_rows
@@ -237,7 +237,7 @@ class WindowRounds:
         busy[component[count:]] = True
         due = (numbers(kept, "event_due") <= clock.watermark) | (numbers(kept, "processing_due") <= clock.now)
         chosen = np.flatnonzero(busy[component[:count]] | due)
-        # Those that were touched: what is not put back at the end is gone.
+        # The touched state rows: those that are not put again at the end are deleted.
         self._before = kept.take(pa.array(chosen)).select(["group", "item"])
         windows = ChangingWindows(
             key[chosen],
@@ -254,27 +254,27 @@ class WindowRounds:
         self._order_rows(ready, key[count:], component[count:])
 
     def _closes(self, end: Int64Array) -> Int64Array:
-        """At which watermark windows close that end there."""
+        """The watermark at which windows with these ends close."""
         return later(end, self.engine.closes_after)
 
     @abstractmethod
     def _components(self, key: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
-        """Numbers of windows and rows that have to do with each other."""
+        """Component numbers: equal for windows and rows that affect each other."""
 
     @abstractmethod
     def _run_lengths(self, windows: ChangingWindows) -> Int64Array:
-        """How many rows each active component takes now."""
+        """The number of rows that each active component takes in this round."""
 
     @abstractmethod
     def _merged(self, windows: ChangingWindows, rows: Int64Array) -> ChangingWindows:
-        """The windows with these rows in them."""
+        """The windows with these rows merged in."""
 
     @property
     def _counts_early(self) -> bool:
         return self.engine.early is not None and self.engine.early.rows is not None
 
     def _order_rows(self, ready: ReadyRows, key: Int64Array, component: Int64Array) -> Int64Array:
-        """By component, own watermark and position; `next` and `ends` say where each component stands and ends."""
+        """Sort rows by component, own watermark and position; `next` and `ends`: the next row and the end of each component."""
         position = [numbers(ready.rows, at.name) for at in reversed(POSITION)]
         position += [ready.start] if self.by_time else []
         order = np.lexsort((*position, ready.watermark, component))
@@ -310,7 +310,7 @@ class WindowRounds:
             self.active, self.next, self.ends = self.active[left], self.next[left], self.ends[left]
 
     def _closed(self, windows: ChangingWindows, watermark: Int64Array, *, ends_batch: bool) -> ChangingWindows:
-        """Show on time what the watermark closes, forget what is beyond its lateness; timers come last."""
+        """Emit the on-time panes of windows that the watermark closes, evict those beyond their lateness; timers come last."""
         engine, cells, now = self.engine, windows.cells, self.clock.now
         woken = (cells.due <= now) & ends_batch
         closes = self._closes(windows.end)
@@ -339,8 +339,7 @@ class WindowRounds:
         return windows.take(np.flatnonzero(~expired))
 
     def _take_back(self, windows: ChangingWindows, which: Int64Array, own: Int64Array) -> None:
-        """What was shown of windows that are no more: a row of another window must not stay. `own`: the watermark of the row
-        by which each of them is no more."""
+        """Retract the emitted panes of replaced windows. `own`: the watermark of the row that replaces each of them."""
         was_shown = windows.cells.timing[which] != NOT_SHOWN
         which, own = which[was_shown], own[was_shown]
         if self.layout.results == "discard" or not self.layout.keeps_shown or not len(which):
@@ -356,7 +355,7 @@ class WindowRounds:
         self._own.append(own)
 
     def _counted(self, windows: ChangingWindows, came: Mask, own: Int64Array) -> None:
-        """Show what a trigger that counts rows shows; `own`: of each window the watermark of the last row that came."""
+        """Emit the panes of triggers that count rows; `own`: the watermark of the last row of each window."""
         for trigger, timing, of in (
             (self.engine.early, EARLY, ~windows.closed),
             (self.engine.late_trigger, LATE, windows.closed),
@@ -366,12 +365,12 @@ class WindowRounds:
             full = came & of & (windows.cells.pending >= trigger.rows)
             if full.any():
                 panes, none = Panes(self.layout, windows.cells), np.zeros(len(full), np.bool_)
-                # As one that closes: with the watermark of a row, not of the batch.
+                # As a closing pane, which has the watermark of a row, not of the batch.
                 phase = Phase(trigger, timing, timing, full, none, none, self.clock.now, own, NO_TIME)
                 phase.run(windows.cells, _no_arrivals(windows.cells), panes)
                 self._put_out(windows, panes)
 
-    # What comes of it
+    # Output and state
 
     def _named(self, windows: ChangingWindows) -> pa.Table:
         keys = self.keys.take(pa.array(windows.key))
@@ -391,14 +390,14 @@ class WindowRounds:
         return np.concatenate([np.empty(0, np.int64), *self._own])
 
     def output(self) -> pa.Table:
-        """What was put out; the last pane of a window that is forgotten is final."""
+        """The emitted rows; the last pane of an evicted window is final."""
         rows = pa.concat_tables([self.layout.output_schema.empty_table(), *self._output]).combine_chunks()
         if not (self._shown and self._forgotten):
             return rows
         shown, forgotten = np.concatenate(self._shown), np.concatenate(self._forgotten)
         ids, _ = numbered(*np.concatenate([shown, forgotten]).T)
         last = np.full(int(ids.max()) + 1, -1, np.int64)
-        # Written in order, so that the last one stays.
+        # In order, so that the last row of a window overwrites the others.
         last[ids[: len(shown)]] = np.arange(len(shown))
         final = np.zeros(len(shown), np.bool_)
         ends = last[ids[len(shown) :]]
@@ -407,7 +406,7 @@ class WindowRounds:
         return rows.set_column(place, rows.schema.field(place), with_final(rows.column(place), final))
 
     def state(self) -> tuple[pa.Table, pa.Table]:
-        """What is put, and what is gone."""
+        """The state rows to upsert, and those to delete."""
         windows = self.pool
         keys = self._named(windows)
         item = mixed(numbers(keys, "check"), windows.start, windows.end)

@@ -1,6 +1,6 @@
 """WindowRows: converts a batch's rows to the input of a window engine, with Spark and, for tests without it, over Arrow.
 
-What comes in, made by a plain select (see `windowed`):
+Input, from a plain select (see `windowed`):
 
     by_0, by_1, ...                 the key
     time, watermark      bigint     event time and the row's own watermark in microseconds, null where there is none
@@ -33,31 +33,30 @@ if TYPE_CHECKING:
 
 __all__ = ["WindowRows"]
 
-# A row that is late for one of its windows comes by itself, told from others by its place.
+# A row that is late for one of its windows stays single: its position is part of the grouping key.
 _LATE = "time IS NULL OR watermark >= window_end"
 _ALONE = ("partition", "offset")
-# The smallest number cannot be written.
+# SQL has no literal for the smallest bigint.
 _NO_TIME = f"({NO_TIME + 1}L - 1L)"
 
 
 @dataclass(frozen=True)
 class WindowRows:
-    """How rows are made ready for one engine, whose input columns are `wanted`."""
+    """Prepares rows for one engine, whose input columns are `wanted`."""
 
     by: pa.Schema
     aggregates: Aggregates
     wanted: pa.Schema
-    # None where windows depend on the other rows.
+    # None if windows depend on other rows.
     assignment: WindowAssignment | None
-    # Whether every row must come by itself.
+    # Whether every row must stay single.
     single: bool
-    # Whether windows are sessions.
     sessions: bool = False
 
     # With Spark
 
     def native(self, rows: DataFrame) -> DataFrame:
-        """For a frame that is not a stream. In few steps: this is done for every batch, and Spark analyses each of them."""
+        """Prepare a frame that is not a stream. In few steps: Spark analyses each of them for every batch."""
         partials = self.aggregates.native_row()
         if self.assignment is None and self.sessions and not self.single:
             return self._within_gaps(rows).selectExpr(*self._wanted())
@@ -74,14 +73,14 @@ class WindowRows:
         return self._exploded(prepared)
 
     def _assigned(self, rows: DataFrame, *more: str) -> DataFrame:
-        """With the row's windows, and more columns that may use them."""
+        """Add the row's windows, and more columns that may use them."""
         assert self.assignment is not None
         windows = (f"{sql} AS {name}" for name, sql in self.assignment.native().items())
         assigned = rows.selectExpr("*", *windows, *more)
         return assigned.where("windows > 0 OR time IS NULL") if self.assignment.leaves_gaps else assigned
 
     def _put_together(self, rows: DataFrame) -> DataFrame:
-        """One row for each key and set of windows; those that are late for one of them by themselves."""
+        """One row for each key and set of windows; rows that are late for one of them stay single."""
         from pyspark.sql import functions as F
 
         assert self.assignment is not None
@@ -93,7 +92,7 @@ class WindowRows:
         return together.selectExpr(
             "*",
             *(f"{sql} AS {name}" for name, sql in windows.items()),
-            # Each of them was on time for all of its windows, whatever the last watermark among them.
+            # Aggregated rows were on time for all of their windows, whatever their last watermark.
             "IF(late_offset IS NULL, NULL, last_watermark) AS watermark",
             "IF(late_offset IS NULL, NULL, 0) AS topic",
             "late_partition AS partition",
@@ -103,7 +102,7 @@ class WindowRows:
         )
 
     def _within_gaps(self, rows: DataFrame) -> DataFrame:
-        """One row for those that surely are of one session, with a gap that reaches as far as the last of them does."""
+        """One row for rows that are certainly in one session, with a gap up to the end of the last one."""
         from pyspark.sql import functions as F
 
         ahead = f"time > coalesce(watermark, {_NO_TIME}) AND gap > 0"
@@ -119,7 +118,7 @@ class WindowRows:
             "offset": "min(offset)",
         }
         found = [*(f"{sql} AS {name}" for name, sql in kept.items()), *self.aggregates.native_rows()]
-        # By the place too: those that are not late are told apart in the state by the first of them.
+        # By topic and partition too: in the state the position of the first row identifies them.
         together = marked.groupBy(*self.by.names, "gap", *alone, "topic", "partition").agg(*map(F.expr, found))
         return together.withColumnsRenamed({"first": "time", "gap": "own_gap"}).selectExpr(
             "*", "last - time + own_gap AS gap", *self._hashes()
@@ -142,11 +141,11 @@ class WindowRows:
         return [f"{made[name]} AS {name}" if name in made else name for name in self.wanted.names]
 
     def _hashes(self) -> list[str]:
-        """Two hashes of the key, which together tell keys apart."""
+        """Two hashes of the key, which together identify it."""
         names = ", ".join(self.by.names)
         if not names:
             return ["0L AS group", "0L AS check"]
-        # A hash passes over nulls: without their places (null, "a") and ("a", null) would be one key.
+        # xxhash64 skips nulls: without `nulls` (null, "a") and ("a", null) would be one key.
         nulls = ", ".join(f"isnull({name})" for name in self.by.names)
         texts = "".join(f", to_json(struct({at.name}))" for at in self.by if pa.types.is_nested(at.type))
         return [f"xxhash64({names}) AS group", f"xxhash64('check', {names}, {nulls}{texts}) AS check"]
@@ -154,7 +153,7 @@ class WindowRows:
     # Over Arrow
 
     def arrow(self, rows: pa.Table) -> pa.Table:
-        """The same without Spark: every row by itself."""
+        """The same without Spark; every row stays single."""
         count = rows.num_rows
         keys = [rows.column(name) for name in self.by.names]
         rows = rows.append_column("group", pa.array(key_hashes(keys, count, "group")))

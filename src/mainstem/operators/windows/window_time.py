@@ -20,7 +20,7 @@ __all__ = ["RowTime", "row_time"]
 
 @dataclass(frozen=True)
 class RowTime:
-    """A path to a time, what is taken off it (microseconds), and the `record` of the rows."""
+    """The path of a time, the microseconds subtracted from it, and the `record` of the rows."""
 
     path: tuple[str, ...]
     less: int = 0
@@ -46,7 +46,7 @@ class RowTime:
         """time, watermark, topic, partition, offset."""
         from pyspark.sql import functions as F
 
-        # Rows from elsewhere have no place in a log: the order in which Spark has them stands in for it.
+        # Rows that are not from a topic have no position: Spark's order is used instead.
         partition, offset, watermark = F.lit(0), F.monotonically_increasing_id(), F.lit(None)
         if self.record is not None:
             record = F.col(f"`{self.record.replace('`', '``')}`")
@@ -93,7 +93,7 @@ class RowTime:
 
 
 def row_time(schema: pa.Schema, on: str | None) -> RowTime:
-    """The time that was named, or the marked event time, or the last moment of the windows that the rows are of."""
+    """The named time, else the marked event time, else the last moment of the row's window."""
     record = record_field(schema)
     watermarked = record is not None and record.type.get_field_index("watermark") >= 0
     name = None if record is None else record.name
@@ -118,7 +118,7 @@ def row_time(schema: pa.Schema, on: str | None) -> RowTime:
             detail="The time of a window must be a TIMESTAMP.",
             hint="Convert it: F.timestamp_millis(...), F.to_timestamp(...).",
         )
-    # What was appended was never late for the time at which it was.
+    # A row is never late by its append time.
     appended = name is not None and path == (name, "appended_at")
     return RowTime(path, 0, name, watermarked, watermarked and not appended)
 

@@ -25,7 +25,7 @@ __all__ = ["BEGUN", "GATE", "BatchGate"]
 
 GATE, BEGUN = "gate", "begun"
 
-# Spark notes a batch as committed some milliseconds after the sink has it. If it does not come the flow was stopped there.
+# Spark commits a batch some milliseconds after the sink. If it does not, the flow was stopped in between.
 COMMIT_SECONDS_MAX = 10.0
 LOOK_SECONDS = 0.005
 
@@ -73,7 +73,7 @@ class BatchGate:
         return number
 
     def _committed(self, number: int) -> bool:
-        # Of one that is kept elsewhere the copies here follow with the next batch.
+        # Of a checkpoint that is stored elsewhere, the copies here follow with the next batch.
         return is_elsewhere(self._checkpoint) or os.path.exists(f"{self._checkpoint}/commits/{number}")
 
     def _note(self, number: int, *, done: bool) -> None:
@@ -94,13 +94,13 @@ class BatchGate:
         os.makedirs(self._checkpoint, exist_ok=True)
         path = f"{self._checkpoint}/{GATE}.{self._epoch}"
         with _making:
-            # Made once: to close a further handle of it would end the lock that another thread holds.
+            # Created once: closing a further descriptor of it would release the POSIX lock of another thread.
             if not os.path.exists(path):
                 os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
                 self._remove_older()
         lock = share_lock(REAL_FILES, path)
         try:
-            with lock.awaited(WRITE):
+            with lock.hold_patiently(WRITE):
                 yield
         finally:
             release_lock(lock)

@@ -3,7 +3,7 @@
     metadata                    the id of the checkpoint
     offsets/<batch>             a version, metadata and one line for each source; written before the batch runs
     commits/<batch>             a version and metadata; written after it
-    state/<operator>/<part>/    what Spark's operators keep
+    state/<operator>/<part>/    the state of Spark's operators
     .<name>.crc                 beside each file: "crc\0", bytes in a chunk (u32), the CRC-32 of each chunk (u32), big-endian
 
 Spark checks a file against its checksums when it reads it. But it accepts a file that was truncated at the end of a chunk,
@@ -47,10 +47,10 @@ __all__ = [
 ]
 
 
-# Whether a topic is the one that a flow has read so far: one of the same name may have been made since.
+# Whether a topic is the one that a flow has read so far: it may have been deleted and created again.
 #
-# Offsets of the old one say nothing about the new one. Gone on from them, a flow would pass over the first records of the
-# new topic without a word, or wait for records that are never to come.
+# The old offsets are meaningless for the new topic. A flow that resumed from them would silently skip its first records,
+# or wait for records that never come.
 
 
 _IDENTITY_HINT = (
@@ -97,7 +97,7 @@ def check_reached(
     """Raise `BeyondEnd` if a topic ends before the position of a flow."""
     partitions = backend.settings.partitions
     for number, reached in positions.items():
-        # The end of all that is published: a flow may begin behind a transaction that is open.
+        # The end of the log: a flow may start behind an open transaction.
         end = backend.end(number) if number < partitions else 0
         if end < reached:
             raise BeyondEnd(
@@ -116,21 +116,21 @@ def _numbered(positions: Mapping[str, int]) -> dict[int, int]:
     return {int(number): at for number, at in positions.items()}
 
 
-# Which batches had rows for a sink that keeps no account of the others: a topic.
+# Which batches had rows, for a sink that does not track empty batches: a topic.
 #
 #     <checkpoint>/sink_rows/<batch>      an empty file; the last two such batches are kept
 #
-# A topic that was restored from an older copy holds no sign of the batches that it lost, and one into which nothing had come
-# for a while looks the same. So the flow itself notes the last batches that had rows:
+# A topic that was restored from an older copy cannot be told from one that had no new rows for a while. So the flow itself
+# records the last batches that had rows:
 #
 #     the sink's commit  ->  the note  ->  Spark's commit of the batch
 #
-# A run that is killed between the first two finds by the sink that the batch is in, and notes it when it begins again. The
-# note of a batch that Spark has not committed does not count: that batch is done again. This is why two are kept.
+# A run that is killed between the first two finds that the sink has the batch, and writes the note when it restarts. The
+# note of a batch that Spark has not committed does not count, since that batch is replayed. This is why two are kept.
 #
-# A note is a name in a directory, as Spark's own commit is, and is made before it: a file system that keeps a journal of its
-# directories cannot keep the commit and lose the note, so a batch costs no further sync. Where Spark keeps its commits on
-# another machine, the directory is synced.
+# A note is a directory entry, as Spark's own commit is, and is created before it: a journaling file system cannot keep the
+# commit and lose the note, so a batch needs no further sync. If Spark stores its commits on another machine, the
+# directory is synced.
 
 
 def last_with_rows(checkpoint: str, upto: int) -> int:
@@ -163,7 +163,7 @@ def _noted(checkpoint: str) -> set[int]:
 
 _HEAD = struct.Struct(">4sI")
 _MAGIC = b"crc\0"
-# Hadoop's default, and there is no reason to change it.
+# Hadoop's default.
 CHUNK = 512
 _ANEW = "Or start over: delete the checkpoint together with what the flow has written; the next run rebuilds both from the log."
 _HINT = f"Restore the checkpoint from a copy. {_ANEW}"
@@ -195,7 +195,7 @@ def check_checkpoint(
             f"{checkpoint}/offsets",
             f"The sink has committed batch {in_sink}, but only batches up to {last} are planned.",
         )
-    # A batch is planned when the one before it is committed, also if that commit was found damaged.
+    # A batch is planned after the one before it is committed, even if that commit was damaged and removed.
     finished = max(done, last - 1)
     expected = finished if accounts == "every batch" else last_with_rows(checkpoint, finished)
     if in_sink < expected:
@@ -207,7 +207,7 @@ def check_checkpoint(
             f"as the sink. {otherwise or _ANEW}",
             path=checkpoint,
         )
-    # A batch is what lies between the entry before and its own.
+    # A batch is the range between the previous entry and its own.
     for number in (last - 1, last):
         if number >= 0 and (reason := _damage(checkpoint, "offsets", number)):
             raise _refused(f"{checkpoint}/offsets/{number}", reason)
@@ -229,7 +229,7 @@ def damaged_files(checkpoint: str) -> Iterator[tuple[str, str]]:
 
 
 def _damaged_chunk(path: str, sums_path: str) -> str:
-    """The same as `_difference`, of a file that may be large."""
+    """As `_difference`, for a file that may be large."""
     with open(sums_path, "rb") as file:
         sums = file.read()
     if len(sums) < _HEAD.size or _HEAD.unpack_from(sums) != (_MAGIC, CHUNK):
@@ -258,8 +258,8 @@ def _mend(checkpoint: str, planned: set[int], committed: set[int], in_sink: int)
 def _check_sizes(folder: str, version: int) -> None:
     """Check the sizes of state files: they are large, Spark reads them in parts, and may accept a truncated one.
 
-    A file named after a later version belongs to a batch that is repeated, and is written again with it; a name that begins
-    with a dot was being written when a run was killed.
+    A file named after a later version belongs to a batch that is replayed, which writes it again; a name that begins
+    with a dot is a temporary file of a run that was killed.
     """
     for inside, _, names in os.walk(folder):
         known = set(names)
@@ -301,7 +301,7 @@ def _damage(checkpoint: str, log: str, name: object) -> str:
         with open(f"{folder}/.{name}.crc", "rb") as file:
             sums = file.read()
     except FileNotFoundError:
-        # A session of somebody else's may have written it so.
+        # A user's own session may write no checksums.
         return _nonsense(content, log)
     return _difference(content, sums) or _nonsense(content, log)
 

@@ -48,14 +48,14 @@ POINTER = "elsewhere"
 # 2: it has a checksum.
 FORMAT = 2
 LOGS = ("offsets", "commits")
-# How many of the last entries a beginning run looks at.
+# How many of the last entries a starting run reads.
 LOOKED_AT = 2
 _ABOUT = "# Where Spark keeps the checkpoints of this home's flows; those that are begun stay where they are.\n"
 _UNKNOWN = ("UnsupportedFileSystemException", "ClassNotFoundException", "IllegalArgumentException")
 
 
 def checkpoints_of_home(home: str, address: str | None = None) -> str | None:
-    """Where new checkpoints of a home are made, None for the home itself; the first address that is given is remembered."""
+    """Where new checkpoints of a home are created, None for the home itself; the first given address is stored in the home."""
     if not home:
         return None
     if address is not None:
@@ -68,7 +68,7 @@ def checkpoints_of_home(home: str, address: str | None = None) -> str | None:
 
 
 def _checked(address: str) -> str:
-    """The address of a folder, as Hadoop writes it: a path is one of this machine's files, mounted from wherever."""
+    """The address of a folder as a Hadoop URL: a path becomes one of the local file system, which may be a mount."""
     parts = urlsplit(address)
     if parts.password is not None:
         raise Invalid(
@@ -95,26 +95,26 @@ class CheckpointLocation:
 
     def __init__(self, spark: SparkSession, checkpoint: str, url: str | None) -> None:
         self.folder = checkpoint
-        # What Spark is told.
+        # The location that Spark uses.
         self.address = checkpoint if url is None else url
         self._there = None if url is None else _HadoopFolder(spark, url)
-        # What was there when the run began.
+        # The entries there when the run started.
         self._found: dict[str, set[str]] = {}
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str, root: str | None) -> CheckpointLocation:
-        """Where a checkpoint is, or will be: below `root`, if that is given and it was not begun in the home."""
+        """The location of a checkpoint: a new one is below `root`, if that is given."""
         url = pointed_to(checkpoint)
         if url is None and root is not None and not os.path.exists(f"{checkpoint}/metadata"):
             flow, version = checkpoint.split(os.sep)[-2:]
-            # Of another flow of this name there may be one still.
+            # An earlier flow of this name may have left one.
             url = f"{root}/{flow}/{version}-{uuid.uuid4().hex[:8]}"
             os.makedirs(checkpoint, exist_ok=True)
             replace_file(REAL_FILES, f"{checkpoint}/{POINTER}", encode_checked({"format": FORMAT, "url": url}))
         return cls(spark, checkpoint, url)
 
     def pull(self, *, begin: bool = False) -> None:
-        """Have what is there here too. When a run begins, entries that it looks at are read again: they may be damaged by now."""
+        """Copy its entries to the home. When a run starts, the entries that it reads are copied again: they may be damaged."""
         if self._there is None:
             return
         with _explained(self.address):
@@ -126,7 +126,7 @@ class CheckpointLocation:
                     self._found[log] = found
 
     def push_removals(self) -> None:
-        """Remove there what was found wrong and removed here, and nothing that came since: it may be a later run's."""
+        """Remove there the damaged entries that were removed here. New entries there stay: a newer run may own them."""
         if self._there is None:
             return
         with _explained(self.address):
@@ -137,7 +137,7 @@ class CheckpointLocation:
     def _pull_log(self, log: str, again: int) -> set[str]:
         assert self._there is not None
         folder = f"{self.folder}/{log}"
-        # In this order: what another run copies meanwhile is not taken for what is gone.
+        # In this order, so that an entry that another run copies meanwhile is not taken for a removed one.
         here = _numbers(folder)
         there = self._there.numbers(log)
         if there:
@@ -160,7 +160,7 @@ class CheckpointLocation:
 
 
 def remove_checkpoint(checkpoint: str) -> None:
-    """Remove it, here and there. Without a Spark in this process it stays there, and is never looked at again."""
+    """Remove it, here and there. Without Spark in this process it stays there, and is never used again."""
     url = None
     with suppress(CorruptHome):
         url = pointed_to(checkpoint)
@@ -175,7 +175,7 @@ def remove_checkpoint(checkpoint: str) -> None:
 
 
 class _HadoopFolder:
-    """A folder by way of Spark's Java, which knows all file systems that Spark does."""
+    """A folder on any file system that Spark supports, accessed through Java."""
 
     def __init__(self, spark: SparkSession, url: str) -> None:
         self._url = url
@@ -207,7 +207,7 @@ class _HadoopFolder:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Inside, what Java says of a file system that cannot be used is told as ours."""
+    """Raises Java's errors of a file system as ours."""
     try:
         yield
     except Exception as error:
@@ -224,7 +224,7 @@ def _explained(url: str) -> Iterator[None]:
 
 
 def pointed_to(checkpoint: str) -> str | None:
-    """The address of a checkpoint that is kept elsewhere; None if it is in the home."""
+    """The address of a checkpoint that is stored elsewhere; None if it is in the home."""
     path = f"{checkpoint}/{POINTER}"
     try:
         with open(path, "rb") as file:
@@ -236,7 +236,7 @@ def pointed_to(checkpoint: str) -> str | None:
 
 
 def damaged_note(path: str, error: Exception) -> CorruptHome:
-    """A small file of a checkpoint is not what was written."""
+    """The error for a small file of a checkpoint that is damaged."""
     return CorruptHome(
         f'"{path}" is damaged',
         detail=f"Its content is invalid: {error}.",

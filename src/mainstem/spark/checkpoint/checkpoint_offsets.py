@@ -48,18 +48,18 @@ def source_offsets(checkpoint: str, number: int) -> Iterator[dict[str, Any]]:
     known = noted_topics(checkpoint)
     for content in _entries(checkpoint, number):
         if known:
-            # Of Spark's own Kafka source, whose entries have the names of topics where ours have words.
+            # Of Spark's Kafka source, whose keys are names of topics.
             if (own := own_offset(content, known)) is not None:
                 yield own
         elif "logOffset" in content and (history := noted_history(checkpoint)) is not None:
-            # A batch of sealed files: what it is in the log stands in a note.
+            # A batch of sealed files: the note has its offsets in the log.
             yield history.offset_at(content["logOffset"])
         elif any(kind in content for kind in ("topic", "topics", "view")):
             yield content
 
 
 def file_offset(checkpoint: str, number: int) -> int | None:
-    """Which portion of sealed files a batch ends with; None if it is not one of files. See `native_history`."""
+    """The portion of sealed files that a batch ends with; None if it is no batch of files. See `native_history`."""
     return next((entry["logOffset"] for entry in _entries(checkpoint, number) if "logOffset" in entry), None)
 
 
@@ -72,7 +72,7 @@ def batch_offsets(checkpoint: str, number: int) -> Offsets:
 
 
 def applied_offsets(checkpoint: str, number: int) -> Offsets:
-    """The same, and what the sources had of topics before them, where they are views or topics that flows write into."""
+    """The same, with the offsets applied by sources that are views or topics that flows write into."""
     return furthest(
         {**content.get("applied", {}), **content.get("topics", {})}
         | ({content["topic"]: content["offsets"]} if "topic" in content else {})
@@ -81,7 +81,7 @@ def applied_offsets(checkpoint: str, number: int) -> Offsets:
 
 
 def furthest(sources: Iterable[Mapping[str, Mapping[Any, int]]]) -> Offsets:
-    """Up to where all of them have come, each with partitions by number or as JSON has them."""
+    """The offsets that all of them have reached; partitions are numbers or, as in JSON, text."""
     found: dict[str, dict[int, int]] = {}
     for by_topic in sources:
         for topic, offsets in by_topic.items():
@@ -102,12 +102,12 @@ def last_batch(checkpoint: str, log: str = "commits") -> int | None:
     return max((int(name) for name in names if name.isdigit()), default=None)
 
 
-# HistoryStatus: how far a flow is with the sealed files that it reads before it goes live.
+# HistoryStatus: the progress of a flow through the sealed files that it reads before it goes live.
 
 
 @dataclass(frozen=True)
 class HistoryStatus:
-    """Rows in sealed files that a flow reads first, and how many of them are in its sink."""
+    """The number of rows in sealed files that a flow reads first, and how many of them its sink has."""
 
     rows: int
     rows_in: int
@@ -118,7 +118,7 @@ class HistoryStatus:
 
 
 def history_status(checkpoint: str) -> HistoryStatus | None:
-    """By what is noted beside a checkpoint, and its last complete batch; None if the flow read no files."""
+    """From the note beside a checkpoint and its last committed batch; None if the flow read no files."""
     history = noted_history(checkpoint)
     if history is None:
         return None
@@ -126,6 +126,6 @@ def history_status(checkpoint: str) -> HistoryStatus | None:
     if done is None:
         return HistoryStatus(history.rows, 0)
     at = file_offset(checkpoint, done)
-    # A batch that is not one of files comes behind all of them.
+    # A batch of the topic source comes after all files.
     portions = history.portions if at is None else history.portions[: at + 1]
     return HistoryStatus(history.rows, sum(portion.rows for portion in portions))

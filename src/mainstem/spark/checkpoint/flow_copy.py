@@ -60,23 +60,23 @@ class FlowCopy:
             )
 
     def copy(self) -> None:
-        """Copy the checkpoint of each version, and what is known of the flow; inside of `held`."""
+        """Copy the checkpoint of each version, and the facts of the flow; call it inside `held`."""
         os.makedirs(self._target.folder, mode=0o700, exist_ok=True)
         for version in self._versions():
             self._copy_checkpoint(version)
         try:
             known = self._store.read()
         except Corrupt:
-            # As much damaged there as it is here.
+            # Damaged: copied as it is.
             self.bytes += copy_file(REAL_FILES, f"{self._store.folder}/flow.json", f"{self._target.folder}/flow.json")
             return
-        # The processes that run them here do not run them there.
+        # In the copy no process runs them.
         ended = {"ended": {"state": "stopped", "error": []}}
         runs = {number: run if "ended" in run else run | ended for number, run in known.get("runs", {}).items()}
         self._target.change(lambda _: {**known, "runs": runs})
 
     def elsewhere(self) -> list[str]:
-        """What belongs to the flow and is not in the home."""
+        """The parts of the flow that are not in the home."""
         found = []
         for version in self._versions():
             checkpoint = self._store.checkpoint(version)
@@ -113,10 +113,10 @@ class FlowCopy:
 
 
 def copy_tree(source: str, target: str, left_out: set[str] | frozenset[str] = frozenset()) -> int:
-    """Copy a folder that others write into, on disk when this returns; how many bytes.
+    """Copy a folder that others write into, durable when this returns; returns the number of bytes.
 
-    Left out are these names at its top, what is only on its way (temporary files, staged rows, attempts of a batch), and
-    what is removed meanwhile.
+    Not copied are the names `left_out` at its top, temporary files, staged rows, attempts of a batch, and files that are
+    removed meanwhile.
     """
     copied = 0
     for inside, folders, names in os.walk(source):
@@ -133,18 +133,18 @@ def copy_tree(source: str, target: str, left_out: set[str] | frozenset[str] = fr
 
 
 def _move_files(target: str, last: int | None) -> None:
-    """Have the copy of a flow that reads sealed files first (`native_history`) look for them in the copy.
+    """Change the paths in the copy of a flow that reads sealed files first (`native_history`) to those of the copy.
 
-    Spark's file source notes where the files of each batch lie, also of one that is only planned; those behind the batch that
-    the copy ends with are forgotten.
+    Spark's file source records the paths of the files of each batch, also of a planned one; those after the last batch of
+    the copy are removed.
 
         sources/0/<number>            a version, then a line for each file: {"path": ..., "timestamp": ..., "batchId": 3}
-        sources/0/<number>.compact    the same of all batches so far; single ones before it may be gone
+        sources/0/<number>.compact    the same for all batches so far; earlier single files may be removed
     """
     try:
         history = noted_history(target)
     except Corrupt:
-        return  # as much damaged there as it is here
+        return  # damaged here too
     if history is None:
         return
     moved = history.moved_to(target)

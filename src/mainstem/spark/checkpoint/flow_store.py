@@ -22,13 +22,13 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from mainstem.batch import FlowRun
 from mainstem.durable_files import REAL_FILES, decode_checked, encode_checked, replace_file
 from mainstem.errors import CorruptHome, Fenced, NewerFormat
-from mainstem.log.embedded.read.holds import Holds
+from mainstem.log.opened_log import release_holds
 from mainstem.names import check_own_name
 from mainstem.processes import Identity, alive, this_process
 from mainstem.spark.checkpoint.checkpoint_location import remove_checkpoint
@@ -110,13 +110,7 @@ class FlowStore:
                 path=self._path,
             ) from error
         if (found := content.get("format", 1)) > FORMAT:
-            raise NewerFormat(
-                f'flow "{self.name}" was run by a newer Mainstem',
-                detail=f'"{self._path}" has format {found}; this Mainstem reads formats up to {FORMAT}.',
-                hint="Install the newer Mainstem.",
-                found_version=found,
-                known_version=FORMAT,
-            )
+            raise NewerFormat.of(f'flow "{self.name}"', found, FORMAT, where=f'"{self._path}"')
         return content
 
     def change(self, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
@@ -131,7 +125,7 @@ class FlowStore:
         found: dict[str, Any] = self.read().get("runs", {}).get(str(version), {})
         return found
 
-    def begin(self, version: int = 1, *, after: FlowRun | None = None, **facts: Any) -> FlowRun:
+    def begin(self, version: int = 1, *, after: FlowRun | None = None, **facts: object) -> FlowRun:
         """Begin a run of a version; older runs of it are fenced from here on. Facts are stored with it.
 
         A run that continues `after` another of the same process raises `Fenced` if a third one has started in between.
@@ -146,7 +140,7 @@ class FlowStore:
 
         return FlowRun(self.name, self.change(raised)["epoch"], version)
 
-    def note(self, run: FlowRun, **facts: Any) -> None:
+    def note(self, run: FlowRun, **facts: object) -> None:
         """Store more facts with a run. A newer run is not changed."""
         self.change(lambda known: _with_facts(known, run, facts))
 
@@ -208,14 +202,8 @@ class FlowStore:
         self._release_holds(r"\d+")
 
     def _release_holds(self, version: str) -> None:
-        """What the sources of a version hold in any topic; see `TopicRequest.holder`."""
-        mine = re.compile(rf"{re.escape(self.name)}\.v{version}\.-?\d+")
-        with suppress(FileNotFoundError):
-            for topic in os.listdir(f"{self.home}/topics"):
-                folder = f"{self.home}/topics/{topic}"
-                held = os.listdir(f"{folder}/holds") if os.path.isdir(f"{folder}/holds") else []
-                for holder in filter(mine.fullmatch, held):
-                    Holds(REAL_FILES, folder).put(holder, {})
+        """Release the records that the sources of a version hold in any topic; see `TopicRequest.holder`."""
+        release_holds(self.home, re.compile(rf"{re.escape(self.name)}\.v{version}\.-?\d+"))
 
     @contextmanager
     def guarded(self, run: FlowRun) -> Iterator[None]:

@@ -1,11 +1,11 @@
 """NativeHistory: the sealed files that a flow reads with Spark's own file source before it goes live, recorded beside its
 checkpoint before the first of them is read.
 
-    <checkpoint>/history/note               what follows, as JSON, and the checksum of it
-    <checkpoint>/history/<random>/waiting/  hard links of sealed segments, made once, before the note
-                                  read/     where Spark looks: a portion is moved here when it is its turn
+    <checkpoint>/history/note               the portions, as JSON with a checksum
+    <checkpoint>/history/<random>/waiting/  hard links of sealed segments, created once, before the note
+                                  read/     the folder of Spark's file source: portions are moved here one by one
 
-A portion is what one batch reads. Spark's file source numbers what it finds from 0 ({"logOffset": n}), and it finds one
+A portion is the files of one batch. Spark's file source numbers its batches from 0 ({"logOffset": n}), and finds one
 portion at a time: so n is the number of a portion, and the note has its end offsets in the log. This holds for every
 run of the checkpoint, however often it was killed. The note never changes; the links are
 removed once the first batch after them is committed.
@@ -21,16 +21,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import google_crc32c
 
 from mainstem.crash_points import reach
 from mainstem.durable_files import REAL_FILES, replace_file, sync_file
 from mainstem.errors import CorruptHome, NewerFormat
-from mainstem.log.embedded.embedded_topic import EmbeddedTopic
-from mainstem.log.embedded.upkeep.manifest import SealedEntry
-from mainstem.log.log import TopicBackend
+from mainstem.log.log import SealedFile, SealedFiles, TopicBackend
 from mainstem.log.transaction_cut import TransactionCut
 
 __all__ = [
@@ -50,7 +48,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Portion:
-    """The files of one batch, and up to where each partition is in when they are."""
+    """The files of one batch, and the end offset of each partition after it."""
 
     files: tuple[str, ...]
     rows: int
@@ -59,13 +57,13 @@ class Portion:
 
 @dataclass(frozen=True)
 class NativeHistory:
-    """The portions in their order. `folder` is where they lie, by the name that Spark noted down."""
+    """The portions in their order. `folder` is the path that Spark has recorded for their files."""
 
     topic: str
     topic_id: str
     folder: str
     portions: tuple[Portion, ...]
-    # Of a compacted topic how far each partition was compacted when the files were linked: see `read_since`.
+    # How far each partition of a compacted topic was compacted when the files were linked: see `read_since`.
     cleaned: Mapping[int, int] | None = None
 
     @property
@@ -87,11 +85,11 @@ class NativeHistory:
 
     @property
     def end(self) -> dict[str, Any]:
-        """Where the topic source goes on, as it would have noted it."""
+        """The offset at which the topic source continues, in its own format."""
         return self.offset_at(self.last)
 
     def offset_at(self, number: int) -> dict[str, Any]:
-        """What is in when a portion is, as the topic source would have noted it."""
+        """The end offset of a portion, in the format of the topic source."""
         ends = {str(partition): end for partition, end in self.portions[number].ends.items()}
         offset: dict[str, Any] = {"topic": self.topic, "id": self.topic_id, "offsets": ends}
         if self.cleaned is not None:
@@ -99,31 +97,31 @@ class NativeHistory:
         return offset
 
     def place(self, number: int) -> None:
-        """Have a portion found by Spark. May be done again."""
+        """Move a portion to where Spark finds it. Idempotent."""
         for name in self.portions[number].files:
             with suppress(FileNotFoundError):
                 os.rename(f"{self.waiting}/{name}", f"{self.read}/{name}")
 
     def missing(self, number: int) -> list[str]:
-        """The files of a portion that Spark would look for in vain."""
+        """The files of a portion that Spark would not find."""
         return [name for name in self.portions[number].files if not os.path.exists(f"{self.read}/{name}")]
 
     def let_go(self, number: int) -> None:
-        """Remove the links of the portions up to a number, which nobody reads again."""
+        """Remove the links of the portions up to a number, which are not read again."""
         for portion in self.portions[: max(0, number + 1)]:
             for name in portion.files:
                 with suppress(FileNotFoundError):
                     os.remove(f"{self.read}/{name}")
 
     def remove(self) -> None:
-        """Remove all links, also those of runs that died before they noted them; the note stays."""
+        """Remove all links, also those of runs that died before they wrote the note; the note stays."""
         parent = os.path.dirname(self.folder)
         for name in os.listdir(parent):
             if name != "note":
                 shutil.rmtree(f"{parent}/{name}", ignore_errors=True)
 
     def note(self, checkpoint: str) -> None:
-        """Write it down, on disk when this returns. Of two runs that do so at once, what the first one wrote counts."""
+        """Write the note, durable when this returns. If two runs do so at once, the first note counts."""
         for folder in (self.waiting, self.read, self.folder):
             REAL_FILES.sync_directory(folder)
         path = _path(checkpoint)
@@ -137,7 +135,7 @@ class NativeHistory:
             REAL_FILES.sync_directory(folder)
 
     def moved_to(self, checkpoint: str) -> NativeHistory:
-        """The same beside a copy of its checkpoint, noted there."""
+        """The same for a copy of its checkpoint, with the note written there."""
         moved = replace(self, folder=f"{checkpoint}/history/{os.path.basename(self.folder)}")
         replace_file(REAL_FILES, _path(checkpoint), moved._encoded())
         return moved
@@ -152,7 +150,7 @@ def _path(checkpoint: str) -> str:
 
 
 def noted_history(checkpoint: str) -> NativeHistory | None:
-    """What was noted beside a checkpoint; None if nothing was."""
+    """The note beside a checkpoint; None if there is none."""
     path = _path(checkpoint)
     try:
         with open(path, "rb") as file:
@@ -174,57 +172,48 @@ def noted_history(checkpoint: str) -> NativeHistory | None:
         )
     known = json.loads(body)
     if known["format"] > FORMAT:
-        raise NewerFormat(
-            f'"{path}" has format {known["format"]}',
-            detail=f"This version of Mainstem reads formats up to {FORMAT}.",
-            hint="Run the program with a newer Mainstem.",
-        )
+        raise NewerFormat.of(f'"{path}"', known["format"], FORMAT)
     portions = tuple(
         Portion(tuple(each["files"]), each["rows"], {int(number): end for number, end in each["ends"].items()})
         for each in known["portions"]
     )
-    cleaned = known.get("cleaned")  # an older Mainstem did not note it
+    cleaned = known.get("cleaned")  # an older Mainstem did not record it
     if cleaned is not None:
         cleaned = {int(number): at for number, at in cleaned.items()}
     return NativeHistory(known["topic"], known["topic_id"], known["folder"], portions, cleaned)
 
 
-# Sealed segments of a topic, linked beside a checkpoint and put into portions: the history that is read natively.
+# Sealed segments of a topic, linked beside a checkpoint and divided into portions.
 #
-# Linked, not copied: compaction and retention may take them out of the log meanwhile, and every replay reads the same
-# bytes. Each file is checked whole before it is linked.
+# The links stay when compaction or retention removes the files from the log, so every replay reads the same bytes. Each
+# file is verified completely before it is linked.
 
 
-# A sealed file may be compacted away or dropped between the look and the link; then all of it is done again.
+# A sealed file may be compacted away or dropped before it is linked; then linking starts over.
 TRIES = 10
 
-# File systems without hard links, or a topic that was moved to another one: to copy all of it first would not pay.
+# No hard links, or a topic on another file system: copying everything first would not pay.
 NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
-
-
-EVERY_NUMBER = (0, 1 << 62)
 
 
 @dataclass(frozen=True)
 class HistoryLimits:
-    """What is worth to be read natively, and how much of it at a time."""
+    """From how many rows on files are read natively, and how much at a time."""
 
-    # In all; less is done sooner without a second query.
+    # In all; with fewer rows a second query does not pay.
     rows_min: int
-    # In a portion. A file is not divided, so one that is larger is a portion of its own, up to the other limit.
+    # Of a portion. A file is not divided: a larger one is a portion of its own, up to `file_rows_max`.
     rows_max: int
     file_rows_max: int
-    # A segment that is sealed had at most so many bytes, whatever is left of them in the file.
+    # Of a portion. A file counts with the maximal size of a segment.
     bytes_max: int
-    # Spark reads the files of a batch in any order, but the rows of one in theirs: where the order of a partition's rows
-    # counts, there is one file of each partition in a portion.
+    # Spark reads the files of a batch in any order, the rows of one file in theirs: if the order of a partition's rows
+    # matters, a portion has one file of each partition.
     ordered: bool
 
 
 def link_history(topic: TopicBackend, checkpoint: str, limits: HistoryLimits) -> NativeHistory | None:
-    """Link what is sealed now. None if that is not worth it, or cannot be: on Kafka nothing is sealed."""
-    if not isinstance(topic, EmbeddedTopic):
-        return None
+    """Link the currently sealed files. None if they are too few or there are none (on Kafka)."""
     for left in reversed(range(TRIES)):
         folder = f"{checkpoint}/history/{uuid.uuid4().hex[:12]}"
         try:
@@ -238,75 +227,60 @@ def link_history(topic: TopicBackend, checkpoint: str, limits: HistoryLimits) ->
     raise AssertionError
 
 
-@dataclass(frozen=True)
-class Sealed:
-    """What is sealed of a topic now, by partition, and where each partition begins."""
+class Sealed(NamedTuple):
+    """The currently sealed files of a topic, in portions."""
 
-    segments: Mapping[int, Sequence[SealedEntry]]
-    starts: Mapping[int, int]
-    # Of a compacted topic: how far each partition is compacted.
-    cleaned: Mapping[int, int] | None = None
-    portions: tuple[Portion, ...] = ()
+    files: SealedFiles
+    portions: tuple[Portion, ...]
 
     @property
     def rows(self) -> int:
-        """How many rows are read from files."""
+        """The number of rows that are read from files."""
         return sum(portion.rows for portion in self.portions)
 
 
 def sealed_history(topic: TopicBackend, limits: HistoryLimits) -> Sealed | None:
-    """What `link_history` would link now; None if that is not worth it, or cannot be."""
-    if not isinstance(topic, EmbeddedTopic):
+    """What `link_history` would link now; None if the files are too few or there are none (on Kafka)."""
+    files = topic.sealed()
+    # Retention drops whole segments; if a segment is cut, only the topic source can read it.
+    if files is None or any(
+        entries and entries[0].base < files.starts[number] for number, entries in files.segments.items()
+    ):
         return None
-    manifests = [partition.manifest_file.read() for partition in topic.store.partitions]
-    found = Sealed(
-        {number: manifest.segments for number, manifest in enumerate(manifests)},
-        {number: manifest.start for number, manifest in enumerate(manifests)},
-        {number: manifest.cleaned for number, manifest in enumerate(manifests)}
-        if topic.settings.keep.compacted
-        else None,
-    )
-    # What is dropped is dropped by whole segments; should one be cut, the topic source knows how to read it.
-    if any(entries and entries[0].base < found.starts[number] for number, entries in found.segments.items()):
-        return None
-    entries = [entry for segments in found.segments.values() for entry in segments]
+    entries = [entry for segments in files.segments.values() for entry in segments]
     if (
         sum(entry.rows for entry in entries) < limits.rows_min
         or max(entry.rows for entry in entries) > limits.file_rows_max
     ):
         return None
-    portions = _portions(topic, found, limits)
-    return None if portions is None else replace(found, portions=portions)
+    portions = _portions(files, limits, max(1, limits.bytes_max // topic.settings.segment_bytes_max))
+    return None if portions is None else Sealed(files, portions)
 
 
-def _portions(topic: EmbeddedTopic, sealed: Sealed, limits: HistoryLimits) -> tuple[Portion, ...] | None:
-    """What is read at a time. A portion ends where no transaction is cut; None if that is too far apart."""
-    files_max = max(1, limits.bytes_max // topic.settings.segment_bytes_max)
-    portions = portions_of(sealed.segments, sealed.starts, limits, files_max)
-    if not any(entry.transactions for entries in sealed.segments.values() for entry in entries):
+def _portions(files: SealedFiles, limits: HistoryLimits, files_max: int) -> tuple[Portion, ...] | None:
+    """The portions. None ends inside a transaction; None is returned if that makes them too large."""
+    portions = portions_of(files.segments, files.starts, limits, files_max)
+    if not any(entry.transactions for entries in files.segments.values() for entry in entries):
         return portions
-    spans = {
-        number: topic.transaction_spans(number, start, portions[-1].ends[number], EVERY_NUMBER)
-        for number, start in sealed.starts.items()
-    }
-    # Each file by itself, to be put together.
-    single = portions_of(sealed.segments, sealed.starts, replace(limits, rows_max=0), files_max)
-    return whole_portions(single, TransactionCut(sealed.starts, spans), limits, files_max)
+    spans = {number: files.spans(number, start, portions[-1].ends[number]) for number, start in files.starts.items()}
+    # One file each, to be combined.
+    single = portions_of(files.segments, files.starts, replace(limits, rows_max=0), files_max)
+    return whole_portions(single, TransactionCut(files.starts, spans), limits, files_max)
 
 
 def whole_portions(
     single: Sequence[Portion], cut: TransactionCut[int], limits: HistoryLimits, files_max: int
 ) -> tuple[Portion, ...] | None:
-    """Portions of single files put together, such that none ends inside a transaction, up to the last place where none is cut.
+    """Portions of single files combined, such that none ends inside a transaction, up to the last possible boundary.
 
-    None if what must be together is too large from the beginning, or all of it is not worth it.
+    None if the first of them is too large, or there are too few rows.
     """
     found: list[Portion] = []
     files: tuple[str, ...] = ()
     rows = 0
     for portion in single:
         files, rows = (*files, *portion.files), rows + portion.rows
-        if cut.torn(portion.ends):
+        if cut.find_split(portion.ends):
             continue
         if len(files) > 1 and (rows > limits.file_rows_max or not _may_be_one(files, limits, files_max)):
             break
@@ -329,32 +303,31 @@ def _may_be_one(files: Sequence[str], limits: HistoryLimits, files_max: int) -> 
     return len(files) <= files_max and (not limits.ordered or len(partitions) == len(files))
 
 
-def _linked(topic: EmbeddedTopic, folder: str, limits: HistoryLimits) -> NativeHistory | None:
-    topic_id, store = topic.id, topic.store
+def _linked(topic: TopicBackend, folder: str, limits: HistoryLimits) -> NativeHistory | None:
+    topic_id = topic.id
     sealed = sealed_history(topic, limits)
     if sealed is None:
         return None
-    history = NativeHistory(topic.name, topic_id, folder, sealed.portions, sealed.cleaned)
+    history = NativeHistory(topic.name, topic_id, folder, sealed.portions, sealed.files.cleaned)
     os.makedirs(history.waiting)
     os.makedirs(history.read)
     wanted = {name for portion in sealed.portions for name in portion.files}
-    for number, segments in sealed.segments.items():
+    for number, segments in sealed.files.segments.items():
         for entry in segments:
             if _name(number, entry) in wanted:
-                source = store.readers[number].whole_sealed_path(entry)
-                os.link(source, f"{history.waiting}/{_name(number, entry)}")
+                os.link(sealed.files.path(number, entry), f"{history.waiting}/{_name(number, entry)}")
     reach("history_linked")
     return history
 
 
-def _name(partition: int, entry: SealedEntry) -> str:
+def _name(partition: int, entry: SealedFile) -> str:
     return f"{partition}-{entry.file}"
 
 
 def portions_of(
-    sealed: Mapping[int, Sequence[SealedEntry]], starts: Mapping[int, int], limits: HistoryLimits, files_max: int
+    sealed: Mapping[int, Sequence[SealedFile]], starts: Mapping[int, int], limits: HistoryLimits, files_max: int
 ) -> tuple[Portion, ...]:
-    """All segments of all partitions: each partition's in order, and of all partitions first what was appended first."""
+    """All segments of all partitions: those of a partition in order, across partitions by append time."""
     left = {number: list(reversed(entries)) for number, entries in sealed.items()}
     ends = dict(starts)
     portions: list[Portion] = []
@@ -364,7 +337,7 @@ def portions_of(
     while waiting := [number for number, entries in left.items() if entries]:
         number = min(waiting, key=lambda each: (left[each][-1].appended_first, each))
         entry = left[number][-1]
-        # One without rows (all of it aborted, or compacted away) is accounted for by whichever portion comes.
+        # A segment without rows (all aborted or compacted away) goes into any portion.
         full = rows + entry.rows > limits.rows_max or len(files) == files_max
         if files and entry.rows and (full or (limits.ordered and number in within)):
             portions.append(Portion(tuple(files), rows, dict(ends)))

@@ -3,10 +3,10 @@
 It is in the offsets of a flow's batches, so that a flow that resumes knows whether it has missed deletions (see
 `log.missed_deletions`):
 
-    offset  {"topic": ..., "cleaned": {"0": 512}}       of the partitions of which something was read
+    offset  {"topic": ..., "cleaned": {"0": 512}}       of the partitions that were read from
 
-An offset without it is one of a topic that was not compacted when the flow began, or of an older Mainstem: then the flow
-began before anything that compaction is known to have dropped.
+An offset without it is of a topic that was not compacted when the flow began, or of an older Mainstem: then the flow
+began before all known compactions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HINT = "Nothing that the flow has written is lost. Stop it, and run the program 
 
 
 class ReadSince:
-    """What one offset says of one topic. Make it before the next batch is planned."""
+    """The `cleaned` of one topic in an offset. Created before the next batch is planned."""
 
     def __init__(self, backend: TopicBackend, noted: Mapping[str, int] | None) -> None:
         self._backend = backend
@@ -33,23 +33,23 @@ class ReadSince:
 
     @classmethod
     def beginning(cls, backend: TopicBackend) -> dict[str, int] | None:
-        """What is noted before anything was read."""
+        """The value before the first batch."""
         numbers = range(backend.settings.partitions)
-        return {} if any(backend.compacted(number) is not None for number in numbers) else None
+        return {} if any(backend.compaction(number) is not None for number in numbers) else None
 
     def next(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> dict[str, int] | None:
-        """What is noted for a batch that reads from `starts` to `ends`."""
+        """The value for a batch that reads from `starts` to `ends`."""
         if self._noted is None:
             return None
         noted = dict(self._noted)
         for number, end in ends.items():
             if str(number) not in noted and end > starts.get(number, 0):
-                compacted = self._backend.compacted(number)
+                compacted = self._backend.compaction(number)
                 noted[str(number)] = 0 if compacted is None else compacted.cleaned
         return noted
 
     def check(self, starts: Mapping[int, int], flow: str, *, hint: str = HINT) -> None:
-        """Raise `MissedDeletions` if a flow must not resume from here. After the records of the batch are held."""
+        """Raise `MissedDeletions` if a flow must not resume from here. Call it after the records of the batch are held."""
         for number, start in starts.items():
             since = 0 if self._noted is None else self._noted.get(str(number))
             if since is not None and number < self._backend.settings.partitions:
@@ -68,8 +68,8 @@ def check_no_deletions_missed(log: Log, offset: Mapping[str, Any], flow: str, *,
 def deletions_at_risk(log: Log, offset: Mapping[str, Any], flow: str) -> list[str]:
     """Warnings before a flow resumes from an offset: deletions that it has missed, or may have.
 
-    A log on Kafka does not tell what the broker has dropped. There, a flow whose next record is older than the topic keeps
-    tombstones may have missed some.
+    On Kafka it is unknown what the broker has dropped. There, a flow whose next record is older than the topic's retention
+    of tombstones may have missed some.
     """
     found = []
     there = set(log.topic_names())
@@ -84,7 +84,7 @@ def deletions_at_risk(log: Log, offset: Mapping[str, Any], flow: str) -> list[st
             found.append(f"{error.summary}: rebuild what it has written")
         keep = backend.settings.keep
         for number, at in starts.items():
-            if not keep.compacted or backend.compacted(number) is not None:
+            if not keep.compacted or backend.compaction(number) is not None:
                 continue
             lag = backend.behind(number, at)
             if lag.records and lag.seconds >= keep.tombstones.total_seconds():

@@ -1,6 +1,6 @@
 """Rejected rows of a flow's sink: written into the topic `<flow>.rejected`, exactly once, with the reason.
 
-    the columns of the rows         those that fit beside what the topic has already
+    the columns of the rows         those that fit the topic's schema
     row: string                     the whole row as JSON
     rejection: struct
         reason          string
@@ -67,14 +67,14 @@ REJECTION = pa.struct(
         ("rejected_at", pa.timestamp("us", "UTC")),
     ]
 )
-# A row that is larger as text is kept by its beginning alone: it may be refused for its size.
+# Of a row that is larger as text only the beginning is kept: it may have been rejected for its size.
 TEXT_MAX = 1 << 18
 TEXT_KEPT = 1 << 12
 TIMEOUT = "10 minutes"
 
 
 class RowRejection(Protocol):
-    """Which row of those given, counted from 0, and why; as views and topics tell it."""
+    """The number of the row in its table, from 0, and the reason, as views and topics report it."""
 
     @property
     def row(self) -> int: ...
@@ -129,7 +129,7 @@ class RejectedRows:
         self._log = log
         self._checkpoint = checkpoint
         self._sink = sink
-        # A row's `record` does not say of which topic it is; where there is one, that is no question.
+        # A row's `record` does not name its topic; it is known only if the flow reads one topic.
         self._origin = topics[0] if len(topics) == 1 else None
         self._share_max = share_max
         self._producer: Producer | None = None
@@ -170,7 +170,7 @@ class RejectedRows:
         if transaction is not None:
             topic.append(checked, producer=self._producer.run, sequence=batch.number, transaction=transaction.id)
         else:
-            # All of them or none: a part of them would be taken for the whole when the batch is done again.
+            # In one transaction: when the batch is replayed, a part of them would be taken for all.
             with self._producer.transaction(timeout=TIMEOUT) as own:
                 own.append(name, table.select(fitting), sequence=batch.number)
 
@@ -179,12 +179,12 @@ class RejectedRows:
         records = refused.column("record").to_pylist() if "record" in refused.schema.names else [None] * len(refused)
         plain = refused.drop_columns(["record"]) if "record" in refused.schema.names else refused
         texts = [json.dumps(readable(row), ensure_ascii=False) for row in python_rows(plain)]
-        # The text has what is null here.
+        # Values that become null here are in the text.
         plain = readable_part(plain)
         large = [len(text) > TEXT_MAX for text in texts]
         if any(large):
             texts = [f"{text[:TEXT_KEPT]}..." if cut else text for text, cut in zip(texts, large, strict=True)]
-            # A null for an index gives a row of nulls.
+            # A null index gives a row of nulls.
             plain = plain.take(pa.array([None if cut else row for row, cut in enumerate(large)], pa.int64()))
         now = self._log.clock.now()
         about = [
@@ -205,7 +205,7 @@ class RejectedRows:
 
 
 def storable(field: pa.Field) -> bool:
-    """Whether the log has a column of this type, and its name is free."""
+    """Whether the log supports a column of this type and name."""
     try:
         normal_type(field.type, field.name)
     except MainstemError:
@@ -214,7 +214,7 @@ def storable(field: pa.Field) -> bool:
 
 
 def widened_topic(log: Log, name: str, schema: pa.Schema) -> TopicBackend:
-    """The topic, made if there is none, with the columns of the rows where they fit beside those that it has."""
+    """The topic, created if it does not exist, with the columns of the rows added if they fit its schema."""
     if name not in log.topic_names():
         return RejectedTopic(log, name).make(schema)
     topic = log.open_topic(name)
@@ -227,7 +227,7 @@ def widened_topic(log: Log, name: str, schema: pa.Schema) -> TopicBackend:
 
 
 def readable(value: Any) -> Any:
-    """A value as JSON takes it."""
+    """A value that can be written as JSON."""
     if isinstance(value, dict):
         return {str(key): readable(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
 """BoundPlan: the analysed plan of a frame over placeholders, which are replaced by the rows of each batch.
 
-What follows a stage is built and analysed once, over a placeholder (see `flow_plan.STAGE_OPTION`). For a batch its plan is copied
-with the batch's rows in the placeholder's place, under the ids that the placeholder's columns have:
+The plan behind a stage is built and analysed once, over a placeholder (see `flow_plan.STAGE_OPTION`). For a batch it is
+copied with the batch's rows instead of the placeholder, and with the ids of the placeholder's columns:
 
     Project [total * 2 AS double#9]                      Project [total * 2 AS double#9]
       Project [null AS key#4, null AS total#5]   ->        Project [key#71 AS key#4, total#72 AS total#5]
@@ -20,15 +20,16 @@ from mainstem.spark.plan.flow_plan import STAGE_OPTION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 __all__ = ["BoundPlan", "obstacle", "placeholder"]
 
-# Leaves that are the same however often they are used. What lies in files or tables may be another in the next batch.
+# Leaves that are the same in every batch. Files and tables may change between batches.
 _CONSTANT = ("LocalRelation", "LogicalRDD", "OneRowRelation", "Range")
 
 
-def placeholder(rows: DataFrame, key: object, schema: Any) -> DataFrame:
-    """A stream that is never read, with columns of a schema of Spark's; found in a plan by its key."""
+def placeholder(rows: DataFrame, key: object, schema: StructType) -> DataFrame:
+    """A stream that is never read, with the columns of a schema; found in a plan by its key."""
     from pyspark.sql import functions as F
 
     source = rows.sparkSession.readStream.format("rate").option(STAGE_OPTION, str(key)).load()
@@ -57,7 +58,7 @@ def _foreign_leaf(plan: Any) -> str:
 
 
 class BoundPlan:
-    """Of one frame. For one thread."""
+    """The plan of one frame. For one thread."""
 
     def __init__(self, rows: DataFrame) -> None:
         self._session = rows.sparkSession
@@ -84,7 +85,7 @@ class BoundPlan:
         if len(children) == 1 and (key := _key(children[0])) is not None:
             return self._rows(node, plans[key])
         if node.nodeName() == "EventTimeWatermark":
-            # Of a batch Spark leaves it out when it is written; here it was written of a stream.
+            # Spark omits this node for a batch; here the plan was built for a stream.
             return self._bound(children[0], plans)
         if not children:
             return node

@@ -1,7 +1,7 @@
-"""What stands in a Filter of Spark's plan, as a condition that Arrow can apply (see `row_condition`), and windows.
+"""Translates the expressions of filters and windows in Spark's plan into conditions for Arrow (see `row_condition`).
 
-Of an AND the parts that have no counterpart are left out: then more rows are sent than Spark keeps. Below a NOT, where
-more would become less, all of it must have one.
+Parts of an AND without a counterpart are left out: then more rows are sent than Spark keeps. Below a NOT, where that
+would send too few, every part must have one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COMPARISONS = {
 }
 _FLOATS = ("float", "double")
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
-# A list longer than this costs more to look through than the rows it keeps out.
+# Searching a longer list costs more than sending the rows that it would drop.
 LIST_MAX = 10_000
 
 
@@ -32,7 +32,7 @@ class _NotTranslated(Exception):
 
 
 def condition_of(expression: Any) -> Condition | None:
-    """A condition that is true wherever the expression is; None if there is none but "always"."""
+    """A condition that is true wherever the expression is; None if only "always" is."""
     kind = _kind(expression)
     if kind == "And":
         parts = map(condition_of, (expression.left(), expression.right()))
@@ -47,7 +47,7 @@ def condition_of(expression: Any) -> Condition | None:
 
 
 def exact_condition_of(expression: Any) -> Condition | None:
-    """A condition that is true where the expression is, and nowhere else; None if there is none."""
+    """A condition that is true exactly where the expression is; None if there is none."""
     try:
         return _exact(expression)
     except _NotTranslated:
@@ -55,7 +55,7 @@ def exact_condition_of(expression: Any) -> Condition | None:
 
 
 def window_of(expression: Any) -> Condition | None:
-    """A tumbling window as Spark computes it from a time, or its start or end; None if that is not what it is."""
+    """A tumbling window as Spark computes it from a time, or its start or end; None if it is none of these."""
     if _kind(expression) == "CreateNamedStruct":
         parts = _all(expression.children())
         values = [window_of(part) for part in parts[1::2]]
@@ -72,7 +72,7 @@ def window_of(expression: Any) -> Condition | None:
 
 
 def _microseconds(expression: Any) -> Condition:
-    """The arithmetic in it, all of it in microseconds; nothing but a window's has times that became numbers without a cast."""
+    """The arithmetic of a window, in microseconds; only there times are used as numbers without a cast."""
     kind = _kind(expression)
     if _type(expression) != "bigint":
         raise _NotTranslated
@@ -123,7 +123,7 @@ def _comparison(kind: str, left: Any, right: Any) -> Condition:
     if data_type != _type(right) or not _known(data_type):
         raise _NotTranslated
     literals = [_kind(side) == "Literal" for side in (left, right)]
-    # Two columns of numbers with NaN, or of two literals: rare, and not worth getting wrong.
+    # Two columns of floating-point numbers, or two literals: rare, so not translated.
     if (
         all(literals)
         or (data_type in _FLOATS and not any(literals))
@@ -148,7 +148,7 @@ def _value(expression: Any) -> Condition:
         return _literal(expression.value(), _type(expression))
     if kind == "Remainder" and _type(expression) in _INTEGERS:
         divisor = _is_literal(expression.right()).value()
-        # None: the answer is null; 0: an error that is Spark's to raise; -1: the smallest number has no opposite.
+        # None: the result is null; 0: Spark raises an error; -1: overflows for the smallest number.
         if divisor is None or divisor < 1:
             raise _NotTranslated
         return ["%", _value(expression.left()), int(divisor)]

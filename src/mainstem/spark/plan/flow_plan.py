@@ -44,13 +44,13 @@ __all__ = [
     "stages_in",
 ]
 
-# By this a stage's placeholder is found again in a plan.
+# The option that identifies a stage's placeholder in a plan.
 STAGE_OPTION = "mainstem_stage"
 
-# Nodes under which every task of Spark has one part of the rows, in their order.
+# Nodes that keep the partitions of their input, and the order of rows.
 STRAIGHT = ("Filter", "Generate", "Project", "StreamingRelationV2", "SubqueryAlias")
 
-# What differs between two plans that are the same: ids, addresses of objects, and seeds that nobody chose.
+# Differences between equal plans: ids, addresses of objects, and random seeds.
 _INCIDENTAL = (
     (re.compile(r"\blambda (\w+?)_\d+#"), r"lambda \1#"),
     (re.compile(r"\b(CTERelationDef|CTERelationRef) \d+"), r"\1"),
@@ -63,7 +63,7 @@ _INCIDENTAL = (
     (re.compile(r"\b(Sample [^\n]*?), -?\d{4,}"), r"\1"),
 )
 
-# Operators that keep something from one batch to the next, by the name of their node, and what a user calls them.
+# Stateful operators, by the name of their node, with the names that users know.
 STATEFUL = {
     "Aggregate": "aggregate",
     "Deduplicate": "deduplicate",
@@ -79,7 +79,7 @@ STATEFUL = {
 
 PER_KEY = "FlatMapGroupsInPandasWithState"
 
-# Sources of a stream, of the two kinds that Spark has.
+# The two kinds of streaming sources in Spark's plans.
 STREAMS = ("StreamingRelationV2", "StreamingRelation")
 
 
@@ -99,7 +99,7 @@ def _nodes(plan: Any) -> Iterator[Any]:
 
 
 def optimized(rows: DataFrame) -> Any:
-    """`optimizedPlan` of a stream throws; the optimizer itself does not mind."""
+    """The optimized plan. `optimizedPlan` of a stream raises an error; the optimizer itself does not."""
     session = rows.sparkSession._jsparkSession
     return session.sessionState().optimizer().execute(rows._jdf.queryExecution().analyzed())
 
@@ -112,7 +112,7 @@ def _leaf_of(node: Any) -> int | None:
 
 
 def plan_text(rows: DataFrame) -> list[str]:
-    """The nodes of a frame's plan as text, the same for every build of a program that depends on nothing else."""
+    """The nodes of a frame's plan as text, equal for all builds of a deterministic program."""
     text = rows._jdf.queryExecution().analyzed().toString()
     for pattern, instead in _INCIDENTAL:
         text = pattern.sub(instead, text)
@@ -136,7 +136,7 @@ def stage_uses(rows: DataFrame) -> Counter[int]:
 
 
 def is_straight(rows: DataFrame) -> bool:
-    """Whether rows go their way without others: the parts that they lie in at the beginning are those at the end."""
+    """Whether the partitions of the frame are those of its source: it has no union, join or shuffle."""
     return all(node.nodeName() in STRAIGHT for node in _nodes(rows._jdf.queryExecution().analyzed()))
 
 
@@ -147,7 +147,7 @@ def leaves_in(rows: DataFrame) -> set[int]:
 
 
 def only_request(rows: DataFrame) -> TopicRequest | None:
-    """What the one source of a frame wants of its topic; None if there are several, or it is no topic."""
+    """The request of the only source of a frame; None if there are several, or it is no topic."""
     found = [node for node in _nodes(rows._jdf.queryExecution().analyzed()) if node.nodeName() in STREAMS]
     if len(found) != 1 or _leaf_of(found[0]) is None or found[0].sourceName() != TOPIC_SOURCE:
         return None
@@ -155,7 +155,7 @@ def only_request(rows: DataFrame) -> TopicRequest | None:
 
 
 def has_watermark(rows: DataFrame) -> bool:
-    """Whether a frame says by how much its event times may be out of order."""
+    """Whether a frame has a watermark."""
     return any(node.nodeName() == "EventTimeWatermark" for node in _nodes(rows._jdf.queryExecution().analyzed()))
 
 
@@ -172,7 +172,7 @@ def fingerprint(rows: DataFrame, sources: Mapping[int, str]) -> dict[str, Any]:
     placed = [_places(node) for node in _nodes(optimized(rows)) if _keeps(node)]
     return {
         "sources": [sources[leaf] for leaf, _ in leaves],
-        # By how much the watermark of each is behind, in microseconds; None where it has none.
+        # The delay of the watermark of each, in microseconds; None if it has none.
         "watermarks": [json.loads(node.extraOptions().get(OPTION)).get("delay") for _, node in leaves],
         "operators": kept,
         "places": placed,
@@ -188,7 +188,7 @@ def _keeps(node: Any) -> bool:
 
 
 def _places(node: Any) -> list[str]:
-    """What lies where in the state of an operator of the optimized plan."""
+    """The layout of the state of an operator of the optimized plan."""
     name, made = node.nodeName(), _definitions(node)
     if name == "Aggregate":
         keys, values = _typed(node.groupingExpressions(), made), _typed(node.aggregateExpressions(), made)
@@ -202,7 +202,7 @@ def _places(node: Any) -> list[str]:
 
 
 def _grouping(node: Any) -> Any:
-    """By which columns an operator with a function of the user's keeps its state."""
+    """The columns by which an operator with a user's function keys its state."""
     if node.nodeName() == PER_KEY:
         return node.groupingAttributes()
     first = node.children().apply(0).output()
@@ -237,7 +237,7 @@ def _kept(node: Any) -> dict[str, Any]:
 
 
 def _definitions(node: Any) -> dict[int, str]:
-    """What the columns are that were made below a node, by their id: a window is one of them."""
+    """The definitions of the columns computed below a node (such as windows), by their id."""
     found = {}
     for below in _nodes(node):
         if below.nodeName() in ("Project", "Window", "Expand"):
@@ -250,7 +250,7 @@ def _definitions(node: Any) -> dict[int, str]:
 
 
 def _texts(expressions: Any, made: Mapping[int, str]) -> list[str]:
-    """Expressions as SQL, without the names they are given: a column may be renamed."""
+    """Expressions as SQL, without aliases: a column may be renamed."""
     iterator = expressions.iterator()
     found = []
     while iterator.hasNext():
@@ -293,7 +293,7 @@ def needed_columns(rows: DataFrame) -> dict[int, list[str]]:
 
 
 def aggregated_without_record(rows: DataFrame) -> set[int]:
-    """The leaves below an aggregate over a stream of whose `record` nothing above them uses anything."""
+    """The leaves below an aggregate over a stream whose `record` is not used."""
     needed = needed_columns(rows)
     found = set()
     for node in _nodes(rows._jdf.queryExecution().analyzed()):
@@ -303,9 +303,9 @@ def aggregated_without_record(rows: DataFrame) -> set[int]:
 
 
 def row_conditions(rows: DataFrame) -> dict[int, Condition]:
-    """For each leaf what the filters right above it ask of its rows. A leaf that is read twice gets what either wants.
+    """For each leaf the condition of the filters right above it; for a leaf that is read twice, either condition.
 
-    A filter above a watermark is none of these: rows that it keeps out have moved the watermark.
+    A filter above a watermark does not count: rows that it drops advance the watermark.
     """
     found: dict[int, list[Condition | None]] = {}
 
@@ -328,7 +328,7 @@ def row_conditions(rows: DataFrame) -> dict[int, Condition]:
 
 
 def _passes_on(project: Any) -> bool:
-    """Whether a projection only leaves columns out."""
+    """Whether a projection only drops columns."""
     expressions = project.projectList()
     return all(
         expressions.apply(index).getClass().getSimpleName() == "AttributeReference"
@@ -337,7 +337,7 @@ def _passes_on(project: Any) -> bool:
 
 
 def output_mode(rows: DataFrame, flow: str) -> str:
-    """Update where Spark allows it, else append."""
+    """Update if Spark allows it, else append."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import AnalysisException
 
@@ -367,7 +367,7 @@ def _reason(error: Exception) -> str:
 
 
 def operators_in(rows: DataFrame) -> list[Operator]:
-    """The operators that keep state, innermost first, and by what it is bounded."""
+    """The stateful operators, innermost first, and what bounds their state."""
     found = []
     for node in _nodes(rows._jdf.queryExecution().analyzed()):
         name = node.nodeName()
@@ -401,31 +401,31 @@ def _keyed_by_time(expressions: Any) -> bool:
     return False
 
 
-# PlainRead: a stream that is a topic with nothing of Spark's but filters and columns left out, renamed or taken from structs,
-# and tumbling windows.
+# PlainRead: a stream of a topic with only filters, tumbling windows, and columns that are dropped, renamed or taken from
+# structs.
 #
-# What such a stream has can be made by the reader of the topic itself. It is found in the optimized plan, so it does not matter
-# how it was written: `where`, `select`, `drop`, `withColumnRenamed`, SQL.
+# The reader of the topic can compute such a stream itself. It is recognised in the optimized plan, so it does not matter how
+# it was written: `where`, `select`, `drop`, `withColumnRenamed`, SQL.
 
 
-# How a column is made of the source's; see `row_condition`.
+# How a column is computed from those of the source; see `row_condition`.
 Value = list[Any]
 
 
 @dataclass(frozen=True)
 class PlainRead:
-    """What is asked of the topic, the columns that its source gives then, and what of them makes the stream."""
+    """The request, the columns of its source, and how the stream is computed from them."""
 
     request: TopicRequest
     schema: pa.Schema
-    # The stream's columns, each with what it is in the source's.
+    # The stream's columns, each with its expression over those of the source.
     columns: tuple[tuple[str, Value], ...]
-    # Exactly this is asked of its rows.
+    # The exact filter of its rows.
     condition: Condition | None
 
 
 def plain_read(rows: DataFrame) -> PlainRead | None:
-    """What a stream reads, if it is such a one."""
+    """The plain read of a stream; None if it is not one."""
     from pyspark.sql.types import StructType
 
     chain = []
@@ -488,7 +488,7 @@ def _path(expression: Any, known: dict[int, Value]) -> Value | None:
 
 
 def _is_of_source(above: Any, known: dict[int, Value]) -> bool:
-    """Whether all that it refers to are columns of the source, under the names they have there."""
+    """Whether it refers only to columns of the source, by their names there."""
     return all(known.get(number) == ["column", name] for number, name in _attributes(above.references().toSeq()))
 
 

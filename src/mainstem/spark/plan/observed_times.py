@@ -17,15 +17,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mainstem.durable_files import decode_checked, encode_checked
+from mainstem.log.log import UntimedTopic
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import NO_TIME
 from mainstem.spark.checkpoint.checkpoint_location import damaged_note
-
-if TYPE_CHECKING:
-    from mainstem.log.kafka.kafka_topic import KafkaTopic
 
 __all__ = [
     "LaneTimes",
@@ -33,18 +31,16 @@ __all__ = [
     "Times",
     "as_offset",
     "is_silent",
-    "known_watermark",
     "lanes_watermark",
     "lowest_beside",
-    "observed_folder",
-    "observed_over_topics",
+    "notes_of",
     "observed_watermark",
     "times_in",
 ]
 
 MICROSECOND = timedelta(microseconds=1)
 
-# Of each partition that has had a record: its latest event time, NO_TIME if none had one, and its latest append time.
+# Of each partition with records: its latest event time, NO_TIME if none has one, and its latest append time.
 Times = dict[int, tuple[int, int]]
 # The same for the partitions of several topics.
 LaneTimes = dict[tuple[str, int], tuple[int, int]]
@@ -57,7 +53,7 @@ class ObservedTimes:
         self._folder = folder
 
     def note(self, partition: int, start: int, end: int, event: int, appended: int) -> None:
-        """Note what a task saw in a range of offsets. One that runs twice notes the same."""
+        """Record the times that a task read in a range of offsets. Idempotent."""
         os.makedirs(self._folder, exist_ok=True)
         path = f"{self._folder}/{partition}-{start}-{end}.json"
         part = f"{path}.{os.getpid()}.part"
@@ -66,7 +62,7 @@ class ObservedTimes:
         os.rename(part, path)
 
     def until(self, positions: Mapping[int, int], before: Times) -> Times:
-        """What was seen of the records before some offsets, those included that an earlier offset knew of."""
+        """The times of the records before some offsets, including those in an earlier offset (`before`)."""
         found = dict(before)
         for partition, (_, end), path in self._notes():
             if end <= positions.get(partition, 0):
@@ -82,7 +78,7 @@ class ObservedTimes:
         return found
 
     def forget(self, positions: Mapping[int, int]) -> None:
-        """Remove the notes of records before some offsets; an offset that Spark has written down knows of them."""
+        """Remove the notes of records before some offsets; they are in an offset that Spark has written."""
         for partition, (_, end), path in self._notes():
             if end <= positions.get(partition, 0):
                 os.unlink(path)
@@ -100,19 +96,12 @@ class ObservedTimes:
         return found
 
 
-def known_watermark(times: Times, settings: TopicSettings, delay: int) -> int:
+def lanes_watermark(times: LaneTimes, settings: Mapping[str, TopicSettings], delay: int) -> int:
     """The lowest of the latest event times, less the delay, over partitions that are not idle; NO_TIME if none is known.
 
-    A partition is idle if others had appends so much later: so history is read as it was when it was new.
+    A partition is idle, by the setting of its topic, if others had appends that much later: so a replay gives the same as the
+    first read.
     """
-    idle = settings.idle_after // MICROSECOND
-    latest = max((appended for _, appended in times.values()), default=NO_TIME)
-    lowest = min((event for event, appended in times.values() if latest - appended <= idle), default=NO_TIME)
-    return NO_TIME if lowest == NO_TIME else lowest - delay
-
-
-def lanes_watermark(times: LaneTimes, settings: Mapping[str, TopicSettings], delay: int) -> int:
-    """The same over the partitions of several topics, each idle by its own topic's rule."""
     latest = max((appended for _, appended in times.values()), default=NO_TIME)
     lowest = min(
         (
@@ -126,13 +115,13 @@ def lanes_watermark(times: LaneTimes, settings: Mapping[str, TopicSettings], del
 
 
 def is_silent(times: Iterable[tuple[int, int]], coming: int, idle: Mapping[str, Any]) -> bool:
-    """Whether an input was idle (see `idle_input`) when a record is appended at a time, or none is until then."""
+    """Whether an input is idle (see `idle_input`) at the append time `coming`."""
     last = max((appended for _, appended in times), default=NO_TIME)
     return last != NO_TIME and coming - last > idle["after"]
 
 
 def lowest_beside(reached: Iterable[tuple[Mapping[str, Any], int | None]], idle: Mapping[str, Any]) -> int:
-    """How far the inputs beside an idle one have come, of offsets with how far each has."""
+    """The lowest watermark of the inputs beside an idle one, from offsets with the watermark of each."""
     names = {topic for topic, _ in idle["beside"]}
     found = [
         NO_TIME if at is None else at
@@ -142,36 +131,30 @@ def lowest_beside(reached: Iterable[tuple[Mapping[str, Any], int | None]], idle:
     return min(found, default=NO_TIME)
 
 
-def observed_folder(checkpoint: str, leaf: int) -> str:
-    return f"{checkpoint}/observed/{leaf}"
+def notes_of(checkpoint: str, leaf: int, topic: str = "") -> ObservedTimes:
+    """The notes of a source; those of one `topic` if it reads several."""
+    return ObservedTimes(f"{checkpoint}/observed/{leaf}/{topic}".rstrip("/"))
 
 
-def observed_watermark(topic: KafkaTopic, offset: Mapping[str, Any], checkpoint: str) -> int:
-    """The watermark of a batch that came now and read nothing more than this offset."""
-    positions = {int(number): end for number, end in offset["offsets"].items()}
-    times = ObservedTimes(observed_folder(checkpoint, offset["leaf"])).until(positions, times_in(offset))
-    known = known_watermark(times, topic.settings, offset["delay"])
-    before = NO_TIME if offset["known"] is None else offset["known"]
-    return max(known, before, topic.stated_watermark(positions))
-
-
-def observed_over_topics(topics: Mapping[str, KafkaTopic], offset: Mapping[str, Any], checkpoint: str) -> int:
-    """The same for an offset of several topics, those of them that are still there."""
-    folder = observed_folder(checkpoint, offset["leaf"])
+def observed_watermark(
+    topics: Mapping[str, UntimedTopic],
+    offset: Mapping[str, Any],
+    positions: Mapping[str, Mapping[int, int]],
+    checkpoint: str,
+) -> int:
+    """The watermark of a batch that would run now without new records, from topics that still exist."""
     times: LaneTimes = {}
-    declared = []
-    for name, topic in topics.items():
-        positions = {int(number): end for number, end in offset["topics"].get(name, {}).items()}
-        seen = ObservedTimes(f"{folder}/{name}").until(positions, times_in(offset, name))
-        times |= {(name, number): pair for number, pair in seen.items()}
-        declared.append(topic.stated_watermark(positions))
+    for name in topics:
+        notes = notes_of(checkpoint, offset["leaf"], name if "glob" in offset else "")
+        times |= {(name, at): pair for at, pair in notes.until(positions[name], times_in(offset, name)).items()}
+    declared = [topic.declared_watermark(positions[name]) for name, topic in topics.items()]
     known = lanes_watermark(times, {name: topic.settings for name, topic in topics.items()}, offset["delay"])
     before = NO_TIME if offset["known"] is None else offset["known"]
     return max(known, before, min(declared, default=NO_TIME))
 
 
 def times_in(offset: Mapping[str, Any], topic: str = "") -> Times:
-    """The times in an offset; of one `topic`, where it is of several."""
+    """The times in an offset; those of one `topic` if it has several."""
     known = offset.get("times", {})
     pairs = known.get(topic, {}) if topic and "glob" in offset else known
     return {int(number): (event, appended) for number, (event, appended) in pairs.items()}

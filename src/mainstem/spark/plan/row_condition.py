@@ -53,12 +53,12 @@ _COMPARED: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def all_of(conditions: Sequence[Condition]) -> Condition | None:
-    """What keeps the rows that all of them keep; None, which keeps all, if there are none."""
+    """The conjunction; None, which keeps all rows, if there are no conditions."""
     return None if not conditions else conditions[0] if len(conditions) == 1 else ["and", *conditions]
 
 
 def any_of(conditions: Sequence[Condition | None]) -> Condition | None:
-    """What keeps the rows that any of them keeps; None, which keeps all, if one of them does.
+    """The disjunction; None, which keeps all rows, if one of them does.
 
     >>> any_of([["null", ["column", "a"]], None]) is None
     True
@@ -70,7 +70,7 @@ def any_of(conditions: Sequence[Condition | None]) -> Condition | None:
 
 
 def columns_in(condition: Condition) -> set[str]:
-    """The columns that a condition looks at."""
+    """The columns that a condition uses."""
     if condition[0] == "column":
         return {condition[1]}
     return {name for part in condition[1:] if isinstance(part, list) for name in columns_in(part)}
@@ -90,7 +90,7 @@ def condition_mask(condition: Condition, rows: pa.RecordBatch) -> pa.BooleanArra
 
 
 def value_of(value: Condition, rows: pa.RecordBatch) -> pa.Array:
-    """What a value is for each row.
+    """A value for each row.
 
     >>> rows = pa.RecordBatch.from_pydict({"n": [1, 5, None]})
     >>> value_of(["-", ["column", "n"], ["literal", "bigint", 3]], rows).to_pylist()
@@ -115,7 +115,7 @@ def _truth(condition: Condition, rows: pa.RecordBatch) -> Any:
     if kind == "in":
         value = _value(parts[0], rows)
         wanted = pa.array([_literal(literal).as_py() for literal in parts[1]], value.type)
-        # Null in a list is never equal, and the answer is null where nothing else is.
+        # Null in a list is never equal; the result is null if no other value matches.
         found = pc.is_in(value, wanted.drop_null())
         unknown = pc.is_null(value) if not wanted.null_count else pc.or_(pc.is_null(value), pc.invert(found))
         return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
@@ -141,14 +141,14 @@ def _value(value: Condition, rows: pa.RecordBatch) -> Any:
     if kind == "as":
         return pc.cast(_value(parts[1], rows), TYPES[parts[0]])
     if kind in ("+", "-"):
-        # What is too large is an error, as in Spark.
+        # Overflow is an error, as in Spark.
         return (pc.add_checked if kind == "+" else pc.subtract_checked)(*(_value(part, rows) for part in parts))
     if kind == "struct":
         return pc.make_struct(*(_value(part, rows) for _, part in parts), field_names=[name for name, _ in parts])
     if kind == "if":
         return pc.if_else(condition_mask(parts[0], rows), *(_value(part, rows) for part in parts[1:]))
     if kind == "%":
-        # With the sign of the dividend, as in Java: what is left of it by a division that cuts off.
+        # With the sign of the dividend, as in Java: the remainder of a truncating division.
         number = _value(parts[0], rows)
         divisor = pa.scalar(parts[1], number.type)
         return pc.subtract(number, pc.multiply(pc.divide(number, divisor), divisor))

@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mainstem.errors import Invalid, NotFound
-from mainstem.log.kafka.kafka_settings import KafkaSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from mainstem.log.kafka.kafka_settings import KafkaSettings
 
 __all__ = ["PACKAGE", "connector_jars", "have_connector", "java_options"]
 
 PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
-# Of options with these in their names Spark shows no values, in no plan and no log.
+# Spark redacts the values of options with these in their names, in plans and logs.
 REDACTED = "(?i)url|secret|password|token|jaas|keystore|truststore"
 
 _LOGINS = {
@@ -50,7 +51,7 @@ def connector_jars() -> list[str]:
 
 
 def have_connector(spark: SparkSession) -> None:
-    """See to it that a session knows the connector, also one that runs already; raises `NotFound` if there is none."""
+    """Add the connector to a session, also a running one; raises `NotFound` if there is none."""
     if not _is_known(spark):
         jars = connector_jars()
         if not jars or not _added(spark, jars):
@@ -74,9 +75,9 @@ def _is_known(spark: SparkSession) -> bool:
 
 
 def _added(spark: SparkSession, jars: Sequence[str]) -> bool:
-    """Whether the jars could be put where all threads of the session look.
+    """Add the jars to a class loader of all threads of the session; whether that worked.
 
-    `ADD JAR` would put them where only threads look that are begun later, and results of tasks are read by earlier ones.
+    `ADD JAR` would add them only for threads that start later, and results of tasks are read by earlier ones.
     """
     jvm: Any = spark._jvm
     loader, growing = _loader(spark), None
@@ -105,7 +106,7 @@ def _translated(client: Mapping[str, str]) -> dict[str, str]:
     found |= {theirs: client[ours] for ours, theirs in _TEXTS.items() if ours in client}
     for ours, theirs in _READ_FROM_FILE.items():
         if ours in client:
-            # Its text, not its place: executors on other machines may not have the file.
+            # Its text, not its path: executors on other machines may not have the file.
             found[theirs] = _text_of(client[ours], ours)
     for kind in ("truststore", "keystore"):
         if any(name.startswith(f"ssl.{kind}.") for name in found):
@@ -117,7 +118,7 @@ def _translated(client: Mapping[str, str]) -> dict[str, str]:
         "ssl.endpoint.identification.algorithm",
     }  # fmt: skip
     for name in client:
-        # How its own buffers are tuned is the business of each client; who may come in is not.
+        # Tuning of one client does not apply to the other; security settings must.
         if name not in known and name.startswith(_SECURITY):
             raise _untranslatable(name)
     return found

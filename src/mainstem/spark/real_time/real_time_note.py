@@ -21,12 +21,12 @@ __all__ = ["UNREADABLE", "NotedTopic", "note_real_time", "noted_topics", "own_of
 # 2: it has a checksum.
 FORMAT = 2
 FILE = "real_time.json"
-# Under this name, with the number of the leaf behind it, Spark tells how many values of a batch could not be read.
+# The prefix of the metric of unreadable values, followed by the number of the leaf.
 UNREADABLE = "unreadable_"
 
 
 class NotedTopic(Protocol):
-    """What is noted of a topic."""
+    """The recorded facts of a topic."""
 
     @property
     def name(self) -> str: ...
@@ -37,13 +37,13 @@ class NotedTopic(Protocol):
 
 
 def note_real_time(checkpoint: str, topics: Iterable[NotedTopic]) -> None:
-    """Write down what the names on the brokers stand for; on disk when this returns."""
+    """Record the topics by their names on the brokers; durable when this returns."""
     known = {topic.kafka_name: {"topic": topic.name, "id": topic.id} for topic in topics}
     replace_file(REAL_FILES, f"{checkpoint}/{FILE}", encode_checked({"format": FORMAT, "topics": known}))
 
 
 def noted_topics(checkpoint: str) -> dict[str, dict[str, str]]:
-    """By its name on the brokers, what each topic is; empty where no flow in real time wrote."""
+    """The topics by their names on the brokers; empty if the checkpoint is not of a real-time flow."""
     path = f"{checkpoint}/{FILE}"
     try:
         with open(path, "rb") as file:
@@ -56,7 +56,7 @@ def noted_topics(checkpoint: str) -> dict[str, dict[str, str]]:
 
 
 def own_offset(offset: Mapping[str, Any], known: Mapping[str, Mapping[str, str]]) -> dict[str, Any] | None:
-    """An offset of Spark's Kafka source as our own source has it; None if it is not one."""
+    """An offset of Spark's Kafka source in the format of our own; None if it is not one."""
     if len(offset) != 1:
         return None
     [(name, ends)] = offset.items()
@@ -64,5 +64,5 @@ def own_offset(offset: Mapping[str, Any], known: Mapping[str, Mapping[str, str]]
 
 
 def starting_offsets(kafka_name: str, offsets: Mapping[int, int]) -> str:
-    """Where Spark's Kafka source is to begin."""
+    """The start offsets for Spark's Kafka source."""
     return json.dumps({kafka_name: {str(number): at for number, at in sorted(offsets.items())}})

@@ -40,18 +40,18 @@ __all__ = [
 ]
 
 
-# What of a plan Spark cannot run in real time: found before anything is started.
+# The operators of a plan that Spark's real-time mode does not support: found before anything is started.
 #
-# Spark's real-time mode passes each row on as it comes, so it has only operators that look at one row at a time, in Java.
+# Real-time mode passes each row on as it arrives, so it supports only operators that work row by row, in Java.
 
 
-# What Spark makes of these it takes in real time, where rows stream through them.
+# Nodes that real-time mode supports.
 ALLOWED = frozenset(
     ["CollectMetrics", "Expand", "Filter", "Generate", "Join", "Project", "ResolvedHint", "StreamingRelationV2",
      "StreamingRelation", "SubqueryAlias", "Union", "View"]
 )  # fmt: skip
 
-# What a user calls the others.
+# The names of the others for messages.
 WORDS = {
     "ArrowEvalPython": "a function in Python (a UDF)",
     "BatchEvalPython": "a function in Python (a UDF)",
@@ -76,7 +76,7 @@ def _nodes(plan: Any) -> Iterator[Any]:
 
 
 def unfit_operator(rows: DataFrame) -> str:
-    """The first operator on the way of the rows that real time does not have; empty if there is none."""
+    """The first operator that real-time mode does not support; empty if there is none."""
     session = rows.sparkSession._jsparkSession
     plan = session.sessionState().optimizer().execute(rows._jdf.queryExecution().analyzed())
     for node in _nodes(plan):
@@ -90,7 +90,7 @@ CORRUPT = "mainstem_corrupt"
 
 
 def read_natively(kind: pa.DataType) -> bool:
-    """Whether Spark reads a type out of JSON as the log writes it there."""
+    """Whether Spark reads a type from JSON as the log writes it."""
     if kinds.is_map(kind):
         return bool(kinds.is_string(kind.key_type)) and read_natively(kind.item_type)
     if kinds.is_nested(kind):
@@ -102,13 +102,13 @@ def read_natively(kind: pa.DataType) -> bool:
 
 
 def brokers_of(log: Log) -> KafkaLog:
-    """The log on Kafka: a flow in real time over another one is refused when its program is built."""
+    """The log on Kafka: a real-time flow over another log is refused when its program is built."""
     assert isinstance(log, KafkaLog)
     return log
 
 
 def real_time_rows(spark: SparkSession, log: Log, name: str, leaf: Leaf, start: Position) -> DataFrame:
-    """The records of a topic as they come, with the columns that a flow needs of it."""
+    """The records of a topic as they arrive, with the columns that a flow needs."""
     brokers = brokers_of(log)
     topic = brokers.open_topic(name)
     have_connector(spark)
@@ -121,7 +121,7 @@ def real_time_rows(spark: SparkSession, log: Log, name: str, leaf: Leaf, start: 
         "subscribe": topic.kafka_name,
         "startingOffsets": starting_offsets(topic.kafka_name, offsets),
         "includeHeaders": "true",
-        # What the brokers dropped before it was read is told, not passed over.
+        # Records that the brokers dropped before they were read are an error.
         "failOnDataLoss": "true",
     }
     messages = spark.readStream.format("kafka").options(**options).load()
@@ -132,7 +132,7 @@ def real_time_rows(spark: SparkSession, log: Log, name: str, leaf: Leaf, start: 
 
 
 def decoded(messages: DataFrame, settings: TopicSettings, wanted: pa.Schema, counted_as: str) -> DataFrame:
-    """The rows of messages as Spark's source has them; how many could not be read is observed under a name."""
+    """The rows of messages of Spark's source; the number of unreadable ones is the metric `counted_as`."""
     from pyspark.sql import functions as F
 
     if settings.codec == "raw":
@@ -169,7 +169,7 @@ def _from_json(messages: DataFrame, settings: TopicSettings, counted_as: str) ->
     rows = rows.observe(counted_as, F.count(F.when(~F.col("read"), 1)).alias("values")).where("read")
     columns: dict[str, Column] = {field.name: F.col(f"parsed.`{field.name}`") for field in known.fields}
     for place, name in enumerate(settings.key):
-        # A value of null deletes its key: the key's columns are read from the key.
+        # A null value (tombstone) deletes its key: the key's columns are read from the key.
         columns[name] = F.when(gone, _key_column(settings, place)).otherwise(columns[name])
     return rows, columns
 
@@ -191,7 +191,7 @@ def _key_column(settings: TopicSettings, place: int) -> Column:
 
 
 def _record() -> Column:
-    """What the log knows of a message; see `kafka_messages`."""
+    """The column `record` of a message; see `kafka_messages`."""
     from pyspark.sql import functions as F
 
     headers = F.coalesce(F.col("headers"), F.expr("CAST(array() AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"))
@@ -215,12 +215,11 @@ def _record() -> Column:
     )
 
 
-# The rows of a flow in real time as messages of a topic, encoded by Spark alone, for Spark's own Kafka sink.
+# The rows of a real-time flow as messages of a topic, encoded by Spark alone, for Spark's own Kafka sink.
 #
-# They are what `KafkaTopic.append` would send: the value as the codec writes it, the key as the partitioner has it, changes and
-# headers of `record`. Each also says where it came from, for a row may come twice: `origin`, a header such as `orders/0/512`, on
-# rows that still have their `record`. There is nobody to reject a row for its own sake: one that the topic cannot take stops
-# the flow.
+# They are what `KafkaTopic.append` would send: the value as the codec writes it, the key of the partitioner, changes and
+# headers of `record`. Since a row may be sent twice, rows that still have their `record` also have the header `origin`,
+# such as `orders/0/512`. Rows cannot be rejected one by one: a row that does not fit the topic stops the flow.
 
 
 ORIGIN_HEADER = "origin"
@@ -250,7 +249,7 @@ def unfit_sink(settings: TopicSettings) -> str:
 def messages_of(rows: DataFrame, settings: TopicSettings, *, source: str = "") -> DataFrame:
     """Rows with the columns `key`, `value` and `headers`, as Spark's Kafka sink takes them.
 
-    `source`: the topic that the rows' `record` is of, where it is of one alone.
+    `source`: the topic of the rows' `record`, if there is only one.
     """
     from pyspark.sql import functions as F
 
@@ -308,7 +307,7 @@ def _key(column: Column, kind: pa.DataType) -> Column:
 
 
 def _required(columns: dict[str, Column], settings: TopicSettings, deleted: Column) -> Column | None:
-    """True of a row that has all it must have; any other ends the batch."""
+    """True for a row with all required columns; any other row fails the batch."""
     from pyspark.sql import functions as F
 
     names = [field.name for field in settings.schema if not field.nullable]
@@ -319,7 +318,7 @@ def _required(columns: dict[str, Column], settings: TopicSettings, deleted: Colu
         message = f'column "{name}" of topic "{settings.name}" must not be null'
         missing = columns[name].isNull()
         if name not in settings.key:
-            # In a deletion nothing but the key is needed.
+            # A deletion needs only the key.
             missing &= ~deleted
         one = F.when(missing, F.raise_error(F.lit(message)).cast("boolean")).otherwise(F.lit(True))
         found = one if found is None else found & one
@@ -327,7 +326,7 @@ def _required(columns: dict[str, Column], settings: TopicSettings, deleted: Colu
 
 
 def _headers(rows: DataFrame, change: Column, source: str) -> Column:
-    """Those of `record`, where the row came from, and the change where it is not an insert."""
+    """The headers of `record`, the origin of the row, and the change if it is not an insert."""
     from pyspark.sql import functions as F
 
     kind = "ARRAY<STRUCT<key: STRING, value: BINARY>>"

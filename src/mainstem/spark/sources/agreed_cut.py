@@ -1,18 +1,18 @@
 """AgreedCut: all sources of a flow end a batch where it splits no transaction.
 
-Spark asks the sources of a query for their next offsets one after the other, each once for every batch, and each source is a
-process of its own. The one that is asked first plans for all of them and leaves the plan in a folder beside the
-checkpoint; the others take their part from it.
+Spark asks the sources of a query for their next offsets one after the other, each once for every batch, and each source is
+a separate process. The first one that is asked plans for all of them and writes the plan into a folder beside the
+checkpoint; the others read their part of it.
 
     <checkpoint>/cut/<random>/sources           the requests of all sources, written before the query starts
     <checkpoint>/cut/<random>/plan              {"round": 3, "ends": {"0": {"orders": {"0": 17, ...}}, "1": ...}, ...}
-    <checkpoint>/cut/<random>/start-<leaf>      {"round": 2, "ends": ...}   where a source stands that a plan does not know
+    <checkpoint>/cut/<random>/start-<leaf>      {"round": 2, "ends": ...}   the position of a source, if no plan has it
 
 Each start of a query has its own folder, so a plan is never that of an earlier start. A source that was given its part of
 a round is the first one of the next. After a restart the positions of the other sources are unknown: then each source
 reports its own once, and gives no rows before the next round.
 
-    <checkpoint>/cut/note           what the last batches had to do with transactions, for `mainstem flow describe`
+    <checkpoint>/cut/note           transactions that delayed or were split by batches, for `mainstem flow describe`
                                     {"waits": [[12, "orders", 3, 4711], ...], "torn": 0, "last_torn": []}
 """
 
@@ -29,9 +29,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from mainstem.errors import Unavailable
+from mainstem.log.flow_cut import FlowCut, FlowEnds, Holder, Positions, SourcePart, readable_ends
 from mainstem.log.log import Log
 from mainstem.spark.checkpoint.flow_store import check_epoch
-from mainstem.spark.sources.flow_cut import FlowCut, FlowEnds, Holder, Positions, SourcePart, readable_ends
 from mainstem.spark.sources.topic_glob import fitting
 from mainstem.spark.sources.topic_request import TopicRequest
 
@@ -67,12 +67,12 @@ def new_agreement(checkpoint: str) -> str:
 
 
 def write_sources(folder: str, requests: Sequence[TopicRequest]) -> None:
-    """Tell the sources of each other, before the query starts."""
+    """Write the requests of all sources, before the query starts."""
     _write(f"{folder}/sources", {"sources": [asdict(request) for request in requests]})
 
 
 def _write(path: str, value: Any) -> None:
-    """In place: nobody reads meanwhile, and after a crash nobody reads it again."""
+    """Overwrite in place: there are no concurrent readers, and after a crash it is not read again."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         data = json.dumps(value).encode()
@@ -92,17 +92,17 @@ def _read(path: str) -> dict[str, Any]:
 
 
 class CutNote(NamedTuple):
-    """What the batches of a flow have to do with transactions, since it was started."""
+    """Transactions that delayed the batches of a flow or were split by them, since its start."""
 
-    # What it waits for; empty if it does not.
+    # The transactions that it waits for.
     waits: tuple[Holder, ...] = ()
-    # How many transactions came in two parts, and the last of them.
+    # The number of split transactions, and the last of them.
     torn: int = 0
     last_torn: tuple[int, ...] = ()
 
 
 def cut_note(checkpoint: str) -> CutNote:
-    """What the last run of a flow has noted."""
+    """The note of the last run of a flow."""
     known = _read(f"{checkpoint}/cut/note")
     waits = tuple(Holder(*wait) for wait in known.get("waits", ()))
     return CutNote(waits, known.get("torn", 0), tuple(known.get("last_torn", ())))
@@ -111,25 +111,22 @@ def cut_note(checkpoint: str) -> CutNote:
 class AgreedCut:
     """The part of one source. For one thread."""
 
-    def __init__(
-        self, request: TopicRequest, open_log: Callable[[], Log], new_cut: Callable[[], FlowCut] = FlowCut
-    ) -> None:
+    def __init__(self, request: TopicRequest, open_log: Callable[[], Log]) -> None:
         self._request = request
         self._folder = request.together
         self._open_log = open_log
-        self._new_cut = new_cut
         self._round = 0
         self._asked = False
-        # Of which topics the others know that this source knows of them.
+        # The topics that this source has reported to the others.
         self._told: set[str] = set()
         self._note_left = CutNote()
         self._held: list[Holder] = []
-        # Whether the last batch that this source planned has nothing because a transaction is not decided yet.
+        # Whether the last batch that this source planned is empty because of an open transaction.
         self.waits = False
 
     @cached_property
     def _cut(self) -> FlowCut:
-        return self._new_cut()
+        return self._open_log().flow_cut()
 
     def close(self) -> None:
         if "_cut" in self.__dict__:
@@ -137,11 +134,11 @@ class AgreedCut:
 
     @property
     def noted(self) -> int | None:
-        """What an offset is to know for `begin_at` after a restart; None if it need not know anything."""
+        """The value to store in an offset, for `begin_at` after a restart; None if none is needed."""
         return self._cut.noted
 
     def begin_at(self, noted: int) -> None:
-        """Where the last run had come, as its offset says."""
+        """Resume from the value in the last run's offset."""
         self._cut.begin_at(noted)
 
     @cached_property
@@ -149,14 +146,14 @@ class AgreedCut:
         return not self._folder or not os.path.exists(f"{self._folder}/sources")
 
     def given(self, starts: Positions) -> Positions | None:
-        """What another source has planned for this one; None if this one is to plan, with `ends`."""
+        """The ends that another source has planned for this one; None if this one plans, with `ends`."""
         self.waits = False
         if self._alone:
             return None
         plan = _read(f"{self._folder}/plan")
         first, self._asked = not self._asked, True
         if not plan and first:
-            # Nobody knows where the others stand. Each says so, and the next time one of them plans.
+            # The positions of the others are unknown. Each reports its own, and one of them plans the next round.
             self.stand_at(starts)
             return starts
         if plan.get("round", 0) <= self._round:
@@ -168,24 +165,24 @@ class AgreedCut:
         return {**starts, **positions(plan["ends"][str(self._request.leaf)])}
 
     def stand_at(self, at: Positions, topics: Iterable[str] = ()) -> None:
-        """Say where this source stands, where no plan says so; and which topics it knows of, if it reads a pattern."""
+        """Report the position of this source, if no plan has it; and the topics that it knows, if it reads a pattern."""
         if not self._alone and (not topics or set(topics) != self._told):
             self._told = set(topics)
             value = {"round": self._round, "ends": nested(at), "topics": sorted(self._told)}
             self._leave(f"start-{self._request.leaf}", value)
 
     def beginnings(self, parts: Mapping[int, SourcePart]) -> dict[int, Positions]:
-        """Where sources begin, by leaf, such that no transaction is half before it; see `FlowCut`."""
+        """The start offsets of sources, by leaf, such that none is inside a transaction; see `FlowCut`."""
         return self._cut.beginnings(parts)
 
     def begin(self, at: Mapping[int, Positions]) -> None:
-        """Where all sources begin, by leaf: the first one that is asked knows it for all."""
+        """Record the start offsets of all sources, by leaf: the first source that is asked determines them for all."""
         if not self._alone and not os.path.exists(f"{self._folder}/plan"):
             ends = {str(leaf): nested(starts) for leaf, starts in at.items()}
             self._leave("plan", {"round": 0, "starts": ends, "ends": ends})
 
     def begun(self) -> Positions | None:
-        """Where this source begins, if another one was asked before it."""
+        """The start offsets of this source, if another one was asked before it."""
         plan = {} if self._alone else _read(f"{self._folder}/plan")
         return positions(plan["starts"][str(self._request.leaf)]) if plan else None
 
@@ -197,9 +194,9 @@ class AgreedCut:
         return [request for request in requests if request.leaf != self._request.leaf]
 
     def ends(self, topics: Mapping[str, Any], starts: Positions, ends: Positions) -> Positions:
-        """Where the next batch of this source ends; the others find their ends in the plan.
+        """The end offsets of this source's next batch; the others find theirs in the plan.
 
-        `ends`: how far it could be read before anything of this batch was looked at.
+        `ends`: the ends of the readable records, taken before anything else of this batch.
         """
         parts = {self._request.leaf: SourcePart(self._request, topics, starts, ends)}
         plan: dict[str, Any] = {}
@@ -208,7 +205,7 @@ class AgreedCut:
             self._check_at(starts, plan.get("ends", {}))
             parts |= {peer.leaf: self._part(peer, plan) for peer in self.peers}
         if any(self._unknown(part) for part in parts.values()):
-            # Found by the source itself when it is asked: until then a transaction may have written to it.
+            # The source itself finds them when it is asked: until then a transaction may write to them.
             parts = {leaf: replace(part, ends={}) for leaf, part in parts.items()}
         found = self._cut.ends(parts)
         self._note(found)
@@ -221,8 +218,12 @@ class AgreedCut:
             self._leave("plan", {"round": self._round, "starts": begun, "ends": planned, **noted})
         return {**starts, **found.ends[self._request.leaf]}
 
+    def limits(self, topics: Mapping[str, Any], starts: Positions, ends: Positions) -> Positions:
+        """The end offsets of this source's next batch by its limits alone: for a replay, whose boundaries are given."""
+        return self._cut.limits(SourcePart(self._request, topics, starts, ends))
+
     def _unknown(self, part: SourcePart) -> bool:
-        """Whether there are topics that another source will read and does not know of yet."""
+        """Whether another source has not found all its topics yet."""
         if not part.request.pattern or part.request.leaf == self._request.leaf:
             return False
         known = _read(f"{self._folder}/start-{part.request.leaf}").get("topics", [])
@@ -233,13 +234,13 @@ class AgreedCut:
         try:
             _write(f"{self._folder}/{name}", value)
         except FileNotFoundError:
-            # Removed by a later run.
+            # A newer run removed it.
             if self._request.run is not None:
                 check_epoch(self._request.home, self._request.run)
             raise
 
     def _part(self, peer: TopicRequest, plan: Mapping[str, Any]) -> SourcePart:
-        """Another source as it is now."""
+        """The current part of another source."""
         known = _read(f"{self._folder}/start-{peer.leaf}")
         if plan and (not known or known["round"] < plan["round"]):
             starts = positions(plan["ends"][str(peer.leaf)])
@@ -257,18 +258,18 @@ class AgreedCut:
         self.waits = bool(found.held)
         before = self._note_left
         last = tuple(found.torn[-TORN_SHOWN:]) or before.last_torn
-        # Between two markers every transaction is open for a moment: said is what is open when it is asked again.
+        # Every transaction is open for a moment between two markers: reported are those that are still open at the next call.
         waits = tuple(holder for holder in found.held if holder in self._held)
         self._held = found.held
         note = CutNote(waits, before.torn + len(found.torn), last)
         if note != before and self._folder:
             self._note_left = note
-            # It is for who looks at the flow, and never stops it.
+            # The note is for display; a failed write never stops the flow.
             with suppress(OSError):
                 _write(f"{os.path.dirname(self._folder)}/note", note._asdict())
 
     def _check_at(self, starts: Positions, planned: Mapping[str, Nested]) -> None:
-        """Raise `Unavailable` if a plan has this source stand elsewhere than Spark has it."""
+        """Raise `Unavailable` if this source's position differs between the plan and Spark."""
         known = positions(planned.get(str(self._request.leaf), {}))
         if any(starts.get(lane, 0) != at for lane, at in known.items()):
             raise self._disagreement(

@@ -11,7 +11,7 @@ No row of a later batch has a watermark below the batch's. Without new rows a ba
 due: the stages record that beside the checkpoint.
 
     stages/due.json         {"event": ..., "processing": ..., "watermark": ...}
-                            when the next row of state wakes, and the watermark of the batch that says so
+                            when the next row of state is due, and the watermark of the batch that wrote it
     stages/now              for tests: the time, instead of the machine's clock
 """
 
@@ -21,24 +21,14 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from mainstem.clock import Clock
-from mainstem.log.log import Log
+from mainstem.log.log import Log, UntimedTopic
 from mainstem.log.watermark import NO_TIME
-from mainstem.spark.plan.observed_times import (
-    ObservedTimes,
-    is_silent,
-    lowest_beside,
-    observed_folder,
-    observed_over_topics,
-    observed_watermark,
-    times_in,
-)
+from mainstem.spark.checkpoint.checkpoint_check import topics_in
+from mainstem.spark.plan.observed_times import is_silent, lowest_beside, notes_of, observed_watermark, times_in
 from mainstem.spark.sources.idle_input import IdleInput, floor_of
-
-if TYPE_CHECKING:
-    from mainstem.log.kafka.kafka_topic import KafkaTopic
 
 __all__ = [
     "Clocks",
@@ -54,25 +44,25 @@ __all__ = [
 ]
 
 
-# A time that does not come, as engines have it.
+# The time of engines for "never".
 NEVER = 2**63 - 1
 
 _OWN = ("watermark", "now", "appended", "delay", "idle")
 
 
 class Clocks(NamedTuple):
-    """What time it is for a batch: by the event times, by the machine, and by the append times of what is read."""
+    """The times of a batch: its watermark, the processing time, and the append time."""
 
     watermark: int = NO_TIME
     now: int = NO_TIME
-    # No row of a later batch was appended before.
+    # No row of a later batch was appended before this.
     appended: int = NO_TIME
 
 
 def clocked(
     offset: dict[str, Any], start: Mapping[str, Any], clocks: Clocks, delay: int | None, folder: str
 ) -> dict[str, Any]:
-    """An offset with its clock; the start itself if nothing has come and nothing is due."""
+    """An offset with its clock; the start itself if there is nothing new and nothing is due."""
     before = clocks_of([start])
     # They never go back.
     reached, now, appended = (max(mine, earlier) for mine, earlier in zip(clocks, before, strict=True))
@@ -84,12 +74,12 @@ def clocked(
 
 
 def unread(offset: dict[str, Any], delay: int | None, folder: str, clock: Clock) -> dict[str, Any]:
-    """The first offset of a source, whose topic may hold nothing yet: of its time nothing is known, which holds the others back."""
+    """The first offset of a source. Its watermark is unknown, which holds back the other sources."""
     return {**offset, "watermark": None, "now": now_of(folder, clock), "delay": delay} if folder else offset
 
 
 def clocks_of(offsets: Iterable[Mapping[str, Any]]) -> Clocks:
-    """The clocks of a batch with these offsets: the lowest watermark of its sources, of those that were asked for one."""
+    """The clocks of a batch with these offsets: the lowest watermark of the sources that have one."""
     known = [offset for offset in offsets if "now" in offset]
     asked = [offset for offset in known if offset["delay"] is not None]
     watermarks = [NO_TIME if offset["watermark"] is None else offset["watermark"] for offset in asked]
@@ -101,7 +91,7 @@ def clocks_of(offsets: Iterable[Mapping[str, Any]]) -> Clocks:
 
 
 def watermark_of(log: Log, offsets: Iterable[Mapping[str, Any]], checkpoint: str, now: int) -> int:
-    """What the watermark of a batch would be that came now and read nothing more than these offsets of a checkpoint."""
+    """The watermark of a batch that would run now without new records after these offsets."""
     asked = [offset for offset in offsets if offset["delay"] is not None]
     reached = [_reached(log, offset, checkpoint, now) for offset in asked]
     for place, offset in enumerate(asked):
@@ -112,52 +102,34 @@ def watermark_of(log: Log, offsets: Iterable[Mapping[str, Any]], checkpoint: str
 
 
 def _times(offset: Mapping[str, Any], checkpoint: str) -> list[tuple[int, int]]:
-    """The latest event time and append time of each partition of a source on Kafka, as far as its batches have seen them."""
-    folder = observed_folder(checkpoint, offset["leaf"])
+    """The latest event time and append time of each partition, as seen by the flow's batches: for a log that does not record
+    them."""
     found: list[tuple[int, int]] = []
-    for name, ends in offset.get("topics", {"": offset.get("offsets", {})}).items():
-        positions = {int(number): end for number, end in ends.items()}
-        found += ObservedTimes(f"{folder}/{name}").until(positions, times_in(offset, name)).values()
+    for name, _, positions in topics_in(offset):
+        notes = notes_of(checkpoint, offset["leaf"], name if "glob" in offset else "")
+        found += notes.until(positions, times_in(offset, name)).values()
     return found
 
 
 def _reached(log: Log, offset: Mapping[str, Any], checkpoint: str, now: int) -> int:
-    """How far one source has come by itself."""
-    if "topics" in offset:
-        there = set(log.topic_names())
-        ends = {
-            name: {int(number): end for number, end in by.items()}
-            for name, by in offset["topics"].items()
-            if name in there
-        }
-        if "times" in offset:
-            topics = {name: cast("KafkaTopic", log.open_topic(name)) for name in ends}
-            return observed_over_topics(topics, offset, checkpoint)
-        written = [(name, positions) for name, positions in ends.items() if any(positions.values())]
-        found = [log.open_topic(name).watermark_from(positions, offset["delay"]) for name, positions in written]
-        return _unless_idle(log, offset, ends, min(found, default=NO_TIME), now)
-    backend = log.open_topic(offset["topic"])
+    """The watermark of one source by itself."""
+    there = {offset["topic"]} if "topic" in offset else set(log.topic_names())
+    ends = {name: positions for name, _, positions in topics_in(offset) if name in there}
+    topics = {name: log.open_topic(name) for name in ends}
     if "times" in offset:
-        # Only a log on Kafka writes times into its offsets.
-        return observed_watermark(cast("KafkaTopic", backend), offset, checkpoint)
-    positions = {int(number): end for number, end in offset["offsets"].items()}
-    own = backend.watermark_from(positions, offset["delay"])
-    return _unless_idle(log, offset, {offset["topic"]: positions}, own, now)
-
-
-def _unless_idle(
-    log: Log, offset: Mapping[str, Any], positions: Mapping[str, Mapping[int, int]], own: int, now: int
-) -> int:
-    """The watermark of a source that may be idle; `own`: what the log says of it by itself."""
+        return observed_watermark(cast("Mapping[str, UntimedTopic]", topics), offset, ends, checkpoint)
+    # Of several topics, an empty one does not hold back the watermark.
+    written = [name for name, positions in ends.items() if "topic" in offset or any(positions.values())]
+    own = min((topics[name].watermark_from(ends[name], offset["delay"]) for name in written), default=NO_TIME)
     if "idle" not in offset:
         return own
-    idle = IdleInput.of(log, {name: log.open_topic(name) for name in positions}, offset["idle"])
-    lanes = {(name, number): at for name, by in positions.items() for number, at in by.items()}
+    idle = IdleInput.of(log, topics, offset["idle"])
+    lanes = {(name, number): at for name, by in ends.items() for number, at in by.items()}
     return idle.watermark(lanes, floor_of(offset), own, now)
 
 
 def due_event(folder: str) -> int | None:
-    """At which watermark the next row of state wakes; None if none does."""
+    """The watermark at which the next row of state is due; None if none is."""
     due = _due(folder)
     return None if due is None or due["event"] == NEVER else int(due["event"])
 
@@ -172,21 +144,21 @@ def _due(folder: str) -> dict[str, Any] | None:
 
 
 def is_due(folder: str, watermark: int, now: int, *, before: int = NO_TIME) -> bool:
-    """Whether a row of state wakes at this watermark or time.
+    """Whether a row of state is due at this watermark or time.
 
-    A source of several does not know the others' watermarks, of which the lowest counts: where its own was the same
-    `before`, a batch that comes for it would find nothing due, over and over.
+    With several sources the lowest watermark counts, and a source does not know those of the others: if its own was the
+    same `before`, it would start empty batches for ever.
     """
     due = _due(folder)
     if due is None:
         return False
-    # What was due already when the note was left wakes in the next batch, whatever brings it.
+    # What was already due when the note was written is processed by the next batch anyway.
     moved = watermark > before or due["event"] <= due.get("watermark", due["event"])
     return bool((moved and watermark >= due["event"]) or now >= due["processing"])
 
 
 def leave_due(folder: str, event: int, processing: int, watermark: int) -> None:
-    """Note when the next row of state wakes, and the watermark of the batch. It is a hint: nothing is lost with it but time."""
+    """Record when the next row of state is due, and the watermark of the batch. A hint: losing it costs only time."""
     path = f"{folder}/due.json"
     with open(f"{path}.part", "w", encoding="utf-8") as file:
         json.dump({"event": event, "processing": processing, "watermark": watermark}, file)
@@ -194,7 +166,7 @@ def leave_due(folder: str, event: int, processing: int, watermark: int) -> None:
 
 
 def set_now(folder: str, now: int) -> None:
-    """Have the clock of a flow's batches stand at a time, for tests."""
+    """Set the clock of a flow's batches, for tests."""
     os.makedirs(folder, exist_ok=True)
     with open(f"{folder}/now.part", "w", encoding="utf-8") as file:
         file.write(str(now))

@@ -45,15 +45,15 @@ NEVER = 2**63 - 1
 # The next offset of each partition, by topic and number.
 Positions = Mapping[tuple[str, int], int]
 
-# From which append time on the own watermark of rows is at least this.
+# An append time, and the minimal watermark of rows appended from then on.
 Floor = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class IdleInput:
-    """One input, of one topic or several, and the topics that go on without it, each with the delay of its watermark.
+    """One input, of one topic or several, and the topics that do not wait for it, each with the delay of its watermark.
 
-    An input of several topics is silent when all of them are.
+    An input of several topics is idle when all of them are.
     """
 
     log: Log
@@ -63,7 +63,7 @@ class IdleInput:
 
     @classmethod
     def of(cls, log: Log, topics: Mapping[str, TopicBackend], written: Mapping[str, Any]) -> IdleInput:
-        """As it stands in a request or an offset."""
+        """From the `idle` of a request or an offset."""
         return cls(log, topics, written["after"], tuple((topic, delay) for topic, delay in written["beside"]))
 
     def to_json(self, floor: int) -> dict[str, Any]:
@@ -74,23 +74,23 @@ class IdleInput:
         }
 
     def floor(self, start: Mapping[str, Any], starts: Positions, ends: Positions, now: int) -> int:
-        """The floor of the earliest row that can come behind a batch; see `to_json`."""
+        """The floor of the earliest row that can come after a batch; see `to_json`."""
         begun = self._begun(start, starts)
         gaps = self._gaps(begun, self._coming(ends, now), starts, ends)
         return max([floor_of(start), *(floor for _, floor in gaps)])
 
     def floors(self, start: Mapping[str, Any], starts: Positions, ends: Positions) -> list[Floor]:
-        """The floors of a batch's rows, in the order of time. What was said of the rows to come holds for them, also where the
-        clock released rows."""
+        """The floors of a batch's rows, in the order of time. Floor and watermark of the start offset hold for them, also if
+        the clock released rows."""
         first = max(floor_of(start), NO_TIME if start.get("watermark") is None else start["watermark"])
-        # Also what others wrote meanwhile and is not in the batch: how the log is cut must not make a gap.
+        # Including records that are not in the batch: batch boundaries must not create a gap.
         read = [(topic, number, end) for (topic, number), end in ends.items() if end > starts.get((topic, number), 0)]
         last = max((last_record(self.topics[of], number, end, 0)[0] for of, number, end in read), default=NO_TIME)
         return [(NO_TIME, first), *self._gaps(self._begun(start, starts), last, starts, ends)]
 
     def watermark(self, positions: Positions, floor: int, own: int, now: int) -> int:
-        """The lowest watermark of a row that comes from some offsets on. `floor`: that of the earliest of them, as far as it was
-        known; `own`: what the log says of the input by itself."""
+        """The lowest watermark of a row from some offsets on. `floor`: the known floor of the earliest of them; `own`: the
+        watermark of the input by itself."""
         known = max(own, floor)
         coming = self._coming(positions, now)
         last = self._last_before(coming)
@@ -101,19 +101,19 @@ class IdleInput:
         return max(known, self._beside_next()) if quiet else known
 
     def _begun(self, start: Mapping[str, Any], starts: Positions) -> int:
-        """No row of a batch was appended before."""
+        """The append time before which no row of a batch was appended."""
         found: int | None = start.get("appended")
         return self._coming(starts, NEVER) if found is None else found
 
     def _coming(self, positions: Positions, now: int) -> int:
-        """The earliest append time that a record from these offsets on can have, those to come included."""
+        """The earliest append time that a record from these offsets on can have, including future ones."""
         by_topic: dict[str, dict[int, int]] = {}
         for (topic, number), at in positions.items():
             by_topic.setdefault(topic, {})[number] = at
-        return min((self.topics[topic].appended_from(at, now) for topic, at in by_topic.items()), default=now)
+        return min((self.topics[topic].earliest_append(at, now) for topic, at in by_topic.items()), default=now)
 
     def _gaps(self, first: int, last: int, starts: Positions, ends: Positions) -> list[Floor]:
-        """The gaps that end between two times, both included, whatever of the log lies in the batch."""
+        """The gaps that end between two times (inclusive), independent of batch boundaries."""
         if first > last:
             return []
         found = [self._appends(*lane, first, last, starts.get(lane, 0), end) for lane, end in ends.items()]
@@ -123,7 +123,7 @@ class IdleInput:
         return [(int(at), self._beside_before(int(at))) for at in times[1:][np.diff(times) > self.after]]
 
     def _appends(self, topic: str, number: int, first: int, last: int, start: int, end: int) -> Int64Array:
-        """The append times of one partition between two times. Between the offsets it is held, and may be dropped elsewhere."""
+        """The append times of one partition between two times. Only the records between the offsets are held."""
         backend = self.topics[topic]
         parts = [
             _append_times(backend, number, backend.at_time(number, first), start),
@@ -134,7 +134,7 @@ class IdleInput:
         return times[(times >= first) & (times <= last)]
 
     def _last_before(self, at: int) -> int:
-        """When the last record before a time was appended."""
+        """The append time of the last record before a time."""
         found = [
             last_record(backend, number, min(end, backend.at_time(number, at)), 0)[0]
             for backend in self.topics.values()
@@ -143,12 +143,12 @@ class IdleInput:
         return max(found, default=NO_TIME)
 
     def _beside_before(self, at: int) -> int:
-        """The watermark of the inputs beside it, as the last records say that were appended before a time."""
+        """The watermark of the inputs beside it, from their last records before a time."""
         found = [self._last(topic, delay, at) for topic, delay in self.beside]
         return min((watermark for appended, watermark in found if appended != NO_TIME), default=NO_TIME)
 
     def _beside_next(self) -> int:
-        """The lowest watermark that a next record beside it can have."""
+        """The lowest watermark that the next record beside it can have."""
         found = []
         for topic, delay in self.beside:
             backend = self.log.open_topic(topic)
@@ -156,7 +156,7 @@ class IdleInput:
         return min(found, default=NO_TIME)
 
     def _last(self, topic: str, delay: int = 0, at: int | None = None) -> tuple[int, int]:
-        """Of the last records of a topic, or those before a time, the latest append and the highest watermark."""
+        """The latest append time and the highest watermark of the last records of a topic, or of those before a time."""
         backend = self.log.open_topic(topic)
         found = [
             last_record(backend, number, end if at is None else min(end, backend.at_time(number, at)), delay)
@@ -166,7 +166,7 @@ class IdleInput:
 
 
 def last_record(backend: TopicBackend, partition: int, stop: int, delay: int) -> tuple[int, int]:
-    """When the last record before an offset was appended, and with which watermark; NO_TIME where there is none."""
+    """The append time and watermark of the last record before an offset; NO_TIME if there is none."""
     first, step = backend.earliest(partition), 1
     timed = delay if backend.settings.event_time is not None else None
     while stop > first:
@@ -186,7 +186,7 @@ def last_record(backend: TopicBackend, partition: int, stop: int, delay: int) ->
 def _batches(
     backend: TopicBackend, partition: int, start: int, stop: int, delay: int | None
 ) -> Iterator[pa.RecordBatch]:
-    """The records from an offset on that lie before another one."""
+    """The records from `start` to before `stop`."""
     while start < stop and (batch := backend.read(partition, start, stop - start, [], delay)) is not None:
         offsets = np.asarray(batch.column("record").field("offset"))
         within = int(np.searchsorted(offsets, stop))
@@ -197,7 +197,7 @@ def _batches(
 
 
 def _append_times(backend: TopicBackend, partition: int, start: int, stop: int) -> Int64Array:
-    """The append times of the records between two offsets that are still kept."""
+    """The append times of the retained records between two offsets."""
     while True:
         try:
             found = [
@@ -206,7 +206,7 @@ def _append_times(backend: TopicBackend, partition: int, start: int, stop: int) 
             ]
             return np.concatenate([np.array([], np.int64), *found])
         except FellOff:
-            # Dropped between the two looks; it begins later now.
+            # Dropped meanwhile: the partition starts later now.
             continue
 
 
@@ -225,7 +225,7 @@ def floor_of(offset: Mapping[str, Any]) -> int:
 
 
 def raised(batch: pa.RecordBatch, floors: Sequence[Floor]) -> pa.RecordBatch:
-    """Rows whose own watermark is at least the floor of the time at which they were appended."""
+    """The rows with their watermark raised to the floor of their append time."""
     place = batch.schema.get_field_index("record")
     if not floors or place < 0:
         return batch

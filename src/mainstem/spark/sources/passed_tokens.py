@@ -13,22 +13,22 @@ Of several flows into one topic that read the same topic, the one that has read 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 from mainstem.batch import Offsets
-from mainstem.log.embedded.embedded_topic import EmbeddedTopic
-from mainstem.log.log import TopicBackend
+from mainstem.log.log import Log, Promise, TopicBackend
 from mainstem.spark.checkpoint.checkpoint_offsets import applied_offsets, furthest, last_batch
 from mainstem.spark.checkpoint.flow_store import FlowStore, flow_names
 
 __all__ = ["Applied", "Passed", "PassedTokens"]
 
-# Topic -> partition, as JSON has it -> the offset that is applied up to.
+# Topic -> partition, as text -> the applied offset.
 Applied = dict[str, dict[str, int]]
 
 
 class Passed(NamedTuple):
-    """What of other topics is in for who has read a topic up to its ends."""
+    """The offsets of other topics that are applied for a reader that has read a topic up to `ends`."""
 
     applied: Applied
     ends: dict[int, int]
@@ -40,18 +40,19 @@ class Passed(NamedTuple):
 class PassedTokens:
     """For one topic of a home. For one thread."""
 
-    def __init__(self, home: str, topic: str) -> None:
+    def __init__(self, open_log: Callable[[], Log], home: str, topic: str) -> None:
+        self._open_log = open_log
         self._home = home
         self._topic = topic
         self._known: tuple[int, list[FlowStore]] = (-1, [])
 
     def passed(self, backend: TopicBackend) -> Passed:
-        """As of now; nothing if no flow goes into the topic, or it is on Kafka."""
-        if not isinstance(backend, EmbeddedTopic):
+        """As of now; empty if no flow writes into the topic, or its log does not account for every offset (Kafka)."""
+        if Promise.DENSE_OFFSETS not in self._open_log().promises:
             return Passed({}, {})
         found = []
         for store in self._flows(backend.id):
-            # What was appended to a topic stays: a flow into one has one version.
+            # A flow into a topic has only version 1.
             checkpoint = store.checkpoint(1)
             if (done := last_batch(checkpoint)) is not None:
                 found.append(applied_offsets(checkpoint, done))
@@ -61,12 +62,12 @@ class PassedTokens:
         applied = {
             topic: {str(number): end for number, end in sorted(ends.items())} for topic, ends in sorted(others.items())
         }
-        # Not up to where it can be read: behind an undecided transaction may lie what a flow has committed.
-        ends = {number: partition.published().offset for number, partition in enumerate(backend.store.partitions)}
+        # The end of the log, not of the readable records: a flow's commit may lie behind an open transaction.
+        ends = {number: backend.end(number) for number in range(backend.settings.partitions)}
         return Passed(applied, ends)
 
     def _flows(self, topic_id: str) -> list[FlowStore]:
-        """Those that ever wrote into the topic, looked up again when a flow has come or gone."""
+        """The flows that ever wrote into the topic; updated when a flow is added or removed."""
         folder = f"{self._home}/flows"
         try:
             changed = os.stat(folder).st_mtime_ns
@@ -78,7 +79,7 @@ class PassedTokens:
                 store for store in (FlowStore(self._home, name) for name in names) if self._writes(store, topic_id)
             ]
             if len(names) < sum(not name.startswith(".") for name in os.listdir(folder)):
-                # One that is just being made says the next time where it goes.
+                # A flow that is being created: its sink is known at the next call.
                 return found
             self._known = (changed, found)
         return self._known[1]

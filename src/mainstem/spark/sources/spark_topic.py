@@ -13,7 +13,6 @@ from mainstem.batch import FlowRun
 from mainstem.clock import as_us
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid, SchemaMismatch
-from mainstem.log.embedded.embedded_topic import EmbeddedTopic
 from mainstem.log.log import Log, TopicBackend
 from mainstem.log.partition_reads import Position, offsets_at, stops_at
 from mainstem.log.record import RECORD, RECORD_MARK, record_schema
@@ -24,7 +23,7 @@ from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.spark.build import NEVER_IDLE, Build, Leaf, current_build
 from mainstem.spark.checkpoint.native_history import NativeHistory
 from mainstem.spark.sources.topic_read import READ_RECORD, with_watermark
-from mainstem.spark.sources.topic_request import OPTION, ROWS_MAX, TOPIC_SOURCE, TopicRequest
+from mainstem.spark.sources.topic_request import OPTION, ROWS_MAX, TOPIC_SOURCE, TOPICS_SOURCE, Start, TopicRequest
 from mainstem.spark.spark_session import has_times
 from mainstem.spark.spark_types import check_no_times, spark_schema
 
@@ -33,26 +32,26 @@ if TYPE_CHECKING:
 
     from mainstem.spark.sources.topic_writer import TopicWriter
 
-__all__ = ["SparkTopic", "history_rows", "idle_span"]
+__all__ = ["SparkTopic", "history_rows", "idle_span", "leaf_rows", "leaf_stream"]
 
 
-# The rows of sealed files as Spark's own file source gives them, with the columns that the topic source would give.
+# The rows of sealed files from Spark's own file source, with the columns of the topic source.
 
 
 OPTIONS = {
-    # Files have the age of their seal. By default Spark passes over what is a week older than the newest it has seen.
+    # The age of a file counts from its seal. By default Spark skips files a week older than the newest it has seen.
     "maxFileAge": "36500d",
-    # Found by their names, which are unique: the same file by another path would be read once more.
+    # Files are identified by their unique names: by another path a file would be read twice.
     "fileNameOnly": "true",
-    # As they were written: by the calendar that everyone uses, also before it was invented.
+    # Dates are in the proleptic Gregorian calendar.
     "datetimeRebaseMode": "CORRECTED",
 }
 
 
 def history_rows(spark: SparkSession, history: NativeHistory, shown: pa.Schema, delay: int | None) -> DataFrame:
-    """The portions as they are placed, with the columns of `shown`; Spark reads of them what the flow needs.
+    """The portions as they are placed, with the columns of `shown`; Spark reads only the columns that the flow needs.
 
-    A column that was added later is null in older files, and one that was widened is read as it is now.
+    A column that was added later is null in older files, and one that was widened has its current type.
     """
     record = RECORD if delay is None else READ_RECORD
     stored = shown.set(len(shown) - 1, pa.field("record", record, metadata=RECORD_MARK))
@@ -61,11 +60,53 @@ def history_rows(spark: SparkSession, history: NativeHistory, shown: pa.Schema, 
     return rows if delay is None else with_watermark(rows, delay)
 
 
+# One stream of a program: of a topic, or of all topics that match a pattern.
+
+
+def leaf_stream(
+    new_leaf: Callable[[int], tuple[Leaf, str | None]], load: Callable[[Leaf, Build], DataFrame]
+) -> DataFrame:
+    """The next stream of the program that is being built, with Spark's watermark if it has a delay.
+
+    `new_leaf` returns the leaf and its event-time column.
+    """
+    current = current_build()
+    build, number = (Build(), -1) if current is None else (current, current.number())
+    if build.run is not None and number not in build.leaves:
+        return build.frames[number]
+    new, event_time = new_leaf(number)
+    leaf = build.leaves.setdefault(number, new)
+    rows = load(leaf, build)
+    if leaf.delay is not None:
+        rows = rows.withWatermark(str(event_time), f"{leaf.delay} microseconds")
+    if build.run is None:
+        build.frames[number] = rows
+    return rows
+
+
+def leaf_rows(spark: SparkSession, leaf: Leaf, build: Build, **asked: Any) -> DataFrame:
+    """The rows of a stream from our own source; `asked`: further fields of its request."""
+    columns = tuple(leaf.schema.names) if leaf.columns is None else leaf.columns
+    run = build.run or FlowRun("", 0, 1)
+    request = TopicRequest(
+        columns=columns, delay=leaf.delay, flow=run.flow, epoch=run.epoch, version=run.version, leaf=leaf.number,
+        slices=spark.sparkContext.defaultParallelism, wait_ms=build.wait_ms, condition=leaf.condition, clock=build.clock,
+        together=build.together, idle=leaf.idle, **asked,
+    )  # fmt: skip
+    if build.rows_max != ROWS_MAX and not request.pattern:
+        request = replace(request, rows_max=build.rows_max)
+    build.requests.append(request)
+    shown = leaf.schema.names if leaf.filled else columns
+    schema = spark_schema(pa.schema([leaf.schema.field(name) for name in shown]))
+    source = TOPICS_SOURCE if request.pattern else TOPIC_SOURCE
+    return spark.readStream.format(source).schema(schema).option(OPTION, request.to_option()).load()
+
+
 class SparkTopic(Topic):
-    """A topic as a program has it: everything a `Topic` does, and DataFrames."""
+    """A topic in a program: a `Topic` with DataFrames."""
 
     kind = "topic"
-    # What was appended stays: a topic has no versions.
+    # A topic has no versions.
     version = 1
 
     def __init__(self, log: Log, backend: TopicBackend, home: str, session: Callable[[], SparkSession]) -> None:
@@ -87,24 +128,22 @@ class SparkTopic(Topic):
 
         delay = self._delay(watermark)
         shown = self.shown_schema(delay)
-        backend = self.backend
         spark = self._session()
         if not has_times(spark):
             check_no_times(shown, f'topic "{self.name}"')
-        if not isinstance(backend, EmbeddedTopic):
-            return self._read_elsewhere(spark, shown, start, stop, delay)
-        return read_topic(spark, backend, self._home, shown, start, stop, delay)
+        frozen = read_topic(spark, self.backend, self._home, shown, start, stop, delay)
+        return self._read_elsewhere(spark, shown, start, stop, delay) if frozen is None else frozen
 
     def _read_elsewhere(
         self, spark: SparkSession, shown: pa.Schema, start: Position, stop: Position, delay: int | None
     ) -> DataFrame:
-        """From the log itself, up to where it ends now."""
+        """From the log itself, up to its current end."""
         numbers = list(range(self.settings.partitions))
         reads = MomentReads(self.backend, self.backend.moment())
         starts = offsets_at("earliest", reads, numbers) | offsets_at(start, reads, numbers)
         request = TopicRequest(
             home=self._home, log=self._log.address, topic=self.name, columns=tuple(shown.names), delay=delay,
-            start=_written(starts), stop=_written(stops_at(stop, reads, numbers)),
+            start=_by_text(starts), stop=_by_text(stops_at(stop, reads, numbers)),
             slices=spark.sparkContext.defaultParallelism,
         )  # fmt: skip
         reader = spark.read.format(TOPIC_SOURCE).schema(spark_schema(shown)).option(OPTION, request.to_option())
@@ -128,66 +167,34 @@ class SparkTopic(Topic):
         """
         delay = self._delay(watermark)
         idle = idle_span(idle_after, delay, f'topic "{self.name}"')
-        build = current_build()
-        number = -1 if build is None else build.number()
-        if build is not None and build.run is not None and number not in build.leaves:
-            return build.frames[number]
-        shown = self.shown_schema(delay)
-        leaf = Leaf(number, self.name, shown, delay=delay, idle_after=idle)
-        if build is not None:
-            leaf = build.leaves.setdefault(number, leaf)
-        rows = self._load(leaf, build, delay, start)
-        if watermark is not None:
-            rows = rows.withWatermark(str(self.settings.event_time), f"{duration_us(watermark)} microseconds")
-        if build is not None and build.run is None:
-            build.frames[number] = rows
-        return rows
 
-    def _load(self, leaf: Leaf, build: Build | None, delay: int | None, start: Position) -> DataFrame:
+        def leaf(number: int) -> tuple[Leaf, str | None]:
+            shown = self.shown_schema(delay)
+            event_time = None if delay is None else self.settings.event_time
+            return Leaf(number, self.name, shown, delay=delay, idle_after=idle), event_time
+
+        return leaf_stream(leaf, lambda leaf, build: self._load(leaf, build, start))
+
+    def _load(self, leaf: Leaf, build: Build, start: Position) -> DataFrame:
         spark = self._session()
-        if build is not None and build.files is not None:
-            return history_rows(spark, build.files, leaf.schema, delay)
-        if build is not None and build.mode == "real-time":
+        if build.files is not None:
+            return history_rows(spark, build.files, leaf.schema, leaf.delay)
+        if build.mode == "real-time":
             from mainstem.spark.real_time.real_time_rows import real_time_rows
 
             return real_time_rows(spark, self._log, self.name, leaf, start)
-        cuts = None if build is None else build.cuts.get(self.name)
+        cuts = build.cuts.get(self.name)
         if cuts is not None and start == "latest":
             raise Invalid(
                 f'what was computed from topic "{self.name}" cannot be recomputed',
                 detail='The flow starts at "latest", and the offsets at which it started are not recorded.',
                 hint='Read it from "earliest", from a time or from offsets.',
             )
-        columns = tuple(leaf.schema.names) if leaf.columns is None else leaf.columns
-        run = None if build is None else build.run
-        request = TopicRequest(
-            home=self._home,
-            log=self._log.address,
-            topic=self.name,
-            columns=columns,
-            delay=delay,
-            start=_written(start),
-            flow="" if run is None else run.flow,
-            epoch=0 if run is None else run.epoch,
-            version=1 if run is None else run.version,
-            leaf=leaf.number,
-            slices=spark.sparkContext.defaultParallelism,
-            wait_ms=100 if build is None else build.wait_ms,
-            condition=leaf.condition,
-            history=None if build is None or build.after is None else build.after.end,
-            clock="" if build is None else build.clock,
-            cuts=cuts,
-            together="" if build is None else build.together,
-            idle=leaf.idle,
-        )
-        if build is not None and build.rows_max != ROWS_MAX:
-            request = replace(request, rows_max=build.rows_max)
-        if build is not None:
-            build.requests.append(request)
-        shown = leaf.schema.names if leaf.filled else columns
-        schema = spark_schema(pa.schema([leaf.schema.field(name) for name in shown]))
-        reader = spark.readStream.format(TOPIC_SOURCE).schema(schema).option(OPTION, request.to_option())
-        return reader.load()
+        history = None if build.after is None else build.after.end
+        return leaf_rows(
+            spark, leaf, build, home=self._home, log=self._log.address, topic=self.name, start=_written(start),
+            history=history, cuts=cuts,
+        )  # fmt: skip
 
     def shown_schema(self, delay: int | None = None) -> pa.Schema:
         """The columns a frame of this topic has, with their marks."""
@@ -248,10 +255,12 @@ def idle_span(idle_after: Duration | Literal["never"] | None, delay: int | None,
     return duration_us(idle_after, setting="idle_after")
 
 
-def _written(start: Position) -> Any:
-    """A position as JSON takes it."""
+def _written(start: Position) -> Start:
+    """A position that can be written as JSON."""
     if isinstance(start, datetime):
         return {"at": as_us(start)}
-    if isinstance(start, Mapping):
-        return {str(partition): offset for partition, offset in start.items()}
-    return start
+    return _by_text(start) if isinstance(start, Mapping) else start
+
+
+def _by_text(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in offsets.items()}

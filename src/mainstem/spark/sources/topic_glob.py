@@ -16,9 +16,8 @@ from mainstem.log.record import record_schema
 from mainstem.log.rows.schema_evolution import evolve
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import WATERMARKED_RECORD
-from mainstem.spark.build import Build, Leaf, current_build
-from mainstem.spark.sources.spark_topic import SparkTopic, idle_span
-from mainstem.spark.sources.topic_request import OPTION, TopicRequest
+from mainstem.spark.build import Build, Leaf
+from mainstem.spark.sources.spark_topic import SparkTopic, idle_span, leaf_rows, leaf_stream
 from mainstem.spark.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TOPIC", "TopicGlob", "fitting", "why_not"]
 
-# The column that says which topic a row is of.
+# The column with the topic of a row.
 TOPIC = "topic"
 
-# Ends of the names that Mainstem gives to topics of its own, and the beginning of the others.
+# Suffixes and prefix of the names of Mainstem's own topics.
 _OWN_ENDS = (".late", ".rejected", ".unreadable")
 _OWN_BEGINNING = "mainstem."
 
@@ -98,22 +97,18 @@ class TopicGlob:
         `idle_after`, as in `topic.stream`: it no longer holds back the other inputs of its flow when none of the topics had an
         append for that long. By default it is never idle.
         """
-        build = current_build()
-        number = -1 if build is None else build.number()
-        if build is not None and build.run is not None and number not in build.leaves:
-            return build.frames[number]
         delay = None if watermark is None else duration_us(watermark, setting="watermark")
         idle = idle_span(idle_after, delay, f'the topics "{self._glob}"')
-        shown, event_time = self._shown(delay)
-        leaf = Leaf(number, f"topics {self._glob}", shown, delay=delay, idle_after=idle)
-        if build is not None:
-            leaf = build.leaves.setdefault(number, leaf)
-        rows = self._load(leaf, build, delay, start)
-        if watermark is not None:
-            rows = rows.withWatermark(str(event_time), f"{delay} microseconds")
-        if build is not None and build.run is None:
-            build.frames[number] = rows
-        return rows
+
+        def leaf(number: int) -> tuple[Leaf, str | None]:
+            shown, event_time = self._shown(delay)
+            return Leaf(number, f"topics {self._glob}", shown, delay=delay, idle_after=idle), event_time
+
+        def load(leaf: Leaf, build: Build) -> DataFrame:
+            asked = {"home": self._home, "log": self._log.address, "topic": self._glob, "start": start, "pattern": True}
+            return leaf_rows(self._session(), leaf, build, **asked)
+
+        return leaf_stream(leaf, load)
 
     def read(self, *, watermark: Duration | None = None) -> DataFrame:
         """A snapshot of the topics, as a DataFrame with the columns of `stream`.
@@ -136,36 +131,8 @@ class TopicGlob:
                 )
             )
         both = reduce(lambda one, other: one.union(other), frames)
-        # Their marks do not survive the way through a union.
+        # A union drops the metadata of columns.
         return both.select(*(F.col(f"`{field.name}`").alias(field.name, metadata=field.metadata) for field in schema))
-
-    def _load(self, leaf: Leaf, build: Build | None, delay: int | None, start: str) -> DataFrame:
-        spark = self._session()
-        columns = tuple(leaf.schema.names) if leaf.columns is None else leaf.columns
-        run = None if build is None else build.run
-        request = TopicRequest(
-            home=self._home,
-            log=self._log.address,
-            topic=self._glob,
-            columns=columns,
-            delay=delay,
-            start=start,
-            flow="" if run is None else run.flow,
-            epoch=0 if run is None else run.epoch,
-            version=1 if run is None else run.version,
-            leaf=leaf.number,
-            slices=spark.sparkContext.defaultParallelism,
-            wait_ms=100 if build is None else build.wait_ms,
-            condition=leaf.condition,
-            clock="" if build is None else build.clock,
-            pattern=True,
-            together="" if build is None else build.together,
-            idle=leaf.idle,
-        )
-        if build is not None:
-            build.requests.append(request)
-        schema = spark_schema(pa.schema([leaf.schema.field(name) for name in columns]))
-        return spark.readStream.format("mainstem_topics").schema(schema).option(OPTION, request.to_option()).load()
 
     def _shown(self, delay: int | None) -> tuple[pa.Schema, str | None]:
         """The columns of the topics, and their event time if it is the same."""
@@ -192,9 +159,10 @@ class TopicGlob:
         event_times = {settings.event_time for settings in topics}
         event_time = topics[0].event_time if len(event_times) == 1 else None
         if delay is not None and event_time is None:
+            known = ", ".join(f"{settings.name}: {settings.event_time or 'none'}" for settings in topics)
             raise Invalid(
-                f'the topics "{self._glob}" have different event times',
-                detail=f"Their event times are: {', '.join(sorted(str(name or 'none') for name in event_times))}.",
+                f'the topics "{self._glob}" have {"no event time" if event_times == {None} else "different event times"}',
+                detail=f"The event time of each topic: {known}.",
                 hint="Create them with the same event_time=..., or leave watermark out.",
             )
         plain = pa.schema(columns.values())
@@ -211,7 +179,7 @@ class TopicGlob:
 
 
 def _is_wider(field: pa.Field, known: pa.Field) -> bool:
-    """Whether a column of this type can hold what the known one holds, and more."""
+    """Whether the type of a column is wider than the known one."""
     if field.type == known.type:
         return False
     try:

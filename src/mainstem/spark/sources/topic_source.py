@@ -1,4 +1,4 @@
-"""The topic source: a topic of the log as a streaming source for Spark.
+"""The sources of Spark that read topics: one topic, or all topics that match a pattern.
 
 Spark starts a Python process each time such a source is named, before it knows whether it will be read: so nothing
 slow is imported here.
@@ -6,50 +6,18 @@ slow is imported here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from mainstem.spark.sources.topic_request import PACKING, TOPIC_SOURCE, TopicRequest
+from mainstem.spark.sources.topic_request import TOPIC_SOURCE, TOPICS_SOURCE, TopicRequest
 from mainstem.spark.spark_types import arrow_schema
 
 if TYPE_CHECKING:
-    from mainstem.spark.sources.kafka_stream_reader import KafkaTopicReader
-    from mainstem.spark.sources.topic_stream_reader import TopicStreamReader
-    from mainstem.spark.sources.topics_stream_reader import TopicsStreamReader
+    from mainstem.spark.sources.topic_stream_reader import TopicReader, TopicStreamReader
 
-__all__ = ["TopicSource", "TopicStreamReader", "TopicsSource"]
-
-
-# The topics source: all topics that fit a pattern as one streaming source of Spark. As light as `topic_source`.
-
-
-class TopicsSource(DataSource):
-    """`spark.readStream.format("mainstem_topics")`; see `TopicGlob.stream`."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "mainstem_topics"
-
-    def streamReader(self, schema: StructType) -> TopicsStreamReader:  # noqa: N802 - Spark's name
-        from mainstem.spark.sources.topics_stream_reader import TopicsStreamReader
-
-        request = TopicRequest.from_options(self.options)
-        if request.log:
-            from mainstem.spark.sources.kafka_topics_reader import KafkaTopicsReader
-
-            return KafkaTopicsReader(request, arrow_schema(schema))
-        return TopicsStreamReader(request, arrow_schema(schema))
-
-
-def __getattr__(name: str) -> Any:
-    """`TopicStreamReader` is found here too, and imported only when somebody asks for it."""
-    if name == "TopicStreamReader":
-        from mainstem.spark.sources.topic_stream_reader import TopicStreamReader
-
-        return TopicStreamReader
-    raise AttributeError(name)
+__all__ = ["TopicSource", "TopicsSource"]
 
 
 class TopicSource(DataSource):
@@ -62,15 +30,17 @@ class TopicSource(DataSource):
     def streamReader(self, schema: StructType) -> TopicStreamReader:  # noqa: N802 - Spark's name
         from mainstem.spark.sources.topic_stream_reader import TopicStreamReader
 
-        request = TopicRequest.from_options(self.options)
-        if request.log:
-            from mainstem.spark.sources.kafka_stream_reader import KafkaStreamReader
+        return TopicStreamReader(TopicRequest.from_options(self.options), arrow_schema(schema))
 
-            return KafkaStreamReader(request, arrow_schema(schema), self.options.get(PACKING, ""))
-        return TopicStreamReader(request, arrow_schema(schema), self.options.get(PACKING, ""))
+    def reader(self, schema: StructType) -> TopicReader:
+        from mainstem.spark.sources.topic_stream_reader import TopicReader
 
-    def reader(self, schema: StructType) -> KafkaTopicReader:
-        """What a topic on Kafka holds; one in the home is read by Spark itself."""
-        from mainstem.spark.sources.kafka_stream_reader import KafkaTopicReader
+        return TopicReader(TopicRequest.from_options(self.options), arrow_schema(schema))
 
-        return KafkaTopicReader(TopicRequest.from_options(self.options), arrow_schema(schema))
+
+class TopicsSource(TopicSource):
+    """`spark.readStream.format("mainstem_topics")`; see `TopicGlob.stream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return TOPICS_SOURCE

@@ -9,7 +9,7 @@ are appended to the topic of the flow's rejected rows in the same transaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from mainstem.batch import Batch, FlowRun, Written
 from mainstem.crash_points import reach
-from mainstem.errors import InvalidRows, TopicNotFound, did_you_mean
-from mainstem.log.log import Log, TopicBackend
+from mainstem.errors import InvalidRows
+from mainstem.log.log import Log, TopicBackend, no_such_topic
 from mainstem.log.producer import Producer
 from mainstem.log.rows.rows import check_rows
 from mainstem.log.topic import Topic
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 __all__ = ["NewTopic", "TopicWriter", "fitting_rows", "flow_producer", "made_from", "taken_away_first"]
 
 
-# Which rows of a table a topic can take, and what is wrong with the others.
+# Which rows of a table fit a topic, and why the others do not.
 
 
 def fitting_rows(table: pa.Table, settings: TopicSettings) -> tuple[pa.Table, list[Rejection]]:
-    """The rows that fit, and the others by their number, with the reason for each.
+    """The rows that fit, and for each other row its number and the reason.
 
     A check reports one row that does not fit. So the table is halved until every part fits or is one row: that costs
     nothing if all rows fit, as they nearly always do, and little if few do not.
@@ -59,7 +59,7 @@ def fitting_rows(table: pa.Table, settings: TopicSettings) -> tuple[pa.Table, li
                 half = count // 2
                 parts += [(first + half, count - half), (first, half)]
                 continue
-            # "row 0: 300 does not fit ...": which row it is of those that were looked at helps nobody.
+            # "row 0: 300 does not fit ...": the number within the checked part is meaningless.
             reason = error.summary.removeprefix("row 0: ").removeprefix("row 0 ")
             rejections.append(Rejection(first, reason))
     if not rejections:
@@ -70,7 +70,7 @@ def fitting_rows(table: pa.Table, settings: TopicSettings) -> tuple[pa.Table, li
 
 
 APPENDS_MAX = 1000
-# An append is read and checked as a whole: this many rows are enough to be fast.
+# An append is checked as a whole: this many rows are enough to be fast.
 APPEND_ROWS = 131_072
 # Longer than any batch takes to be written; the next run does not wait for it, since it fences this one.
 TIMEOUT = "10 minutes"
@@ -82,8 +82,8 @@ def flow_producer(log: Log, run: FlowRun) -> Producer:
 
 
 def taken_away_first(rows: pa.Table) -> pa.Table:
-    """Rows of a changing table with those first that are taken away, whose `partition` is below 0: the old and the new row
-    of a key may be from two tasks, and who reads the topic goes by its order. Others stay as they are."""
+    """Rows of a changing table with retractions (`partition` below 0) first: the old and the new row of a key may be from
+    two tasks, and readers rely on the order of the topic. Other rows are unchanged."""
     if "record" not in rows.column_names or not rows.num_rows:
         return rows
     partition = pc.struct_field(rows.column("record"), ["partition"])
@@ -113,7 +113,7 @@ class TopicWriter:
         try:
             self._append(table, batch)
         except InvalidRows:
-            # The transaction is aborted. Rare: so only now every row is looked at.
+            # The transaction is aborted. This is rare, so rows are checked one by one only now.
             fitting, rejections = fitting_rows(table, self._topic.settings)
             self._append(fitting, batch, table, rejections)
             return Written(len(fitting), len(rejections))
@@ -136,10 +136,10 @@ class TopicWriter:
         """Nothing is open between batches."""
 
 
-# NewTopic: a topic that a program names before it exists: a flow of that program makes it.
+# NewTopic: a topic that does not exist yet; a flow of the program creates it.
 
 
-# As many as most machines have cores for; a topic made by hand says otherwise.
+# The default number of partitions: about the cores of most machines.
 PARTITIONS = 4
 
 
@@ -162,24 +162,12 @@ class NewTopic(SparkTopic):
     @property
     def settings(self) -> TopicSettings:
         if self._planned is None:
-            self._missing()
+            raise no_such_topic(self._name, self._log.title, self._log.topic_names())
         return made_from(self._name, self._planned)
 
     @property
     def backend(self) -> TopicBackend:  # type: ignore[override]
-        if self._name not in self._log.topic_names():
-            self._missing()
         return self._log.open_topic(self._name)
-
-    def _missing(self) -> NoReturn:
-        known = self._log.topic_names()
-        raise TopicNotFound(
-            f'topic "{self._name}" does not exist',
-            detail=f"{self._log.title[0].upper()}{self._log.title[1:]} has {len(known)} topics"
-            + (f": {', '.join(known[:10])}." if known else "."),
-            hint=did_you_mean(self._name, known)
-            or f'Create it with: mainstem topic create {self._name} --schema "..." or let an earlier flow create it.',
-        )
 
     def accept(self, schema: pa.Schema) -> None:
         made_from(self._name, schema)
@@ -201,7 +189,7 @@ def made_from(name: str, schema: pa.Schema) -> TopicSettings:
             keys[int(marks[b"mainstem.key"])] = field.name
         if b"mainstem.event_time" in marks and pa.types.is_timestamp(field.type):
             event_time = field.name
-    # A part of a key is no key: rows of one key would be torn apart, or others put together.
+    # A part of a key is not used as the key: it would group other rows.
     whole = sorted(keys) == list(range(len(keys)))
     key = tuple(keys[place] for place in sorted(keys)) if whole and keys else None
     plain = pa.schema([field.remove_metadata() for field in fields])

@@ -1,8 +1,8 @@
-"""What a Python worker of Spark does between two tasks, made short.
+"""Shortens the garbage collection of Python workers between two tasks.
 
-Spark's daemon runs a full garbage collection after every task, and the next one waits for it. It looks at every object of
-every module that was imported (pandas, Arrow, Spark's own): 40 to 60 ms, where a small task takes 8. What is there after the
-first tasks stays for as long as the worker lives, so Python is told not to look at it again.
+Spark's daemon runs a full garbage collection after every task, and the next one waits for it. It visits every object of
+every imported module (pandas, Arrow, Spark's own): 40 to 60 ms, where a small task takes 8. Objects that exist after the
+first tasks live as long as the worker, so they are excluded from collections.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import gc
 
 __all__ = ["spare_collections"]
 
-# After these modules are imported as they are needed; later ones are few.
+# By then nearly all modules are imported.
 TASKS = 3
 
 _tasks = 0
 
 
 def spare_collections() -> None:
-    """Called by each task of ours: what is there in the first ones is left out of collections from then on."""
+    """Exclude the objects that exist after the first tasks from collections. Called by each of our tasks."""
     global _tasks
     if _tasks < TASKS:
         _tasks += 1

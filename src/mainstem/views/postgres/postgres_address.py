@@ -14,10 +14,10 @@ from mainstem.errors import Conflict, DatabaseUnavailable, DiskFull, Invalid, Lo
 
 __all__ = ["PostgresAddress", "is_lost", "may_pass", "rolled_back_by_server", "translated", "unreachable"]
 
-# Whoever names another one in the address gets it.
+# The address may override these.
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": "10",
-    # A server that is gone without a word is noticed within half a minute, instead of two hours.
+    # A dead server is detected within half a minute, instead of two hours.
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "4",
@@ -31,7 +31,7 @@ class PostgresAddress:
 
     shown: str
     parameters: dict[str, Any] = field(repr=False, compare=False)
-    # As it was given, for other processes of the same program; equal addresses share their connections.
+    # As given, for other processes of the same program; equal addresses share their connections.
     url: str = field(repr=False)
 
     @classmethod
@@ -55,7 +55,7 @@ class PostgresAddress:
         try:
             parameters = conninfo_to_dict(url)
         except ProgrammingError:
-            # Not its words: they quote the address, and with it what may be a part of the password.
+            # Without its message, which quotes the address and possibly a part of the password.
             raise _refused("libpq cannot read it.") from None
         _check(parameters)
         host, port = parameters.get("host") or "localhost", parameters.get("port") or "5432"
@@ -96,13 +96,13 @@ def _refused(facts: str) -> Invalid:
     )
 
 
-# PostgreSQL's errors in our own words: the only place that has both.
+# Translation of PostgreSQL's errors, all in one place.
 
 
-# Rolled back whole, through no fault of the one who asked: the same again may well succeed.
+# The transaction was rolled back because of others: a retry may succeed.
 _AGAIN = (errors.DeadlockDetected, errors.SerializationFailure)
 _NO_SUCH = (errors.UndefinedTable, errors.InvalidSchemaName)
-# A replica, before or after a failover.
+# The server is a replica, before or after a failover.
 _ELSEWHERE = (errors.ReadOnlySqlTransaction,)
 _REFUSED = (errors.InsufficientPrivilege, errors.FeatureNotSupported, errors.ProgramLimitExceeded)
 
@@ -118,7 +118,7 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, gone) or (isinstance(error, OperationalError) and error.sqlstate is None)
 
 
-# A server that says no has its reasons; one that comes up or goes down says that.
+# The server refuses for good, unless it is starting up or shutting down.
 _SAID_NO = re.compile(r"FATAL:\s+(?!.*(?:starting up|shutting down|recovery mode|too many))")
 
 

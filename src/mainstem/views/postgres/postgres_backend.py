@@ -15,39 +15,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import lru_cache
 
-import psycopg
 import pyarrow as pa
 from psycopg import errors
 
 from mainstem.batch import FlowRun
 from mainstem.clock import Clock
 from mainstem.crash_points import reach
-from mainstem.errors import Conflict, Invalid, MainstemError
-from mainstem.log.rows.schema_ddl import schema_from_ddl, schema_to_ddl
+from mainstem.errors import Invalid, MainstemError
+from mainstem.log.rows.schema_ddl import schema_from_ddl
 from mainstem.views.postgres.postgres_address import PostgresAddress, translated
-from mainstem.views.postgres.postgres_columns import comparable, selected
-from mainstem.views.postgres.postgres_history import PostgresHistory
 from mainstem.views.postgres.postgres_pool import LOCK_MS_MAX, PostgresPool, Session, pool_of
-from mainstem.views.postgres.postgres_snapshot import READ, PostgresSnapshot, pinned_live, pinned_version
 from mainstem.views.postgres.postgres_tables import NAME_BYTES_MAX, PostgresTables, plain_view
 from mainstem.views.postgres.postgres_watch import PostgresWatch, channel_of
 from mainstem.views.postgres.postgres_writer import PostgresWriter
+from mainstem.views.sql.sql_history import SqlHistory
+from mainstem.views.sql.sql_snapshot import SqlSnapshot
 from mainstem.views.sqlite.sqlite_columns import quoted
-from mainstem.views.version_pair import Difference, Kind, VersionPair, difference_of
-from mainstem.views.view_facts import Facts, Segment, VersionFacts, no_such_version, no_such_view
-from mainstem.views.view_store import KeptSince
+from mainstem.views.version_pair import Difference, VersionPair
+from mainstem.views.view_facts import Facts, check_not_live, check_version, no_such_view
 
 __all__ = ["PostgresBackend", "PostgresStore", "PostgresVersions"]
 
 
-# Making, comparing, using and dropping versions of a view in PostgreSQL, while others read and write it.
+# Creates, compares, switches and drops versions of a view in PostgreSQL, while others read and write it.
 #
-# Each of these is one transaction that holds the view's row in `mainstem_views`. Putting a version to use also holds the
-# `progress` of both versions, so that no batch is committed to either between its last change and the flip; and it points
-# the plain view at the new version in the same commit.
+# Each of these is one transaction that locks the view's row in `mainstem_views`. A switch also locks the `progress` of both
+# versions, so that no batch is committed to either during the switch; and it points the plain view at the new version in
+# the same commit.
 
 
 class PostgresVersions:
@@ -70,17 +66,8 @@ class PostgresVersions:
         """Remove a version that is not live."""
         with self._store.writing() as connection:
             facts = self._checked(connection, number)
-            if number == facts.live:
-                raise Conflict(
-                    f'version {number} of view "{self._store.view}" is the live one',
-                    detail=f"It has the versions {', '.join(map(str, facts.numbers()))}.",
-                    hint="Switch to another version first, or drop the whole view.",
-                )
-            left = tuple(version for version in facts.versions if version.number != number)
-            # A history with a part missing leads nowhere: it begins after the last part of this version.
-            served = [index for index, segment in enumerate(facts.history) if segment.version == number]
-            history = facts.history[max(served, default=-1) + 1 :]
-            self._store.write_facts(connection, replace(facts, versions=left, history=history))
+            check_not_live(self._store.view, facts, number)
+            self._store.write_facts(connection, facts.without_version(number))
             connection.execute(f"DROP SCHEMA {quoted(self._store.tables(facts, number).name)} CASCADE")
 
     def use(self, number: int) -> None:
@@ -92,108 +79,33 @@ class PostgresVersions:
             old, new = (self._store.tables(facts, one) for one in (facts.live, number))
             for tables in (old, new):
                 connection.execute(f"SELECT 1 FROM {tables.table('progress')} FOR UPDATE")
-            position = _last_position(connection, old)
-            compatible = self._write_difference(connection, new, old, facts, position)
-            segment = Segment(number, position)
-            history = (*facts.history, segment) if compatible else (segment,)
+            position = SqlHistory(connection, old).last_position()
+            compatible = SqlHistory(connection, new).take_over(old, facts, position, self._clock.now())
             connection.execute(f"UPDATE {old.table('progress')} SET recording = 0")
-            self._store.write_facts(connection, replace(facts, live=number, history=history))
+            self._store.write_facts(connection, facts.using(number, position, compatible=compatible))
             _show(connection, old, new)
             reach("view_version_ready")
         reach("view_version_used")
-
-    def _write_difference(
-        self, connection: Session, new: PostgresTables, old: PostgresTables, facts: Facts, position: int
-    ) -> bool:
-        """Write the difference between the old version and the new one as changes of the new one; False if there is none."""
-        served = [
-            facts.history[index + 1].after
-            for index, segment in enumerate(facts.history[:-1])
-            if segment.version == new.version
-        ]
-        changes, commits, kept = new.table("changes"), new.table("commits"), max(served, default=-1)
-        connection.execute(f"UPDATE {new.table('progress')} SET recording = 1")
-        connection.execute(f"DELETE FROM {changes} WHERE position > $1", (kept,))
-        connection.execute(f"DELETE FROM {commits} WHERE end_position > $1", (kept,))
-        pair, history = _pair(new, old), PostgresHistory(connection, new)
-        if pair.compatible and facts.history_age_us:
-            history.carry(old, position)
-        else:
-            history.end()
-        none = f"INSERT INTO {changes} (position, change) VALUES ($1, 'none') ON CONFLICT (position) DO NOTHING"
-        connection.execute(none, (position,))
-        if pair.compatible:
-            for statement in _changes(pair, new, old):
-                connection.execute(statement, (_last_position(connection, new),))
-        last, now = _last_position(connection, new), self._clock.now()
-        if last > position:
-            connection.execute(f"INSERT INTO {commits} VALUES ($1, $2, 0, -1)", (last, now))
-        if facts.history_age_us:
-            # Of other columns, or of a time when there was none yet, nothing can be told: then it begins here.
-            history.keep(KeptSince(last, now))
-            history.put_to_use(last)
-        return pair.compatible
 
     def difference(self, before: int, after: int) -> Difference:
         """How version `after` differs from version `before`, each in its current state."""
         with self._store.reading() as connection:
             facts = self._store.facts_in(connection)
             for number in (before, after):
-                if number not in facts.numbers():
-                    raise no_such_version(self._store.view, facts, number)
-            pair = _pair(self._store.tables(facts, after), self._store.tables(facts, before))
-            return difference_of(pair, before, after, lambda sql: connection.execute(sql, binary=True).fetchall())
+                check_version(self._store.view, facts, number)
+            pair = VersionPair(self._store.tables(facts, after), self._store.tables(facts, before))
+            return pair.difference(connection)
 
     def _checked(self, connection: Session, number: int) -> Facts:
         facts = self._store.facts_in(connection, "FOR UPDATE")
-        if number not in facts.numbers():
-            raise no_such_version(self._store.view, facts, number)
+        check_version(self._store.view, facts, number)
         return facts
-
-
-def _last_position(connection: Session, tables: PostgresTables) -> int:
-    found = connection.execute(f"SELECT max(position) FROM {tables.table('changes')}").fetchone()
-    assert found is not None
-    return int(found[0])
-
-
-def _pair(new: PostgresTables, old: PostgresTables) -> VersionPair:
-    return VersionPair(
-        new.key,
-        new.schema,
-        old.schema,
-        new=new.rows,
-        old=old.rows,
-        is_same="IS NOT DISTINCT FROM",
-        comparable=comparable,
-        selected=selected,
-    )
-
-
-def _changes(pair: VersionPair, new: PostgresTables, old: PostgresTables) -> list[str]:
-    """Statements that write the changes from the old rows to the new ones, after position $1, as rows of the new one."""
-    known = set(old.schema.names)
-    was = new.row_of([f"o.{quoted(name)}" if name in known else "NULL" for name in new.schema.names])
-    kinds: list[tuple[Kind, str, str, str]] = [
-        ("removed", "delete", was, "NULL"),
-        ("changed", "update", was, "n"),
-        ("added", "insert", "NULL", "n"),
-    ]
-    statements = []
-    for kind, change, before, after in kinds:
-        order = ", ".join(f"{'o' if kind == 'removed' else 'n'}.{quoted(name)}" for name in pair.key)
-        statements.append(
-            f"INSERT INTO {new.table('changes')} (position, change, old, new) "
-            f"SELECT $1::bigint + row_number() OVER (ORDER BY {order}), '{change}', {before}, {after} "
-            f"FROM {pair.source(kind)}"
-        )
-    return statements
 
 
 def _show(connection: Session, old: PostgresTables, new: PostgresTables) -> None:
     """Point the plain view at the new version; its privileges stay."""
     name = quoted(new.view)
-    # PostgreSQL replaces a view in place, with its grants and all that depends on it, while its columns stay as they are.
+    # PostgreSQL replaces a view in place, with its grants and dependents, if its existing columns are unchanged.
     kept = [(one.name, one.type) for one in new.schema][: len(old.schema)] == [
         (one.name, one.type) for one in old.schema
     ]
@@ -213,9 +125,15 @@ def _show(connection: Session, old: PostgresTables, new: PostgresTables) -> None
         connection.execute(f"GRANT {privilege} ON {name} TO {grantee}{' WITH GRANT OPTION' * bool(grantable)}")
 
 
+# A transaction sees what was committed at its first read. It reads the view's facts first, so the live version and its rows
+# are of one moment. A table that a transaction has read cannot be dropped before it ends; if the version was dropped between
+# the reads of the facts and of the version, the transaction starts again.
+READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+# A drop during a read is rare; after this many in a row the read gives up.
+TRIES = 10
 WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 REGISTRY = "CREATE TABLE IF NOT EXISTS mainstem_views (view text PRIMARY KEY, facts text NOT NULL)"
-# Any number that nobody else is likely to lock: two that make the first view at once would get in each other's way.
+# An arbitrary number for the advisory lock under which the first view is created.
 REGISTRY_LOCK = 0x6D61696E
 # Columns that every table of PostgreSQL has.
 OWN_COLUMNS = frozenset(["tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"])
@@ -245,7 +163,7 @@ class PostgresBackend:
         self._pool.close()
 
 
-# Both cost ten times as much as asking for a row does.
+# Each of these two costs ten times as much as reading a row.
 @lru_cache(maxsize=256)
 def _decoded(text: str, path: str, view: str) -> Facts:
     return Facts.decode(text.encode(), path, view)
@@ -253,7 +171,7 @@ def _decoded(text: str, path: str, view: str) -> Facts:
 
 @lru_cache(maxsize=256)
 def _tables(view: str, view_id: str, version: int, key: tuple[str, ...], ddl: str) -> PostgresTables:
-    return PostgresTables(view, view_id, version, key, schema_from_ddl(ddl))
+    return PostgresTables(view, version, key, schema_from_ddl(ddl), view_id)
 
 
 def view_names(pool: PostgresPool) -> list[str]:
@@ -318,7 +236,7 @@ class PostgresStore:
             yield connection
             connection.execute("COMMIT")
 
-    # Making and dropping
+    # Creating and dropping
 
     def check(self, schema: pa.Schema) -> None:
         if len(self.view) > NAME_BYTES_MAX:
@@ -345,17 +263,16 @@ class PostgresStore:
             there = connection.execute("SELECT 1 FROM mainstem_views WHERE view = $1", (self.view,)).fetchone()
             if there:
                 return
-            tables = PostgresTables(self.view, facts.id, facts.live, facts.key, schema)
-            make_version(connection, tables, recording=1)
+            tables = PostgresTables(self.view, facts.live, facts.key, schema, facts.id)
+            tables.create(connection, recording=1)
             connection.execute(f"CREATE VIEW {quoted(self.view)} AS {plain_view(tables)}")
             insert = "INSERT INTO mainstem_views (view, facts) VALUES ($1, $2)"
             connection.execute(insert, (self.view, facts.encode().decode()))
 
     def add_version(self, connection: Session, facts: Facts, schema: pa.Schema, number: int, created_at: int) -> None:
         """Create a version beside the others, in a transaction that has locked the facts."""
-        make_version(connection, PostgresTables(self.view, facts.id, number, facts.key, schema), recording=0)
-        added = VersionFacts(number, schema_to_ddl(schema), created_at)
-        self.write_facts(connection, replace(facts, versions=(*facts.versions, added)))
+        PostgresTables(self.view, number, facts.key, schema, facts.id).create(connection, recording=0)
+        self.write_facts(connection, facts.with_version(number, schema, created_at))
 
     def write_facts(self, connection: Session, facts: Facts) -> None:
         """Replace the facts of the view, in a transaction that has locked them."""
@@ -383,14 +300,31 @@ class PostgresStore:
     # Parts
 
     @contextmanager
-    def live(self) -> Iterator[PostgresSnapshot]:
-        with translated(self.pool.address, self.view), pinned_live(self) as snapshot:
-            yield snapshot
+    def live(self) -> Iterator[SqlSnapshot]:
+        for left in reversed(range(TRIES)):
+            with self.reading() as connection:
+                facts = self.facts_in(connection)
+                try:
+                    snapshot = self._pinned(connection, facts, facts.live)
+                except errors.UndefinedTable:
+                    if not left:
+                        raise
+                    continue
+                yield snapshot
+                return
 
     @contextmanager
-    def at(self, version: int) -> Iterator[PostgresSnapshot]:
-        with translated(self.pool.address, self.view), pinned_version(self, version) as snapshot:
-            yield snapshot
+    def at(self, version: int) -> Iterator[SqlSnapshot]:
+        with self.reading() as connection:
+            facts = self.facts_in(connection)
+            check_version(self.view, facts, version)
+            yield self._pinned(connection, facts, version)
+
+    def _pinned(self, connection: Session, facts: Facts, version: int) -> SqlSnapshot:
+        tables = self.tables(facts, version)
+        # Locks the version too: it cannot be dropped until the transaction ends.
+        connection.execute(f"SELECT 1 FROM {tables.table('progress')}")
+        return SqlSnapshot(connection, tables, facts, f"{self.title}, schema {tables.name}")
 
     def versions(self, clock: Clock) -> PostgresVersions:
         return PostgresVersions(self, clock)
@@ -403,13 +337,3 @@ class PostgresStore:
 
     def close(self) -> None:
         self.pool.close()
-
-
-def make_version(connection: psycopg.Connection[tuple[object, ...]], tables: PostgresTables, *, recording: int) -> None:
-    """The tables of a version, empty."""
-    for statement in tables.definitions():
-        connection.execute(statement)
-    for name, value in tables.about():
-        connection.execute(f"INSERT INTO {tables.table('about')} VALUES ($1, $2)", (name, value))
-    connection.execute(f"INSERT INTO {tables.table('progress')} VALUES (1, NULL, 0, -1, NULL, $1, -1)", (recording,))
-    connection.execute(f"INSERT INTO {tables.table('changes')} (position, change) VALUES (0, 'none')")

@@ -24,7 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from mainstem.views.nested_json import is_nested, to_json
+from mainstem.log.rows.column_types import is_nested
+from mainstem.views.nested_json import to_json
 from mainstem.views.sqlite.sqlite_columns import quoted
 
 __all__ = [
@@ -46,11 +47,11 @@ EPOCH_DAYS = 10_957
 EPOCH_US = EPOCH_DAYS * 86_400_000_000
 _FIRST_US = -210_866_803_200_000_000
 _DAYS = (-2_451_545 + EPOCH_DAYS, 2_145_031_948 + EPOCH_DAYS)
-# An index takes 2,704 bytes of a row; a little of it is its own.
+# An index entry has at most 2,704 bytes, including some overhead.
 KEY_BYTES_MAX = 2_600
 
 _NULL = pa.scalar(b"\xff\xff\xff\xff", pa.large_binary())
-# Type -> the name and the number that PostgreSQL has for it, and how a value of fixed width is written.
+# Type -> its name and number (OID) in PostgreSQL, and the binary form of a value.
 _FIXED = {
     pa.bool_(): ("boolean", 16, "u1"),
     pa.int8(): ("smallint", 21, ">i2"),
@@ -62,13 +63,14 @@ _FIXED = {
     pa.date32(): ("date", 1082, ">i4"),
     pa.time64("us"): ("time", 1083, ">i8"),
     pa.timestamp("us"): ("timestamp", 1114, ">i8"),
+    pa.timestamp("us", "UTC"): ("timestamp with time zone", 1184, ">i8"),
 }
-_TEXT, _BYTES, _MOMENT = 25, 17, 1184
+_TEXT, _BYTES = 25, 17
 _NUMBERS = frozenset(["smallint", "integer", "bigint", "real", "double precision"])
 
 
 def postgres_type(data_type: pa.DataType) -> str:
-    """What a column of this type is declared as.
+    """The declared type of a column.
 
     >>> postgres_type(pa.decimal128(12, 2)), postgres_type(pa.timestamp("us", "UTC"))
     ('numeric(12, 2)', 'timestamp with time zone')
@@ -80,40 +82,38 @@ def postgres_type(data_type: pa.DataType) -> str:
 
 
 def wire_type(data_type: pa.DataType) -> tuple[str, int]:
-    """Name and number of the type in which values travel: decimals as text, which PostgreSQL reads exactly."""
+    """Name and number (OID) of the type in which values are sent: decimals as text, which PostgreSQL reads exactly."""
     if data_type in _FIXED:
         return _FIXED[data_type][:2]
-    if kinds.is_timestamp(data_type):
-        return "timestamp with time zone", _MOMENT
     return ("bytea", _BYTES) if kinds.is_binary(data_type) else ("text", _TEXT)
 
 
 def staged(column: str, data_type: pa.DataType) -> str:
-    """SQL that makes a value of the column of one that travelled."""
+    """SQL that converts a sent value to the type of its column."""
     return f"{column}::{postgres_type(data_type)}" if kinds.is_decimal(data_type) else column
 
 
 def selected(alias: str, field: pa.Field) -> str:
-    """SQL that reads a column so that `arrow_column` takes its values."""
+    """SQL that reads a column in the form of `arrow_column`."""
     column = f"{alias}.{quoted(field.name)}"
     return f"{column}::text" if kinds.is_decimal(field.type) else column
 
 
 def shown_column(field: pa.Field) -> str:
-    """SQL that shows the column to a person."""
+    """SQL that shows the column in a readable form."""
     name = quoted(field.name)
     return f"{name}::json AS {name}" if is_nested(field.type) else name
 
 
 def comparable(new: pa.DataType, old: pa.DataType) -> bool:
-    """Whether PostgreSQL compares values of the two types by what they mean."""
+    """Whether PostgreSQL can compare values of the two types."""
     first, second = (postgres_type(one) for one in (new, old))
     numbers = [name in _NUMBERS or name.startswith("numeric") for name in (first, second)]
     return first == second or all(numbers)
 
 
 def encoded(column: pa.Array) -> pa.Array:
-    """Each value as PostgreSQL is sent it in binary; null stays null."""
+    """Each value in PostgreSQL's binary form; null stays null."""
     data_type = column.type
     if is_nested(data_type):
         return to_json(column).cast(pa.large_binary())
@@ -121,18 +121,17 @@ def encoded(column: pa.Array) -> pa.Array:
         return column.cast(pa.string()).cast(pa.large_binary())
     if kinds.is_string(data_type) or kinds.is_binary(data_type):
         return column.cast(pa.large_binary())
-    form = ">i8" if kinds.is_timestamp(data_type) else _FIXED[data_type][2]
-    fixed = _fixed(_numbers(column).astype(form))
+    fixed = _fixed(_numbers(column).astype(_FIXED[data_type][2]))
     return pc.if_else(column.is_valid(), fixed, pa.scalar(None, pa.large_binary())) if column.null_count else fixed
 
 
 def _numbers(column: pa.Array) -> np.ndarray[Any, Any]:
-    """A column of fixed width as numbers, counted as PostgreSQL counts; any number where it is null."""
+    """A column of fixed width as numbers, relative to PostgreSQL's epoch; arbitrary where it is null."""
     data_type = column.type
     if kinds.is_date(data_type):
         return _filled(column.cast(pa.int32())).astype(np.int64) - EPOCH_DAYS
     if kinds.is_timestamp(data_type):
-        # Before the first moment it wraps around: such a row was rejected, and counts as null here.
+        # Wraps around for times before PostgreSQL's first: such rows were rejected, and are null here.
         return _filled(column.cast(pa.int64())) - EPOCH_US
     if kinds.is_time(data_type):
         return _filled(column.cast(pa.int64()))
@@ -146,7 +145,7 @@ def _filled(column: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _fixed(values: np.ndarray[Any, Any]) -> pa.Array:
-    """The bytes of each number as a value."""
+    """The bytes of each number as a binary value."""
     whole = np.ascontiguousarray(values)
     data = pa.py_buffer(whole.tobytes())
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(whole.itemsize), len(whole), [None, data]).cast(
@@ -191,7 +190,7 @@ def unfit(column: pa.Array, field: pa.Field, key: tuple[str, ...] = ()) -> Mappi
         outside = pc.or_(pc.less(days, _DAYS[0]), pc.greater(days, _DAYS[1]))
         _tell(found, outside, f'column "{field.name}" has a date before 4714 BC or after 5874897')
     if field.name in key and wire_type(field.type)[1] in (_TEXT, _BYTES):
-        # Shared among the columns of the key, so that all of them together fit.
+        # Divided among the columns of the key, so that they fit together.
         most = KEY_BYTES_MAX // len(key)
         long = pc.greater(pc.binary_length(encoded(column)), most)
         _tell(found, long, f'column "{field.name}" is in the key and longer than {most:,} bytes')

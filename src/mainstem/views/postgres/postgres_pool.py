@@ -9,41 +9,60 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from psycopg import Connection, RawCursor
+from psycopg import Connection, RawCursor, RawServerCursor
 from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Dumper, Loader, PyFormat
 from psycopg.pq import Format, TransactionStatus
 
 from mainstem.views.postgres.postgres_address import PostgresAddress, is_lost, unreachable
 from mainstem.views.postgres.postgres_columns import EPOCH_DAYS, EPOCH_US
+from mainstem.views.sql.sql_tables import Row
 
 __all__ = ["Encoded", "LOCK_MS_MAX", "PostgresPool", "Session", "pool_of"]
 
-Session = Connection[tuple[Any, ...]]
-
-# More than a few at a time are rare: those are closed after use.
+# Idle connections that are kept; more are closed after use.
 IDLE_MAX = 4
-# Another transaction takes as long as its batch; one that takes longer is most likely stopped.
+# A transaction takes as long as its batch; one that takes longer is most likely of a paused process.
 LOCK_MS_MAX = 30_000
 
 
-class _Silent(Connection[tuple[Any, ...]]):
-    """One that may be dropped without a word, as views, their writers and subscriptions are.
+# Large enough to make the cost per batch small, small enough to read a view of any size in little memory.
+BATCH_ROWS = 65_536
 
-    psycopg closes it then by itself, in the process that opened it and in no other.
+
+class Session(Connection[Row]):
+    """A connection that runs the statements of every SQL database.
+
+    It need not be closed explicitly: psycopg closes it when it is garbage-collected, only in the process that opened it.
     """
 
     def __del__(self, *_: Any) -> None:
         pass
 
+    def query(self, sql: str, *values: Any) -> list[Row]:
+        return self.execute(sql, values, binary=True).fetchall()
+
+    def stream(self, sql: str, *values: Any) -> Iterator[list[Row]]:
+        with RawServerCursor(self, "mainstem_rows") as cursor:
+            cursor.execute(sql, values, binary=True)
+            while rows := cursor.fetchmany(BATCH_ROWS):
+                yield rows
+
+    def write(self, sql: str, *values: Any) -> int:
+        return self.execute(sql, values).rowcount
+
+    def write_many(self, sql: str, rows: Iterable[Row]) -> None:
+        with self.cursor() as cursor:
+            cursor.executemany(sql, list(rows))
+
 
 class Encoded:
-    """A value that is in PostgreSQL's own form already."""
+    """A value that is already in PostgreSQL's binary form."""
 
     __slots__ = ("data", "oid")
 
@@ -96,15 +115,15 @@ class PostgresPool:
     def connect(self, name: str = "mainstem") -> Session:
         """A dedicated connection, outside a transaction; `name` is shown by the server."""
         try:
-            connection: Session = _Silent.connect(
+            connection = Session.connect(
                 **{"application_name": name, **self.address.parameters},
                 autocommit=True,
                 cursor_factory=RawCursor,
-                # Plans that the server keeps would outlive tables that come and go, and break poolers of connections.
+                # Prepared statements would outlive dropped tables, and break connection poolers.
                 prepare_threshold=None,
             )
         except psycopg.Error as error:
-            # Without its frames, whose variables have the password.
+            # Without its traceback, whose frames have the password.
             raise unreachable(self.address, error) from error.with_traceback(None)
         for one, loader in (("bool", _Number), ("date", _Day), ("time", _Number), ("timestamp", _Moment)):
             connection.adapters.register_loader(one, loader)
@@ -131,7 +150,7 @@ class PostgresPool:
                 return connection
             except psycopg.Error as error:
                 connection.close()
-                # One that was kept may have ended since, with the server: nothing was done with it yet.
+                # An idle connection may have ended with the server: nothing was sent yet, so retry.
                 if kept is None or not is_lost(error):
                     raise
 
@@ -155,7 +174,7 @@ class PostgresPool:
             connection.close()
 
     def leave_to_parent(self) -> None:
-        """In a process that was forked just now: what is open belongs to the parent."""
+        """In a forked process: forget the connections of the parent."""
         self._guard, self._idle = threading.Lock(), []
 
 
@@ -174,7 +193,7 @@ def _close_all() -> None:
 
 
 def _leave_to_parent() -> None:
-    """Both would speak on one socket."""
+    """After a fork: else both processes would use one socket."""
     for pool in _pools.values():
         pool.leave_to_parent()
 

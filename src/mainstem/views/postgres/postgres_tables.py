@@ -2,51 +2,51 @@
 
     mainstem_<view>_<id>_v<n>
         rows       the view's columns, by its key
-        changes    position, change (insert | update | delete | none), old and new: whole rows, null where there is none
-        commits    end_position, committed_at, epoch, batch: when the changes up to a position were committed
-        offsets    topic, partition, end: the end offsets applied
-        progress   one row: flow, epoch, batch (the last one committed), applied_at, recording,
-                   trimmed (changes up to this position are gone)
-        about      the facts of this schema: format, view, version, key, schema
-
-and, if the view keeps its history, the two tables of `postgres_history.py`.
+        changes    position, change, old and new: whole rows, null where there is none
+        ...        the other tables: see sql_tables.py
 
 The id in its name is that of the view: a view that was dropped and created again has other schemas, so a run that still
-writes into the old ones fails. Times of commits are microseconds since 1970.
+writes into the old ones fails.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
-from mainstem.log.rows.schema_ddl import schema_to_ddl
-from mainstem.views.postgres.postgres_columns import postgres_type, selected, shown_column, staged, wire_type
+from mainstem.views.postgres.postgres_columns import (
+    comparable,
+    encoded,
+    postgres_type,
+    selected,
+    shown_column,
+    staged,
+    unfit,
+    wire_type,
+)
+from mainstem.views.postgres.postgres_pool import Encoded
+from mainstem.views.sql.sql_tables import SqlConnection, SqlTables, listed
 from mainstem.views.sqlite.sqlite_columns import quoted
-from mainstem.views.view_facts import FORMAT
+from mainstem.views.view_key import key_columns
 
 __all__ = ["DELETES", "NAME_BYTES_MAX", "PostgresTables", "UPSERTS", "plain_view"]
 
-# What PostgreSQL cuts longer names to, without a word.
+# PostgreSQL silently truncates longer names.
 NAME_BYTES_MAX = 63
-# The tables that a writer fills first: they are its connection's own.
+# Temporary tables, into which a writer copies a batch first.
 UPSERTS, DELETES = "pg_temp.mainstem_upserts", "pg_temp.mainstem_deletes"
 
 
 @dataclass(frozen=True)
-class PostgresTables:
+class PostgresTables(SqlTables):
     """Key and columns of one version, and the SQL that follows from them."""
 
-    view: str
     id: str
-    version: int
-    key: tuple[str, ...]
-    schema: pa.Schema
 
     @cached_property
     def name(self) -> str:
@@ -57,92 +57,79 @@ class PostgresTables:
     def table(self, name: str) -> str:
         return f"{quoted(self.name)}.{name}"
 
-    @property
-    def rows(self) -> str:
-        return self.table("rows")
+    def column_type(self, data_type: pa.DataType) -> str:
+        return postgres_type(data_type)
 
-    @cached_property
-    def values(self) -> tuple[str, ...]:
-        """The columns that are not in the key."""
-        return tuple(name for name in self.schema.names if name not in self.key)
+    def find_table(self, name: str) -> str:
+        return f"SELECT 1 WHERE to_regclass('{self.table(name)}') IS NOT NULL"
 
-    # Making
+    def bytes(self, connection: SqlConnection) -> int:
+        """The size of its tables and their indexes."""
+        sizes = "SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class AS c WHERE c.relnamespace = $1::regnamespace"
+        ((size,),) = connection.query(f"{sizes} AND c.relkind = 'r'", quoted(self.name))
+        return int(size)
+
+    def stored_key(self, key: Any) -> list[Encoded] | None:
+        stored = []
+        for name, column in zip(self.key, key_columns(key, self.key, self.schema, view=self.view), strict=True):
+            field = self.schema.field(name)
+            if column.null_count or unfit(column, field, self.key):
+                return None
+            stored.append(Encoded(encoded(column)[0].as_py(), wire_type(field.type)[1]))
+        return stored
+
+    def bound(self, number: int, data_type: pa.DataType) -> str:
+        return staged(f"${number}", data_type)
+
+    def column(self, alias: str, field: pa.Field) -> str:
+        return selected(alias, field)
+
+    def comparable(self, new: pa.DataType, old: pa.DataType) -> bool:
+        return comparable(new, old)
 
     def definitions(self) -> list[str]:
-        columns = ", ".join(f"{quoted(field.name)} {postgres_type(field.type)}" for field in self.schema)
-        table = self.table
-        return [
-            f"CREATE SCHEMA {quoted(self.name)}",
-            f"CREATE TABLE {self.rows} ({columns}, PRIMARY KEY ({_listed(self.key)}))",
-            (
-                f"CREATE TABLE {table('changes')} (position bigint PRIMARY KEY, change text NOT NULL, "
-                f"old {self.rows}, new {self.rows})"
-            ),
-            (
-                f"CREATE TABLE {table('commits')} "
-                "(end_position bigint PRIMARY KEY, committed_at bigint, epoch bigint, batch bigint)"
-            ),
-            f'CREATE TABLE {table("offsets")} (topic text, partition integer, "end" bigint, PRIMARY KEY (topic, partition))',
-            (
-                f"CREATE TABLE {table('progress')} (only_row integer PRIMARY KEY CHECK (only_row = 1), flow text, "
-                "epoch bigint, batch bigint, applied_at bigint, recording integer, trimmed bigint)"
-            ),
-            f"CREATE TABLE {table('about')} (name text PRIMARY KEY, value text)",
-        ]
+        return [f"CREATE SCHEMA {quoted(self.name)}", *super().definitions()]
 
-    def about(self) -> Iterable[tuple[str, str]]:
+    def about(self) -> dict[str, str]:
+        about = super().about()
+        # As JSON: comments in it may have characters that PostgreSQL cannot store.
+        return {**about, "schema": json.dumps(about["schema"])}
+
+    # Changes
+
+    @property
+    def change_definitions(self) -> list[str]:
+        return [f"old {self.rows}", f"new {self.rows}"]
+
+    @property
+    def index_changes(self) -> str:
+        key = ", ".join(f"({expression})" for expression in self.changed_key(""))
+        return f"CREATE INDEX changes_by_key ON {self.table('changes')} ({key}, position)"
+
+    def changed_key(self, alias: str) -> list[str]:
+        """The key of a change, from its new or its old row."""
+        return [f"COALESCE(({alias}new).{quoted(name)}, ({alias}old).{quoted(name)})" for name in self.key]
+
+    def changed_row(self, side: str) -> dict[str, str]:
+        return {name: f"(c.{side}).{quoted(name)}" for name in self.schema.names}
+
+    def change_columns(self, old: Mapping[str, str] | None, new: Mapping[str, str] | None) -> dict[str, str]:
         return {
-            "format": str(FORMAT),
-            "view": self.view,
-            "version": str(self.version),
-            "key": json.dumps(self.key),
-            # As JSON: comments in it may hold characters that PostgreSQL has not.
-            "schema": json.dumps(schema_to_ddl(self.schema)),
-        }.items()
+            side: f"ROW({', '.join(row.get(name, 'NULL') for name in self.schema.names)})::{self.rows}"
+            if row
+            else "NULL"
+            for side, row in (("old", old), ("new", new))
+        }
 
     # Reading
 
-    @cached_property
-    def select_row(self) -> str:
-        given = (staged(f"${place}", self.schema.field(name).type) for place, name in enumerate(self.key, start=1))
-        found = " AND ".join(f"r.{quoted(name)} = {value}" for name, value in zip(self.key, given, strict=True))
-        return f"SELECT {self.selected('r')} FROM {self.rows} AS r WHERE {found}"
-
-    @cached_property
-    def select_rows(self) -> str:
-        return f"SELECT {self.selected('r')} FROM {self.rows} AS r ORDER BY {_listed(self.key, 'r')}"
-
-    def selected(self, alias: str) -> str:
-        return ", ".join(selected(alias, field) for field in self.schema)
-
-    def select_changes(self, side: str) -> str:
-        """The rows of changes as they were ("old") or became ("new"), in the order of the schema."""
-        return (
-            f"SELECT c.position, {self.selected(f'(c.{side})')} FROM {self.table('changes')} AS c "
-            "WHERE c.position > $1 AND c.position <= $2 AND c.change IN ('update', $3) ORDER BY c.position"
-        )
-
-    def changed_key(self, alias: str, key: Sequence[str]) -> list[str]:
-        """SQL for the key of a change, whichever of its rows is there."""
-        prefix = f"{alias}." if alias else ""
-        return [f"COALESCE(({prefix}new).{quoted(name)}, ({prefix}old).{quoted(name)})" for name in key]
-
-    @cached_property
-    def select_row_before(self) -> str:
-        """What the first change of a row behind a position was, and the row before it."""
-        given = (staged(f"${place}", self.schema.field(name).type) for place, name in enumerate(self.key, start=1))
-        found = " AND ".join(
-            f"{found} = {value}" for found, value in zip(self.changed_key("c", self.key), given, strict=True)
-        )
-        return (
-            f"SELECT c.change, {self.selected('(c.old)')} FROM {self.table('changes')} AS c "
-            f"WHERE {found} AND c.position > ${len(self.key) + 1} ORDER BY c.position LIMIT 1"
-        )
+    def selected_change(self, side: str) -> str:
+        return self.selected(f"(c.{side})")
 
     @cached_property
     def select_rows_before(self) -> str:
-        """All rows as they were right after position $1: of each that changed since, the one before its first change."""
-        changed = self.changed_key("c", self.key)
+        # Sorted by the columns themselves, since decimals are read as text.
+        changed = self.changed_key("c.")
         keys = ", ".join(f"{found} AS key_{number}" for number, found in enumerate(changed))
         same = " AND ".join(f"u.key_{number} = r.{quoted(name)}" for number, name in enumerate(self.key))
         return (
@@ -151,13 +138,13 @@ class PostgresTables:
             f"ORDER BY {', '.join(changed)}, c.position), "
             f"before AS (SELECT r FROM {self.rows} AS r WHERE NOT EXISTS (SELECT 1 FROM undone AS u WHERE {same}) "
             "UNION ALL SELECT u.old FROM undone AS u WHERE u.change <> 'insert') "
-            f"SELECT {self.selected('(b.r)')} FROM before AS b ORDER BY {_listed(self.key, '(b.r)')}"
+            f"SELECT {self.selected('(b.r)')} FROM before AS b ORDER BY {listed(self.key, '(b.r)')}"
         )
 
     # Writing
 
     def staging(self) -> list[str]:
-        """The tables that a batch is copied into, in the types in which values travel."""
+        """The tables that a batch is copied into, with the types in which values are sent."""
         made = []
         for table, names in ((UPSERTS, self.schema.names), (DELETES, list(self.key))):
             columns = ", ".join(f"{quoted(name)} {wire_type(self.schema.field(name).type)[0]}" for name in names)
@@ -174,15 +161,13 @@ class PostgresTables:
     @cached_property
     def record_upserts(self) -> str:
         """Record the changes of the upserts, after position $1; equal rows are not changes."""
-        changed = f" OR ({_listed(self.values, 'o')}) IS DISTINCT FROM ({_listed(self.values, 'n')})" * bool(
-            self.values
-        )
+        changed = f" OR ({listed(self.values, 'o')}) IS DISTINCT FROM ({listed(self.values, 'n')})" * bool(self.values)
         missing = f"o.{quoted(self.key[0])} IS NULL"
         return (
             f"INSERT INTO {self.table('changes')} (position, change, old, new) "
-            f"SELECT $1::bigint + row_number() OVER (ORDER BY {_listed(self.key, 'n')}), "
+            f"SELECT $1::bigint + row_number() OVER (ORDER BY {listed(self.key, 'n')}), "
             f"CASE WHEN {missing} THEN 'insert' ELSE 'update' END, o, "
-            f"ROW({_listed(self.schema.names, 'n')})::{self.rows} "
+            f"ROW({listed(self.schema.names, 'n')})::{self.rows} "
             f"FROM {self._staged(UPSERTS, self.schema.names)} AS n LEFT JOIN {self.rows} AS o ON {self._match('o', 'n')} "
             f"WHERE {missing}{changed}"
         )
@@ -191,14 +176,14 @@ class PostgresTables:
     def upsert(self) -> str:
         """Insert or replace rows; an equal row is not touched."""
         insert = (
-            f"INSERT INTO {self.rows} AS o ({_listed(self.schema.names)}) "
-            f"SELECT {_listed(self.schema.names, 'n')} FROM {self._staged(UPSERTS, self.schema.names)} AS n "
-            f"ORDER BY {_listed(self.key, 'n')} ON CONFLICT ({_listed(self.key)})"
+            f"INSERT INTO {self.rows} AS o ({listed(self.schema.names)}) "
+            f"SELECT {listed(self.schema.names, 'n')} FROM {self._staged(UPSERTS, self.schema.names)} AS n "
+            f"ORDER BY {listed(self.key, 'n')} ON CONFLICT ({listed(self.key)})"
         )
         if not self.values:
             return f"{insert} DO NOTHING"
         changed = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in self.values)
-        other = f"({_listed(self.values, 'o')}) IS DISTINCT FROM ({_listed(self.values, 'excluded')})"
+        other = f"({listed(self.values, 'o')}) IS DISTINCT FROM ({listed(self.values, 'excluded')})"
         return f"{insert} DO UPDATE SET {changed} WHERE {other}"
 
     @cached_property
@@ -206,7 +191,7 @@ class PostgresTables:
         """Record the changes of the deletes, after position $1."""
         return (
             f"INSERT INTO {self.table('changes')} (position, change, old) "
-            f"SELECT $1::bigint + row_number() OVER (ORDER BY {_listed(self.key, 'o')}), 'delete', o "
+            f"SELECT $1::bigint + row_number() OVER (ORDER BY {listed(self.key, 'o')}), 'delete', o "
             f"FROM {self.rows} AS o JOIN {self._staged(DELETES, self.key)} AS n ON {self._match('o', 'n')}"
         )
 
@@ -219,15 +204,7 @@ class PostgresTables:
     def copy(self, table: str) -> str:
         return f"COPY {table} FROM STDIN (FORMAT binary)"
 
-    def row_of(self, values: Sequence[Any]) -> str:
-        """SQL for a whole row of `rows`."""
-        return f"ROW({', '.join(map(str, values))})::{self.rows}"
-
 
 def plain_view(tables: PostgresTables) -> str:
     """What the plain view of the view's own name selects."""
     return f"SELECT {', '.join(shown_column(field) for field in tables.schema)} FROM {tables.rows}"
-
-
-def _listed(names: Sequence[str], alias: str = "") -> str:
-    return ", ".join(f"{alias}.{quoted(name)}" if alias else quoted(name) for name in names)

@@ -26,18 +26,32 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from mainstem.errors import InvalidRows
+from mainstem.log.rows.column_types import NESTED, kind_of
 from mainstem.log.rows.row_errors import shown
 from mainstem.log.rows.schema_ddl import type_to_ddl
-from mainstem.views.nested_json import from_json, is_nested, to_json
+from mainstem.views.nested_json import from_json, to_json
 
 __all__ = ["arrow_column", "column_type", "python_row", "python_value", "quoted", "shown_column", "stored_values"]
 
 _NOT_A_NUMBER = "NaN"
-_AS_THEY_ARE = frozenset([pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.string(), pa.binary()])
+# Kind -> the declared type of a column, and the Arrow type of its stored values; None: its own.
+_STORED: dict[str, tuple[str, pa.DataType | None]] = {
+    "boolean": ("INTEGER", pa.int8()),
+    "integer": ("INTEGER", None),
+    "floating": ("", pa.float64()),
+    "decimal": ("TEXT", pa.string()),
+    "string": ("TEXT", None),
+    "binary": ("BLOB", None),
+    "date": ("INTEGER", pa.int32()),
+    "time": ("INTEGER", pa.int64()),
+    "timestamp": ("INTEGER", pa.int64()),
+    "timestamp_ntz": ("INTEGER", pa.int64()),
+    **dict.fromkeys(NESTED, ("TEXT", None)),
+}
 
 
 def quoted(name: str) -> str:
-    """A name as SQL takes it, whatever it is.
+    """A name quoted for SQL.
 
     >>> quoted("unit price")
     '"unit price"'
@@ -46,44 +60,29 @@ def quoted(name: str) -> str:
 
 
 def column_type(data_type: pa.DataType) -> str:
-    """What a column of this type is declared as."""
-    if kinds.is_floating(data_type):
-        return ""
-    if kinds.is_binary(data_type):
-        return "BLOB"
-    if is_nested(data_type) or kinds.is_string(data_type) or kinds.is_decimal(data_type):
-        return "TEXT"
-    return "INTEGER"
+    """The declared type of a column."""
+    return _STORED[kind_of(data_type)][0]
 
 
 def stored_values(column: pa.Array) -> list[Any]:
-    """The values of a column as SQLite is given them.
+    """The values of a column in SQLite's form.
 
     >>> stored_values(pa.array([1.5, float("nan"), None]))
     [1.5, 'NaN', None]
     """
-    data_type = column.type
-    if is_nested(data_type):
+    kind = kind_of(column.type)
+    if kind in NESTED:
         return _listed(to_json(column))
-    if kinds.is_floating(data_type):
-        values = _listed(column.cast(pa.float64()))
-        if pc.any(pc.is_nan(column)).as_py():
-            return [_NOT_A_NUMBER if value != value else value for value in values]  # noqa: PLR0124
-        return values
-    if kinds.is_decimal(data_type):
-        return _listed(column.cast(pa.string()))
-    if kinds.is_boolean(data_type):
-        return _listed(column.cast(pa.int8()))
-    if kinds.is_date(data_type):
-        return _listed(column.cast(pa.int32()))
-    if kinds.is_temporal(data_type):
-        return _listed(column.cast(pa.int64()))
-    return _listed(column)
+    form = _STORED[kind][1]
+    values = _listed(column if form is None else column.cast(form))
+    if kind == "floating" and pc.any(pc.is_nan(column)).as_py():
+        return [_NOT_A_NUMBER if value != value else value for value in values]  # noqa: PLR0124
+    return values
 
 
 def _listed(column: pa.Array) -> list[Any]:
     if column.null_count == 0 and kinds.is_primitive(column.type):
-        # Several times as fast as to_pylist, which makes a scalar of each value first.
+        # Several times as fast as to_pylist, which creates a scalar for each value.
         return list(column.to_numpy().tolist())
     return list(column.to_pylist())
 
@@ -94,40 +93,31 @@ def arrow_column(values: list[Any], data_type: pa.DataType) -> pa.Array:
     >>> arrow_column([0, None], pa.timestamp("us")).to_pylist()
     [datetime.datetime(1970, 1, 1, 0, 0), None]
     """
-    if is_nested(data_type):
+    kind = kind_of(data_type)
+    if kind in NESTED:
         return from_json(values, data_type)
-    if kinds.is_floating(data_type):
-        if _NOT_A_NUMBER in values:
-            values = [float(value) if value == _NOT_A_NUMBER else value for value in values]
-        return pa.array(values, pa.float64()).cast(data_type)
-    if kinds.is_decimal(data_type):
-        return pa.array(values, pa.string()).cast(data_type)
-    if kinds.is_boolean(data_type):
-        return pa.array(values, pa.int8()).cast(data_type)
-    if kinds.is_date(data_type):
-        return pa.array(values, pa.int32()).cast(data_type)
-    if kinds.is_temporal(data_type):
-        return pa.array(values, pa.int64()).cast(data_type)
-    return pa.array(values, data_type)
+    if kind == "floating" and _NOT_A_NUMBER in values:
+        values = [float(value) if value == _NOT_A_NUMBER else value for value in values]
+    form = _STORED[kind][1]
+    return pa.array(values, data_type) if form is None else pa.array(values, form).cast(data_type)
 
 
 def python_value(value: Any, data_type: pa.DataType) -> Any:
-    """One stored value as a row shows it: the same as through Arrow, which takes 20 times as long for a single one.
+    """One stored value as a Python value: the same as through Arrow, which takes 20 times as long for a single one.
 
     >>> python_value(1, pa.bool_()), python_value(86_400_000_000, pa.timestamp("us"))
     (True, datetime.datetime(1970, 1, 2, 0, 0))
     """
-    if value is None or data_type in _AS_THEY_ARE:
+    kind = kind_of(data_type)
+    if value is None or kind in ("integer", "string", "binary") or (kind == "floating" and isinstance(value, float)):
         return value
-    if kinds.is_floating(data_type) and isinstance(value, float):
-        return value
-    if kinds.is_boolean(data_type):
+    if kind == "boolean":
         return bool(value)
     return arrow_column([value], data_type)[0].as_py()
 
 
 def python_row(values: Sequence[Any], schema: pa.Schema, *, view: str) -> dict[str, Any]:
-    """The stored values of a row as it is shown; raises `InvalidRows` if Python cannot read one of them."""
+    """The stored values of a row as Python values; raises `InvalidRows` if Python cannot represent one of them."""
     found = {}
     for field, value in zip(schema, values, strict=True):
         try:
@@ -144,7 +134,7 @@ def python_row(values: Sequence[Any], schema: pa.Schema, *, view: str) -> dict[s
 
 
 def shown_column(field: pa.Field) -> str:
-    """SQL that shows the column to a person: times as text, everything else as it is."""
+    """SQL that shows the column in a readable form: times as text, everything else as it is."""
     name = quoted(field.name)
     if kinds.is_date(field.type):
         return f"date({name} * 86400, 'unixepoch') AS {name}"

@@ -1,8 +1,8 @@
 """The directory of a view: which versions it has, which one is live, and which changes each one served.
 
     views/<name>/
-        view.json           key, versions with their schemas, the live one, the history of live ones, how long changes stay
-        lock                locked while versions are made, used or dropped
+        view.json           key, versions with their schemas, the live one, the history of live ones, the retention of changes
+        lock                locked while versions are created, switched or dropped
         wake                written after each commit: wakes waiting readers
         v<n>.sqlite         the rows of version n; beside it SQLite's own -wal and -shm
         v<n>.fence          epoch and process of the run that writes version n
@@ -21,17 +21,15 @@ import struct
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 import pyarrow as pa
 
 from mainstem.durable_files import RealFiles, copy_file, read_file, replace_file, sync_file, unavailable
 from mainstem.errors import ViewNotFound
 from mainstem.file_locks import WRITE, release_lock, share_lock
-from mainstem.log.rows.schema_ddl import schema_to_ddl
 from mainstem.processes import identity_of
 from mainstem.views.sqlite.view_file import ViewFile, connect
-from mainstem.views.view_facts import Facts, VersionFacts, no_such_view
+from mainstem.views.view_facts import Facts, no_such_view
 
 __all__ = ["ViewFolder", "view_names"]
 
@@ -62,7 +60,7 @@ class ViewFolder:
             facts = Facts.decode(read_file(_FILES, path), path, self.view)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise self._not_found() from error
-        # Replaced between the two looks: the next call sees another identity and reads again.
+        # If it was replaced meanwhile, the next call sees another identity and reads it again.
         self._seen = (identity, facts)
         return facts
 
@@ -84,12 +82,12 @@ class ViewFolder:
         except FileNotFoundError as error:
             raise self._not_found() from error
         try:
-            with lock.held(WRITE):
+            with lock.hold(WRITE):
                 yield
         finally:
             release_lock(lock)
 
-    # Making and dropping
+    # Creating and dropping
 
     def create(self, facts: Facts, schema: pa.Schema) -> None:
         """Create the view with its first version; does nothing if another process was first."""
@@ -99,15 +97,15 @@ class ViewFolder:
             os.makedirs(beside, mode=0o700)
             _sweep(parent)
             try:
-                file = ViewFile(self.view, facts.live, f"{beside}/v{facts.live}.sqlite", facts.key, schema)
-                file.create(recording=1, position=0)
+                file = ViewFile(self.view, facts.live, facts.key, schema, f"{beside}/v{facts.live}.sqlite")
+                file.create_file(recording=1)
                 for name in ("lock", "wake"):
                     _FILES.close(_FILES.create(f"{beside}/{name}"))
                 replace_file(_FILES, f"{beside}/view.json", facts.encode())
                 try:
                     os.rename(beside, self.path)
                 except OSError as error:
-                    # There is one already: then that one counts.
+                    # Another process was first: its view is used.
                     if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                         raise
                 _FILES.sync_directory(parent)
@@ -124,20 +122,13 @@ class ViewFolder:
     def add_version(self, schema: pa.Schema, number: int, created_at: int) -> None:
         """Create a version beside the others; only with the lock held."""
         facts = self.facts()
-        file = ViewFile(self.view, number, self.version_path(number), facts.key, schema)
         with unavailable(self.home):
-            file.create(recording=0, position=0)
-            added = VersionFacts(number, schema_to_ddl(schema), created_at)
-            self.write_facts(replace(facts, versions=(*facts.versions, added)))
+            ViewFile(self.view, number, facts.key, schema, self.version_path(number)).create_file(recording=0)
+            self.write_facts(facts.with_version(number, schema, created_at))
 
     def remove_version(self, number: int) -> None:
         """Remove a version that is not live; only with the lock held."""
-        facts = self.facts()
-        left = tuple(version for version in facts.versions if version.number != number)
-        # A history with a part missing leads nowhere: it begins after the last part of this version.
-        served = [index for index, segment in enumerate(facts.history) if segment.version == number]
-        history = facts.history[max(served, default=-1) + 1 :]
-        self.write_facts(replace(facts, versions=left, history=history))
+        self.write_facts(self.facts().without_version(number))
         for suffix in (".sqlite", ".sqlite-wal", ".sqlite-shm", ".fence"):
             with suppress(FileNotFoundError):
                 os.unlink(f"{self.path}/v{number}{suffix}")
@@ -159,8 +150,8 @@ class ViewFolder:
         return size
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """File by file what is wrong with the versions, by SQLite's own check. It finds what cannot be a database; of the values
-        SQLite keeps no checksums."""
+        """The problems of each version's file, by SQLite's own check. It finds structural damage only: SQLite has no checksums
+        of values."""
         for number in self.facts().numbers():
             path = self.version_path(number)
             if not os.path.exists(path):
@@ -223,7 +214,7 @@ def _copy_database(path: str, to: str) -> int:
         try:
             target = sqlite3.connect(to, isolation_level=None)
             try:
-                # All pages in one step, and so of one moment.
+                # All pages in one step: a consistent snapshot.
                 source.backup(target)
             finally:
                 target.close()
@@ -235,12 +226,12 @@ def _copy_database(path: str, to: str) -> int:
         for suffix in ("", "-wal"):
             if os.path.exists(path + suffix):
                 copy_file(_FILES, path + suffix, to + suffix)
-    # One that is missing is as much damage there as here.
+    # A file that is missing here is missing in the copy too.
     return os.path.getsize(to) if os.path.exists(to) else 0
 
 
 def _sweep(parent: str) -> None:
-    """Remove what an interrupted drop or creation has left."""
+    """Remove the files of interrupted drops and creations."""
     for name in _FILES.list(parent):
         made = name.removeprefix(".new-").split("-")[0]
         cut_short = name.startswith(".new-") and made.isdigit() and identity_of(int(made)) is None

@@ -1,6 +1,6 @@
-"""`mainstem` as a command: parses words, calls the Python interface, shows what came of it.
+"""The command `mainstem`: parses arguments, calls the Python interface, shows the result.
 
-Modules here are imported when `mainstem` starts, so that it can print its help; the log, Arrow and DuckDB are not. They
-are imported inside the functions that need them: `mainstem --help` then takes a tenth of a second instead of half of
-one. Nothing else in Mainstem imports inside functions for speed alone but DuckDB.
+The modules here are imported when `mainstem` starts, so that it can print its help. The log, Arrow and DuckDB are
+imported inside the functions that need them: so `mainstem --help` takes a tenth of a second instead of half a second.
+Elsewhere only DuckDB is imported inside functions for speed.
 """

@@ -1,4 +1,4 @@
-"""`mainstem topic append`: rows from a file, or from standard input, into a topic."""
+"""`mainstem topic append`: appends rows from a file, or from standard input, to a topic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mainstem.workbench.cli.command_arguments import HomeOption, TakeOverOption,
 from mainstem.workbench.cli.error_text import with_facts
 from mainstem.workbench.cli.row_files import RowBatch, RowFile, Rows
 from mainstem.workbench.cli.row_output import InputFormat, JsonOption, print_json
-from mainstem.workbench.cli.terminal_table import counted, show_note, show_progress
+from mainstem.workbench.cli.terminal_table import show_count, show_note, show_progress
 
 if TYPE_CHECKING:
     from mainstem.log.append_result import AppendResult
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 __all__ = ["RejectedFile", "RowAppend", "append", "interrupt_afterwards"]
 
 
-# Ctrl-C at a moment when it does no harm.
+# Delays Ctrl-C to the end of an append.
 
 
 @contextmanager
 def interrupt_afterwards() -> Iterator[None]:
-    """A Ctrl-C inside takes effect at the end, so that one knows what was done; a second one takes effect at once."""
+    """Delays a Ctrl-C to the end of the block, so that the result is known; a second one takes effect at once."""
     if threading.current_thread() is not threading.main_thread():
-        # Signals reach the main thread alone.
+        # Only the main thread gets signals.
         yield
         return
     wanted = False
@@ -61,20 +61,20 @@ def interrupt_afterwards() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-# A file on its way into a topic, batch by batch, each on disk before the next.
+# Appends a file to a topic, batch by batch, each durable before the next.
 #
-# What does not fit stops the append: the batches before are in, nothing of the batch with the bad line is, and the error
-# says where to go on. With a file for the rejected, such lines go there, each with its reason, and the rest goes in:
+# An invalid line stops the append: earlier batches are appended, nothing of its own batch is, and the error says how to
+# continue. With a file for rejected lines, such lines go there, each with its reason, and the rest is appended:
 #
 #     {"line": 17, "reason": "line 17 is not JSON", "text": "{\"order_id\": "}
 #
-# With a producer, the number of a batch's last line is its sequence. A batch also ends with the last line that is in, and
-# with that of a batch that was interrupted: appending the same file again, or one that has grown since, completes that
+# With a producer, the number of a batch's last line is its sequence. A batch also ends with the last appended line, and
+# with the last line of an interrupted batch: appending the same file again, or one that has grown since, completes that
 # batch and appends each line once.
 
 
 _ROW = re.compile(r"^row \d+")
-# The topic speaks to a program; here is what that means in a file.
+# Rewrites parts of the topic's error messages, which are for Python programs.
 _DECIMAL = re.compile(r"Decimal\('([^']*)'\)")
 _IN_WORDS = (
     ("it, or None.", "it, or null."),
@@ -83,17 +83,17 @@ _IN_WORDS = (
 
 
 class RejectedFile(AbstractContextManager["RejectedFile"]):
-    """Where lines go that do not fit; made when there is a first one, added to if it is there."""
+    """The file for rejected lines; created with the first one, or appended to."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._file: TextIO | None = None
 
     def write(self, entries: list[dict[str, Any]]) -> None:
-        """Add entries, on disk when this returns: the batch they were left out of is appended next."""
+        """Add entries, synced when this returns: the rest of their batch is appended next."""
         if self._file is None:
             self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - closed by __exit__
-        # Escaped, so that bytes that are no text survive as well.
+        # Escaped, so that bytes that are not text survive.
         self._file.writelines(json.dumps(entry) + "\n" for entry in entries)
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -105,7 +105,7 @@ class RejectedFile(AbstractContextManager["RejectedFile"]):
 
 @dataclass
 class RowAppend:
-    """The append of one file: what has been done so far, and what is to be said of it."""
+    """The append of one file: its progress and its messages."""
 
     topic: Topic
     source: RowFile
@@ -116,37 +116,37 @@ class RowAppend:
     rows: int = 0
     repeated: int = 0
     turned_away: int = 0
-    # The line (or row) to go on with.
+    # The line (or row) to continue with.
     next: int = field(default=1, init=False)
     token: str = field(default="", init=False)
 
     def steps(self) -> Iterator[RowBatch]:
-        """Append batch after batch; gives each back when it is in, so that a caller can show how far it has come."""
+        """Append the batches; yields each one after it is appended, for a display of the progress."""
         self.next = self.start
-        # The last line that is in, and that of a batch that was interrupted.
+        # The last appended line, and the last line of an interrupted batch.
         done, incomplete = 0, None
         if self.producer is not None:
             done, incomplete = self.producer.last_sequence(self.topic), self.producer.incomplete_sequence(self.topic)
         for batch in self._batches({done, incomplete or 0}):
             with interrupt_afterwards():
-                # The last one is tried again: of one that an older release wrote it is not known whether it is complete.
+                # The last one is repeated: one written by an older version may be incomplete.
                 if batch.last < done:
                     self.repeated += len(batch.numbers)
                 else:
                     try:
                         self._append(batch)
                     except MainstemError as error:
-                        raise self._explained(error, batch) from error
+                        raise self._explain(error, batch) from error
                 self.next = batch.last + 1
             yield batch
 
     def _batches(self, cuts: set[int]) -> Iterator[RowBatch]:
-        # A pipe's pauses are not the same twice, and with a producer the batches have to be.
+        # Pauses of a pipe differ from run to run, but with a producer the batches must not.
         pauses: Literal["cut", "ignore"] = "cut" if self.producer is None else "ignore"
         try:
             yield from self.source.batches(start=self.start, cuts=cuts, pauses=pauses)
         except MainstemError as error:
-            raise self._explained(error) from error
+            raise self._explain(error) from error
 
     def _append(self, batch: RowBatch) -> None:
         if batch.bad:
@@ -159,7 +159,7 @@ class RowAppend:
         except (InvalidRows, SchemaMismatch) as error:
             if self.rejected is None or _row_of(error) is None:
                 raise
-            rows = self._sorted_out(batch)
+            rows = self._reject_invalid(batch)
             placed = self._place(rows, batch)
         if placed is not None:
             self.token = placed.token
@@ -176,13 +176,14 @@ class RowAppend:
         return self.topic.append(rows)
 
     def _reject(self, entries: list[dict[str, Any]]) -> None:
-        """Before the rest of the batch is appended: who goes on after a crash may find a line twice, but misses none."""
+        """Called before the rest of the batch is appended: after a crash a line may be there twice, but none is
+        missing."""
         assert self.rejected is not None
         self.rejected.write(entries)
         self.turned_away += len(entries)
 
-    def _sorted_out(self, batch: RowBatch) -> Rows:
-        """The rows that fit; the others are rejected. Found by halving: a few bad ones in many cost little."""
+    def _reject_invalid(self, batch: RowBatch) -> Rows:
+        """The valid rows; the others are rejected. Bisects the batch: a few invalid rows cost little."""
         settings = self.topic.settings
         entries: dict[int, dict[str, Any]] = {}
 
@@ -194,7 +195,7 @@ class RowAppend:
                 if end - first == 1:
                     number = batch.numbers[first]
                     data = batch.texts[first] if batch.texts else part
-                    entries[first] = _entry(number, data, self._named(error, number))
+                    entries[first] = _entry(number, data, self._name_line(error, number))
                     return
                 middle = (first + end) // 2
                 look(first, middle)
@@ -205,9 +206,9 @@ class RowAppend:
         fitting = [index for index in range(len(batch.numbers)) if index not in entries]
         return [batch.rows[index] for index in fitting] if isinstance(batch.rows, list) else batch.rows.take(fitting)
 
-    # What is said
+    # Messages
 
-    def _named(self, error: MainstemError, number: int) -> MainstemError:
+    def _name_line(self, error: MainstemError, number: int) -> MainstemError:
         """The error with the line of the file instead of the row of the batch."""
         message = _DECIMAL.sub(r"\1", _ROW.sub(f"{self.source.unit} {number}", error.summary))
         detail, hint = error.detail, error.hint
@@ -218,37 +219,39 @@ class RowAppend:
         renamed.__cause__ = error.__cause__
         return renamed
 
-    def _explained(self, error: MainstemError, batch: RowBatch | None = None) -> MainstemError:
-        """The error with the line's number, what is in the topic by now, and how to append the rest."""
+    def _explain(self, error: MainstemError, batch: RowBatch | None = None) -> MainstemError:
+        """The error with the line number, what was appended so far, and how to append the rest."""
         row = _row_of(error)
         if row is not None and batch is not None:
-            error = self._named(error, batch.numbers[row])
+            error = self._name_line(error, batch.numbers[row])
         facts = error.detail.replace(NOTHING_WRITTEN, "").strip()
         if isinstance(error, IncompleteAppend) and batch is not None:
-            facts += f" The append was of {self.source.unit}s {batch.first} to {batch.last}; all before it is in."
-            way = "With --producer NAME the same command could be given again, and what is in would not be appended twice."
+            facts += (
+                f" The append was of {self.source.unit}s {batch.first} to {batch.last}; all earlier ones are appended."
+            )
+            way = "With --producer NAME the command can be repeated, and no line is appended twice."
             if self.producer is not None:
-                way = "When the cause is gone, give the same command again: what is in is not appended twice."
+                way = "When the cause is fixed, repeat the command: no line is appended twice."
             return with_facts(error, detail=facts, hint=way)
         ways = [error.hint]
         if getattr(error, "line", None) is not None and self.rejected is None:
-            ways.append("With --rejected FILE such lines go there and the rest goes in.")
-        ways.append(self.how_to_go_on())
-        return with_facts(error, detail=f"{facts} {self.so_far()}".strip(), hint=" ".join(filter(None, ways)))
+            ways.append("With --rejected FILE such lines go there and the rest is appended.")
+        ways.append(self.resume_hint())
+        return with_facts(error, detail=f"{facts} {self.progress_text()}".strip(), hint=" ".join(filter(None, ways)))
 
-    def so_far(self) -> str:
-        """What is in the topic."""
+    def progress_text(self) -> str:
+        """What was appended so far."""
         unit = self.source.unit
         if self.next == self.start:
             return NOTHING_WRITTEN if self.start == 1 else f"Nothing from {unit} {self.start} on was written."
-        rows = counted(self.rows + self.repeated, "row")
+        rows = show_count(self.rows + self.repeated, "row")
         return f'{unit.capitalize()}s {self.start} to {self.next - 1} are in topic "{self.topic.name}" ({rows}), none after.'
 
-    def how_to_go_on(self) -> str:
-        """What to add to the same command to append the rest; empty if all of it is still to be done."""
+    def resume_hint(self) -> str:
+        """The options to add to the same command to append the rest; empty if nothing was appended."""
         if self.next == self.start:
             return ""
-        return f"Go on with: --from-line {self.next}"
+        return f"Continue with: --from-line {self.next}"
 
 
 def _row_of(error: MainstemError) -> int | None:
@@ -273,37 +276,33 @@ def append(
     *,
     form: Annotated[
         InputFormat | None,
-        typer.Option(
-            "--format", help="What the file is; else told by its name, and of - it is json.", show_default=False
-        ),
+        typer.Option("--format", help="The format; default: by the suffix of the file, json for -."),
     ] = None,
     rejected: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Lines that do not fit go here, each with its reason, and the rest goes in.",
-            show_default=False,
+            help="Write invalid lines to this file, each with its reason, and append the rest.",
         ),
     ] = None,
     producer: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Append each line once, however often the same file is given. A name is for one file.",
-            show_default=False,
+            help="The name of a producer: a repeated append of the same file appends each line once. Use one name per file.",
         ),
     ] = None,
     from_line: Annotated[
-        int, typer.Option(min=1, help="Start at this line (of Parquet and Arrow: row), counted from 1.")
+        int, typer.Option(min=1, help="Start at this line (in Parquet and Arrow: row), counted from 1.")
     ] = 1,
     take_over: TakeOverOption = False,
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
-    """Append rows from a file: JSON lines, CSV, Parquet or Arrow (in the field: produce).
+    """Append rows from a file: JSON lines, CSV, Parquet or Arrow (Kafka: produce).
 
-    Rows go in by batches of up to 10,000 rows or 16 MiB, each on disk before the next. At a line that does not fit the append
-    stops: all batches before are in, nothing of its own batch is, and the error says how to go on.
+    Rows are appended in batches of up to 10,000 rows or 16 MiB, each durable before the next. An invalid line stops the
+    append: earlier batches are appended, nothing of its own batch is, and the error says how to continue.
 
     Example: mainstem topic append orders orders.csv --rejected bad_orders.jsonl
     """
@@ -319,9 +318,9 @@ def append(
             try:
                 with show_progress(f"append to {topic}", total=source.size) as progress:
                     for _ in work.steps():
-                        progress.reached(source.position, counted(work.rows, "row"))
+                        progress.advance_to(source.position, show_count(work.rows, "row"))
             except KeyboardInterrupt:
-                show_note(f"{work.so_far()} {work.how_to_go_on()}".rstrip())
+                show_note(f"{work.progress_text()} {work.resume_hint()}".rstrip())
                 raise
         if as_json:
             print_json(
@@ -334,8 +333,8 @@ def append(
                 }
             )
             return
-        extra = [f"{counted(work.repeated)} were there already"] if work.repeated else []
-        extra += [f"{counted(work.turned_away)} rejected to {rejected}"] if work.turned_away else []
+        extra = [f"{show_count(work.repeated)} were already appended"] if work.repeated else []
+        extra += [f"{show_count(work.turned_away)} rejected to {rejected}"] if work.turned_away else []
         typer.echo(
-            f"appended {counted(work.rows, 'row')} to {orders.name}" + (f"; {'; '.join(extra)}" if extra else "")
+            f"appended {show_count(work.rows, 'row')} to {orders.name}" + (f"; {'; '.join(extra)}" if extra else "")
         )

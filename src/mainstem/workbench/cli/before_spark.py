@@ -1,8 +1,7 @@
-"""What can be known without Spark, said before it starts: to start it takes many seconds.
+"""Checks that need no Spark, made before it starts, which takes many seconds.
 
-Whether the home can be written to, whether the database of its views answers, whether a view is there; of a program that
-says plainly which flows it has, whether it has the ones that are asked for; and whether the topics, patterns and views that it
-reads exist.
+They check whether the home is writable, the database of its views answers, and a view exists; if the program names its
+flows literally, whether it has the requested ones; and whether the topics, patterns and views that it reads exist.
 """
 
 from __future__ import annotations
@@ -13,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from mainstem.durable_files import REAL_FILES, unavailable
-from mainstem.errors import DatabaseUnavailable, FlowNotFound, MainstemError, Unavailable, did_you_mean
+from mainstem.errors import FlowNotFound, MainstemError, did_you_mean
 from mainstem.spark.build import Build
 from mainstem.spark.sources.spark_topic import SparkTopic
 from mainstem.spark.sources.topic_glob import TopicGlob
 from mainstem.stem import Mainstem
+from mainstem.views.home_views import waiting_for_views
 from mainstem.views.spark_view import SparkView
 from mainstem.workbench.cli.program_file import FUNCTION
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 __all__ = ["check_before_spark", "check_writable", "flows_named_in"]
 
-# What a run writes at least before its first batch is done.
+# What a run writes at least before its first batch is committed.
 PROBE_BYTES = 64 << 10
 
 
 def check_before_spark(stem: Mainstem, file: ProgramFile, *, only: Sequence[str] | None = None, view: str = "") -> None:
-    """Raise what a start of Spark could not change. `only`: the flows asked for; `view`: one that must be there."""
-    source = _parsed(file.path)
+    """Raise errors that do not depend on Spark. `only`: the requested flows; `view`: one that must exist."""
+    source = _parse(file.path)
     known = flows_named_in(source)
     for name in only or ():
         if known is not None and name not in known:
             raise FlowNotFound(
                 f'the program has no flow "{name}"',
                 detail=f"Its flows are: {', '.join(known) or 'none'}.",
-                hint=did_you_mean(name, known) or "Name some of these.",
+                hint=did_you_mean(name, known) or "Choose from these.",
             )
     if view or any(isinstance(node, ast.Attribute) and node.attr == "view" for node in ast.walk(source)):
         _check_views(stem, view)
@@ -50,7 +50,7 @@ def check_before_spark(stem: Mainstem, file: ProgramFile, *, only: Sequence[str]
 
 
 def check_writable(home: str) -> None:
-    """Raise if nothing can be written into the home: it may be full, mounted read-only, or of another user."""
+    """Raise if the home is not writable: it may be full, mounted read-only, or belong to another user."""
     for folder in (home, f"{home}/flows", f"{home}/views"):
         if os.path.isdir(folder):
             _probe(folder)
@@ -72,25 +72,17 @@ def _probe(folder: str) -> None:
 
 
 def _check_views(stem: Mainstem, view: str) -> None:
-    """A database that may be about to start is waited for, as a run does."""
-    from mainstem.log.backoff import patiently
-
-    def may_pass(error: Unavailable) -> bool:
-        from mainstem.views.postgres.postgres_address import may_pass
-
-        return isinstance(error, DatabaseUnavailable) and may_pass(error)
-
-    patiently(stem.view_backend.names, worth_it=may_pass, clock=stem.log.clock)
+    waiting_for_views(stem.view_backend.names, stem.log.clock)
     if view:
-        # Raises, with the views that there are, if there is none of that name.
+        # Raises, with the existing views, if there is none of that name.
         stem.view(view).describe()
 
 
 def check_sources(stem: Mainstem, file: ProgramFile) -> None:
-    """Raise what a source of the program raises before it needs Spark: its topic does not exist, or has no event time.
+    """Raise errors of the program's sources that do not need Spark: a topic does not exist, or has no event time.
 
-    The program's function is called with frames that stand for those of Spark. Where it needs more of them than to be passed on
-    and called, or a function of Spark's, this ends: what comes behind is found when the program is built.
+    The program's function is called with placeholders for Spark's frames. If it needs more of them than to be passed on
+    and called, or a function of Spark, this ends: later errors are found when the program is built.
     """
     build = Build(schemas=_UnknownSchemas())
     try:
@@ -105,7 +97,7 @@ def check_sources(stem: Mainstem, file: ProgramFile) -> None:
 
 
 class _WithoutSpark(Mainstem):
-    """The same home, with a session that only makes frames."""
+    """The same home, with a session that only makes placeholders."""
 
     def __init__(self, stem: Mainstem) -> None:
         vars(self).update(vars(stem))
@@ -115,11 +107,11 @@ class _WithoutSpark(Mainstem):
 
 
 class _NeedsSpark(Exception):
-    """The program cannot be looked at any further."""
+    """The program cannot be checked any further."""
 
 
 class _Session:
-    """Of a session what a stream of a topic or view asks for."""
+    """The part of a session that a stream of a topic or view uses."""
 
     defaultParallelism = 1  # noqa: N815 - as Spark calls it
 
@@ -148,10 +140,10 @@ class _Session:
 
 
 class _Frame:
-    """Stands for a DataFrame, and for all that is made of it. It knows no column and has no row."""
+    """A placeholder for a DataFrame and everything derived from it. It has no columns and no rows."""
 
     isStreaming = True  # noqa: N815 - as a DataFrame calls it
-    # What can be indexed would else be taken for a sequence, one without an end.
+    # Otherwise an object that can be indexed would count as a sequence without an end.
     __iter__ = None
 
     def __getattr__(self, name: str) -> _Frame:
@@ -170,7 +162,7 @@ class _Frame:
 
 
 class _UnknownSchemas(dict[str, Any]):
-    """What sinks of the program will hold: that they will be there is known, and no more."""
+    """The schemas of the program's sinks: they exist, but are unknown."""
 
     def get(self, key: str, default: Any = None) -> Any:
         if key in self:
@@ -182,7 +174,7 @@ _SOURCES = {source.stream.__code__ for source in (SparkTopic, TopicGlob, SparkVi
 
 
 def _is_of_source(error: MainstemError) -> bool:
-    """Whether it was raised while a source was made: what an operator says of a frame that knows no column is no fault."""
+    """Whether it was raised while a source was made: errors of operators about placeholders are not faults."""
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code in _SOURCES:
@@ -191,13 +183,13 @@ def _is_of_source(error: MainstemError) -> bool:
     return False
 
 
-def _parsed(path: str) -> ast.Module:
+def _parse(path: str) -> ast.Module:
     with open(path, "rb") as file:
         return ast.parse(file.read())
 
 
 def flows_named_in(source: ast.Module) -> list[str] | None:
-    """The names of the flows of a program, if it says them plainly; None if they are known only when it runs.
+    """The names of the flows of a program, if it names them literally; None if they are known only when it runs.
 
     >>> flows_named_in(ast.parse('def flows(stem): yield Flow(rows, into=stem.view("revenue", key="store"))'))
     ['revenue']
@@ -210,9 +202,9 @@ def flows_named_in(source: ast.Module) -> list[str] | None:
     )
     if len(functions) != 1 or functions[0] not in source.body or functions[0].decorator_list or replaced:
         return None
-    sinks = _assigned(functions[0])
+    sinks = _find_assignments(functions[0])
     names: list[str] = []
-    for flow in _yielded(functions[0]):
+    for flow in _find_yields(functions[0]):
         name = _name_of(flow, sinks)
         if name is None:
             return None
@@ -220,20 +212,20 @@ def flows_named_in(source: ast.Module) -> list[str] | None:
     return names
 
 
-def _yielded(function: ast.FunctionDef) -> Iterator[ast.expr | None]:
-    """What it yields, and what it returns; None for what cannot be told."""
+def _find_yields(function: ast.FunctionDef) -> Iterator[ast.expr | None]:
+    """The yielded and returned expressions; None for an unknown one."""
     for node in ast.walk(function):
         if isinstance(node, ast.Yield):
             yield node.value
         elif isinstance(node, ast.YieldFrom) or (isinstance(node, ast.Return) and node.value is not None):
             yield from node.value.elts if isinstance(node.value, ast.List | ast.Tuple) else [None]
         elif node is not function and isinstance(node, ast.FunctionDef | ast.Lambda):
-            # What is yielded or returned in there is not the program's.
+            # A yield or return in a nested function is not the program's.
             yield None
 
 
-def _assigned(function: ast.FunctionDef) -> dict[str, ast.expr]:
-    """The variables that are given a value once."""
+def _find_assignments(function: ast.FunctionDef) -> dict[str, ast.expr]:
+    """The variables that are assigned once."""
     found: dict[str, list[ast.expr]] = {}
     for node in ast.walk(function):
         if isinstance(node, ast.Assign):
@@ -256,7 +248,7 @@ def _name_of(flow: ast.expr | None, sinks: dict[str, ast.expr]) -> str | None:
     sink = given.get("into") or (flow.args[1] if len(flow.args) == 2 else None)
     if isinstance(sink, ast.Name):
         sink = sinks.get(sink.id)
-    # A folder of files has a name that follows from where it is.
+    # The name of a flow into a folder of files depends on its path.
     plain = isinstance(sink, ast.Call) and isinstance(sink.func, ast.Attribute) and sink.func.attr in ("view", "topic")
     return _text(sink.args[0]) if plain and isinstance(sink, ast.Call) and sink.args else None
 

@@ -1,4 +1,4 @@
-"""`mainstem check`: everything that can be known of a program before it runs."""
+"""`mainstem check`: checks a program without running it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from mainstem.workbench.cli.command_arguments import HomeOption, SparkOption, open_home
 from mainstem.workbench.cli.program_file import ProgramArgument, load_program
 from mainstem.workbench.cli.row_output import JsonOption, print_json
-from mainstem.workbench.cli.terminal_table import counted, show_facts, show_note, show_progress
+from mainstem.workbench.cli.terminal_table import show_count, show_facts, show_note, show_progress
 
 if TYPE_CHECKING:
     from mainstem.flows.checkpoint_fit import FlowProspect
@@ -25,11 +25,11 @@ __all__ = ["check"]
 def check(
     program: ProgramArgument, *, spark: SparkOption = "local[*]", as_json: JsonOption = False, home: HomeOption = None
 ) -> None:
-    """Build every flow of a program without starting one: what it reads, what it keeps, where it goes.
+    """Build every flow of a program without starting it, and show its sources, its state and its sink.
 
-    An unknown topic or column, a sink that cannot take the rows or two flows into one sink are found here, with the line
-    of the program; the exit status is 1 then. State that grows without bound is a warning, and so is a flow that was behind
-    for longer than a compacted topic keeps its tombstones. Of a flow that has run before it says whether it continues with
+    It finds unknown topics and columns, a sink that cannot take the rows, and two flows into one sink, with the line of
+    the program; the exit status is then 1. State that grows without bound is a warning, and so is a flow that lagged
+    longer than a compacted topic keeps its tombstones. For a flow that has run before it says whether it continues from
     its checkpoint, what changed, and how many rows a rebuild would read.
 
     Example: mainstem check shop.py
@@ -57,13 +57,13 @@ def check(
             typer.echo()
             if prospect.hint:
                 warnings.append(f'flow "{flow.name}" cannot continue with its checkpoint. {prospect.hint}')
-        typer.echo(f"{counted(len(flows), 'flow')}, {counted(len(warnings), 'warning')}; nothing was started")
+        typer.echo(f"{show_count(len(flows), 'flow')}, {show_count(len(warnings), 'warning')}; nothing was started")
         for warning in warnings:
             show_note(f"Warning: {warning}")
 
 
 def _files(stem: Mainstem, flow: PlannedFlow) -> HistoryStatus | None:
-    """What a run that began now would read of sealed files first."""
+    """The sealed files that a run started now would read first."""
     from mainstem.flows.native_catch_up import foreseen_history
     from mainstem.spark.checkpoint.flow_store import FlowStore
 
@@ -72,7 +72,7 @@ def _files(stem: Mainstem, flow: PlannedFlow) -> HistoryStatus | None:
 
 
 def _missed_deletions(stem: Mainstem, flow: PlannedFlow) -> list[str]:
-    """Deletions in compacted topics that the flow has missed, or may have."""
+    """Deletions in compacted topics that the flow has missed, or may have missed."""
     from mainstem.spark.checkpoint.checkpoint_location import is_elsewhere
     from mainstem.spark.checkpoint.checkpoint_offsets import last_batch, source_offsets
     from mainstem.spark.checkpoint.flow_store import FlowStore
@@ -87,18 +87,18 @@ def _missed_deletions(stem: Mainstem, flow: PlannedFlow) -> list[str]:
 
 
 def _prospect(stem: Mainstem, flow: PlannedFlow, file: ProgramFile) -> FlowProspect:
-    """Whether a run that began now would continue."""
+    """Whether a run started now would continue."""
     from mainstem.flows.checkpoint_fit import FlowProspect
 
     found = FlowProspect.of(flow, stem.home, stem.log)
-    return replace(found, hint=file.named_in(found.hint))
+    return replace(found, hint=file.fill_hint(found.hint))
 
 
 def _facts(flow: PlannedFlow, files: HistoryStatus | None, prospect: FlowProspect) -> list[tuple[str, str]]:
     facts = [("  reads", _reading(source)) for source in _sources(flow)]
     if files is not None:
-        done = f", {counted(files.rows_in)} of them done" if files.rows_in else ""
-        facts.append(("  first", f"{counted(files.rows, 'row')} from sealed files, natively{done}; then the topic"))
+        done = f", {show_count(files.rows_in)} of them done" if files.rows_in else ""
+        facts.append(("  first", f"{show_count(files.rows, 'row')} from sealed files, natively{done}; then the topic"))
     for operator in flow.operators:
         bound = f"bounded state ({operator.bounded_by})" if operator.bounded_by else "STATE GROWS WITHOUT BOUND"
         facts.append(("  keeps", f"{operator.name}: {bound}"))
@@ -108,7 +108,7 @@ def _facts(flow: PlannedFlow, files: HistoryStatus | None, prospect: FlowProspec
         facts.append(("  mode", "real-time: each row as it comes, at least once"))
     mode = "rows as they change" if flow.output_mode == "update" and flow.operators else "each row once"
     facts.append(("  into", f"{flow.flow.into.kind} {flow.flow.into.name}, {mode} (output mode {flow.output_mode})"))
-    rows = f", {counted(prospect.rows, 'row')} to read" if prospect.outcome in ("new", "must be rebuilt") else ""
+    rows = f", {show_count(prospect.rows, 'row')} to read" if prospect.outcome in ("new", "must be rebuilt") else ""
     changes = f": {'; '.join(prospect.changes)}" if prospect.changes else ""
     facts.append(("  run", f"{prospect.outcome}{rows}{changes}"))
     return facts
@@ -122,13 +122,10 @@ def _reading(source: dict[str, Any]) -> str:
 
 def _sources(flow: PlannedFlow) -> list[dict[str, Any]]:
     """What each stream of the flow reads, in the order of the program."""
-    found = []
-    for leaf in flow.leaves.values():
-        known = leaf.schema.names
-        found.append(
-            {"source": leaf.source, "columns": list(leaf.columns or known), "columns_known": list(known)}
-        )  # fmt: skip
-    return found
+    return [
+        {"source": leaf.source, "columns": leaf.columns or leaf.schema.names, "columns_known": leaf.schema.names}
+        for leaf in flow.leaves.values()
+    ]
 
 
 def _to_json(flow: PlannedFlow, files: HistoryStatus | None, prospect: FlowProspect) -> dict[str, Any]:
@@ -138,7 +135,7 @@ def _to_json(flow: PlannedFlow, files: HistoryStatus | None, prospect: FlowProsp
     return {
         "flow": flow.name,
         "sources": _sources(flow),
-        "sealed_files_first": None if files is None else {"rows": files.rows, "rows_in": files.rows_in},
+        "sealed_files_first": files,
         "operators": [{"operator": it.name, "bounded_by": it.bounded_by or None} for it in flow.operators],
         "sink": {"kind": sink.kind, "name": sink.name},
         "mode": flow.flow.mode,
@@ -146,7 +143,7 @@ def _to_json(flow: PlannedFlow, files: HistoryStatus | None, prospect: FlowProsp
         "schema": schema_to_ddl(flow.schema),
         "run": {
             "outcome": prospect.outcome,
-            "changes": list(prospect.changes),
+            "changes": prospect.changes,
             "rows_to_read": prospect.rows,
             "hint": prospect.hint or None,
         },

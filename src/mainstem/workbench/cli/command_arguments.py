@@ -1,7 +1,7 @@
-"""Which home a command works on: `--home`, before the noun or after the verb, else MAINSTEM_HOME.
+"""The home of a command: `--home`, before the noun or after the verb, else MAINSTEM_HOME.
 
-Without either it is `data`, if that is a home. A command never makes a home by mistake: only `topic create` makes one,
-where it was told to.
+Without either it is `data`, if that is a home. Only `topic create` creates a home, and only where it was told to, so no
+command creates one by mistake.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ __all__ = [
     "TopicArgument",
     "ViewArgument",
     "YesOption",
-    "asked",
+    "ask",
     "confirm",
     "find_home",
     "named_home",
     "open_home",
-    "opened_view",
+    "open_view",
     "parse_as_of",
     "parse_moment",
     "parse_position",
-    "somebody_is_there",
+    "is_interactive",
     "split_words",
     "take_over_if",
 ]
 
 
-# Where to start or stop, as one writes it at a command line.
+# Positions on the command line.
 #
 # earliest, latest
 # 2026-01-01T09:00:00Z        a time with a zone, compared with append times
@@ -65,7 +65,7 @@ _WORDS = ("earliest", "latest")
 
 
 def parse_position(text: str, option: str = "--start") -> str | datetime | Mapping[int, int]:
-    """The position that is meant; `option` is what an error calls it.
+    """The position; `option` is its name in an error.
 
     >>> parse_position("0:12,1:7")
     {0: 12, 1: 7}
@@ -91,7 +91,7 @@ def parse_position(text: str, option: str = "--start") -> str | datetime | Mappi
 
 
 def parse_as_of(text: str | None) -> str | datetime | None:
-    """As of what a view is asked: a time with a zone, or the token of an append.
+    """The moment of a query on a view: a time with a zone, or the token of an append.
 
     >>> parse_as_of("orders@0:42"), parse_as_of(None)
     ('orders@0:42', None)
@@ -115,86 +115,84 @@ def parse_moment(text: str, option: str) -> datetime:
         raise Invalid(
             f'{option} "{text}" has no time zone',
             detail="Without a time zone it does not name one moment.",
-            hint=f"For UTC write {moment.isoformat()}Z; else the distance from it, as in {moment.isoformat()}+02:00",
+            hint=f"For UTC write {moment.isoformat()}Z; for another zone add its offset, as in {moment.isoformat()}+02:00",
         )
     return moment
 
 
-# Words that the commands about views share: the view's name, and the view itself.
+# Arguments of the commands for views.
 
 
-ViewArgument = Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.", show_default=False)]
+ViewArgument = Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.")]
 AsOfOption = Annotated[
     str | None,
     typer.Option(
         "--as-of",
         metavar="TIME|TOKEN",
-        help="What it was: at a time with a zone, or right after an append.",
-        show_default=False,
+        help="As of a time with a zone, or right after an append.",
     ),
 ]
 
 
 @contextmanager
-def opened_view(stem: Mainstem, name: str) -> Iterator[View]:
-    """A view that is there; no command makes one."""
+def open_view(stem: Mainstem, name: str) -> Iterator[View]:
+    """An existing view; no command creates one."""
     from mainstem.names import check_own_name
 
     check_own_name(name, "view")
     view = stem.view(name)
     try:
-        # Raises, with the views there are, if there is none of that name.
+        # Raises, with the existing views, if there is none of that name.
         view.describe()
         yield view
     finally:
         view.close()
 
 
-# Words that many commands share: the topic, and taking over from a process that stands still.
+# Arguments of many commands: the topic, and the take-over from a stopped process.
 
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
-OnlyTopicArgument = Annotated[
-    str | None, typer.Argument(metavar="[TOPIC]", help="Only of this topic.", show_default=False)
-]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+OnlyTopicArgument = Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only this topic.")]
 TakeOverOption = Annotated[
     bool,
     typer.Option(
         "--take-over",
-        help="End a stopped process that holds the topic's locks, and go on behind what is safe after a failed fsync.",
+        help="Kill a stopped process that holds the topic's locks; after a failed fsync continue after the safe records.",
     ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 def take_over_if(topic: Topic, *, asked: bool) -> None:
-    """Take the topic over before anything is written, so that nothing is written twice; and say what was done."""
+    """Take the topic over before anything is written, so that nothing is written twice, and report it."""
     if asked:
         show_note(str(topic.take_over()))
 
 
 def split_words(text: str | None) -> list[str] | None:
-    """The words of a list with commas: --columns store,amount."""
+    """The words of a comma-separated list: --columns store,amount."""
     return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
 
 
 def confirm(question: str) -> None:
-    """Ask; ends the command with status 1 unless the answer is yes. Where nobody can be asked, --yes is needed."""
-    if not somebody_is_there():
-        raise typer.BadParameter("needed where nobody can be asked", param_hint="--yes")
-    if not asked(question):
+    """Ask for confirmation; ends the command with status 1 unless the answer is yes. Without a terminal, --yes is
+    needed."""
+    if not is_interactive():
+        raise typer.BadParameter("required without a terminal", param_hint="--yes")
+    if not ask(question):
         typer.echo("Nothing was deleted.", err=True)
         raise typer.Exit(1)
 
 
-def asked(question: str) -> bool:
-    """Whether a person says yes."""
+def ask(question: str) -> bool:
+    """Whether the user answers yes."""
     typer.echo(f"{question} [y/N]: ", nl=False, err=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def somebody_is_there() -> bool:
-    """Whether a person can answer."""
+def is_interactive() -> bool:
+    """Whether a user can answer."""
     return sys.stdin.isatty()
 
 
@@ -202,16 +200,14 @@ DEFAULT = "data"
 
 HomeOption = Annotated[
     str | None,
-    typer.Option(
-        "--home", metavar="DIR", help="The directory that holds the log; else MAINSTEM_HOME.", show_default=False
-    ),
+    typer.Option("--home", metavar="DIR", help="The home directory; default: MAINSTEM_HOME."),
 ]
 
 SparkOption = Annotated[
     str, typer.Option("--spark", metavar="ADDRESS", help='Where Spark runs: "local[*]", "spark://master:7077".')
 ]
 
-# What was given before the noun: `mainstem --home data/shop topic list`.
+# The option before the noun: `mainstem --home data/shop topic list`.
 named_home: ContextVar[str | None] = ContextVar("named_home", default=None)
 
 
@@ -223,9 +219,9 @@ def open_home(
     upkeep: Literal["background", "manual"] = "manual",
     spark: str = "local[*]",
 ) -> Iterator[Mainstem]:
-    """The home, open while the command works; closed also when the person, or the reader of the output, has had enough.
+    """The open home; closed also after Ctrl-C, or when the reader of the output closes the pipe.
 
-    Nothing is sealed or dropped in the background unless asked for: a look at a home leaves it as it is.
+    Without background upkeep by default, so that a reading command changes nothing.
     """
     path = find_home(given, missing)
     from mainstem.stem import open as open_stem
@@ -249,22 +245,22 @@ def find_home(given: str | None, missing: Literal["refuse", "make"]) -> str:
         raise Invalid(
             "no home was given",
             detail=f'Neither --home nor MAINSTEM_HOME is set, and "{DEFAULT}" here is not a home.',
-            hint="For example: --home data/shop, or for all commands to come: export MAINSTEM_HOME=data/shop",
+            hint="For example: --home data/shop, or for all later commands: export MAINSTEM_HOME=data/shop",
         )
     if missing == "refuse" and not is_home(path):
         facts = "It has no mainstem.json." if os.path.isdir(path) else "There is no such directory."
         raise NotFound(
             f'"{path}" is not a home',
             detail=facts,
-            hint=f'A home is made with its first topic: mainstem topic create orders --schema "..." --home {path}',
+            hint=f'A home is created with its first topic: mainstem topic create orders --schema "..." --home {path}',
         )
     return path
 
 
 def is_home(path: str) -> bool:
-    """Whether there is a home, or something that may not be looked into: opening it says then what is wrong."""
+    """Whether the path is a home, or cannot be read: then opening it raises the right error."""
     try:
-        # A home whose log is on Kafka has the brokers' addresses instead of a log.
+        # A home whose log is on Kafka has the addresses of the brokers instead of a log.
         kafka = os.path.join(path, "kafka.toml")
         os.stat(kafka if os.path.exists(kafka) else os.path.join(path, "mainstem.json"))
     except (FileNotFoundError, NotADirectoryError):

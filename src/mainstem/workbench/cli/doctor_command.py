@@ -1,4 +1,4 @@
-"""`mainstem doctor`: whether this machine, this home and what they are connected with can do their work."""
+"""`mainstem doctor`: checks this machine, this home and its servers."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from mainstem.clock import Clock, SystemClock
 from mainstem.errors import MainstemError
 from mainstem.workbench.cli.command_arguments import HomeOption, find_home
 from mainstem.workbench.cli.row_output import JsonOption, print_json
-from mainstem.workbench.cli.terminal_table import counted, show_facts, show_note
+from mainstem.workbench.cli.terminal_table import show_count, show_facts, show_note
 
 __all__ = ["Examination", "Finding", "doctor"]
 
 
-# Examination: what a setup needs to run, looked at one thing after another: `mainstem doctor`.
+# Examination: the checks of `mainstem doctor`, one after another.
 #
-# Each look is a function that gives a `Finding`; one that cannot say anything gives none. Nothing is changed but for a file
-# that is written into the home and removed.
+# Each check is a function that returns a `Finding`, or None if it does not apply. Nothing is changed except for a file
+# that is written to the home and removed.
 
 
-# What the tests run with; another one of the same line is likely to work.
+# The version used by the tests; others of the same line are likely to work.
 SPARK_LINE = "4.2"
 JAVA_LEAST = 17
 FREE_BYTES_LEAST = 1 << 30
@@ -42,7 +42,7 @@ CLOCK_SECONDS_MAX = 2.0
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one thing, and what to do about it if it is not well."""
+    """The result of one check, and what to do if it failed."""
 
     subject: str
     state: Literal["well", "doubtful", "ill"]
@@ -51,17 +51,17 @@ class Finding:
 
 
 class Examination:
-    """Looks at a setup. `home` may be missing: then only what does not need one is looked at."""
+    """Checks a setup. Without a `home` only the checks that need none are made."""
 
     def __init__(self, home: str | None, environment: Mapping[str, str], clock: Clock | None = None) -> None:
         self._home = home
         self._environment = environment
         self._clock = clock or SystemClock()
-        # Empty until it is known to be one that Spark runs on.
+        # Empty unless it is a version that Spark supports.
         self._java_version = ""
 
     def findings(self) -> Iterator[Finding]:
-        """Everything, in the order in which it is best mended."""
+        """All findings, in the order in which they are best fixed."""
         looks: list[Callable[[], Finding | None]] = [self._python, self._java, self._spark, self._patches]
         if self._home is not None:
             looks += [self._permissions, self._disk, self._time, self._log, self._connector, self._views]
@@ -73,7 +73,7 @@ class Examination:
             if found is not None:
                 yield found
 
-    # What runs
+    # Programs
 
     def _python(self) -> Finding:
         versions = [f"Python {sys.version.split()[0]}", f"mainstem {_version('mainstem')}"]
@@ -106,7 +106,7 @@ class Examination:
         return Finding("spark", "well", f"PySpark {version}; a cluster must have the same")
 
     def _patches(self) -> Finding | None:
-        """Whether sessions that Mainstem makes are patched, which costs nothing but time if they are not."""
+        """Whether Mainstem patches Spark sessions; without the patches they are only slower."""
         from mainstem.spark.java_patches import SWITCH, why_not_patched
 
         spark = _version("pyspark")
@@ -138,7 +138,7 @@ class Examination:
                 os.unlink(name)
         mode = os.stat(self._home).st_mode & 0o077
         if mode & 0o022:
-            advice = f"Whoever may write there may change the log: chmod go-w {self._home}"
+            advice = f"Other users could change the log: chmod go-w {self._home}"
             return Finding("permissions", "doubtful", f'others may write to "{self._home}"', advice)
         return Finding("permissions", "well", f'"{self._home}" can be written, synced and linked in')
 
@@ -147,29 +147,31 @@ class Examination:
         total, _, free = shutil.disk_usage(self._home)
         detail = f"{free / 2**30:.1f} GiB free of {total / 2**30:.1f} GiB"
         if free < FREE_BYTES_LEAST or free < FREE_SHARE_LEAST * total:
-            advice = "An append that finds the disk full is refused. Make room, or let topics keep less: mainstem topic alter"
+            advice = (
+                "Appends fail when the disk is full. Free some space, or shorten the retention: mainstem topic alter"
+            )
             return Finding("disk", "doubtful", detail, advice)
         return Finding("disk", "well", detail)
 
     def _time(self) -> Finding:
-        """The home may lie on another machine, with another clock."""
+        """The home may be on another machine, with another clock."""
         assert self._home is not None
         name = f"{self._home}/.doctor-{uuid.uuid4().hex}"
         try:
             with open(name, "w", encoding="utf-8"):
                 there = os.stat(name).st_mtime
         except OSError:
-            return Finding("clock", "doubtful", "nothing could be written to the home, so its clock is not known")
+            return Finding("clock", "doubtful", "the home is not writable, so its clock is unknown")
         finally:
             if os.path.exists(name):
                 os.unlink(name)
         apart = abs(self._clock.now() / 1e6 - there)
         if apart > CLOCK_SECONDS_MAX:
-            advice = "Append times and timers go by the clock: let both machines follow one (NTP)."
+            advice = "Append times and timers use the clock: synchronise both machines (NTP)."
             return Finding("clock", "doubtful", f"this machine and the home's differ by {apart:.1f} seconds", advice)
         return Finding("clock", "well", f"this machine and the home's differ by {apart * 1e3:.0f} ms")
 
-    # What the home is connected with
+    # Servers
 
     def _log(self) -> Finding:
         from mainstem.stem import open_log
@@ -183,7 +185,7 @@ class Examination:
             log.close()
 
     def _connector(self) -> Finding | None:
-        """Spark's own connector of Kafka, which flows in real time need: of a home whose log is there."""
+        """Spark's Kafka connector, which flows in real-time mode need, if the log is on Kafka."""
         from mainstem.spark.real_time.kafka_connector import PACKAGE, connector_jars
         from mainstem.stem import is_on_kafka
 
@@ -193,12 +195,12 @@ class Examination:
         version = _version("pyspark")
         name = PACKAGE.partition(":")[2]
         found = [os.path.basename(jar) for jar in connector_jars() if name in jar]
-        advice = f"Only flows in real time need it: spark.jars.packages {PACKAGE}:{version} in spark-defaults.conf"
+        advice = f"Only flows in real-time mode need it: spark.jars.packages {PACKAGE}:{version} in spark-defaults.conf"
         if not found:
             return Finding("connector", "doubtful", "Spark's Kafka connector is not in this environment", advice)
         if found != [f"{name}-{version}.jar"]:
             return Finding("connector", "doubtful", f"{', '.join(found)}, for PySpark {version}", advice)
-        return Finding("connector", "well", f"{found[0]}, for flows in real time")
+        return Finding("connector", "well", f"{found[0]}, for flows in real-time mode")
 
     def _views(self) -> Finding:
         from mainstem.views.home_views import backend_of_home
@@ -222,7 +224,7 @@ def _version(package: str) -> str:
 
 
 def _hadoop_version() -> str:
-    """The version of the Hadoop that PySpark brings."""
+    """The version of Hadoop in PySpark."""
     package = importlib.util.find_spec("pyspark")
     folders = (package and package.submodule_search_locations) or []
     found = [jar.stem for folder in folders for jar in Path(folder, "jars").glob("hadoop-client-api-*.jar")]
@@ -233,10 +235,10 @@ MARKS = {"well": "ok", "doubtful": "look", "ill": "BAD"}
 
 
 def doctor(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
-    """Look at what a setup needs: Java, Spark, the home's disk, rights and clock, the log and the views.
+    """Check a setup: Java, Spark, the home's disk, permissions and clock, the log and the views.
 
-    Of a home whose log is on Kafka or whose views are in PostgreSQL, whether they can be reached. Without a home, only the
-    machine. The exit status is 1 if something is bad, with what to do.
+    If the log is on Kafka or the views are in PostgreSQL, it checks whether they can be reached. Without a home it
+    checks only the machine. The exit status is 1 if a check failed; the output says what to do.
 
     Example: mainstem doctor --home data/shop
     """
@@ -256,8 +258,8 @@ def doctor(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
             if finding.advice:
                 show_note(f"{finding.subject}: {finding.advice}")
         if path is None:
-            show_note("Only the machine was looked at; name a home with --home DIR.")
+            show_note("Only the machine was checked; name a home with --home DIR.")
         elif not ill:
-            typer.echo(f"{counted(len(findings), 'thing')} looked at, nothing is bad")
+            typer.echo(f"{show_count(len(findings), 'check')}, all passed")
     if ill:
         raise typer.Exit(1)

@@ -1,10 +1,10 @@
-"""What a person sees when something went wrong: three lines, and the exit status.
+"""Errors on the terminal: three lines, and the exit status.
 
-0    done
-1    it could not be done; three lines on standard error say what, the facts, and what to do
-2    the command was not understood
+0    success
+1    failure; three lines on standard error say what is wrong, the facts, and what to do
+2    invalid usage
 130  ended by Ctrl-C
-141  whoever read the output went away (`mainstem topic read orders | head`)
+141  the reader of the output closed the pipe (`mainstem topic read orders | head`)
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ __all__ = [
 
 FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
 
-# What a terminal would take for a command to itself instead of text; line ends are dealt with apart.
+# Control characters, which a terminal would interpret; line ends are handled separately.
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def visible(text: str) -> str:
-    """The text so that it can do no harm on a terminal: control characters but line ends are written out.
+    """The text with its control characters escaped, except line ends, so that it is safe on a terminal.
 
     >>> visible("a\\x1b[31mb")
     'a\\\\x1b[31mb'
@@ -51,14 +51,14 @@ def visible(text: str) -> str:
 
 
 def error_lines(error: MainstemError) -> list[str]:
-    """The three parts, a line each; a part that is missing is left out.
+    """The three parts, one line each; missing parts are omitted.
 
     >>> error_lines(MainstemError('topic "ordres" is odd', detail="It has no rows.", hint="Append some."))
     ['mainstem.MainstemError: topic "ordres" is odd', 'Detail: It has no rows.', 'Hint: Append some.']
     """
     first, *others = error.parts()
     parts = [f"mainstem.{type(error).__name__}: {first}", *others]
-    # Further lines of a part stand under its first word.
+    # Further lines of a part are indented.
     return [visible(part).replace("\n", "\n        ") for part in parts]
 
 
@@ -73,7 +73,7 @@ def show_error(error: MainstemError) -> None:
 
 
 def show_damage(of: str, problem: Problem | HomeProblem) -> None:
-    """Two lines: of what and why, then the file, whole, so that it can be copied."""
+    """Two lines: the damage, then the complete path of the file, so that it can be copied."""
     partition = "" if problem.partition is None else f", partition {problem.partition}"
     span = ""
     if problem.first_offset is not None:
@@ -85,7 +85,7 @@ def show_damage(of: str, problem: Problem | HomeProblem) -> None:
 
 
 def with_facts(error: MainstemError, *, detail: str | None = None, hint: str | None = None) -> MainstemError:
-    """The same error with another detail or hint: what Python should do is of no use at a command line."""
+    """The same error with another detail or hint, for the command line instead of Python."""
     fields = {name: value for name, value in vars(error).items() if name not in ("detail", "hint", "__notes__")}
     changed = type(error)(
         error.summary,
@@ -98,7 +98,7 @@ def with_facts(error: MainstemError, *, detail: str | None = None, hint: str | N
 
 
 def of_system(error: OSError) -> Unavailable:
-    """What the operating system refused, in our own form."""
+    """An error of the operating system as one of ours."""
     where = f'"{os.fspath(error.filename)!s}"' if error.filename is not None else "a file"
     said = os.strerror(error.errno) if error.errno is not None else str(error)
     return Unavailable(
@@ -109,7 +109,7 @@ def of_system(error: OSError) -> Unavailable:
 
 
 def leave_output() -> None:
-    """Nobody reads the output any more: let what is still in the buffers go nowhere, without a complaint at the end."""
+    """The reader closed the pipe: discard the buffered output without an error at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

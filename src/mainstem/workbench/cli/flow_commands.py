@@ -1,4 +1,4 @@
-"""`mainstem flow`: the flows that ever ran in a home, whichever process runs them."""
+"""`mainstem flow`: the flows that ever ran in a home, in any process."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import typer
 from mainstem.durations import duration_us
 from mainstem.errors import Unavailable
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home
-from mainstem.workbench.cli.list_entry import Unreadable, json_entry, looked_at, table_row
-from mainstem.workbench.cli.row_output import JsonOption, lag_json, print_json
+from mainstem.workbench.cli.list_entry import Unreadable, json_entry, table_row, try_look
+from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
     Column,
     about_size,
-    counted,
     lag_cells,
     moment,
+    show_count,
     show_facts,
     show_note,
     show_table,
@@ -33,16 +33,24 @@ if TYPE_CHECKING:
 __all__ = ["app", "plot"]
 
 
-# `mainstem flow plot`: event time against processing time, as a picture.
+app = typer.Typer(no_args_is_help=True)
+
+FlowArgument = Annotated[str, typer.Argument(metavar="FLOW", help="The flow's name.")]
+
+# A run looks for a wish to stop four times a second.
+LOOK_SECONDS = 0.1
+BATCHES_SHOWN = 5
+SELDOM = (Column("late", "right"), Column("too late", "right"), Column("waits for"))
 
 
+@app.command()
 def plot(
-    flow: Annotated[str, typer.Argument(metavar="FLOW", help="The flow's name.", show_default=False)],
+    flow: FlowArgument,
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="The SVG file to write.", dir_okay=False)],
     home: HomeOption = None,
 ) -> None:
-    """Plot a flow: when its records happened and when they came, the watermark, the ideal line, and each pane it put out.
+    """Plot a flow: event times and append times of its records, the watermark, the ideal line, and each emitted pane.
 
     Example: mainstem flow plot totals -o totals.svg
     """
@@ -51,34 +59,23 @@ def plot(
     with open_home(home) as stem:
         found = plot_of(stem, flow)
         output.write_text(svg_of(found), encoding="utf-8")
-    typer.echo(f"{output}: {counted(len(found.points), 'record')}, {counted(len(found.panes), 'pane')}")
-
-
-app = typer.Typer(no_args_is_help=True)
-app.command()(plot)
-
-FlowArgument = Annotated[str, typer.Argument(metavar="FLOW", help="The flow's name.", show_default=False)]
-
-# A run looks for a wish to stop four times a second.
-LOOK_SECONDS = 0.1
-BATCHES_SHOWN = 5
-SELDOM = (Column("late", "right"), Column("too late", "right"), Column("waits for"))
+    typer.echo(f"{output}: {show_count(len(found.points), 'record')}, {show_count(len(found.panes), 'pane')}")
 
 
 @app.command("list")
 def list_flows(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
-    """List the flows that ever ran here: whether they run now and where, and how far behind they are.
+    """List the flows that ever ran here: their status, their process, and their lag.
 
     Example: mainstem flow list
     """
     from mainstem.workbench.cli.flow_facts import flow_facts, known_flows, last_progress
 
     with open_home(home) as stem:
-        progress = looked_at({}, last_progress, stem)
+        progress = try_look({}, last_progress, stem)
         if isinstance(progress, Unreadable):
             show_note(f"the last batches are not shown: {progress.error}")
             progress = {}
-        found = [looked_at({"flow": name}, flow_facts, stem, name, progress) for name in known_flows(stem)]
+        found = [try_look({"flow": name}, flow_facts, stem, name, progress) for name in known_flows(stem)]
         if as_json:
             print_json([json_entry(it, _to_json) for it in found])
             return
@@ -87,7 +84,7 @@ def list_flows(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
             Column("batch", "right"), Column("last batch"), Column("took", "right"), *LAG_COLUMNS,
         ]  # fmt: skip
         facts = [it for it in found if not isinstance(it, Unreadable)]
-        # Shown only where a flow has something in them.
+        # Shown only if a flow has a value in them.
         shown = [place for place in range(len(SELDOM)) if any(_seldom(it)[place] for it in facts)]
         columns += [SELDOM[place] for place in shown]
         rows = (table_row(it, lambda it: [*_list_row(it), *(_seldom(it)[place] for place in shown)]) for it in found)
@@ -101,7 +98,7 @@ def _list_row(it: FlowFacts) -> list[str]:
 
 
 def _seldom(it: FlowFacts) -> list[str]:
-    return [counted(it.late) if it.late else "", counted(it.too_late) if it.too_late else "", it.waits]
+    return [show_count(it.late) if it.late else "", show_count(it.too_late) if it.too_late else "", it.waits]
 
 
 def _batch(it: FlowFacts) -> str:
@@ -116,7 +113,7 @@ def _last(it: FlowFacts) -> list[str]:
 
 @app.command()
 def describe(flow: FlowArgument, *, as_json: JsonOption = False, home: HomeOption = None) -> None:
-    """Describe a flow: who runs it, where it stands in each partition of its topics, and its last batches.
+    """Describe a flow: its process, its position in each partition of its topics, and its last batches.
 
     Example: mainstem flow describe revenue
     """
@@ -142,7 +139,7 @@ def _show(it: FlowFacts) -> None:
         ("watermark", moment(last.get("watermark"), none="none")),
         *([("held back by", str(it.holders[0]))] if it.holders else []),
         *([("waits for", it.waits)] if it.waits else []),
-        *([("transactions cut", _cut(it))] if it.transactions.torn else []),
+        *([("transactions cut", _split_text(it))] if it.transactions.torn else []),
         ("keeps", _state(last)),
         *([("built", f"for every batch: {it.built}")] if it.built else []),
         *([("sealed files", _files(it.history))] if it.history is not None else []),
@@ -152,8 +149,8 @@ def _show(it: FlowFacts) -> None:
     typer.echo()
     show_table(
         [Column("source"), Column("partition", "right"), Column("next offset", "right"), *LAG_COLUMNS],
-        ([part.source, str(part.partition), counted(part.offset), *lag_cells(part.lag)] for part in it.sources),
-        empty="its sources are gone",
+        ([part.source, str(part.partition), show_count(part.offset), *lag_cells(part.lag)] for part in it.sources),
+        empty="its sources no longer exist",
     )
     if it.stages:
         typer.echo()
@@ -167,9 +164,9 @@ def _show(it: FlowFacts) -> None:
         ],
         (
             [
-                str(row["batch"]), moment(row["at"]), counted(row["rows_in"]), counted(row["rows_out"]),
-                counted(row["rejected"]), counted(row["late"]), counted(row.get("too_late") or 0), f"{row['batch_ms']:,} ms",
-                counted(row["lag_records"]),
+                str(row["batch"]), moment(row["at"]), show_count(row["rows_in"]), show_count(row["rows_out"]),
+                show_count(row["rejected"]), show_count(row["late"]), show_count(row.get("too_late") or 0), f"{row['batch_ms']:,} ms",
+                show_count(row["lag_records"]),
             ]
             for row in it.progress[-BATCHES_SHOWN:]
         ),
@@ -179,13 +176,13 @@ def _show(it: FlowFacts) -> None:
 
 def _files(history: HistoryStatus) -> str:
     if history.over:
-        return f"{counted(history.rows, 'row')} were read from them, natively; since then it reads the topic"
-    return f"{counted(history.rows_in)} of {counted(history.rows, 'row')} read from them, natively; then it reads the topic"
+        return f"{show_count(history.rows, 'row')} were read from them, natively; since then it reads the topic"
+    return f"{show_count(history.rows_in)} of {show_count(history.rows, 'row')} read from them, natively; then it reads the topic"
 
 
-def _cut(it: FlowFacts) -> str:
+def _split_text(it: FlowFacts) -> str:
     last = ", ".join(map(str, it.transactions.last_torn))
-    return f"{counted(it.transactions.torn)} since it was started, the last: {last}; they overlap further than a batch may reach"
+    return f"{show_count(it.transactions.torn)} since it was started, the last: {last}; they overlap beyond the limit of a batch"
 
 
 def _show_stages(it: FlowFacts) -> None:
@@ -193,7 +190,7 @@ def _show_stages(it: FlowFacts) -> None:
         [Column("stage"), Column("keeps", "right"), Column("size", "right"), Column("too late"), Column("counted")],
         (
             [
-                stage.stage, counted(stage.rows, "row"), about_size(stage.bytes), _amounts(stage.late, "rows"),
+                stage.stage, show_count(stage.rows, "row"), about_size(stage.bytes), _amounts(stage.late, "rows"),
                 _amounts(stage.counts, ""),
             ]
             for stage in it.stages
@@ -203,8 +200,8 @@ def _show_stages(it: FlowFacts) -> None:
 
 
 def _amounts(amounts: dict[str, Any], first: str) -> str:
-    """Amounts in their units: 3 rows, total 41.5."""
-    rows = [counted(amounts[first], "row")] if first in amounts else []
+    """Amounts with their units: 3 rows, total 41.5."""
+    rows = [show_count(amounts[first], "row")] if first in amounts else []
     return (
         ", ".join(rows + [f"{unit.replace('_', ' ')} {amount:,}" for unit, amount in amounts.items() if unit != first])
         or "none"
@@ -214,7 +211,7 @@ def _amounts(amounts: dict[str, Any], first: str) -> str:
 def _state(last: dict[str, Any]) -> str:
     if not last.get("state_rows"):
         return "nothing"
-    return f"{counted(last['state_rows'], 'row')}, {about_size(last['state_bytes'])}"
+    return f"{show_count(last['state_rows'], 'row')}, {about_size(last['state_bytes'])}"
 
 
 def _to_json(it: FlowFacts) -> dict[str, Any]:
@@ -226,34 +223,31 @@ def _to_json(it: FlowFacts) -> dict[str, Any]:
         "epoch": it.epoch,
         "sink": it.sink,
         "batch": it.batch,
-        "error": list(it.error),
-        "lag": lag_json(it.lag),
-        "sources": [
-            {"source": part.source, "partition": part.partition, "offset": part.offset, "lag": lag_json(part.lag)}
-            for part in it.sources
-        ],
+        "error": it.error,
+        "lag": it.lag,
+        "sources": it.sources,
         "last_batches": [{**row, "phases": dict(row["phases"] or [])} for row in it.progress[-BATCHES_SHOWN:]],
         "checkpoint": it.checkpoint,
-        "stages": [dict(vars(stage)) for stage in it.stages],
-        "watermark_holders": [dict(vars(holder)) for holder in it.holders],
-        "waits_for": None if it.waits_for is None else dict(vars(it.waits_for)),
+        "stages": it.stages,
+        "watermark_holders": it.holders,
+        "waits_for": it.waits_for,
         "waits_for_transactions": [wait._asdict() for wait in it.transactions.waits] if it.state == "running" else [],
         "transactions_cut": it.transactions.torn,
         "built_for_every_batch": it.built or None,
-        "sealed_files_first": None if it.history is None else dict(vars(it.history)),
+        "sealed_files_first": it.history,
     }
 
 
 @app.command()
 def stop(
-    flows: Annotated[list[str], typer.Argument(metavar="FLOW...", help="The flows' names.", show_default=False)],
+    flows: Annotated[list[str], typer.Argument(metavar="FLOW...", help="The flows' names.")],
     *,
     wait: Annotated[str, typer.Option(help="How long to wait until it has stopped.")] = "1 minute",
     home: HomeOption = None,
 ) -> None:
-    """Stop flows that run in another process, in order: the next run goes on where they stand.
+    """Stop flows that run in another process, gracefully: the next run continues from there.
 
-    The process itself goes on with its other flows, and ends with its last one. A run that begins later is not meant.
+    That process continues with its other flows, and ends with its last one. Later runs are not affected.
 
     Example: mainstem flow stop revenue
     """
@@ -261,7 +255,7 @@ def stop(
     with open_home(home) as stem:
         from mainstem.workbench.cli.flow_facts import flow_facts
 
-        # All names are looked at before the first flow is stopped.
+        # All names are checked before the first flow is stopped.
         for facts in [flow_facts(stem, name) for name in flows]:
             if facts.pid is None:
                 typer.echo(f"flow {facts.flow} does not run")
@@ -278,7 +272,7 @@ def _stop(stem: Mainstem, facts: FlowFacts, limit: int, wait: str) -> None:
     began, asked = clock.monotonic(), 0
     while (process := running_in(run := store.of_version(facts.version))) is not None and process["pid"] == facts.pid:
         if run["epoch"] != asked:
-            # Again if it was just being started anew: that run did not hear of it.
+            # Repeated if the flow was just restarted: that run has not seen the request.
             asked = run["epoch"]
             store.ask_to_stop(facts.version)
         if clock.monotonic() - began > limit:
@@ -291,9 +285,9 @@ def _stop(stem: Mainstem, facts: FlowFacts, limit: int, wait: str) -> None:
 def _still_running(facts: FlowFacts, wait: str) -> Unavailable:
     from mainstem.processes import stopped
 
-    stands = " That process is stopped (SIGSTOP) and cannot heed it." if stopped(facts.pid or 0) else ""
+    stands = " That process is stopped (SIGSTOP) and cannot react." if stopped(facts.pid or 0) else ""
     return Unavailable(
         f'flow "{facts.flow}" has not stopped within {wait}',
-        detail=f"Process {facts.pid} runs it and was asked to stop it; it does so when it gets to it.{stands}",
-        hint=f"Wait longer (--wait), or end the process: kill {facts.pid}. Nothing is lost: the next run goes on.",
+        detail=f"Process {facts.pid} runs it and has a stop request; it stops once it reads the request.{stands}",
+        hint=f"Wait longer (--wait), or end the process: kill {facts.pid}. Nothing is lost: the next run continues.",
     )

@@ -1,7 +1,7 @@
-"""What there is to say of a flow from outside: who runs it, and how far it has come. Without Spark.
+"""The facts about a flow, from outside: its process and its progress. Without Spark.
 
-How far it is stands in its checkpoint, and what was appended since in the log: so both are right at any moment, also of a
-flow that stands still. What a batch was like is told by the last rows of the topic `mainstem.progress`.
+Its position is in its checkpoint, and the records appended since are in the log: so the lag is exact at any moment,
+even for a flow that does not run. Facts about its batches are in the last rows of the topic `mainstem.progress`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mainstem.clock import as_datetime
 from mainstem.errors import FlowNotFound, InvalidName, TopicNotFound, did_you_mean
+from mainstem.log.flow_cut import Holder
 from mainstem.log.lag import Lag
 from mainstem.log.topic import Topic
 from mainstem.log.watermark import NO_TIME
@@ -29,7 +30,6 @@ from mainstem.spark.checkpoint.flow_store import FlowStore, flow_names, running_
 from mainstem.spark.plan.observed_times import times_in
 from mainstem.spark.sources.agreed_cut import CutNote, cut_note
 from mainstem.spark.sources.batch_clock import clocks_of, due_event
-from mainstem.spark.sources.flow_cut import Holder
 from mainstem.workbench.cli.terminal_table import moment
 
 if TYPE_CHECKING:
@@ -52,12 +52,13 @@ __all__ = [
 ]
 
 
-# What there is to say of a flow's stages from outside: what they keep, what came too late, what holds the watermark back.
+# The facts about a flow's stages: their state, late rows, and the partitions that hold the watermark back.
 
 
 @dataclass(frozen=True)
 class StageFacts:
-    """One stage after the last batch: its state, what it counted, and what came too late in the unit of each aggregate."""
+    """One stage after the last batch: its state, its counters, and the rows that were too late, in each aggregate's
+    unit."""
 
     stage: str
     operator: str
@@ -70,12 +71,12 @@ class StageFacts:
 
 @dataclass(frozen=True)
 class HolderFacts:
-    """How far one partition has come in event time, less the delay that the flow asked for."""
+    """The event time that one partition has reached, minus the flow's delay."""
 
     source: str
     partition: int
     watermark: datetime | None
-    # The transaction behind which its next records lie; empty if none is open there.
+    # The open transaction that hides its next records; empty if there is none.
     behind: str = ""
 
     def __str__(self) -> str:
@@ -86,7 +87,7 @@ class HolderFacts:
 
 
 def stage_facts(checkpoint: str) -> list[StageFacts]:
-    """The stages of a flow; none if it has none, or no batch yet."""
+    """The stages of a flow; empty if it has none, or no batch yet."""
     manifest = StageManifests(checkpoint).last()
     return [] if manifest is None else list(_stages(manifest["stages"]))
 
@@ -102,7 +103,7 @@ def _stages(content: dict[str, Any]) -> Iterator[StageFacts]:
 
 
 def watermark_holders(stem: Mainstem, checkpoint: str) -> list[HolderFacts]:
-    """The partitions of a flow with stages by how far they have come, the one that holds the watermark back first."""
+    """The partitions of a flow with stages in ascending order of event time: the first holds the watermark back."""
     batch = last_batch(checkpoint)
     found = []
     for offset in () if batch is None else source_offsets(checkpoint, batch):
@@ -114,7 +115,7 @@ def watermark_holders(stem: Mainstem, checkpoint: str) -> list[HolderFacts]:
                 held = {number: event - offset["delay"] for number, (event, _) in times_in(offset, topic).items()}
             else:
                 held = stem.log.open_topic(topic).watermark_holders(positions, offset["delay"])
-            # An input that is idle holds nothing back that the flow has passed; one without records holds everything back.
+            # An idle input does not hold back what the flow has passed; one without records holds back everything.
             passed = offset["watermark"] if "idle" in offset and offset["watermark"] is not None else NO_TIME
             found += [(max(at, passed), topic, number) for number, at in (held or {0: NO_TIME}).items()]
     return [
@@ -123,8 +124,8 @@ def watermark_holders(stem: Mainstem, checkpoint: str) -> list[HolderFacts]:
 
 
 def waits_for(stem: Mainstem, checkpoint: str) -> HolderFacts | None:
-    """What a flow with stages waits for: the partition whose time must go on before anything that is kept is due; None if
-    nothing waits for time. Where a transaction is open in it, that is what holds it."""
+    """The partition whose event time must advance before kept rows are due; None if no row waits for time. If a
+    transaction is open in it, that one blocks it."""
     batch = last_batch(checkpoint)
     offsets = [] if batch is None else [offset for offset in source_offsets(checkpoint, batch) if "now" in offset]
     due = due_event(StageManifests(checkpoint).folder)
@@ -136,7 +137,7 @@ def waits_for(stem: Mainstem, checkpoint: str) -> HolderFacts | None:
     backend = stem.log.open_topic(first.source)
     ends = {topic: by for offset in offsets for topic, by in offsets_by_topic(offset).items()}
     if int(ends[first.source].get(str(first.partition), 0)) < backend.latest(first.partition):
-        # There is more to be read before it.
+        # There are unread records before it.
         return first
     return replace(first, behind=next(map(str, Holder.all_in(backend, first.partition)), ""))
 
@@ -147,10 +148,10 @@ def offsets_by_topic(offset: dict[str, Any]) -> dict[str, dict[str, int]]:
 
 
 PROGRESS_TOPIC = "mainstem.progress"
-# Of a topic that may hold a week of batches, enough of the end to find the last ones of every flow that is at work.
+# Enough of the end of a topic with a week of batches to find the last ones of every running flow.
 PROGRESS_ROWS = 2_000
 
-# What a source that is a view is called.
+# The prefix of a source that is a view.
 VIEW = "view "
 
 State = Literal["running", "stopped", "failed", "killed"]
@@ -158,9 +159,9 @@ State = Literal["running", "stopped", "failed", "killed"]
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """Where a flow stands in one partition of a topic: the offset it reads next, and what is there from it on.
+    """A flow's position in one partition of a topic: its next offset, and its lag from there.
 
-    Of a view it is the position behind the last change that it has read; a view has one partition.
+    For a view it is the position after the last change read; a view has one partition.
     """
 
     source: str
@@ -171,9 +172,9 @@ class SourceFacts:
 
 @dataclass(frozen=True)
 class FlowFacts:
-    """A flow as it is now. `batch` is its last complete one; `progress` the last rows about it, oldest first.
+    """A flow as it is now. `batch` is its last committed one; `progress` the last rows about it, oldest first.
 
-    A flow is `killed` when its process is gone and could not say what became of it.
+    A flow is `killed` if its process died without recording an exit.
     """
 
     flow: str
@@ -188,20 +189,20 @@ class FlowFacts:
     progress: tuple[dict[str, Any], ...] = field(default_factory=tuple)
     checkpoint: str = ""
     stages: tuple[StageFacts, ...] = ()
-    # By how far they have come, the one that holds the watermark back first.
+    # In ascending order of event time: the first holds the watermark back.
     holders: tuple[HolderFacts, ...] = ()
-    # The one of them that must go on before the flow has more to give; None if nothing that it keeps waits for time.
+    # The one that must advance before the flow has more output; None if no row waits for time.
     waits_for: HolderFacts | None = None
-    # The sealed files that it read before it went live; None if it read none.
+    # The sealed files that it read before live data; None if it read none.
     history: HistoryStatus | None = None
     # Why its run builds the program for every batch; empty if it does not.
     built: str = ""
-    # Which transactions its run waits for, and which ones it had to cut.
+    # The transactions that its run waits for, and those that it had to split.
     transactions: CutNote = field(default_factory=CutNote)
 
     @property
     def waits(self) -> str:
-        """What must happen before the flow has more to give; empty if it waits for nothing."""
+        """What the flow waits for; empty if it waits for nothing."""
         if self.state != "running" or not self.transactions.waits:
             return "" if self.waits_for is None else str(self.waits_for)
         first, *others = self.transactions.waits
@@ -209,12 +210,12 @@ class FlowFacts:
 
     @property
     def late(self) -> int:
-        """Rows of its last run that came late and count, as far as `progress` goes."""
+        """Late rows of its last run that were counted, as far as `progress` goes."""
         return sum(row["late"] for row in self.progress if row["epoch"] == self.epoch)
 
     @property
     def too_late(self) -> int:
-        """Those that count nowhere."""
+        """Rows of its last run that were too late, and dropped."""
         return sum(row.get("too_late") or 0 for row in self.progress if row["epoch"] == self.epoch)
 
     @property
@@ -228,7 +229,7 @@ def known_flows(stem: Mainstem) -> list[str]:
 
 
 def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any]]] | None = None) -> FlowFacts:
-    """The facts of a flow; `progress` are the last rows of all flows, if they were read already."""
+    """The facts of a flow; `progress` are the last rows of all flows, if read already."""
     if name not in (known := known_flows(stem)):
         raise FlowNotFound(
             f'flow "{name}" never ran in this home',
@@ -263,7 +264,7 @@ def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any
 
 
 def _shown_version(stem: Mainstem, store: FlowStore) -> int:
-    """The version that the flow is about: of one into a view the live one, also while another is made beside it."""
+    """The version of the flow's sink: for a view the live one, even while another is built."""
     last = store.last_version()
     kind, _, name = store.of_version(last).get("sink", "").partition(" ")
     if kind == "view" and (view := stem.view(name)).exists:
@@ -273,12 +274,12 @@ def _shown_version(stem: Mainstem, store: FlowStore) -> int:
 
 
 def flow_lag(stem: Mainstem, checkpoint: str, sources: Sequence[str]) -> Lag:
-    """How far a flow is behind its sources, now."""
+    """The current lag of a flow behind its sources."""
     return Lag.total(source.lag for source in flow_sources(stem, checkpoint, sources))
 
 
 def flow_sources(stem: Mainstem, checkpoint: str, sources: Sequence[str]) -> list[SourceFacts]:
-    """Where a flow stands in each source: behind its last complete batch, before the first one at the beginning."""
+    """A flow's position in each source: after its last committed batch, or the beginning."""
     batch = last_batch(checkpoint)
     offsets = {} if batch is None else batch_offsets(checkpoint, batch)
     found = []
@@ -286,7 +287,7 @@ def flow_sources(stem: Mainstem, checkpoint: str, sources: Sequence[str]) -> lis
         try:
             backend = stem.log.open_topic(name)
         except (TopicNotFound, InvalidName):
-            # Deleted meanwhile, or not a topic: views come below, and of several topics each one is in the offsets.
+            # Deleted meanwhile, or not a topic: views follow below, and topics of a pattern are in the offsets.
             continue
         for number in range(backend.settings.partitions):
             offset = offsets.get(name, {}).get(number, backend.earliest(number))
@@ -308,7 +309,7 @@ def _views(stem: Mainstem, checkpoint: str, batch: int | None, sources: Sequence
 
 
 def last_progress(stem: Mainstem) -> dict[str, list[dict[str, Any]]]:
-    """The last rows of `mainstem.progress` by flow, oldest first; none if no program ever ran."""
+    """The last rows of `mainstem.progress` by flow, oldest first; empty if no program ever ran."""
     if PROGRESS_TOPIC not in stem.topics():
         return {}
     topic: Topic = stem.topic(PROGRESS_TOPIC)

@@ -1,7 +1,7 @@
-"""What a plot of a flow shows: when things happened, and when they were known. Without Spark.
+"""The plot of a flow: event times against processing times. Without Spark.
 
-Each record of the flow's topics is a point: its event time, and the time at which it was appended. So is the watermark at it,
-which makes a line; and each pane that the flow put out spans its window, at the time at which it was put out.
+Each record of the flow's topics is a point: its event time, and its append time. The watermark at each record makes a
+line. Each pane that the flow emitted spans its window, at the time of its emission.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ __all__ = ["FlowPlot", "PlottedPane", "plot_of", "svg_of"]
 
 Int64Array = npt.NDArray[np.int64]
 
-# More than a picture can show; of so many every second one is left out, as often as it takes.
+# More points are not visible; above this, every second one is omitted, repeatedly.
 POINTS_MAX = 4_000
-# Of panes the last ones.
+# Only the last panes are shown.
 PANES_MAX = 2_000
-# What a pane without a timing is: the flow has windows of Spark's own.
+# A pane without a timing: the flow uses Spark's own windows.
 PLAIN = "result"
 
 
 @dataclass(frozen=True)
 class PlottedPane:
-    """A result of a window: its event times, when it was put out, and what it says."""
+    """A result of a window: its event times, the time of its emission, and its values."""
 
     start: int
     end: int
@@ -53,7 +53,7 @@ class PlottedPane:
 
 @dataclass(frozen=True)
 class FlowPlot:
-    """All times in microseconds. `points` and `watermark` are pairs of event time and time of the append, a row for each."""
+    """All times in microseconds. `points` and `watermark` are pairs of event time and append time, one row each."""
 
     title: str
     points: Int64Array
@@ -62,7 +62,7 @@ class FlowPlot:
 
 
 def plot_of(stem: Mainstem, flow: str) -> FlowPlot:
-    """Everything that is to be drawn of a flow."""
+    """The data of the plot."""
     facts = flow_facts(stem, flow)
     topics = [
         topic
@@ -73,7 +73,7 @@ def plot_of(stem: Mainstem, flow: str) -> FlowPlot:
         raise Invalid(
             f'flow "{flow}" reads no topic with an event time',
             detail=f"It reads: {', '.join(dict.fromkeys(part.source for part in facts.sources)) or 'nothing'}.",
-            hint="Create the topic with event_time=..., and there is something to plot.",
+            hint="Create the topic with event_time=... to plot it.",
         )
     found = [_records(topic, delay) for topic in topics for delay in [_delay(facts, topic.name)]]
     points = np.concatenate([points for points, _ in found])
@@ -87,7 +87,7 @@ def plot_of(stem: Mainstem, flow: str) -> FlowPlot:
 
 
 def _delay(facts: FlowFacts, topic: str) -> int:
-    """How far behind the flow lets the watermark be; none where it asks for none."""
+    """The delay of the flow's watermark; 0 without one."""
     batch = last_batch(facts.checkpoint)
     for offset in () if batch is None else source_offsets(facts.checkpoint, batch):
         if topic in (offset.get("topic"), *offset.get("topics", {})):
@@ -96,7 +96,7 @@ def _delay(facts: FlowFacts, topic: str) -> int:
 
 
 def _records(topic: Topic, delay: int) -> tuple[Int64Array, Int64Array]:
-    """Event time and time of the append of some records, and watermark and time of the append."""
+    """Event time and append time of some records, and watermark and append time."""
     name = str(topic.settings.event_time)
     points, watermark, step = np.empty((0, 2), np.int64), np.empty((0, 2), np.int64), 1
     for batch in topic.batches(columns=[name], watermark=f"{delay} microseconds"):
@@ -117,7 +117,7 @@ def _records(topic: Topic, delay: int) -> tuple[Int64Array, Int64Array]:
 
 
 def _rising(pairs: Int64Array) -> Int64Array:
-    """The watermark's line: in order of the appends, where it rises."""
+    """The line of the watermark: in the order of the appends, where it advances."""
     if not len(pairs):
         return pairs
     ordered = pairs[np.lexsort((pairs[:, 0], pairs[:, 1]))]
@@ -128,7 +128,7 @@ def _rising(pairs: Int64Array) -> Int64Array:
 
 
 def _panes(stem: Mainstem, facts: FlowFacts) -> Iterator[PlottedPane]:
-    """The panes in the flow's sink, if it is a topic or a view and its rows have windows."""
+    """The panes in the flow's sink, if it is a topic or a view with windows."""
     for rows in _sink_rows(stem, facts):
         if "window" not in rows.schema.names or not pa.types.is_struct(rows.schema.field("window").type):
             return
@@ -160,29 +160,29 @@ def _sink_rows(stem: Mainstem, facts: FlowFacts) -> Iterator[pa.Table | pa.Recor
                 position = changes.end
 
 
-# A plot of a flow as SVG, written by hand: event time to the right, processing time upwards.
+# The plot as SVG: event time to the right, processing time upwards.
 #
-# A record that is known the moment it happens lies on the ideal line; the further above it, the later it came. Right of the
-# watermark nothing is complete yet. A pane is a bar over its window, at the time at which it was put out.
+# A record that is appended when it happens is on the ideal line; the higher above it, the later it came. To the right
+# of the watermark nothing is complete yet. A pane is a bar over its window, at the time of its emission.
 
 
 WIDTH, HEIGHT = 960, 640
 LEFT, RIGHT, TOP, BOTTOM = 90, 20, 70, 60
 TICKS_MAX = 8
 SECOND = 1_000_000
-# How far apart ticks may be, in seconds: what people count in.
+# The distances between ticks, in seconds.
 STEPS = (
     0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
     172800, 604800, 2592000, 7776000, 31536000, 315360000,
 )  # fmt: skip
-# Told apart by people who see few colours, too.
+# Distinguishable with colour blindness.
 COLOURS = {"early": "#e69f00", "on_time": "#009e73", "late": "#d55e00", "result": "#009e73"}
 STYLE = "text{font:12px sans-serif;fill:#333}.title{font-size:16px}.axis{stroke:#999}.grid{stroke:#eee}"
 
 
 @dataclass(frozen=True)
 class _Scale:
-    """From times, in microseconds, to places on the page."""
+    """Maps times, in microseconds, to coordinates."""
 
     first: int
     last: int
@@ -203,7 +203,7 @@ class _Scale:
 
 
 def svg_of(plot: FlowPlot) -> str:
-    """The whole picture."""
+    """The complete picture."""
     events = [*plot.points[:, 0].tolist(), *(edge for pane in plot.panes for edge in (pane.start, pane.end))]
     known = [*plot.points[:, 1].tolist(), *(pane.at for pane in plot.panes)]
     across = _scale(events, LEFT, WIDTH - RIGHT)
@@ -225,7 +225,7 @@ def svg_of(plot: FlowPlot) -> str:
 
 
 def _scale(times: list[int], begin: float, end: float) -> _Scale:
-    """With a little room on both sides; one moment alone gets a second."""
+    """With a margin on both sides; a single time gets a second."""
     first, last = (min(times), max(times)) if times else (0, SECOND)
     room = max(SECOND // 2, (last - first) // 25)
     return _Scale(first - room, last + room, begin, end)
@@ -266,7 +266,7 @@ def _pane_marks(plot: FlowPlot, across: _Scale, upwards: _Scale) -> Iterator[str
 
 
 def _ideal(across: _Scale, upwards: _Scale) -> Iterator[str]:
-    """Where every record would lie that is known at once; nowhere in the picture if all came far too late."""
+    """The line of records appended when they happen; empty if it is outside the picture."""
     first, last = max(across.first, upwards.first), min(across.last, upwards.last)
     if first < last:
         ends = f'x1="{across(first)}" y1="{upwards(first)}" x2="{across(last)}" y2="{upwards(last)}"'
@@ -274,7 +274,7 @@ def _ideal(across: _Scale, upwards: _Scale) -> Iterator[str]:
 
 
 def _watermark(plot: FlowPlot, across: _Scale, upwards: _Scale) -> Iterator[str]:
-    """In steps: it stands until the next append moves it."""
+    """In steps: it is constant until the next append advances it."""
     places: list[str] = []
     before = None
     for event, known in plot.watermark.tolist():
@@ -293,7 +293,7 @@ def _points(plot: FlowPlot, across: _Scale, upwards: _Scale) -> Iterator[str]:
 
 def _legend(plot: FlowPlot) -> Iterator[str]:
     shown = [("#333", "records"), ("#0072b2", "watermark"), ("#999", "ideal")]
-    shown += [(COLOURS.get(timing, COLOURS["result"]), _named(timing)) for timing in _timings(plot)]
+    shown += [(COLOURS.get(timing, COLOURS["result"]), _timing_name(timing)) for timing in _timings(plot)]
     for place, (colour, name) in enumerate(shown):
         x = LEFT + 130 + 120 * place
         yield f'<rect x="{x}" y="40" width="12" height="12" fill="{colour}"/><text x="{x + 18}" y="50">{escape(name)}</text>'
@@ -304,5 +304,5 @@ def _timings(plot: FlowPlot) -> list[str]:
     return [timing for timing in COLOURS if timing in there]
 
 
-def _named(timing: str) -> str:
+def _timing_name(timing: str) -> str:
     return "results" if timing == "result" else f"{timing.replace('_', ' ')} panes"

@@ -1,4 +1,4 @@
-"""`mainstem group`: who reads a topic by offset, and how far they have come."""
+"""`mainstem group`: the reader groups of a topic, and their offsets."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mainstem.workbench.cli.command_arguments import (
     parse_position,
 )
 from mainstem.workbench.cli.list_entry import entries_by_topic, json_entry, table_row
-from mainstem.workbench.cli.row_output import JsonOption, lag_json, print_json
+from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
     Column,
     about_duration,
-    counted,
     lag_cells,
+    show_count,
     show_facts,
     show_table,
 )
@@ -33,7 +33,7 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True)
 
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.", show_default=False)]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")]
 
 
 @app.command("list")
@@ -62,14 +62,14 @@ def list_groups(
 
 
 def _list_json(it: GroupDescription) -> dict[str, Any]:
-    return {"topic": it.topic, "group": it.name, "members": len(it.members), "lag": lag_json(it.lag)}
+    return {"topic": it.topic, "group": it.name, "members": len(it.members), "lag": it.lag}
 
 
 @app.command()
 def describe(
     topic: TopicArgument, group: GroupArgument, *, as_json: JsonOption = False, home: HomeOption = None
 ) -> None:
-    """Describe a group: its members, who reads which partition, and how far behind.
+    """Describe a group: its members, their partitions, and its lag.
 
     Example: mainstem group describe orders billing
     """
@@ -81,19 +81,9 @@ def describe(
                     "topic": facts.topic,
                     "group": facts.name,
                     "generation": facts.generation,
-                    "members": list(facts.members),
-                    "partitions": [
-                        {
-                            "partition": it.partition,
-                            "member": it.member,
-                            "next_member": it.next_member,
-                            "committed": it.committed,
-                            "pending_transactions": it.pending_transactions,
-                            "lag": lag_json(it.lag),
-                        }
-                        for it in facts.partitions
-                    ],
-                    "lag": lag_json(facts.lag),
+                    "members": facts.members,
+                    "partitions": facts.partitions,
+                    "lag": facts.lag,
                 }
             )
             return
@@ -101,7 +91,7 @@ def describe(
         typer.echo()
         show_table(
             [Column("member", style="bold"), Column("pid", "right"), Column("partitions"), Column("session"),
-             Column("last sign of life")],
+             Column("last heartbeat")],
             (
                 [
                     it.id, "" if it.pid is None else str(it.pid), ", ".join(map(str, it.partitions)) or "none",
@@ -116,7 +106,7 @@ def describe(
         show_table(
             [Column("partition", "right"), Column("member"), Column("committed", "right"), *LAG_COLUMNS],
             (
-                [str(it.partition), _owner(it.member, it.next_member), counted(it.committed), *lag_cells(it.lag)]
+                [str(it.partition), _owner(it.member, it.next_member), show_count(it.committed), *lag_cells(it.lag)]
                 for it in facts.partitions
             ),
             empty="no partitions yet",
@@ -132,14 +122,14 @@ def reset(
     topic: TopicArgument,
     group: GroupArgument,
     *,
-    to: Annotated[str, typer.Option(help=f"Where to go on: {POSITION_HELP}.")],
+    to: Annotated[str, typer.Option(help=f"The new position: {POSITION_HELP}.")],
     home: HomeOption = None,
 ) -> None:
-    """Let a group go on elsewhere. It may have no living members then.
+    """Set the offsets of a group, which must have no active members.
 
     Example: mainstem group reset orders billing --to 2026-01-01T09:00:00Z
     """
     with open_home(home) as stem:
         offsets = stem.topic(topic).group(group).reset(parse_position(to, "--to"))
         shown = ",".join(f"{partition}:{offset}" for partition, offset in sorted(offsets.items()))
-        typer.echo(f"group {group} of {topic} goes on from {shown}")
+        typer.echo(f"group {group} of {topic} continues from {shown}")

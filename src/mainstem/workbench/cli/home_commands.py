@@ -11,7 +11,7 @@ import typer
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home
 from mainstem.workbench.cli.error_text import FAILED, show_damage
 from mainstem.workbench.cli.row_output import JsonOption, print_json
-from mainstem.workbench.cli.terminal_table import about_size, counted, show_progress
+from mainstem.workbench.cli.terminal_table import about_size, show_count, show_progress
 
 if TYPE_CHECKING:
     from mainstem.flows.home_verification import HomeProblem
@@ -28,22 +28,23 @@ def copy_home(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy the home to another directory (in the field: a backup), consistent while it is in use.
+    """Copy the home to another directory (a backup), consistently while it is in use.
 
-    Topics are copied as of one moment, with each transaction whole or not at all; each flow as it is between two batches,
-    with its checkpoint and its view. Flows wait for it; appends go on. What lies elsewhere is named, and not copied. In the end
-    every file of the copy is verified: what is damaged is copied as it is and named, and the exit status is 1.
+    Topics are copied as of one moment, each transaction completely or not at all; each flow between two batches, with
+    its checkpoint and its view. Flows pause meanwhile; appends continue. Data stored elsewhere is listed, and not
+    copied. At the end every file of the copy is verified: damaged files are copied unchanged and listed, and the exit
+    status is 1.
 
     Example: mainstem home copy /backup/shop-monday
     """
     with open_home(home) as stem, show_progress("copying") as progress:
-        copied = stem.copy_to(target, step=lambda what: progress.reached(0, what))
+        copied = stem.copy_to(target, step=lambda what: progress.advance_to(0, what))
     if as_json:
         print_json(asdict(copied))
         _fail_if(copied.problems)
         return
     parts = [(copied.topics, "topic"), (copied.flows, "flow"), (copied.views, "view")]
-    amounts = ", ".join(counted(len(names), noun) for names, noun in parts)
+    amounts = ", ".join(show_count(len(names), noun) for names, noun in parts)
     typer.echo(f"copied to {copied.path}: {amounts}, {about_size(copied.bytes)}")
     for place in copied.elsewhere:
         typer.echo(f"not copied: {place}")
@@ -56,21 +57,21 @@ def copy_home(
 
 @app.command("verify")
 def verify_home(*, home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Read all of the home and name what is damaged: topics, ledgers, views, flows. The exit status is 1 if anything is.
+    """Verify the home: topics, ledgers, views, flows. Damage is listed; the exit status is then 1.
 
-    Topics, ledgers and the state of flows have checksums. Of a view's file SQLite checks the structure and not the values:
+    Topics, ledgers and the state of flows have checksums. In a view's file SQLite checks the structure, not the values:
     `mainstem view check` compares them with the log.
 
     Example: mainstem home verify
     """
     with open_home(home) as stem, show_progress("verify") as progress:
-        found = stem.verify(step=lambda what: progress.reached(0, what))
+        found = stem.verify(step=lambda what: progress.advance_to(0, what))
     if as_json:
         print_json({**asdict(found), "sound": found.sound})
     else:
         parts = [(found.topics, "topic"), (found.ledgers, "ledger"), (found.views, "view"), (found.flows, "flow")]
-        amounts = ", ".join(counted(len(names), noun) for names, noun in parts)
-        typer.echo(f"{'sound' if found.sound else 'NOT sound'}: {amounts}, {counted(found.records, 'record')}")
+        amounts = ", ".join(show_count(len(names), noun) for names, noun in parts)
+        typer.echo(f"{'sound' if found.sound else 'NOT sound'}: {amounts}, {show_count(found.records, 'record')}")
         for problem in found.problems:
             show_damage(problem.of, problem)
     _fail_if(found.problems)

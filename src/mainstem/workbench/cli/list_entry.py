@@ -1,4 +1,4 @@
-"""An entry of a list. One that is damaged says so in its line; the others are shown as ever."""
+"""An entry of a list. A damaged one shows its error in its line; the others are shown as usual."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mainstem.log.topic import Topic
     from mainstem.stem import Mainstem
 
-__all__ = ["Unreadable", "entries_by_topic", "json_entry", "looked_at", "table_row"]
+__all__ = ["Unreadable", "entries_by_topic", "json_entry", "try_look", "table_row"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -20,18 +20,18 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """What stands in place of an entry that cannot be read: its names, and what is wrong with it."""
+    """An entry that cannot be read: its names, and the error."""
 
     names: dict[str, str]
     error: str
 
 
-def looked_at(names: dict[str, str], look: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | Unreadable:
-    """What `look` finds, or why it finds nothing.
+def try_look(names: dict[str, str], look: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | Unreadable:
+    """The result of `look`, or its error.
 
-    >>> looked_at({"topic": "orders"}, int, "12")
+    >>> try_look({"topic": "orders"}, int, "12")
     12
-    >>> looked_at({"topic": "orders"}, open, "/nowhere").error
+    >>> try_look({"topic": "orders"}, open, "/nowhere").error
     "[Errno 2] No such file or directory: '/nowhere'"
     """
     try:
@@ -47,27 +47,27 @@ def entries_by_topic(
     names: Callable[[Topic], list[str]],
     describe: Callable[[Topic, str], T],
 ) -> list[T | Unreadable]:
-    """What a topic has of a kind (groups, queues), or all topics have, each described."""
+    """The entries of one kind (groups, queues) of a topic, or of all topics, each described."""
     found: list[T | Unreadable] = []
-    # One that was asked for by its name must be there.
+    # A topic given by name must exist.
     for name in stem.topics() if topic is None else [stem.topic(topic).name]:
-        listed = looked_at({"topic": name, kind: ""}, lambda name: names(stem.topic(name)), name)
+        listed = try_look({"topic": name, kind: ""}, lambda name: names(stem.topic(name)), name)
         if isinstance(listed, Unreadable):
             found.append(listed)
             continue
         found += [
-            looked_at({"topic": name, kind: it}, lambda of, it: describe(stem.topic(of), it), name, it) for it in listed
+            try_look({"topic": name, kind: it}, lambda of, it: describe(stem.topic(of), it), name, it) for it in listed
         ]
     return found
 
 
 def table_row(entry: T | Unreadable, row: Callable[[T], list[str]]) -> list[str]:
-    """The cells of an entry: its names and what is wrong with it, where it cannot be read."""
+    """The cells of an entry; for an unreadable one its names and the error."""
     if isinstance(entry, Unreadable):
         return [*entry.names.values(), f"cannot be read: {entry.error}"]
     return row(entry)
 
 
 def json_entry(entry: T | Unreadable, to_json: Callable[[T], dict[str, Any]]) -> dict[str, Any]:
-    """The entry for a program; `error` says what is wrong with one that cannot be read."""
+    """The entry as JSON; `error` says what is wrong with an unreadable one."""
     return {**entry.names, "error": entry.error} if isinstance(entry, Unreadable) else to_json(entry)

@@ -1,7 +1,7 @@
-"""`mainstem` on the command line: the nouns, and what is common to all of them.
+"""The command `mainstem`: its nouns, and the options common to all of them.
 
-A command is a noun and a verb: `mainstem topic append orders rows.jsonl`. To add a noun, write `<noun>_commands.py` beside
-this file and name it here.
+A command is a noun and a verb: `mainstem topic append orders rows.jsonl`. To add a noun, write `<noun>_commands.py`
+beside this file and name it here.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ __all__ = ["app", "main", "run"]
 
 HELP = """One log, every view.
 
-Topics are read by offset (groups), by acknowledgement (queues) and by SQL. Programs run flows, which keep views and other
-topics current. Everything lives in one directory, the home: --home DIR, or MAINSTEM_HOME.
+Topics are read by offset (groups), by acknowledgement (queues) and by SQL. Programs run flows, which maintain views and
+other topics. Everything is in one directory, the home: --home DIR, or MAINSTEM_HOME.
 """
 
 EXAMPLES = """Examples:
@@ -53,11 +53,11 @@ EXAMPLES = """Examples:
     mainstem run shop.py
     mainstem view get revenue Berlin
 
-mainstem topic --help, and mainstem topic append --help, say more. The exit status is 0 when it is done, 1 when it could
-not be done, 2 when the command was not understood.
+mainstem topic --help, and mainstem topic append --help, have the details. Exit status: 0 success, 1 failure,
+2 invalid usage.
 """
 
-# Plain tracebacks: what we raise on purpose is shown below, and of all else every line may matter.
+# Plain tracebacks: our own errors are shown below, and for others every line may matter.
 app = typer.Typer(
     name="mainstem",
     help=HELP,
@@ -67,14 +67,12 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",
 )
-app.add_typer(topic_commands.app, name="topic", help="Topics: make them, append to them, read them, look after them.")
-app.add_typer(
-    group_commands.app, name="group", help="Groups (in the field: consumer groups): who reads by offset, and how far."
-)
+app.add_typer(topic_commands.app, name="topic", help="Topics: create, append, read, maintain.")
+app.add_typer(group_commands.app, name="group", help="Groups (consumer groups): members, offsets and lag.")
 app.add_typer(queue_commands.app, name="queue", help="Queues: messages taken one by one, until each is acknowledged.")
-app.add_typer(flow_commands.app, name="flow", help="Flows (in the field: jobs): which ran here, which run, how far.")
-app.add_typer(view_commands.app, name="view", help="Views: keyed tables that flows keep current.")
-app.add_typer(home_commands.app, name="home", help="The home as a whole: copy it while it is in use.")
+app.add_typer(flow_commands.app, name="flow", help="Flows (jobs): status, offsets and lag.")
+app.add_typer(view_commands.app, name="view", help="Views: keyed tables that flows maintain.")
+app.add_typer(home_commands.app, name="home", help="The home: copy it while it is in use, verify it.")
 app.command("query")(query)
 app.command("check")(check)
 app.command("run")(run_program)
@@ -88,23 +86,23 @@ def _show_version(asked: bool) -> None:  # noqa: FBT001 - as Typer calls it
 
 
 @app.callback()
-def everywhere(
+def set_home(
     *,
     home: HomeOption = None,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
-    """What stands before the noun."""
+    """The options before the noun."""
     named_home.set(home)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; the exit status."""
+    """Run one command; returns the exit status."""
     try:
         app(list(arguments), prog_name="mainstem")
     except SystemExit as ended:
-        # Before a home is open, Typer itself ends a command that was interrupted.
+        # Before a home is open, Typer itself ends an interrupted command.
         if ended.__context__ is not None and isinstance(ended.__context__.__cause__, KeyboardInterrupt):
             return INTERRUPTED
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
@@ -126,14 +124,14 @@ def main() -> None:
         leave_output()
         status = BROKEN_PIPE
     if query_left_running():
-        # Python would take DuckDB's library down under it, which complains of every object that is still in use.
+        # Otherwise Python unloads DuckDB's library while it is in use, which prints an error for every object.
         sys.stderr.flush()
         os._exit(status)
     sys.exit(status)
 
 
 def query_left_running() -> bool:
-    """Whether a statement of DuckDB that does not heed an interrupt still runs; see `sql_sandbox`."""
+    """Whether a statement of DuckDB that did not react to an interrupt still runs; see `sql_sandbox`."""
     return any(thread.name == QUERY_THREAD for thread in threading.enumerate())
 
 

@@ -1,6 +1,6 @@
-"""A page of metrics for Prometheus, served while a program runs: `/metrics`, and nothing else.
+"""Serves metrics for Prometheus while a program runs, at `/metrics` only.
 
-On this machine alone unless another address is asked for: it needs no password, and tells the names of flows.
+On this machine only unless another address is given: it has no password, and shows the names of flows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Self
 
 import typer
@@ -20,36 +19,36 @@ from mainstem.errors import MainstemError, Unavailable
 __all__ = ["CONTENT_TYPE", "FlowFigures", "MetricsServer", "metrics_text", "parse_address", "seconds_of"]
 
 
-# The figures of a run as Prometheus reads them: one line for each flow and figure, in its text format 0.0.4.
+# The figures of a run in the text format 0.0.4 of Prometheus: one line for each flow and figure.
 #
 #     mainstem_flow_rows_in_total{flow="revenue"} 120000
 #
-# What ends in `_total` only rises while the run lasts. Lag is as of the moment it is asked for, so it rises too when a flow
-# stands still; state, watermark and the last batch are as of that batch.
+# Figures that end in `_total` only increase during a run. Lag is as of the request, so it also grows while a flow is
+# stuck; state, watermark and the last batch are as of that batch.
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# Name, kind, and what it is, in the order of the page.
+# Name, kind and description, in the order of the page.
 FIGURES = (
-    ("running", "gauge", "Whether the flow runs: 1, or 0 when it has stopped, failed or waits to be started again."),
+    ("running", "gauge", "Whether the flow runs: 1, or 0 when it has stopped, failed or waits for a restart."),
     ("rows_in_total", "counter", "Rows read from its sources."),
-    ("rows_out_total", "counter", "Rows that its sink took."),
-    ("rejected_total", "counter", "Rows that its sink could not take; they are in the topic <flow>.rejected."),
-    ("late_total", "counter", "Rows that came late and count: a result was corrected."),
+    ("rows_out_total", "counter", "Rows written to its sink."),
+    ("rejected_total", "counter", "Rows that its sink rejected; they are in the topic <flow>.rejected."),
+    ("late_total", "counter", "Late rows that were counted: a result was corrected."),
     (
         "too_late_total",
         "counter",
-        "Rows that came too late and count nowhere; the topic <flow>.late has those of Mainstem's operators.",
+        "Rows that came too late and were dropped; the topic <flow>.late has those of Mainstem's operators.",
     ),
-    ("batches_total", "counter", "Batches done."),
-    ("batch_seconds_total", "counter", "Time spent in them."),
-    ("restarts_total", "counter", "How often it was started again after a failure."),
-    ("lag_records", "gauge", "Records that its sources have and it has not read."),
+    ("batches_total", "counter", "Committed batches."),
+    ("batch_seconds_total", "counter", "Time spent in batches."),
+    ("restarts_total", "counter", "Restarts after a failure."),
+    ("lag_records", "gauge", "Records of its sources that it has not read."),
     ("lag_seconds", "gauge", "Age of the next record it reads; 0 if there is none."),
-    ("watermark_seconds", "gauge", "Up to which event time everything has come, in seconds since 1970."),
-    ("state_rows", "gauge", "Rows that its operators keep."),
-    ("state_bytes", "gauge", "Memory of what its operators keep."),
+    ("watermark_seconds", "gauge", "The watermark, in seconds since 1970."),
+    ("state_rows", "gauge", "Rows in the state of its operators."),
+    ("state_bytes", "gauge", "Memory of the state of its operators."),
     ("last_batch", "gauge", "Number of the last batch."),
     ("last_batch_seconds", "gauge", "How long the last batch took."),
 )
@@ -57,7 +56,7 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class FlowFigures:
-    """The figures of one flow, by name; one that is not known yet is left out."""
+    """The figures of one flow, by name; unknown ones are omitted."""
 
     flow: str
     values: dict[str, float | int | None]
@@ -67,7 +66,7 @@ def metrics_text(flows: Sequence[FlowFigures]) -> str:
     """The page.
 
     >>> print(metrics_text([FlowFigures("revenue", {"lag_records": 12})]), end="")
-    # HELP mainstem_flow_lag_records Records that its sources have and it has not read.
+    # HELP mainstem_flow_lag_records Records of its sources that it has not read.
     # TYPE mainstem_flow_lag_records gauge
     mainstem_flow_lag_records{flow="revenue"} 12
     """
@@ -80,15 +79,15 @@ def _lines(flows: Sequence[FlowFigures]) -> Iterable[str]:
         if found:
             yield f"# HELP mainstem_flow_{name} {what}"
             yield f"# TYPE mainstem_flow_{name} {kind}"
-            yield from (f'mainstem_flow_{name}{{flow="{_escaped(flow)}"}} {value}' for flow, value in found)
+            yield from (f'mainstem_flow_{name}{{flow="{_escape(flow)}"}} {value}' for flow, value in found)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def seconds_of(watermark: str | None) -> float | None:
-    """A watermark as Spark writes it, in seconds since 1970.
+    """A watermark in Spark's format as seconds since 1970.
 
     >>> seconds_of("2026-01-01T00:00:00.500Z"), seconds_of(None)
     (1767225600.5, None)
@@ -97,12 +96,12 @@ def seconds_of(watermark: str | None) -> float | None:
 
 
 LOOPBACK = "127.0.0.1"
-# Who connects and says nothing must not hold a thread for ever.
+# A client that connects and sends nothing must not hold a thread forever.
 IDLE_SECONDS = 10
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """The host and port in "127.0.0.1:9464", ":9464" or "9464"; on this machine alone unless a host is named.
+    """The host and port in "127.0.0.1:9464", ":9464" or "9464"; the default host is this machine only.
 
     >>> parse_address("9464"), parse_address("[::1]:0")
     (('127.0.0.1', 9464), ('::1', 0))
@@ -116,7 +115,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 class MetricsServer:
-    """Serves the page until the `with` ends; a thread for each question, so that none holds up the next."""
+    """Serves the page until the end of the `with`; one thread per request, so that none blocks the next."""
 
     def __init__(self, address: tuple[str, int], page: Callable[[], str]) -> None:
         try:
@@ -138,9 +137,7 @@ class MetricsServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -148,7 +145,7 @@ class MetricsServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # A question under way is not waited for when the run ends.
+    # Requests in progress are not waited for at the end of the run.
     block_on_close = False
 
     def __init__(self, address: tuple[str, int], page: Callable[[], str]) -> None:
@@ -160,7 +157,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: who asked went away before the answer."""
+        """Ignored: the client closed the connection."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -187,4 +184,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Nothing: the terminal shows the flows."""
+        """Ignored: the terminal shows the flows."""

@@ -1,7 +1,7 @@
-"""A program by the path of its file: loaded, its function `flows` found, and its mistakes told by file and line.
+"""Loads a program from a file and finds its function `flows`; its errors name file and line.
 
-The file is run as Python runs a module: what stands under `if __name__ == "__main__"` is not. Its functions travel to
-Spark's workers by value, since no worker could import the file; modules beside it are found there by their path.
+The file is run as a module: code under `if __name__ == "__main__"` is not run. Its functions are sent to Spark's
+workers by value, since a worker cannot import the file; modules beside it are found there by their path.
 """
 
 from __future__ import annotations
@@ -30,58 +30,56 @@ __all__ = ["FUNCTION", "ProgramArgument", "ProgramFile", "load_program"]
 
 FUNCTION = "flows"
 
-ProgramArgument = Annotated[
-    str, typer.Argument(metavar="PROGRAM.py", help="A Python file with a function `flows`.", show_default=False)
-]
+ProgramArgument = Annotated[str, typer.Argument(metavar="PROGRAM.py", help="A Python file with a function `flows`.")]
 
 
 @dataclass(frozen=True)
 class ProgramFile:
-    """A program that was loaded."""
+    """A loaded program."""
 
     path: str
     flows: Flows
 
-    def named_in(self, hint: str) -> str:
-        """A hint with the path of this program, where it names one as FILE."""
-        return hint.replace("--program FILE", f"--program {shlex.quote(_shown_path(self.path))}")
+    def fill_hint(self, hint: str) -> str:
+        """A hint with the path of this program instead of FILE."""
+        return hint.replace("--program FILE", f"--program {shlex.quote(_short_path(self.path))}")
 
     @contextmanager
     def building(self) -> Iterator[None]:
-        """What goes wrong inside while the flows are built, with the line of the program that led to it."""
+        """Raises errors of building the flows with the line of the program that caused them."""
         try:
             yield
         except MainstemError as error:
-            place = _place_in(self.path, error) or _place_in(self.path, error.__cause__)
+            place = _line_in(self.path, error) or _line_in(self.path, error.__cause__)
             if place is None and "FILE" not in error.hint:
                 raise
             detail = f"{error.detail} It is {place}.".strip() if place else error.detail
-            raise with_facts(error, detail=detail, hint=self.named_in(error.hint)) from error.__cause__
+            raise with_facts(error, detail=detail, hint=self.fill_hint(error.hint)) from error.__cause__
         except Exception as error:
-            if (place := _place_in(self.path, error)) is None:
+            if (place := _line_in(self.path, error)) is None:
                 raise
             raise Invalid(
                 f"the function `{FUNCTION}` failed",
-                detail=f"{_said(error)}. It is {place}.",
-                hint="Nothing was started. Mend the program and check it again.",
+                detail=f"{_error_text(error)}. It is {place}.",
+                hint="Nothing was started. Fix the program and check it again.",
             ) from error
 
 
 def load_program(path: str) -> ProgramFile:
-    """Run the file and find its function. Nothing else of Mainstem is touched, and no Spark is started."""
+    """Run the file and find its function, without starting Spark."""
     file = Path(path)
     if not file.is_file():
         near = [str(other) for other in sorted(file.parent.glob("*.py"))] if file.parent.is_dir() else []
         raise NotFound(
             f'there is no program "{path}"',
-            detail=f"It was looked for in {os.getcwd()!r}.",
+            detail=f"The current directory is {os.getcwd()!r}.",
             hint=did_you_mean(path, near) or "Give the path of a Python file with a function `flows`.",
         )
     return ProgramFile(path, _function(path, _module(file)))
 
 
 def _module(file: Path) -> ModuleType:
-    """The file as a module of a name of its own: one called json.py must not stand in for Python's."""
+    """The file as a module with a unique name: one called json.py must not replace Python's."""
     name = f"mainstem_program_{''.join(c if c.isalnum() else '_' for c in file.stem)}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
@@ -97,19 +95,19 @@ def _module(file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         del sys.modules[name]
-        raise _not_python(file, error) from error
+        raise _syntax_error(file, error) from error
     except MainstemError:
         del sys.modules[name]
         raise
     except Exception as error:
         del sys.modules[name]
-        raise _failed(file, error) from error
+        raise _load_error(file, error) from error
     _travel_by_value(module)
     return module
 
 
 def _find_neighbours(file: Path) -> None:
-    """Let the program import the modules beside it, here and in the workers, as `python shop.py` would."""
+    """Let the program import the modules beside it, here and in the workers, as with `python shop.py`."""
     folder = str(file.parent.resolve())
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -145,25 +143,25 @@ def _function(path: str, module: ModuleType) -> Flows:
     )
 
 
-def _not_python(file: Path, error: SyntaxError) -> Invalid:
+def _syntax_error(file: Path, error: SyntaxError) -> Invalid:
     named = error.filename or str(file)
     text = (error.text or "").strip()
     return Invalid(
-        f'"{_shown_path(named)}" is not Python, at line {error.lineno}',
+        f'"{_short_path(named)}" is not Python, at line {error.lineno}',
         detail=f"{error.msg}{f': {text}' if text else ''}",
-        hint="Mend that line and check it again.",
+        hint="Fix that line and check it again.",
     )
 
 
-def _failed(file: Path, error: Exception) -> MainstemError:
+def _load_error(file: Path, error: Exception) -> MainstemError:
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing is not None and missing.partition(".")[0] in ("pyspark", "py4j"):
         return _without_spark(error)
-    place = _place_in(str(file), error)
+    place = _line_in(str(file), error)
     return Invalid(
         f'"{file}" failed while it was loaded',
-        detail=f"{_said(error)}.{f' It is {place}.' if place else ''}",
-        hint="Mend it and check it again; what a program does when it is loaded should be little.",
+        detail=f"{_error_text(error)}.{f' It is {place}.' if place else ''}",
+        hint="Fix it and check it again; a program should do little when it is loaded.",
     )
 
 
@@ -175,13 +173,13 @@ def _without_spark(error: Exception) -> NotFound:
     )
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     first = str(error).splitlines()[0] if str(error) else "no message"
     return f"{type(error).__name__}: {first}".rstrip(".")
 
 
-def _place_in(path: str, error: BaseException | None) -> str | None:
-    """The last line of the program on the way to the error."""
+def _line_in(path: str, error: BaseException | None) -> str | None:
+    """The last line of the program in the traceback of an error."""
     if error is None:
         return None
     wanted = os.path.realpath(path)
@@ -191,10 +189,10 @@ def _place_in(path: str, error: BaseException | None) -> str | None:
     if not frames:
         return None
     line = f": {frames[-1].line}" if frames[-1].line else ""
-    return f"line {frames[-1].lineno} of {_shown_path(path)}{line}"
+    return f"line {frames[-1].lineno} of {_short_path(path)}{line}"
 
 
-def _shown_path(path: str) -> str:
-    """As a person would type it from here."""
+def _short_path(path: str) -> str:
+    """Relative to the current directory, if it is below it."""
     near = os.path.relpath(path)
     return path if near.startswith("..") else near

@@ -1,4 +1,4 @@
-"""`mainstem query`: a question in SQL."""
+"""`mainstem query`: an SQL query."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["query"]
 
 
 def query(
-    sql: Annotated[str, typer.Argument(metavar="SQL|-", help="The question, or - for standard input.")],
+    sql: Annotated[str, typer.Argument(metavar="SQL|-", help="The SQL query, or - for standard input.")],
     *,
     parameter: Annotated[
         list[str] | None,
-        typer.Option(metavar="VALUE", help="What the next ? stands for; may be given again.", show_default=False),
+        typer.Option(metavar="VALUE", help="The value of the next ?; may be repeated."),
     ] = None,
-    form: Annotated[RowFormat, typer.Option("--format", help="How to write the answer.")] = RowFormat.TABLE,
-    timeout: Annotated[str, typer.Option(metavar="DURATION", help="How long it may take.")] = "60 seconds",
+    form: Annotated[RowFormat, typer.Option("--format", help="The output format.")] = RowFormat.TABLE,
+    timeout: Annotated[str, typer.Option(metavar="DURATION", help="The timeout.")] = "60 seconds",
     rows_max: Annotated[
-        int, typer.Option(metavar="NUMBER", help="How many rows the answer may have.", min=1)
+        int, typer.Option(metavar="NUMBER", help="The maximum number of rows of the result.", min=1)
     ] = ROWS_MAX,
     home: HomeOption = None,
 ) -> None:
-    """Ask in SQL, which is DuckDB's: one SELECT. Topics and views are tables; of a compacted topic it sees the latest
-    record of each key. Ctrl-C ends it.
+    """Run an SQL query (DuckDB): one SELECT. Topics and views are tables; a compacted topic has the latest record of
+    each key. Ctrl-C ends it.
 
     Example: mainstem query "SELECT store, sum(amount) FROM orders WHERE store = ? GROUP BY store" --parameter Berlin
     """

@@ -1,4 +1,4 @@
-"""`mainstem queue`: messages of a topic, taken and settled one by one."""
+"""`mainstem queue`: takes and settles messages of a topic."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from mainstem.workbench.cli.command_arguments import (
 )
 from mainstem.workbench.cli.error_text import with_facts
 from mainstem.workbench.cli.list_entry import entries_by_topic, json_entry, table_row
-from mainstem.workbench.cli.row_output import JsonOption, lag_json, print_json
+from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
     Column,
     GrowingTable,
-    counted,
     lag_cells,
     moment,
+    show_count,
     show_facts,
     show_note,
     show_table,
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 __all__ = ["QueueArgument", "app", "take"]
 
 
-# `mainstem queue take`: messages on the terminal, held by their lease alone until they are settled by receipt.
+# `mainstem queue take`: prints messages, which are held by their lease until they are settled by receipt.
 
 
-QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.", show_default=False)]
-NEW = "Only for a queue that is not there yet"
+QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+NEW = "Only for a new queue"
 
 
 class MessageFormat(StrEnum):
@@ -68,47 +68,37 @@ def take(
     topic: TopicArgument,
     queue: QueueArgument,
     *,
-    count: Annotated[int, typer.Option(min=1, help="How many messages at most.")] = 1,
-    wait: Annotated[
-        str | None, typer.Option(help='How long to wait for the first: "5 seconds".', show_default=False)
-    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="The maximum number of messages.")] = 1,
+    wait: Annotated[str | None, typer.Option(help='How long to wait for the first: "5 seconds".')] = None,
     lease: Annotated[
         str | None,
-        typer.Option(help='How long to hold them: "1 minute"; else as the queue has it.', show_default=False),
+        typer.Option(help='The lease: "1 minute"; default: as set for the queue.'),
     ] = None,
-    form: Annotated[MessageFormat, typer.Option("--format", help="How to write them.")] = MessageFormat.TABLE,
+    form: Annotated[MessageFormat, typer.Option("--format", help="The output format.")] = MessageFormat.TABLE,
     deliveries_max: Annotated[
         int | None,
-        typer.Option(help=f"{NEW}: give a message out so often, then reject it.", show_default=False),
+        typer.Option(help=f"{NEW}: the number of deliveries before a message is rejected."),
     ] = None,
-    retry: Annotated[
-        str | None, typer.Option(help=f"{NEW}: the delay of a released message.", show_default=False)
-    ] = None,
-    retry_max: Annotated[
-        str | None, typer.Option(help=f"{NEW}: up to where that delay grows.", show_default=False)
-    ] = None,
+    retry: Annotated[str | None, typer.Option(help=f"{NEW}: the delay of a released message.")] = None,
+    retry_max: Annotated[str | None, typer.Option(help=f"{NEW}: the maximum of that delay.")] = None,
     retry_growth: Annotated[Growth, typer.Option(help=f"{NEW}: how it grows.")] = Growth.LINEAR,
     ordered: Annotated[
-        str | None, typer.Option(help=f'{NEW}: "by key" gives out one message of a key at a time.', show_default=False)
+        str | None, typer.Option(help=f'{NEW}: "by key" delivers one message of a key at a time.')
     ] = None,
     where: Annotated[
-        str | None,
-        typer.Option(
-            help=f"{NEW}: SQL over the row, such as amount > 10 or routed(kind, 'lazy.#').", show_default=False
-        ),
+        str | None, typer.Option(help=f"{NEW}: SQL over the row, such as amount > 10 or routed(kind, 'lazy.#').")
     ] = None,
-    expires: Annotated[
-        str | None, typer.Option(help=f"{NEW}: reject what was not taken for so long.", show_default=False)
-    ] = None,
+    expires: Annotated[str | None, typer.Option(help=f"{NEW}: reject messages not taken for this long.")] = None,
     length_max: Annotated[
-        int | None, typer.Option(help=f"{NEW}: with more waiting, reject the oldest.", show_default=False)
+        int | None,
+        typer.Option(help=f"{NEW}: the maximum number of waiting messages; the oldest are rejected."),
     ] = None,
-    start: Annotated[str | None, typer.Option(help=f"{NEW}: where it begins; earliest.", show_default=False)] = None,
+    start: Annotated[str | None, typer.Option(help=f"{NEW}: its start; default: earliest.")] = None,
     home: HomeOption = None,
 ) -> None:
-    """Take messages, and print them with their receipts. The first take makes the queue.
+    """Take messages, and print them with their receipts. The first take creates the queue.
 
-    They are held until the lease ends, also when this command has ended: settle them by receipt with acknowledge,
+    They are held until the lease ends, even after this command has ended: settle them by receipt with acknowledge,
     release or reject.
 
     Example: mainstem queue take orders emails --count 3 --lease "1 minute"
@@ -127,11 +117,11 @@ def take(
         try:
             messages = opened.take(count, wait=wait)
         except MissedDeletions as error:
-            hint = f"Begin again, without what was made of the messages so far: mainstem queue rewind {topic} {queue} --to earliest"
+            hint = f"Discard the results so far and begin again: mainstem queue rewind {topic} {queue} --to earliest"
             raise with_facts(error, hint=hint) from error
         except FellOff as error:
             kept = found.backend.earliest(error.partition)
-            hint = f"Go on with the first record that is kept: mainstem queue rewind {topic} {queue} --to {error.partition}:{kept}"
+            hint = f"Continue with the first retained record: mainstem queue rewind {topic} {queue} --to {error.partition}:{kept}"
             raise with_facts(error, hint=hint) from error
         if lease is not None:
             for message in messages:
@@ -150,7 +140,7 @@ def _backoff(first: str | None, longest: str | None, growth: Growth) -> Any:
 
 
 def _open(topic: Topic, name: str, lease: str | None, settings: dict[str, Any], start: str | None) -> Queue:
-    """The queue. How long this take holds is not what the queue was made with, so `lease` is no conflict."""
+    """The queue. The lease of this take may differ from the queue's, so `lease` is not a conflict."""
     if name in topic.queues():
         if settings:
             there = topic.open_queue(name).describe().settings
@@ -195,19 +185,21 @@ def _show_message(messages: list[Message], form: MessageFormat) -> None:
 app = typer.Typer(no_args_is_help=True)
 
 ReceiptsArgument = Annotated[
-    list[str], typer.Argument(metavar="RECEIPT...", help="What `queue take` printed with each message.")
+    list[str], typer.Argument(metavar="RECEIPT...", help="The receipts that `queue take` printed.")
 ]
 
 
-def _opened(stem: Mainstem, topic: str, queue: str) -> Queue:
-    """A queue that is there; no command but `take` makes one."""
+def _open_existing(stem: Mainstem, topic: str, queue: str) -> Queue:
+    """An existing queue; only `take` creates one."""
     try:
         return stem.topic(topic).open_queue(queue, held_by="lease")
     except NotFound as error:
         if "topic" in type(error).__name__.lower():
             raise
         near = error.hint if error.hint.startswith("Did you mean") else ""
-        raise with_facts(error, hint=near or f"Its first take makes it: mainstem queue take {topic} {queue}") from error
+        raise with_facts(
+            error, hint=near or f"The first take creates it: mainstem queue take {topic} {queue}"
+        ) from error
 
 
 @app.command("list")
@@ -240,7 +232,7 @@ def list_queues(
 
 def _list_row(it: QueueDescription) -> list[str]:
     return [
-        it.topic, it.name, counted(it.held), counted(it.returned), counted(it.parked), counted(_rejected(it)),
+        it.topic, it.name, show_count(it.held), show_count(it.returned), show_count(it.parked), show_count(_count_rejected(it)),
         *lag_cells(it.lag),
     ]  # fmt: skip
 
@@ -248,15 +240,15 @@ def _list_row(it: QueueDescription) -> list[str]:
 def _list_json(it: QueueDescription) -> dict[str, Any]:
     return {
         "topic": it.topic, "queue": it.name, "held": it.held, "returned": it.returned, "parked": it.parked,
-        "rejected": _rejected(it), "lag": lag_json(it.lag),
+        "rejected": _count_rejected(it), "lag": it.lag,
     }  # fmt: skip
 
 
 _NOT_REJECTED = frozenset({"delivered", "redelivered", "acknowledged", "released"})
 
 
-def _rejected(facts: QueueDescription) -> int:
-    """All that went to the rejected, for whatever cause: those are the counts that are left."""
+def _count_rejected(facts: QueueDescription) -> int:
+    """All rejected messages, whatever the cause: the sum of the other counters."""
     return sum(count for name, count in facts.counts.items() if name not in _NOT_REJECTED)
 
 
@@ -264,12 +256,12 @@ def _rejected(facts: QueueDescription) -> int:
 def describe(
     topic: TopicArgument, queue: QueueArgument, *, as_json: JsonOption = False, home: HomeOption = None
 ) -> None:
-    """Describe a queue: its settings, how its messages stand, and what became of those before.
+    """Describe a queue: its settings, the states of its messages, and its counters.
 
     Example: mainstem queue describe orders emails
     """
     with open_home(home) as stem:
-        facts = _opened(stem, topic, queue).describe()
+        facts = _open_existing(stem, topic, queue).describe()
         if as_json:
             print_json(
                 {
@@ -284,7 +276,7 @@ def describe(
                     "rejecting": facts.rejecting,
                     "cursors": facts.cursors,
                     "counts": facts.counts,
-                    "lag": lag_json(facts.lag),
+                    "lag": facts.lag,
                 }
             )
             return
@@ -309,15 +301,15 @@ def _show(facts: QueueDescription) -> None:
             ("where", facts.settings.where or "every record"),
             ("expires", str(given["expires"] or "never")),
             ("length", "without limit" if given["length_max"] is None else f"at most {given['length_max']}"),
-            ("looked at up to", ", ".join(f"{partition}:{cursor}" for partition, cursor in facts.cursors.items())),
-            ("so far", ", ".join(f"{counted(n)} {name}" for name, n in facts.counts.items()) or "nothing"),
+            ("read up to", ", ".join(f"{partition}:{cursor}" for partition, cursor in facts.cursors.items())),
+            ("so far", ", ".join(f"{show_count(n)} {name}" for name, n in facts.counts.items()) or "nothing"),
         ]
     )
     typer.echo()
     show_table(
         [Column("held", "right"), Column("returned", "right"), Column("of them due", "right"),
          Column("parked", "right"), *LAG_COLUMNS],
-        [[counted(facts.held), counted(facts.returned), counted(facts.due), counted(facts.parked), *lag_cells(facts.lag)]],
+        [[show_count(facts.held), show_count(facts.returned), show_count(facts.due), show_count(facts.parked), *lag_cells(facts.lag)]],
     )  # fmt: skip
 
 
@@ -325,28 +317,28 @@ app.command("take")(take)
 
 
 def _each(receipts: list[str], done: str, settle: Callable[[str], None]) -> None:
-    """Settle one after another. At one that no longer counts it stops, and says how many were settled before."""
+    """Settle receipts one after another. Stops at an invalid one, and says how many were settled before."""
     wanted = list(dict.fromkeys(receipts))
     for number, receipt in enumerate(wanted):
         try:
             settle(receipt)
         except MainstemError as error:
-            facts = f"{error.detail} Of {counted(len(wanted), 'receipt')}, {number} were {done} before this one."
+            facts = f"{error.detail} Of {show_count(len(wanted), 'receipt')}, {number} were {done} before this one."
             raise with_facts(error, detail=facts) from error
-    typer.echo(f"{done} {counted(len(wanted), 'message')}")
+    typer.echo(f"{done} {show_count(len(wanted), 'message')}")
 
 
 @app.command()
 def acknowledge(
     topic: TopicArgument, queue: QueueArgument, receipts: ReceiptsArgument, *, home: HomeOption = None
 ) -> None:
-    """Say that messages are done (in the field: ack). Nobody gets them again.
+    """Acknowledge messages (ack): they are done and not delivered again.
 
     Example: mainstem queue acknowledge orders emails 0-17-1
     """
     with open_home(home) as stem:
-        _opened(stem, topic, queue).acknowledge(receipts)
-        typer.echo(f"acknowledged {counted(len(set(receipts)), 'message')}")
+        _open_existing(stem, topic, queue).acknowledge(receipts)
+        typer.echo(f"acknowledged {show_count(len(set(receipts)), 'message')}")
 
 
 @app.command()
@@ -356,17 +348,18 @@ def release(
     receipts: ReceiptsArgument,
     *,
     delay: Annotated[
-        str | None, typer.Option(help='Not before: "10 seconds"; else as the queue retries.', show_default=False)
+        str | None,
+        typer.Option(help='The delay: "10 seconds"; default: by the retry of the queue.'),
     ] = None,
-    error: Annotated[str | None, typer.Option(help="What went wrong; kept with it.", show_default=False)] = None,
+    error: Annotated[str | None, typer.Option(help="The error, stored with the message.")] = None,
     home: HomeOption = None,
 ) -> None:
-    """Give messages back, to be given out again (in the field: nack).
+    """Return messages, to be delivered again (nack).
 
     Example: mainstem queue release orders emails 0-17-1 --delay "10 seconds" --error "mail server is down"
     """
     with open_home(home) as stem:
-        found = _opened(stem, topic, queue)
+        found = _open_existing(stem, topic, queue)
         _each(receipts, "released", lambda receipt: found.release(receipt, delay=delay, error=error))
 
 
@@ -376,15 +369,15 @@ def reject(
     queue: QueueArgument,
     receipts: ReceiptsArgument,
     *,
-    reason: Annotated[str, typer.Option(help="Why it can never be done.")],
+    reason: Annotated[str, typer.Option(help="Why it can never be processed.")],
     home: HomeOption = None,
 ) -> None:
-    """Send messages to TOPIC.QUEUE.rejected, with the reason (in the field: to the dead letters).
+    """Send messages to TOPIC.QUEUE.rejected (the dead letter topic), with the reason.
 
     Example: mainstem queue reject orders emails 0-17-1 --reason "no such address"
     """
     with open_home(home) as stem:
-        found = _opened(stem, topic, queue)
+        found = _open_existing(stem, topic, queue)
         _each(receipts, "rejected", lambda receipt: found.reject(receipt, reason))
 
 
@@ -393,31 +386,31 @@ def rewind(
     topic: TopicArgument,
     queue: QueueArgument,
     *,
-    to: Annotated[str, typer.Option(help=f"Where to: {POSITION_HELP}.")],
+    to: Annotated[str, typer.Option(help=f"The position: {POSITION_HELP}.")],
     home: HomeOption = None,
 ) -> None:
-    """Put a queue back: to a time, as it was then; to any other position, as if nothing from there on was given out.
+    """Rewind a queue: to a time, as it was then; to another position, as if no message from there on was delivered.
 
     Example: mainstem queue rewind orders emails --to earliest
     """
     with open_home(home) as stem:
-        _opened(stem, topic, queue).rewind(parse_position(to, "--to"))
+        _open_existing(stem, topic, queue).rewind(parse_position(to, "--to"))
         typer.echo(f"rewound queue {queue} of {topic} to {to}")
 
 
 @app.command()
 def delete(topic: TopicArgument, queue: QueueArgument, *, yes: YesOption = False, home: HomeOption = None) -> None:
-    """Delete a queue. Its topic stays, and so do its rejected messages.
+    """Delete a queue. Its topic and its rejected messages are kept.
 
     Example: mainstem queue delete orders emails --yes
     """
     with open_home(home) as stem:
-        found = _opened(stem, topic, queue)
+        found = _open_existing(stem, topic, queue)
         if not yes:
             facts = found.describe()
             confirm(
-                f'Delete queue "{queue}" of topic "{topic}", with {counted(facts.held, "message")} held '
-                f"and {counted(facts.lag.records, 'record')} not done with?"
+                f'Delete queue "{queue}" of topic "{topic}", with {show_count(facts.held, "message")} held '
+                f"and {show_count(facts.lag.records, 'record')} not settled?"
             )
         found.delete()
         typer.echo(f"deleted queue {queue} of {topic}")

@@ -1,4 +1,4 @@
-"""`mainstem topic read`: records of a topic on standard output."""
+"""`mainstem topic read`: prints the records of a topic."""
 
 from __future__ import annotations
 
@@ -36,32 +36,30 @@ class RecordColumn(StrEnum):
 def read(
     topic: TopicArgument,
     *,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C or --limit.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Follow new records, until Ctrl-C or --limit.")] = False,
     start: Annotated[
         str | None,
-        typer.Option(help=f"{POSITION_HELP}; else earliest, with --follow latest.", show_default=False),
+        typer.Option(help=f"{POSITION_HELP}; default: earliest, with --follow latest."),
     ] = None,
-    stop: Annotated[str | None, typer.Option(help="The same; else latest.", show_default=False)] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="End after so many records.", show_default=False)] = None,
-    columns: Annotated[
-        str | None, typer.Option(metavar="COLUMN,...", help="Only these columns.", show_default=False)
-    ] = None,
-    form: Annotated[RowFormat, typer.Option("--format", help="How to write them.")] = RowFormat.TABLE,
+    stop: Annotated[str | None, typer.Option(help="The same; default: latest.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The maximum number of records.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="COLUMN,...", help="Only these columns.")] = None,
+    form: Annotated[RowFormat, typer.Option("--format", help="The output format.")] = RowFormat.TABLE,
     record: Annotated[
         RecordColumn, typer.Option(help="Partition, offset, append time, change and headers of each.")
     ] = RecordColumn.SHOW,
     archive: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Read what is no longer kept from this archive.", show_default=False),
+        typer.Option(metavar="DIR", help="Read records that are no longer retained from this archive."),
     ] = None,
     home: HomeOption = None,
 ) -> None:
-    """Read records (in the field: consume), partition after partition; with --follow as they come.
+    """Read records (Kafka: consume), partition by partition; with --follow also new ones.
 
     Example: mainstem topic read orders --start 2026-01-01T09:00:00Z --limit 10 --format json
     """
     if follow and (stop is not None or archive is not None):
-        raise typer.BadParameter("goes on for ever, so it has no --stop and no --archive", param_hint="--follow")
+        raise typer.BadParameter("never ends, so it has no --stop and no --archive", param_hint="--follow")
     with open_home(home) as stem:
         found = stem.topic(topic)
         begin = parse_position(start or ("latest" if follow else "earliest"), "--start")
@@ -91,9 +89,9 @@ def _schema(topic: Topic, columns: list[str] | None, *, hidden: bool) -> pa.Sche
 
 def _fell_off(error: FellOff, topic: Topic) -> FellOff:
     kept = ",".join(f"{number}:{topic.backend.earliest(number)}" for number in range(topic.settings.partitions))
-    ways = f"Start at the first records that are kept: --start {kept}"
+    ways = f"Start at the first retained records: --start {kept}"
     if topic.settings.archive is not None:
-        ways += f". What was dropped may be in the archive: --archive {topic.settings.archive}"
+        ways += f". Dropped records may be in the archive: --archive {topic.settings.archive}"
     changed = with_facts(error, hint=ways)
     assert isinstance(changed, FellOff)
     return changed

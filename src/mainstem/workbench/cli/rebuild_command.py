@@ -1,4 +1,4 @@
-"""`mainstem view rebuild`: a view once more from the log, beside the live one; compared, then put to use or not."""
+"""`mainstem view rebuild`: rebuilds a view from the log beside the live version, and compares the two."""
 
 from __future__ import annotations
 
@@ -11,29 +11,36 @@ from mainstem.workbench.cli.command_arguments import (
     HomeOption,
     SparkOption,
     ViewArgument,
-    asked,
+    ask,
+    is_interactive,
     open_home,
-    opened_view,
-    somebody_is_there,
+    open_view,
 )
 from mainstem.workbench.cli.program_file import load_program
 from mainstem.workbench.cli.row_output import JsonOption, print_json
-from mainstem.workbench.cli.terminal_table import Column, about_duration, counted, show_note, show_progress, show_table
+from mainstem.workbench.cli.terminal_table import (
+    Column,
+    about_duration,
+    show_count,
+    show_note,
+    show_progress,
+    show_table,
+)
 
 if TYPE_CHECKING:
     from mainstem.flows.rebuild import Rebuild
     from mainstem.stem import Mainstem
     from mainstem.views.version_pair import Difference
 
-__all__ = ["difference_json", "rebuild", "show_difference"]
+__all__ = ["difference_json", "rebuild", "show_difference", "value_text"]
 
 
-# How two versions of a view differ, as a person and as a program read it.
+# The differences between two versions of a view, as text and as JSON.
 
 
 def show_difference(found: Difference, key: tuple[str, ...]) -> None:
-    """Counts first, then the first rows of each kind; of a changed row the columns that changed, old and new."""
-    counts = ", ".join(f"{counted(count)} {kind}" for kind, count in _counts(found).items())
+    """The counts, then the first rows of each kind; for a changed row the changed columns, old and new."""
+    counts = ", ".join(f"{show_count(count)} {kind}" for kind, count in _counts(found).items())
     typer.echo(f"version {found.after} against version {found.before}: {counts}")
     if found.changed_rows:
         typer.echo()
@@ -45,7 +52,7 @@ def show_difference(found: Difference, key: tuple[str, ...]) -> None:
         if rows:
             typer.echo()
             columns = [Column(name, style="bold" if name in key else "") for name in rows[0]]
-            show_table(columns, [[_cell(value) for value in row.values()] for row in rows], title=kind)
+            show_table(columns, [[value_text(value) for value in row.values()] for row in rows], title=kind)
             _show_rest(len(rows), count)
 
 
@@ -55,7 +62,7 @@ def _show_changed(found: Difference, key: tuple[str, ...]) -> None:
         for name in dict.fromkeys([*before, *after]):
             old, new = before.get(name), after.get(name)
             if name not in key and old != new:
-                rows.append([*(_cell(after[column]) for column in key), name, _cell(old), _cell(new)])
+                rows.append([*(value_text(after[column]) for column in key), name, value_text(old), value_text(new)])
     columns = [Column(name, style="bold") for name in key]
     show_table([*columns, Column("column"), Column("was"), Column("is")], rows, title="changed")
     _show_rest(len(found.changed_rows), found.changed)
@@ -63,10 +70,11 @@ def _show_changed(found: Difference, key: tuple[str, ...]) -> None:
 
 def _show_rest(shown: int, count: int) -> None:
     if shown < count:
-        typer.echo(f"... and {counted(count - shown)} more")
+        typer.echo(f"... and {show_count(count - shown)} more")
 
 
-def _cell(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A value of a row as a cell shows it."""
     return "null" if value is None else cell_text(python_value(value))
 
 
@@ -75,7 +83,7 @@ def _counts(found: Difference) -> dict[str, int]:
 
 
 def difference_json(found: Difference) -> dict[str, Any]:
-    """The same for a program."""
+    """The same as JSON."""
     return {
         "before": found.before,
         "after": found.after,
@@ -92,7 +100,7 @@ def rebuild(
     view: ViewArgument,
     *,
     program: Annotated[str, typer.Option(metavar="PROGRAM.py", help="The program that has the view's flow.")],
-    apply: Annotated[bool, typer.Option("--apply", help="Put the new version to use without asking.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Make the new version live without asking.")] = False,
     keep_both: Annotated[
         bool, typer.Option("--keep-both", help="Keep the new version beside the live one, without asking.")
     ] = False,
@@ -100,19 +108,17 @@ def rebuild(
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
-    """Replay the log into a new version beside the live one, show how they differ, then ask which one is to be live.
+    """Replay the log into a new version beside the live one, show the differences, then ask which one is to be live.
 
-    Readers see the live version all the while, and then the new one: never a gap. The old version stays until it is
-    dropped; `mainstem view versions VIEW --use N` goes back to it.
+    Readers see the live version all the time, and then the new one, without a gap. The old version is kept until it is
+    dropped; `mainstem view versions VIEW --use N` returns to it.
 
     Example: mainstem view rebuild revenue --program shop.py
     """
     if apply and keep_both:
-        raise typer.BadParameter(
-            "puts the new version to use, so it does not go with --keep-both", param_hint="--apply"
-        )
-    if not apply and not keep_both and not somebody_is_there():
-        raise typer.BadParameter("one of them is needed where nobody can be asked", param_hint="--apply, --keep-both")
+        raise typer.BadParameter("makes the new version live, so it excludes --keep-both", param_hint="--apply")
+    if not apply and not keep_both and not is_interactive():
+        raise typer.BadParameter("one of them is required without a terminal", param_hint="--apply, --keep-both")
     from mainstem.workbench.cli.before_spark import check_before_spark, check_writable
 
     file = load_program(program)
@@ -128,7 +134,7 @@ def rebuild(
             found = made.difference()
             if not as_json:
                 _show(stem, view, found)
-            outcome = "apply" if apply else "keep" if keep_both else _decided(view, made.version, found)
+            outcome = "apply" if apply else "keep" if keep_both else _ask_outcome(view, made.version, found)
             if outcome == "apply":
                 made.apply()
             elif outcome == "keep":
@@ -141,26 +147,28 @@ def _replay(view: str, made: Rebuild, stem: Mainstem) -> None:
     began = clock.monotonic()
     with show_progress(f"rebuild {view}", total=100) as shown:
 
-        def reached(done: int, total: int) -> None:
+        def show_rebuilt(done: int, total: int) -> None:
             seconds = (clock.monotonic() - began) / 1_000_000
             left = about_duration(seconds * (total - done) / done) if done else "unknown"
-            shown.reached(100 * done // max(1, total), f"{counted(done)} of {counted(total, 'row')}, {left} left")
+            shown.advance_to(
+                100 * done // max(1, total), f"{show_count(done)} of {show_count(total, 'row')}, {left} left"
+            )
 
-        made.wait(reached)
+        made.wait(show_rebuilt)
 
 
 def _show(stem: Mainstem, view: str, found: Difference) -> None:
-    with opened_view(stem, view) as opened:
+    with open_view(stem, view) as opened:
         show_difference(found, opened.key)
 
 
-def _decided(view: str, version: int, found: Difference) -> str:
-    """What a person wants done with the new version."""
+def _ask_outcome(view: str, version: int, found: Difference) -> str:
+    """Ask what to do with the new version."""
     if not found.changed + found.added + found.removed:
         show_note("The new version holds the same rows.")
-    if asked(f'Make version {version} of view "{view}" the live one?'):
+    if ask(f'Make version {version} of view "{view}" the live one?'):
         return "apply"
-    return "keep" if asked(f"Keep version {version} beside the live one?") else "drop"
+    return "keep" if ask(f"Keep version {version} beside the live one?") else "drop"
 
 
 def _tell(view: str, version: int, found: Difference, outcome: str, *, as_json: bool) -> None:
@@ -171,7 +179,7 @@ def _tell(view: str, version: int, found: Difference, outcome: str, *, as_json: 
         print_json({**answer, "difference": difference_json(found)})
         return
     said = {
-        "apply": f"version {version} of {view} is live; back with: mainstem view versions {view} --use {found.before}",
+        "apply": f"version {version} of {view} is live; to return: mainstem view versions {view} --use {found.before}",
         "keep": f"version {version} of {view} is kept; to use it: mainstem view versions {view} --use {version}",
         "drop": f"version {version} of {view} was dropped; version {found.before} is live",
     }

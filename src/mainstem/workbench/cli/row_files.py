@@ -1,11 +1,11 @@
-"""Rows from a file or from standard input, in batches: JSON lines, CSV, Parquet, Arrow.
+"""Reads rows from a file or from standard input, in batches: JSON lines, CSV, Parquet, Arrow.
 
-The form is told by the name's end, or by `--format`. A batch has at most `ROWS_MAX` rows and about `BYTES_MAX` bytes,
-whatever the file has, so memory is bounded; a batch also ends at every line of `cuts`.
+The format follows from the file's suffix, or from `--format`. A batch has at most `ROWS_MAX` rows and about `BYTES_MAX`
+bytes, so memory is bounded; a batch also ends at every line of `cuts`.
 
-Lines are read here and not by Arrow or DuckDB: a line that does not fit is named by its number and kept as it stands in
-the file, the lines around it go in, a pipe that stands still holds nothing back, and a value is taken as the topic reads
-JSON everywhere (a time has a zone, a decimal all its digits).
+Lines are read here and not by Arrow or DuckDB: an invalid line is reported by its number and kept unchanged, the lines
+around it are appended, a pipe that pauses delays nothing, and values are parsed as everywhere in Mainstem (a time has a
+zone, a decimal all its digits).
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ import pyarrow.parquet as pq
 from mainstem.durations import show_size
 from mainstem.errors import Invalid, InvalidRows, SchemaMismatch, did_you_mean
 from mainstem.log.record import RECORD
+from mainstem.log.rows.plain_values import NotAValue, Reader, has_decimals, json_reader, parse_json, text_reader
 from mainstem.log.rows.row_errors import NOTHING_WRITTEN, shown, unknown_column
-from mainstem.log.rows.typed_values import NotAValue, Reader, has_decimals, json_reader, parse_json, text_reader
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.workbench.cli.row_output import InputFormat
-from mainstem.workbench.cli.terminal_table import counted
+from mainstem.workbench.cli.terminal_table import show_count
 
 __all__ = ["BYTES_MAX", "LINE_BYTES_MAX", "ROWS_MAX", "RowBatch", "RowFile", "Rows"]
 
 ROWS_MAX = 10_000
 BYTES_MAX = 16 << 20
-# A record of the usual limit, every character of it escaped, is shorter than this.
+# Longer than a record of the default limit with every character escaped.
 LINE_BYTES_MAX = 128 << 20
 CHUNK_BYTES = 1 << 20
-# Long enough for a program that writes line by line, short enough for a person who watches.
+# Long enough for a program that writes line by line, short enough for a user who watches.
 PAUSE_SECONDS = 0.2
 
 SUFFIXES = {
@@ -53,7 +53,7 @@ SUFFIXES = {
 }  # fmt: skip
 FORMATS = "|".join(InputFormat)
 ARROW_FILE = b"ARROW1"
-# Some programs begin a file of text with this mark.
+# The byte order mark at the beginning of some text files.
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Rows: TypeAlias = list[dict[str, Any]] | pa.RecordBatch
@@ -61,20 +61,20 @@ Rows: TypeAlias = list[dict[str, Any]] | pa.RecordBatch
 
 @dataclass
 class RowBatch:
-    """Some rows of a file. `numbers`: the line (in Parquet and Arrow: the row) of each, counted from 1."""
+    """Rows of a file. `numbers`: the line (in Parquet and Arrow: the row) of each, counted from 1."""
 
     first: int
     last: int = 0
     rows: Rows = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
-    # The lines as they stand in the file; of Parquet and Arrow there are none.
+    # The original lines; empty for Parquet and Arrow.
     texts: list[bytes] = field(default_factory=list)
-    # The lines that are no rows: number, bytes, and why.
+    # Invalid lines: number, bytes, and the error.
     bad: list[tuple[int, bytes, InvalidRows]] = field(default_factory=list)
 
 
 class RowFile:
-    """An input of rows, open; to be used with `with`. `position`: the bytes read so far."""
+    """An open input of rows; used with `with`. `position`: the bytes read so far."""
 
     def __init__(self, path: str, given: str | None, settings: TopicSettings) -> None:
         self.path = path
@@ -95,13 +95,13 @@ class RowFile:
 
     @property
     def size(self) -> int | None:
-        """The bytes there are to read, if that is known."""
+        """The number of bytes, if known."""
         return None if self.path == "-" else os.fstat(self._source.fileno()).st_size
 
     def batches(
         self, *, start: int = 1, cuts: Collection[int] = (), pauses: Literal["cut", "ignore"] = "cut"
     ) -> Iterator[RowBatch]:
-        """The rows from line `start` on. `pauses="cut"`: when a pipe stands still, what came so far is a batch."""
+        """The rows from line `start` on. `pauses="cut"`: when a pipe pauses, the lines so far are a batch."""
         if self.unit == "row":
             return self._arrow_batches(start, cuts)
         return self._line_batches(start, cuts, pauses)
@@ -118,7 +118,7 @@ class RowFile:
                 batch.last = line[1]
                 size += len(line[2])
                 _take(batch, form, line)
-                # By its number, so that the batches of a file do not depend on where one started to read it.
+                # By its number, so that the batches of a file do not depend on the line where reading started.
                 full = batch.last % ROWS_MAX == 0 or size >= BYTES_MAX or batch.last in cuts
             if full and batch.last:
                 yield batch
@@ -127,8 +127,8 @@ class RowFile:
             yield batch
 
     def _lines(self) -> Iterator[tuple[int, bytes] | None]:
-        """Number and bytes of each line, without its end; None when a pipe stands still, so that what was read so far can be
-        appended meanwhile."""
+        """Number and bytes of each line, without its end; None when a pipe pauses, so that the lines so far can be
+        appended."""
         pipe = _pipe(self._source)
         number, rest = 0, b""
         while True:
@@ -136,7 +136,7 @@ class RowFile:
                 yield None
             chunk = self._source.read(CHUNK_BYTES) if pipe is None else os.read(pipe, CHUNK_BYTES)
             self.position += len(chunk)
-            # At the end, what has no line end is a line as well.
+            # The last line may have no line end.
             *lines, rest = (rest + chunk).split(b"\n") if chunk else ([rest, b""] if rest else [b""])
             for line in lines:
                 number += 1
@@ -147,7 +147,7 @@ class RowFile:
                 raise InvalidRows(
                     f"line {number + 1} is longer than {show_size(LINE_BYTES_MAX)}",
                     detail="No record of a topic can be that long; perhaps the file has no line ends, or is of another format.",
-                    hint=f"Give one row a line, or say what the file is: --format {FORMATS}.",
+                    hint=f"Write one row per line, or name the format: --format {FORMATS}.",
                 )
 
     def _arrow_batches(self, start: int, cuts: Collection[int]) -> Iterator[RowBatch]:
@@ -184,7 +184,7 @@ class RowFile:
             yield batch
 
     def _seekable(self) -> BinaryIO:
-        """The input as a file: these formats are read from their end, so a pipe is first copied to the disk."""
+        """The input as a file: these formats are read from their end, so a pipe is first copied to disk."""
         source = self._source
         if source.seekable():
             return source
@@ -203,14 +203,14 @@ def _format(path: str, given: str | None) -> str:
     if suffix in SUFFIXES:
         return SUFFIXES[suffix]
     raise Invalid(
-        f'the format of "{path}" is not known',
-        detail=f"Names end in: {', '.join(SUFFIXES)}.",
-        hint=did_you_mean(suffix, SUFFIXES) or f"Say it: --format {FORMATS}",
+        f'the format of "{path}" is unknown',
+        detail=f"Known suffixes: {', '.join(SUFFIXES)}.",
+        hint=did_you_mean(suffix, SUFFIXES) or f"Name it: --format {FORMATS}",
     )
 
 
 def _pipe(source: BinaryIO) -> int | None:
-    """The descriptor, if more may come later: of a pipe, a terminal or a socket. A file has all it will have."""
+    """The descriptor, if more data may follow: of a pipe, a terminal or a socket."""
     try:
         descriptor = source.fileno()
         return None if stat.S_ISREG(os.fstat(descriptor).st_mode) else descriptor
@@ -219,7 +219,7 @@ def _pipe(source: BinaryIO) -> int | None:
 
 
 def _slices(batch: pa.RecordBatch, before: int, start: int, cuts: Collection[int]) -> Iterator[RowBatch]:
-    """The batch in parts of a bounded size; its first row is number `before` + 1 of the file."""
+    """The batch in parts of bounded size; its first row is number `before` + 1 of the file."""
     end = before + batch.num_rows
     rows_max = max(1, min(ROWS_MAX, batch.num_rows * BYTES_MAX // max(batch.nbytes, 1)))
     first = max(before, start - 1)
@@ -230,14 +230,14 @@ def _slices(batch: pa.RecordBatch, before: int, start: int, cuts: Collection[int
         first = last
 
 
-# JSON lines and CSV as rows: what one line says.
+# JSON lines and CSV as rows.
 #
-# A JSON line is an object with the topic's columns. A CSV file begins with a line of column names; an empty cell is null,
-# `""` is an empty text, and a cell may hold line ends between quotes. Columns `record`, or in CSV `record.change` and
-# `record.headers`, are used as `topic read` writes them.
+# A JSON line is an object with the topic's columns. A CSV file begins with a line of column names; an empty cell is
+# null, `""` is an empty string, and a quoted cell may contain line ends. The columns `record`, or in CSV
+# `record.change` and `record.headers`, are as `topic read` writes them.
 
 
-# First and last line, and the bytes of them all.
+# First and last line, and their bytes.
 Line = tuple[int, int, bytes]
 
 _CELL = re.compile(r'(?:"((?:[^"]|"")*)"|([^",]*))(,|\Z)')
@@ -245,19 +245,19 @@ _RECORD_COLUMNS = {f"record.{column.name}": column.type for column in RECORD}
 
 
 class LineForm(ABC):
-    """A form of rows as lines."""
+    """A line format."""
 
     @abstractmethod
     def records(self, lines: Iterable[tuple[int, bytes] | None]) -> Iterator[Line | None]:
-        """The lines that belong together, one row each."""
+        """The groups of lines that make one row each."""
 
     @abstractmethod
     def row(self, number: int, text: str) -> dict[str, Any] | None:
-        """The row that a text says, None if it has none. Raises `InvalidRows` and `NotAValue`."""
+        """The row in a text, None if it has none. Raises `InvalidRows` and `NotAValue`."""
 
 
 class JsonLines(LineForm):
-    """One JSON object a line; empty lines are passed over."""
+    """One JSON object per line; empty lines are skipped."""
 
     def __init__(self, settings: TopicSettings) -> None:
         self._readers: dict[str, Reader] = {
@@ -278,7 +278,7 @@ class JsonLines(LineForm):
         except (ValueError, RecursionError) as error:
             raise _not_json(number, text, error) from None
         if not isinstance(value, dict):
-            hint = "Write one object a line. A list becomes lines with jq -c '.[]'."
+            hint = "Write one object per line. A list becomes lines with jq -c '.[]'."
             raise _wrong(number, " is not a JSON object", f"The line is: {shown(text)}.", hint)
         readers = self._readers
         return {name: readers[name](item) if name in readers else item for name, item in value.items()}
@@ -295,7 +295,7 @@ class CsvLines(LineForm):
         self._columns: list[str] = []
 
     def records(self, lines: Iterable[tuple[int, bytes] | None]) -> Iterator[Line | None]:
-        for line in _joined(lines):
+        for line in _join_quoted(lines):
             if line is None or self._columns:
                 yield line
             elif line[2]:
@@ -308,9 +308,9 @@ class CsvLines(LineForm):
         if len(cells) != len(self._columns):
             raise _wrong(
                 number,
-                f" has {counted(len(cells), 'cell')}, not {len(self._columns)}",
+                f" has {show_count(len(cells), 'cell')}, not {len(self._columns)}",
                 f"The columns are: {', '.join(self._columns)}.",
-                'A cell with a comma in it stands between quotes: "12,50".',
+                'Quote a cell that contains a comma: "12,50".',
             )
         row = {name: self._readers[name](cell) for name, cell in zip(self._columns, cells, strict=True)}
         record = {name: row[f"record.{name}"] for name in ("change", "headers") if f"record.{name}" in row}
@@ -350,8 +350,8 @@ def _take(batch: RowBatch, form: LineForm, line: Line) -> None:
         batch.texts.append(data)
 
 
-def _joined(lines: Iterable[tuple[int, bytes] | None]) -> Iterator[Line | None]:
-    """Lines with those they belong to: a quote that is not closed goes on in the next one."""
+def _join_quoted(lines: Iterable[tuple[int, bytes] | None]) -> Iterator[Line | None]:
+    """Lines that belong together: an open quote continues in the next line."""
     first, size = 0, 0
     parts: list[bytes] = []
     opened = False
@@ -363,7 +363,7 @@ def _joined(lines: Iterable[tuple[int, bytes] | None]) -> Iterator[Line | None]:
         first = first if parts else number
         parts.append(data)
         size += len(data)
-        # A doubled quote closes and opens again, so only their number counts.
+        # A doubled quote closes and opens again, so only the parity counts.
         opened ^= data.count(b'"') % 2 == 1
         if not opened or size > LINE_BYTES_MAX:
             yield first, number, b"\n".join(parts)
@@ -385,9 +385,9 @@ def _cells(number: int, text: str) -> list[str | None]:
             return cells
     raise _wrong(
         number,
-        " has a quote where none can be, or one that is not closed",
+        " has a misplaced or unclosed quote",
         f"After {len(cells)} cells there is {shown(text[position:])}.",
-        'Quotes stand around a whole cell, and double inside of it: "5"" pipe".',
+        'Quote the whole cell, and double the quotes inside it: "5"" pipe".',
     )
 
 

@@ -1,4 +1,4 @@
-"""Rows on standard output: a table for a person, JSON lines, CSV, or Arrow for programs."""
+"""Prints rows: a table for people, JSON lines, CSV, or Arrow for programs."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.types as kinds
 import typer
 
 from mainstem.errors import Invalid
+from mainstem.log.lag import Lag
 from mainstem.log.rows.plain_values import Writer, cell_text, column_values, json_line, plain_writer
 from mainstem.workbench.cli.terminal_table import Column, GrowingTable, show_note
 
-if TYPE_CHECKING:
-    from mainstem.log.lag import Lag
-
-__all__ = ["InputFormat", "JsonOption", "RowFormat", "RowWriter", "lag_json", "print_json", "row_writer", "write_rows"]
+__all__ = ["InputFormat", "JsonOption", "RowFormat", "RowWriter", "print_json", "row_writer", "write_rows"]
 
 
-# What `--json` prints: the same facts for a program, indented so that a person can read them too.
+# The output of `--json`, indented.
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def print_json(value: Any) -> None:
-    """Print a value: times in ISO 8601, durations in seconds."""
+    """Print a value as JSON: times in ISO 8601, durations in seconds, dataclasses as objects."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=_plain) + "\n")
 
 
@@ -40,22 +38,24 @@ def _plain(value: Any) -> Any:
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, timedelta):
         return value.total_seconds()
+    if isinstance(value, Lag):
+        # In seconds; null if nothing is going to be dropped.
+        return {
+            "records": value.records,
+            "bytes": value.bytes,
+            "seconds": value.seconds,
+            "until_dropped_seconds": value.until_dropped,
+        }
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
-def lag_json(lag: Lag) -> dict[str, Any]:
-    """A lag; `until_dropped_seconds` is null if nothing is going to be dropped."""
-    until = None if lag.until_dropped is None else lag.until_dropped.total_seconds()
-    return {"records": lag.records, "bytes": lag.bytes, "seconds": lag.seconds, "until_dropped_seconds": until}
-
-
-# The forms in which rows come and go.
+# Formats of rows.
 
 
 class InputFormat(StrEnum):
-    """How rows are read."""
+    """Formats of input."""
 
     JSON = "json"
     CSV = "csv"
@@ -64,7 +64,7 @@ class InputFormat(StrEnum):
 
 
 class RowFormat(StrEnum):
-    """How rows are written."""
+    """Formats of output."""
 
     TABLE = "table"
     JSON = "json"
@@ -73,14 +73,13 @@ class RowFormat(StrEnum):
 
 
 class RowWriter(Protocol):
-    """Writes batches of one schema, each to be seen at once."""
+    """Writes batches of one schema, each flushed at once."""
 
     def write(self, batch: pa.RecordBatch) -> None: ...
     def close(self) -> None: ...
 
 
 def row_writer(form: str, schema: pa.Schema) -> RowWriter:
-    """A writer of that format."""
     makers: dict[str, Callable[[pa.Schema], RowWriter]] = {
         "table": TableRows, "json": JsonRows, "csv": CsvRows, "arrow": ArrowRows
     }  # fmt: skip
@@ -90,14 +89,14 @@ def row_writer(form: str, schema: pa.Schema) -> RowWriter:
 def write_rows(form: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, limit: int | None = None) -> None:
     """Write batches of a schema, at most `limit` rows in all."""
     writer = row_writer(form, schema)
-    for batch in _limited(batches, limit):
+    for batch in _limit(batches, limit):
         writer.write(batch)
-    # Not after an error: what a program reads must not look whole then.
+    # Not after an error: then the output must not look complete.
     writer.close()
 
 
-def _limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    """Batches with at most `limit` rows in all; ends with the last of them, not when the next one comes."""
+def _limit(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """Batches with at most `limit` rows in all; ends with the last of them, without waiting for the next batch."""
     if limit is None:
         yield from batches
         return
@@ -110,7 +109,7 @@ def _limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[p
 
 
 class JsonRows:
-    """One object a line."""
+    """One object per line."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._names = schema.names
@@ -124,11 +123,11 @@ class JsonRows:
             sys.stdout.flush()
 
     def close(self) -> None:
-        """Nothing is left to be done."""
+        """Nothing to do."""
 
 
 class CsvRows:
-    """A line of names, then a line a row; `record` is spread over columns of its own."""
+    """A line of names, then one line per row; the fields of `record` are columns."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -168,7 +167,7 @@ def _csv_line(values: Sequence[Any]) -> str:
 
 def _csv_cell(value: Any) -> str:
     text = cell_text(value)
-    # An empty cell is null, so an empty text is quoted.
+    # An empty cell is null, so an empty string is quoted.
     if text == "":
         return "" if value is None else '""'
     if any(mark in text for mark in '",\r\n') or text[0] == " " or text[-1] == " ":
@@ -177,7 +176,7 @@ def _csv_cell(value: Any) -> str:
 
 
 class ArrowRows:
-    """An Arrow stream, as every Arrow library reads it."""
+    """An Arrow stream."""
 
     def __init__(self, schema: pa.Schema) -> None:
         if sys.stdout.isatty():
@@ -198,7 +197,7 @@ class ArrowRows:
 
 
 class TableRows:
-    """A table; of `record` it shows partition:offset, the change if it is no insert, and when it was appended."""
+    """A table; of `record` it shows partition:offset, the change if it is not an insert, and the append time."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -227,7 +226,7 @@ class TableRows:
         self._table.add(list(zip(*columns, strict=True)))
 
     def close(self) -> None:
-        """Say so if there was nothing."""
+        """Says so if there were no rows."""
         if self._empty:
             show_note("no rows")
 

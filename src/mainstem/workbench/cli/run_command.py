@@ -1,4 +1,4 @@
-"""`mainstem run`: the flows of a program, until they are stopped or have all that the log has."""
+"""`mainstem run`: runs the flows of a program, until they are stopped or idle."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from mainstem.stem import Mainstem
     from mainstem.workbench.cli.run_display import FlowStatus, RunDisplay, RunStatus
 
-__all__ = ["RunSignals", "heeded_signals", "run_program"]
+__all__ = ["RunSignals", "handle_signals", "run_program"]
 
 
-# Ctrl-C and the wish of the operating system that a run end, turned into a word the run heeds when it is ready.
+# Turns Ctrl-C and SIGTERM into a flag that the run checks.
 
 
 class RunSignals:
-    """What has come so far."""
+    """The signals received so far."""
 
     def __init__(self) -> None:
         self.wanted: int | None = None
         self._came = threading.Event()
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """The first one asks; a second one does not wait."""
+        """The first one requests the end; a second one ends at once."""
         if self.wanted is not None:
             raise KeyboardInterrupt
         self.wanted = number
@@ -48,17 +48,17 @@ class RunSignals:
 
     @property
     def status(self) -> int:
-        """The exit status of a process that ended because of it: 130 after Ctrl-C, 143 after SIGTERM."""
+        """The exit status after the signal: 130 after Ctrl-C, 143 after SIGTERM."""
         return 0 if self.wanted is None else 128 + self.wanted
 
 
 @contextmanager
-def heeded_signals() -> Iterator[RunSignals]:
-    """Inside, Ctrl-C and SIGTERM ask for an orderly end. To be entered after Spark is started: its own handler would
-    cancel the batches under way, so that every flow would seem to have failed."""
+def handle_signals() -> Iterator[RunSignals]:
+    """Inside, Ctrl-C and SIGTERM request a graceful end. Entered after Spark is started: Spark's own handler would
+    cancel the running batches, so that every flow would seem to have failed."""
     signals = RunSignals()
     if threading.current_thread() is not threading.main_thread():
-        # Signals reach the main thread alone.
+        # Only the main thread gets signals.
         yield signals
         return
     before = {number: signal.signal(number, signals.note) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -69,11 +69,11 @@ def heeded_signals() -> Iterator[RunSignals]:
             signal.signal(number, handler)
 
 
-# Often enough for a person to see it move.
+# Often enough that a user sees it move.
 LOOK_SECONDS = 0.25
-# A program that catches up for longer than this is better run without --until-idle.
+# Longer than any program should take with --until-idle.
 IDLE_WAIT = "365 days"
-# Two seconds: a report that is not there by then was lost, and nothing hangs on it.
+# Two seconds: a report that is missing by then was lost, and nothing depends on it.
 REPORT_LOOKS_MAX = 40
 
 
@@ -81,31 +81,35 @@ def run_program(
     program: ProgramArgument,
     *,
     until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="End when the flows have all that the log has.")
+        bool, typer.Option("--until-idle", help="End when the flows have caught up with the log.")
     ] = False,
     flow: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only this flow; may be given again.", show_default=False),
+        typer.Option(metavar="NAME", help="Only this flow; may be repeated."),
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Serve metrics for Prometheus, as 127.0.0.1:9464.", show_default=False),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve metrics for Prometheus at this address, such as 127.0.0.1:9464.",
+        ),
     ] = None,
     take_over: Annotated[
         bool,
         typer.Option(
-            "--take-over", help="First end stopped processes that hold a lock of the home, and fence what they did."
+            "--take-over",
+            help="First kill stopped processes that hold a lock of the home, and fence their unfinished writes.",
         ),
     ] = False,
     spark: SparkOption = "local[*]",
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each batch.")] = False,
     home: HomeOption = None,
 ) -> None:
-    """Run the flows of a program (in the field: jobs). Ctrl-C stops them in order; the next run goes on from there.
+    """Run the flows of a program (jobs). Ctrl-C stops them gracefully; the next run continues from there.
 
-    A flow that fails is told at once, with its cause first, and the others go on; the exit status is 1 then. Whoever runs
-    a flow that runs elsewhere takes over from there. "Rows in" are those that came into Spark, without what a condition
-    kept from being read.
+    A failed flow is reported at once, with its root cause first, and the others continue; the exit status is then 1. A
+    flow that runs in another process is taken over from it. "Rows in" counts the rows that Spark read, without those
+    that a filter kept from being read.
 
     Example: mainstem run shop.py --until-idle
     """
@@ -120,15 +124,15 @@ def run_program(
         run = _Run(stem, as_json=as_json)
         check_writable(stem.home)
         check_before_spark(stem, file, only=flow)
-        # Before Spark: a port that is taken is known at once.
+        # Before Spark, so that a port in use is reported at once.
         server = None if address is None else stack.enter_context(MetricsServer(address, run.metrics))
         with show_progress("start Spark"):
             _ = stem.spark
-        run.signals = stack.enter_context(heeded_signals())
+        run.signals = stack.enter_context(handle_signals())
         if server is not None:
             show_note(f"metrics at {server.url}")
         run.start(file, flow)
-        status = run.to_the_end(until_idle=until_idle)
+        status = run.finish(until_idle=until_idle)
     raise typer.Exit(status)
 
 
@@ -156,24 +160,24 @@ class _Run:
         self._display: RunDisplay = run_display(self._stem.log.clock, as_json=self._as_json)
 
     def metrics(self) -> str:
-        """The page of metrics; without a line until the flows are started."""
+        """The page of metrics; empty until the flows are started."""
         return "" if self._status is None else self._status.page()
 
     def _now(self) -> list[FlowStatus]:
         assert self._status is not None
         return self._status.now()
 
-    def to_the_end(self, *, until_idle: bool) -> int:
-        """Show the run until it is over, stop what still runs; the exit status."""
+    def finish(self, *, until_idle: bool) -> int:
+        """Show the run until it ends, and stop the flows that still run; returns the exit status."""
         try:
             if until_idle:
                 threading.Thread(target=self._wait_until_idle, name="mainstem-until-idle", daemon=True).start()
             while not self._look() and not self._idle.is_set() and not self.signals.wait(LOOK_SECONDS):
                 pass
             if self.signals.wanted is not None:
-                self._display.apart(lambda: show_note("stopping; once more Ctrl-C does not wait for it"))
+                self._display.print_apart(lambda: show_note("stopping; press Ctrl-C again to stop at once"))
         finally:
-            # Also after a second Ctrl-C: whatever can still be stopped in order is.
+            # Also after a second Ctrl-C: stop gracefully what can still be stopped.
             self._running.stop()
             self._look()
             self._display.close()
@@ -184,7 +188,7 @@ class _Run:
         return FAILED if self._told else self.signals.status
 
     def _look(self) -> bool:
-        """Show how the flows stand, tell of those that failed; True when all have ended."""
+        """Show the status of the flows, report failed ones; True when all have ended."""
         self._display.show(self._now())
         for handle in self._running:
             if handle.error is not None and handle.name not in self._told:
@@ -193,26 +197,26 @@ class _Run:
         return all(handle.state in ("stopped", "failed") for handle in self._running)
 
     def _tell(self, error: FlowFailed) -> None:
-        hint = self._file.named_in(error.hint)
-        self._display.apart(lambda: show_error(with_facts(error, hint=hint)))
+        hint = self._file.fill_hint(error.hint)
+        self._display.print_apart(lambda: show_error(with_facts(error, hint=hint)))
 
     def _wait_until_idle(self) -> None:
-        """Until every flow has everything, also what the others gave it meanwhile; one that failed is not waited for."""
+        """Until every flow has caught up, also with the output of the others; failed flows are not waited for."""
         before, moment = -1, threading.Event()
-        # Spark calls a flow idle after a trigger without rows, as the first one after a restart may be.
+        # Spark calls a flow idle after a trigger without rows, which may be the first one after a restart.
         while before != (before := sum(handle.batches for handle in self._running)) or not self._running.caught_up():
             moment.wait(LOOK_SECONDS / 5)
             for handle in self._running:
                 try:
                     handle.wait_until_idle(IDLE_WAIT)
                 except MainstemError:
-                    # It is told where the flows are shown.
+                    # It is reported where the flows are shown.
                     continue
         self._wait_until_reported()
         self._idle.set()
 
     def _wait_until_reported(self) -> None:
-        """Spark tells of a batch a moment after it is done; the last ones belong to what is said at the end."""
+        """Spark reports a batch shortly after it is committed; the last ones belong to the final status."""
         moment = threading.Event()
         for _ in range(REPORT_LOOKS_MAX):
             if not any(handle.written for handle in self._running):

@@ -1,6 +1,6 @@
-"""What a person sees of a run: on a terminal a table that is kept current, else a line for each batch.
+"""The display of a run: on a terminal a live table, else one line per batch.
 
-Errors of flows are told on standard error when they happen; how each flow stands is said at the end.
+Errors of flows are printed to standard error when they occur; the status of each flow is printed at the end.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,11 +23,11 @@ from rich.text import Text
 
 from mainstem.clock import Clock, as_datetime
 from mainstem.errors import MainstemError
+from mainstem.log.flow_cut import Holder
 from mainstem.log.lag import Lag
 from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.sources.agreed_cut import cut_note
-from mainstem.spark.sources.flow_cut import Holder
 from mainstem.workbench.cli.flow_facts import PROGRESS_TOPIC, HolderFacts, flow_lag, waits_for
 from mainstem.workbench.cli.metrics_server import FlowFigures, metrics_text, seconds_of
 from mainstem.workbench.cli.terminal_table import (
@@ -34,8 +35,8 @@ from mainstem.workbench.cli.terminal_table import (
     Column,
     about_duration,
     about_size,
-    counted,
     moment,
+    show_count,
     show_table,
 )
 
@@ -48,10 +49,9 @@ if TYPE_CHECKING:
 __all__ = ["FlowCounts", "RunCounts", "RunDisplay", "RunStatus", "FlowStatus", "run_display", "show_status"]
 
 
-# What the flows of a run did so far, batch by batch: totals for the metrics, and rates for the display.
+# The totals of a run's flows, for the metrics, and rates for the display.
 #
-# Every batch is a row in the topic `mainstem.progress`. Reading on there, instead of looking at the flows now and then,
-# misses none of them.
+# Every batch is a row in the topic `mainstem.progress`. Reading that topic, instead of polling the flows, misses none.
 
 
 # Long enough that a slow batch does not make the rate jump, short enough to see it fall.
@@ -71,12 +71,12 @@ class FlowCounts:
     too_late: int = 0
     batches: int = 0
     batch_ms: int = 0
-    # (when it was counted, rows in), of the last seconds.
+    # (time of counting, rows in), of the last seconds.
     recent: deque[tuple[int, int]] = field(default_factory=deque)
 
 
 class RunCounts:
-    """Totals of the flows that run here. Made before they are started; thread-safe."""
+    """The totals of the flows that run here. Created before they are started; thread-safe."""
 
     def __init__(self, stem: Mainstem) -> None:
         self._stem = stem
@@ -91,7 +91,7 @@ class RunCounts:
             self._positions = {number: backend.latest(number) for number in range(backend.settings.partitions)}
 
     def look(self, running: RunningFlows) -> None:
-        """Count what was reported since the last look."""
+        """Count the batches reported since the last call."""
         with self._guard:
             epochs = {handle.name: handle.run.epoch for handle in running if handle.run is not None}
             for name, epoch in epochs.items():
@@ -102,7 +102,7 @@ class RunCounts:
                 for row in batch.to_pylist():
                     place = row["record"]
                     self._positions[place["partition"]] = place["offset"] + 1
-                    # Rows of the same flow that another process began later are not ours.
+                    # Rows of a newer run in another process are not ours.
                     if row["flow"] in epochs and self._first_epochs[row["flow"]] <= row["epoch"] <= epochs[row["flow"]]:
                         self._count(row["flow"], row, now)
 
@@ -114,17 +114,16 @@ class RunCounts:
         counts.recent.append((now, row["rows_in"] or 0))
 
     def of(self, flow: str) -> FlowCounts:
-        """A flow's totals."""
         with self._guard:
             return self._flows.get(flow) or FlowCounts()
 
     def restarts(self, flow: str, epoch: int) -> int:
-        """How often a flow that is at this epoch was started again: each start raises it by one."""
+        """How often a flow that is at this epoch was restarted: each start increments it."""
         with self._guard:
             return max(0, epoch - self._first_epochs.get(flow, epoch))
 
     def rows_per_second(self, flow: str) -> float:
-        """Rows in over the last seconds; 0 when none came."""
+        """Rows in per second over the last seconds."""
         with self._guard:
             recent = self._flows[flow].recent if flow in self._flows else deque[tuple[int, int]]()
             now = self._clock.monotonic()
@@ -134,7 +133,7 @@ class RunCounts:
             return sum(rows for _, rows in recent) * 1_000_000 / span
 
 
-# How each flow of a run stands at one moment: what the display shows and the metrics tell.
+# The status of each flow of a run, for the display and the metrics.
 
 
 LAG_US = 1_000_000
@@ -142,8 +141,8 @@ LAG_US = 1_000_000
 
 @dataclass(frozen=True)
 class FlowStatus:
-    """One flow now. `progress` is the last batch of this run, `counts` what all of them came to; `batch` is the last one
-    that is complete, of this run or of one before."""
+    """One flow now. `progress` is the last batch of this run, `counts` are the totals of this run; `batch` is the last
+    committed one, of this run or an earlier one."""
 
     flow: str
     state: str
@@ -153,11 +152,11 @@ class FlowStatus:
     lag: Lag
     restarts: int
     batch: int | None = None
-    # What it waits for: a transaction that is open, or, where it keeps rows that wait for time, a partition.
+    # What it waits for: an open transaction or, if it keeps rows that wait for time, a partition.
     waits_for: HolderFacts | Holder | None = None
 
     def figures(self) -> FlowFigures:
-        """As Prometheus gets them."""
+        """For Prometheus."""
         last, counts = self.progress, self.counts
         known = last.batch is not None
         return FlowFigures(
@@ -183,7 +182,7 @@ class FlowStatus:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """For a program that watches the run."""
+        """As JSON, for programs that watch the run."""
         last = self.progress
         return {
             "flow": self.flow, "state": self.state, "batch": last.batch, "rows_in": last.rows_in,
@@ -196,7 +195,7 @@ class FlowStatus:
 
 
 class RunStatus:
-    """Looks at the flows that run here. Thread-safe: the display and the metrics ask for themselves."""
+    """Reads the status of the flows that run here. Thread-safe: the display and the metrics both use it."""
 
     def __init__(self, stem: Mainstem, running: RunningFlows, counts: RunCounts) -> None:
         self._stem = stem
@@ -206,8 +205,8 @@ class RunStatus:
         self._lags: dict[str, tuple[int, tuple[str, int | None], Lag]] = {}
 
     def now(self) -> list[FlowStatus]:
-        """Each flow, in the order of the program."""
-        # Not at once from two threads: each would count the same batches.
+        """The status of each flow, in the order of the program."""
+        # Not from two threads at once: both would count the same batches.
         with self._guard:
             self._counts.look(self._running)
             return [self._of(handle) for handle in self._running]
@@ -218,52 +217,46 @@ class RunStatus:
 
     def _of(self, handle: FlowHandle) -> FlowStatus:
         run = handle.run
-        batch = None if run is None else last_batch(FlowStore(self._stem.home, run.flow).checkpoint(run.version))
+        checkpoint = None if run is None else FlowStore(self._stem.home, run.flow).checkpoint(run.version)
+        batch = None if checkpoint is None else last_batch(checkpoint)
         return FlowStatus(
             handle.name,
             handle.state,
             handle.progress,
             self._counts.of(handle.name),
             self._counts.rows_per_second(handle.name),
-            self._recent_lag(handle, batch),
+            self._recent_lag(handle, checkpoint, batch),
             0 if run is None else self._counts.restarts(handle.name, run.epoch),
             batch,
-            self._waits_for(handle),
+            None if checkpoint is None else self._waits_for(handle, checkpoint),
         )
 
-    def _waits_for(self, handle: FlowHandle) -> HolderFacts | Holder | None:
+    def _waits_for(self, handle: FlowHandle, checkpoint: str) -> HolderFacts | Holder | None:
         """Time is looked up for flows whose last batch gave nothing, and for all of them when they have ended."""
-        if handle.run is None:
-            return None
-        checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version)
         if open_ones := cut_note(checkpoint).waits:
             return open_ones[0]
         quiet = handle.progress.state_rows and not handle.progress.rows_out
         if not handle.planned.stages or not (quiet or handle.state == "stopped"):
             return None
-        try:
+        with suppress(MainstemError, OSError):
             return waits_for(self._stem, checkpoint)
-        except (MainstemError, OSError):
-            return None
+        return None
 
-    def _recent_lag(self, handle: FlowHandle, batch: int | None) -> Lag:
+    def _recent_lag(self, handle: FlowHandle, checkpoint: str | None, batch: int | None) -> Lag:
         """Looked up at most once a second, and after each batch that is committed: it reads a record of every partition
         that is behind."""
         now = self._stem.log.clock.monotonic()
         looked_at, seen, lag = self._lags.get(handle.name, (0, ("", None), Lag()))
         if seen != (handle.state, batch) or now - looked_at > LAG_US:
-            lag = self._lag(handle)
+            lag = self._lag(handle, checkpoint)
             self._lags[handle.name] = (now, (handle.state, batch), lag)
         return lag
 
-    def _lag(self, handle: FlowHandle) -> Lag:
+    def _lag(self, handle: FlowHandle, checkpoint: str | None) -> Lag:
         """As of now; what cannot be looked up at this moment is as of the last batch."""
-        if handle.run is not None:
-            checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version)
-            try:
+        if checkpoint is not None:
+            with suppress(MainstemError, OSError):
                 return flow_lag(self._stem, checkpoint, handle.planned.sources)
-            except (MainstemError, OSError):
-                pass
         return Lag(records=handle.progress.lag_records, seconds=handle.progress.lag_seconds)
 
 
@@ -271,7 +264,7 @@ STATE_STYLES = {"running": "green", "catching up": "cyan", "failed": "bold red",
 
 TITLES = ("flow", "state", "rows/s", "rows in", "rows out", "behind", "oldest", "watermark", "keeps", "batch", "took")
 LEFT = frozenset(["flow", "state", "oldest", "watermark"])
-# What is left out first where the terminal is narrow: a figure that is cut would be another figure.
+# Columns that are omitted first on a narrow terminal: a truncated number would be wrong.
 SPARED = ("keeps", "oldest", "rows in", "watermark", "rows out", "took")
 
 
@@ -279,24 +272,24 @@ class RunDisplay(Protocol):
     """Shows the flows of a run."""
 
     def show(self, statuses: Sequence[FlowStatus]) -> None:
-        """How they stand now."""
+        """Show the current status."""
 
-    def apart(self, say: Callable[[], None]) -> None:
-        """Let something else be said in between."""
+    def print_apart(self, say: Callable[[], None]) -> None:
+        """Let `say` print something in between."""
 
     def close(self) -> None:
-        """The last time was the last."""
+        """End the display."""
 
 
 def run_display(clock: Clock, *, as_json: bool) -> RunDisplay:
     """The display for this output."""
     if as_json:
-        return JsonLines()
+        return JsonLines(clock)
     return LiveTable() if sys.stdout.isatty() else BatchLines(clock)
 
 
 class LiveTable:
-    """A table in its place on the terminal."""
+    """A table that is redrawn in place."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
@@ -306,7 +299,7 @@ class LiveTable:
     def show(self, statuses: Sequence[FlowStatus]) -> None:
         self._live.update(live_table(statuses, self._console), refresh=True)
 
-    def apart(self, say: Callable[[], None]) -> None:
+    def print_apart(self, say: Callable[[], None]) -> None:
         self._live.stop()
         say()
         self._live.start()
@@ -343,17 +336,17 @@ def _style(title: str, status: FlowStatus) -> str:
 
 def _cells(it: FlowStatus) -> list[str]:
     last, counts = it.progress, it.counts
-    bad = f", {counted(counts.rejected)} rejected" if counts.rejected else ""
-    bad += f", {counted(counts.late)} late" if counts.late else ""
-    bad += f", {counted(counts.too_late)} too late" if counts.too_late else ""
-    keeps = f"{counted(last.state_rows)} ({about_size(last.state_bytes)})" if last.state_rows else ""
+    bad = f", {show_count(counts.rejected)} rejected" if counts.rejected else ""
+    bad += f", {show_count(counts.late)} late" if counts.late else ""
+    bad += f", {show_count(counts.too_late)} too late" if counts.too_late else ""
+    keeps = f"{show_count(last.state_rows)} ({about_size(last.state_bytes)})" if last.state_rows else ""
     return [
         it.flow,
         it.state,
         f"{it.rows_per_second:,.0f}",
-        counted(counts.rows_in),
-        counted(counts.rows_out) + bad,
-        counted(it.lag.records),
+        show_count(counts.rows_in),
+        show_count(counts.rows_out) + bad,
+        show_count(it.lag.records),
         about_duration(it.lag.seconds) if it.lag.records else "",
         _time(last.watermark),
         keeps,
@@ -367,7 +360,7 @@ def _time(watermark: str | None) -> str:
 
 
 class BatchLines:
-    """A line for each batch, or for the last of those that were done since the look before."""
+    """One line per batch; if several were committed since the last call, only the last of them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -375,62 +368,46 @@ class BatchLines:
 
     def show(self, statuses: Sequence[FlowStatus]) -> None:
         for it in statuses:
-            if changed(self._told, it):
-                typer.echo(f"{moment(as_datetime(self._clock.now()))}  {batch_line(it)}")
+            now = (it.state, it.progress.batch)
+            if now != self._told.get(it.flow, ("starting", None)):
+                self._told[it.flow] = now
+                typer.echo(self._line(it))
 
-    def apart(self, say: Callable[[], None]) -> None:
+    def _line(self, it: FlowStatus) -> str:
+        return f"{moment(as_datetime(self._clock.now()))}  {batch_line(it)}"
+
+    def print_apart(self, say: Callable[[], None]) -> None:
         say()
 
     def close(self) -> None:
-        """Each line was the last."""
+        """Nothing to do."""
+
+
+class JsonLines(BatchLines):
+    """The same as an object a line, for a program that watches."""
+
+    def _line(self, it: FlowStatus) -> str:
+        return json.dumps(it.to_json(), ensure_ascii=False)
 
 
 def batch_line(it: FlowStatus) -> str:
-    """One batch of a flow, or what became of the flow, in a line."""
+    """One batch of a flow, or the end of the flow, as a line."""
     last = it.progress
     if it.state not in ("running", "catching up") or last.batch is None:
         return f"{it.flow}: {it.state}"
     waits = "" if it.waits_for is None else f": waits for {it.waits_for}"
-    parts = [f"{counted(last.rows_in)} rows in", f"{counted(last.rows_out)} out{waits}"]
-    parts += [f"{counted(last.rejected)} rejected"] if last.rejected else []
-    parts += [f"{counted(last.late)} late"] if last.late else []
-    parts += [f"{counted(last.too_late)} too late"] if last.too_late else []
-    parts += [f"{last.batch_ms:,} ms", f"{counted(it.lag.records)} behind"]
+    parts = [f"{show_count(last.rows_in)} rows in", f"{show_count(last.rows_out)} out{waits}"]
+    parts += [f"{show_count(last.rejected)} rejected"] if last.rejected else []
+    parts += [f"{show_count(last.late)} late"] if last.late else []
+    parts += [f"{show_count(last.too_late)} too late"] if last.too_late else []
+    parts += [f"{last.batch_ms:,} ms", f"{show_count(it.lag.records)} behind"]
     parts += [f"watermark {_time(last.watermark)}"] if last.watermark else []
-    parts += [f"keeps {counted(last.state_rows)}"] if last.state_rows else []
+    parts += [f"keeps {show_count(last.state_rows)}"] if last.state_rows else []
     return f"{it.flow}: batch {last.batch}, {', '.join(parts)}"
 
 
-class JsonLines:
-    """The same as an object a line, for a program that watches."""
-
-    def __init__(self) -> None:
-        self._told: dict[str, tuple[str, int | None]] = {}
-
-    def show(self, statuses: Sequence[FlowStatus]) -> None:
-        for it in statuses:
-            if changed(self._told, it):
-                sys.stdout.write(json.dumps(it.to_json(), ensure_ascii=False) + "\n")
-                sys.stdout.flush()
-
-    def apart(self, say: Callable[[], None]) -> None:
-        say()
-
-    def close(self) -> None:
-        """Each line was the last."""
-
-
-def changed(told: dict[str, tuple[str, int | None]], it: FlowStatus) -> bool:
-    """Whether there is anything new to say of a flow; notes that it was said."""
-    now = (it.state, it.progress.batch)
-    if now == told.get(it.flow, ("starting", None)):
-        return False
-    told[it.flow] = now
-    return True
-
-
 def show_status(statuses: Sequence[FlowStatus]) -> None:
-    """Where each flow stands at the end of a run, and so where the next one goes on."""
+    """The status of each flow at the end of a run, from which the next one continues."""
     show_table(
         [
             Column("flow", style="bold"), Column("state"), Column("last batch", "right"), Column("rows in", "right"),
@@ -440,8 +417,8 @@ def show_status(statuses: Sequence[FlowStatus]) -> None:
         (
             [
                 it.flow, it.state, "none" if it.batch is None else str(it.batch),
-                counted(it.counts.rows_in), counted(it.counts.rows_out), counted(it.counts.rejected),
-                counted(it.counts.late), counted(it.counts.too_late), counted(it.lag.records),
+                show_count(it.counts.rows_in), show_count(it.counts.rows_out), show_count(it.counts.rejected),
+                show_count(it.counts.late), show_count(it.counts.too_late), show_count(it.lag.records),
             ]
             for it in statuses
         ),

@@ -1,4 +1,4 @@
-"""Tables and facts on a terminal, as wide as it is; in a pipe nothing is cut."""
+"""Tables and facts, as wide as the terminal; in a pipe nothing is truncated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "Progress",
     "about_duration",
     "about_size",
-    "counted",
+    "show_count",
     "lag_cells",
     "moment",
     "show_facts",
@@ -38,24 +38,24 @@ __all__ = [
 ]
 
 
-# How far long work has come: a line on standard error that moves, if that is a terminal; else nothing.
+# The progress of long work: a moving line on standard error, if that is a terminal.
 
 
 class Progress(Protocol):
-    """Work under way."""
+    """Work in progress."""
 
-    def reached(self, position: int, note: str = "") -> None:
-        """So much of the total is done; `note` is shown beside it."""
+    def advance_to(self, position: int, note: str = "") -> None:
+        """Set how much of the total is done; `note` is shown beside it."""
 
 
 class _Silent:
-    def reached(self, position: int, note: str = "") -> None:
-        """Nobody watches."""
+    def advance_to(self, position: int, note: str = "") -> None:
+        """Not shown."""
 
 
 @contextmanager
 def show_progress(title: str, *, total: int | None = None) -> Iterator[Progress]:
-    """Show a bar while the block runs; without a total something that moves."""
+    """Show a progress bar while the block runs; without a total a spinner."""
     if not sys.stderr.isatty():
         yield _Silent()
         return
@@ -70,28 +70,28 @@ def show_progress(title: str, *, total: int | None = None) -> Iterator[Progress]
         TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
     ]
-    # Gone when the work is done: what came of it is said on standard output.
+    # Removed when the work is done: the result is printed on standard output.
     with Bars(*columns, console=Console(stderr=True, markup=False), transient=True) as bars:
         task = bars.add_task(title, total=total, note="")
 
         class _Shown:
-            def reached(self, position: int, note: str = "") -> None:
+            def advance_to(self, position: int, note: str = "") -> None:
                 bars.update(task, completed=position, note=note)
 
         yield _Shown()
 
 
-# Counts, sizes and times as a person reads them at a glance: rounded, unlike those of `mainstem.durations`.
+# Counts, sizes and times rounded for display, unlike those of `mainstem.durations`.
 
 
 _PREFIXES = "KMGTP"
 _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
-def counted(count: int, noun: str = "", *, plural: str = "") -> str:
+def show_count(count: int, noun: str = "", *, plural: str = "") -> str:
     """A count with its noun.
 
-    >>> counted(1234, "record"), counted(1, "record"), counted(2, "entry", plural="entries"), counted(70000)
+    >>> show_count(1234, "record"), show_count(1, "record"), show_count(2, "entry", plural="entries"), show_count(70000)
     ('1,234 records', '1 record', '2 entries', '70,000')
     """
     if not noun:
@@ -130,10 +130,10 @@ def about_duration(length: timedelta | float | None, *, none: str = "never") -> 
     index = next(index for index, (_, size) in enumerate(_UNITS) if whole >= size)
     unit, size = _UNITS[index]
     count, rest = divmod(whole, size)
-    text = counted(count, unit)
+    text = show_count(count, unit)
     if unit in ("day", "hour"):
         smaller, size = _UNITS[index + 1]
-        text += f" {counted(rest // size, smaller)}" if rest >= size else ""
+        text += f" {show_count(rest // size, smaller)}" if rest >= size else ""
     return text
 
 
@@ -147,21 +147,21 @@ def moment(at: datetime | None, *, none: str = "never") -> str:
     return none if at is None else at.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-# In a pipe a line is as long as it needs to be.
+# In a pipe lines are not wrapped.
 PIPE_WIDTH = 100_000
-# Of a table that grows, this many rows decide how wide the columns are.
+# In a growing table, this many rows determine the widths of the columns.
 SAMPLE_ROWS = 100
 GAP = "  "
 STYLES = {"bold": 1, "dim": 2}
 CELL_WIDTH_MAX = 60
-# Below this a text says little: then columns that were firm so far give way too.
+# If a cell would be narrower than this, firm columns are truncated too.
 CELL_WIDTH_FAIR = 10
 CELL_WIDTH_MIN = 4
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. A `firm` one is cut only when all others have given way."""
+    """A column of a table. A `firm` one is truncated only after all others."""
 
     title: str
     align: Literal["left", "right"] = "left"
@@ -170,7 +170,7 @@ class Column:
 
 
 def _console() -> Console:
-    """Made anew each time: standard output may be another one by now."""
+    """Created each time: standard output may have been replaced."""
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = PIPE_WIDTH
@@ -178,7 +178,7 @@ def _console() -> Console:
 
 
 def _print(console: Console, shown: Table | Text) -> None:
-    """Print without the blanks that fill the last column."""
+    """Print without the trailing blanks of the last column."""
     with console.capture() as captured:
         console.print(shown)
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
@@ -199,7 +199,7 @@ def _table(*, heading: bool, title: str = "") -> Table:
 
 
 def show_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, title: str = "", empty: str = "") -> None:
-    """Print a table; `empty` is said instead when there are no rows."""
+    """Print a table; without rows print `empty`."""
     console, found = _console(), list(rows)
     if not found:
         _print(console, Text(f"{title}: {empty}" if title else empty, style="dim"))
@@ -213,7 +213,7 @@ def show_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, titl
 
 
 def show_facts(facts: Iterable[tuple[str, str]]) -> None:
-    """Print names and values, one pair a line, values below each other."""
+    """Print names and values, one pair per line, with aligned values."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -223,14 +223,14 @@ def show_facts(facts: Iterable[tuple[str, str]]) -> None:
 
 
 def show_note(text: str) -> None:
-    """Print a line for a person, on standard error: it is not part of the result."""
+    """Print a line on standard error: it is not part of the result."""
     Console(file=sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True).print(Text(visible(text)))
 
 
 class GrowingTable:
-    """A table whose rows come one after another: the first ones decide how wide the columns are, for all.
+    """A table whose rows arrive one after another: the first ones determine the widths of the columns.
 
-    On a terminal what is longer is cut, except in firm columns, which had all they needed; in a pipe nothing is.
+    On a terminal longer cells are truncated, except in firm columns that had enough room; in a pipe nothing is.
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -242,7 +242,7 @@ class GrowingTable:
         self._whole: list[bool] = []
 
     def add(self, rows: Sequence[Sequence[str]]) -> None:
-        """Print these rows below those before. By hand: a table of rich takes ten times as long."""
+        """Print these rows below the earlier ones. Without rich's table, which takes ten times as long."""
         if not rows:
             return
         lines = []
@@ -278,7 +278,7 @@ class GrowingTable:
         wanted = list(widths)
         if self._cut:
             widths = [min(width, CELL_WIDTH_MAX) for width in widths]
-            # The widest gives way first, firm columns last.
+            # The widest is truncated first, firm columns last.
             room = self._console.width - len(GAP) * (len(widths) - 1)
             loose = [index for index, column in enumerate(self._columns) if not column.firm]
             for indexes, least in ((loose, CELL_WIDTH_FAIR), (range(len(widths)), CELL_WIDTH_MIN)):
@@ -290,7 +290,7 @@ class GrowingTable:
         ]
 
 
-# How far somebody is behind, as columns of a table.
+# A lag as columns of a table.
 
 
 LAG_COLUMNS = (Column("behind", "right"), Column("size", "right"), Column("oldest"), Column("drops in"))
@@ -299,7 +299,7 @@ LAG_COLUMNS = (Column("behind", "right"), Column("size", "right"), Column("oldes
 def lag_cells(lag: Lag) -> list[str]:
     """A lag in these columns: records, bytes, the age of the next record, and the time until it is dropped."""
     return [
-        counted(lag.records),
+        show_count(lag.records),
         about_size(lag.bytes),
         about_duration(lag.seconds) if lag.records else "",
         about_duration(lag.until_dropped) if lag.records else "",

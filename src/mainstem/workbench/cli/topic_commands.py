@@ -1,4 +1,4 @@
-"""`mainstem topic`: create, list, describe, alter, delete, adopt, copy, seal, compact, verify; append and read beside it."""
+"""`mainstem topic`: create, list, describe, alter, delete, adopt, copy, seal, compact, verify; also append and read."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from mainstem.workbench.cli.command_arguments import (
     take_over_if,
 )
 from mainstem.workbench.cli.error_text import FAILED, show_damage
-from mainstem.workbench.cli.list_entry import Unreadable, json_entry, looked_at, table_row
+from mainstem.workbench.cli.list_entry import Unreadable, json_entry, table_row, try_look
 from mainstem.workbench.cli.read_command import read
-from mainstem.workbench.cli.row_output import JsonOption, lag_json, print_json
+from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
     Column,
     about_size,
-    counted,
     lag_cells,
     moment,
+    show_count,
     show_facts,
     show_note,
     show_progress,
@@ -56,7 +56,7 @@ __all__ = ["SETTINGS", "app", "with_settings"]
 app = typer.Typer(no_args_is_help=True)
 
 
-# What there is to say of a topic: its settings, its partitions, and who reads it.
+# The facts about a topic: its settings, its partitions, and its readers.
 
 
 @dataclass(frozen=True)
@@ -76,24 +76,24 @@ class TopicFacts:
 
     @property
     def appended_at(self) -> datetime | None:
-        """When the last record came."""
+        """When the last record was appended."""
         return max((it.appended_at for it in self.partitions if it.appended_at is not None), default=None)
 
     @property
     def damage(self) -> list[str]:
-        """What is wrong with its partitions, as far as it was looked at."""
+        """The damage found in its partitions."""
         return [f"partition {it.partition}: {it.damage}" for it in self.partitions if it.damage is not None]
 
     def lags(self) -> dict[str, dict[str, Lag | Unreadable]]:
-        """How far each "group" and each "queue" is behind, by its name."""
+        """The lag of each "group" and each "queue", by its name."""
         group, queue = self.topic.group, self.topic.open_queue
         return {
-            "group": {name: looked_at({}, lambda it: group(it).lag(), name) for name in self.topic.groups()},
-            "queue": {name: looked_at({}, lambda it: queue(it).lag(), name) for name in self.topic.queues()},
+            "group": {name: try_look({}, lambda it: group(it).lag(), name) for name in self.topic.groups()},
+            "queue": {name: try_look({}, lambda it: queue(it).lag(), name) for name in self.topic.queues()},
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, for a program."""
+        """Everything, as JSON."""
         settings = self.topic.settings
         written = settings.to_json()
         return {
@@ -104,12 +104,11 @@ class TopicFacts:
             "records": self.records,
             "bytes": self.bytes,
             "appended_at": self.appended_at,
-            "partitions": list(self.partitions),
+            "partitions": self.partitions,
             "damage": self.damage,
             **{
                 f"{noun}s": [
-                    {noun: name, **json_entry(entry, lambda lag: {"lag": lag_json(lag)})}
-                    for name, entry in lags.items()
+                    {noun: name, **json_entry(entry, lambda lag: {"lag": lag})} for name, entry in lags.items()
                 ]
                 for noun, lags in self.lags().items()
             },
@@ -133,34 +132,34 @@ def _facts(topic: Topic, number: int) -> PartitionFacts:
     return PartitionFacts(number, start, end, max(0, end - start), 0, damage=damage)
 
 
-# The settings of a topic as options: their names and defaults are those of `TopicSettings` and `Keep`.
+# The settings of a topic as options, with the names and defaults of `TopicSettings` and `Keep`.
 
-# What the help says of each; {} is its default.
+# The help of each option; {} is its default.
 SETTINGS = {
-    "key": "What decides a row's partition.",
-    "event_time": "When a row happened; a TIMESTAMP.",
+    "key": "The key columns, which determine a row's partition.",
+    "event_time": "The TIMESTAMP column with the event time.",
     "partitions": "Number of partitions; {}.",
     "keep": '"7 days", "10 GiB", both with a comma, "forever", or "latest per key" (a compacted topic).',
-    "tombstones": "Latest per key: how long a deleted key is still told of; {}.",
-    "lag_min": "Latest per key: younger records are left alone.",
+    "tombstones": "Latest per key: how long tombstones are kept; {}.",
+    "lag_min": "Latest per key: younger records are not compacted.",
     "lag_max": "Latest per key: no record waits longer for compaction.",
     "archive": "Copy sealed segments here before they are dropped.",
-    "idle_after": "A partition silent for so long does not hold the watermark back; {}.",
+    "idle_after": "A partition without appends for this long does not hold back the watermark; {}.",
     "ahead_max": "Event times further ahead do not move the watermark; {}.",
-    "record_bytes_max": "The largest record that is taken; {}.",
-    "segment_bytes_max": "How large a segment grows; {}.",
-    "segment_age_max": "How old a segment grows; {}.",
+    "record_bytes_max": "Maximum size of a record; {}.",
+    "segment_bytes_max": "Maximum size of a segment; {}.",
+    "segment_age_max": "Maximum age of a segment; {}.",
 }
 FIXED = ("key", "event_time")
 TIMES_PER_KEY = ("tombstones", "lag_min", "lag_max")
 METAVARS = {"key": "COLUMN,...", "event_time": "COLUMN", "archive": "DIR"}
 
-SchemaOption = Annotated[str, typer.Option(help='The columns as Spark writes them: "order_id STRING, amount DOUBLE".')]
+SchemaOption = Annotated[str, typer.Option(help='The columns in the DDL of Spark: "order_id STRING, amount DOUBLE".')]
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def with_settings(*names: str) -> Callable[[Command], Command]:
-    """Makes a command take these settings, an option each; they come as `**settings`, None where one was not given."""
+    """Adds an option for each of these settings to a command; they are passed as `**settings`, None if not given."""
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
@@ -172,9 +171,7 @@ def with_settings(*names: str) -> Callable[[Command], Command]:
 
 
 def _option(setting: str) -> inspect.Parameter:
-    option = typer.Option(
-        None, metavar=METAVARS.get(setting), help=SETTINGS[setting].format(_default(setting)), show_default=False
-    )
+    option = typer.Option(None, metavar=METAVARS.get(setting), help=SETTINGS[setting].format(_default(setting)))
     kind = int | None if setting == "partitions" else str | None
     return inspect.Parameter(setting, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
 
@@ -186,8 +183,8 @@ def _default(setting: str) -> str:
     return show_size(value) if setting.endswith("_bytes_max") else str(value)
 
 
-def _given(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that were given, as the log takes them."""
+def _parse_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """The given settings, as the log takes them."""
     given = {name: value for name, value in settings.items() if value is not None}
     times = {name: given.pop(name) for name in TIMES_PER_KEY if name in given}
     if "key" in given:
@@ -197,8 +194,8 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
     if times:
         if "keep" not in given or not given["keep"].compacted:
             raise Invalid(
-                f"--{next(iter(times)).replace('_', '-')} says nothing about this topic",
-                detail="It belongs to a topic that keeps the latest record per key.",
+                f"--{next(iter(times)).replace('_', '-')} does not apply to this topic",
+                detail="It applies to a topic that keeps the latest record per key.",
                 hint='Give --keep "latest per key" with it.',
             )
         given["keep"] = Keep.latest_per_key(**times)
@@ -208,17 +205,15 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
 @app.command()
 @with_settings(*SETTINGS)
 def create(topic: TopicArgument, *, schema: SchemaOption, home: HomeOption = None, **settings: Any) -> None:
-    """Create a topic, and the home if there is none. One that is there with the same settings is left as it is.
+    """Create a topic, and the home if it does not exist. A topic that exists with the same settings is not changed.
 
     Example: mainstem topic create orders --schema "order_id STRING, amount DOUBLE" --key order_id --keep "7 days"
     """
-    given = _given(settings)
+    given = _parse_settings(settings)
     with open_home(home, missing="make") as stem:
         there = topic in stem.topics()
         made = stem.create_topic(topic, schema=schema, **given)
-        typer.echo(
-            f"topic {made.name} was there already, with these settings" if there else f"created topic {made.name}"
-        )
+        typer.echo(f"topic {made.name} exists already, with these settings" if there else f"created topic {made.name}")
 
 
 @app.command("list")
@@ -228,7 +223,7 @@ def list_topics(*, as_json: JsonOption = False, home: HomeOption = None) -> None
     Example: mainstem topic list
     """
     with open_home(home) as stem:
-        found = [looked_at({"topic": name}, _listed, stem, name) for name in stem.topics()]
+        found = [try_look({"topic": name}, _list_entry, stem, name) for name in stem.topics()]
         if as_json:
             print_json([json_entry(it, lambda it: it) for it in found])
             return
@@ -243,7 +238,7 @@ def list_topics(*, as_json: JsonOption = False, home: HomeOption = None) -> None
         show_table(columns, rows, empty="no topics yet")
 
 
-def _listed(stem: Mainstem, name: str) -> dict[str, Any]:
+def _list_entry(stem: Mainstem, name: str) -> dict[str, Any]:
     it = topic_facts(stem.topic(name))
     return {
         "topic": name,
@@ -262,7 +257,7 @@ def _list_row(it: dict[str, Any] | Unreadable) -> list[str]:
     if isinstance(it, Unreadable):
         return [it.names["topic"], "", "", "", "", "", "", "", f"cannot be read: {it.error}"]
     return [
-        it["topic"], str(it["partitions"]), counted(it["records"]), about_size(it["bytes"]), it["keep"],
+        it["topic"], str(it["partitions"]), show_count(it["records"]), about_size(it["bytes"]), it["keep"],
         moment(it["appended_at"]), str(it["groups"]), str(it["queues"]),
         "; ".join(it["damage"]),
     ]  # fmt: skip
@@ -270,7 +265,7 @@ def _list_row(it: dict[str, Any] | Unreadable) -> list[str]:
 
 @app.command()
 def describe(topic: TopicArgument, *, as_json: JsonOption = False, home: HomeOption = None) -> None:
-    """Describe a topic: its settings, its partitions, and how far its groups and queues are behind.
+    """Describe a topic: its settings, its partitions, and the lag of its groups and queues.
 
     Example: mainstem topic describe orders
     """
@@ -292,7 +287,7 @@ def _show(facts: TopicFacts) -> None:
             ("event time", settings.event_time or "none"),
             ("keep", str(settings.keep)),
             ("archive", settings.archive or "none"),
-            ("records", f"{counted(facts.records)} in {about_size(facts.bytes)}"),
+            ("records", f"{show_count(facts.records)} in {about_size(facts.bytes)}"),
             ("last append", moment(facts.appended_at)),
             ("segments", f"up to {show_size(settings.segment_bytes_max)} or {show_duration(settings.segment_age_max)}"),
             ("largest record", show_size(settings.record_bytes_max)),
@@ -310,7 +305,7 @@ def _show(facts: TopicFacts) -> None:
         ],
         (
             [
-                str(it.partition), counted(it.start), counted(it.end), counted(it.records), about_size(it.bytes),
+                str(it.partition), show_count(it.start), show_count(it.end), show_count(it.records), about_size(it.bytes),
                 "" if it.segments is None else str(it.segments), "" if it.sealed is None else str(it.sealed),
                 moment(it.appended_at),
             ]
@@ -332,22 +327,20 @@ def alter(
     *,
     add_column: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN", help='A column to add: "note STRING"; may be given again.', show_default=False),
+        typer.Option(metavar="COLUMN", help='A column to add: "note STRING"; may be repeated.'),
     ] = None,
-    schema: Annotated[
-        str | None, typer.Option(help="All columns, some of them new or of a wider type.", show_default=False)
-    ] = None,
-    partitions: Annotated[int | None, typer.Option(help="More partitions than now.", show_default=False)] = None,
+    schema: Annotated[str | None, typer.Option(help="All columns, some of them new or of a wider type.")] = None,
+    partitions: Annotated[int | None, typer.Option(help="The new number of partitions.")] = None,
     home: HomeOption = None,
     **settings: Any,
 ) -> None:
-    """Change a topic's settings: how long it keeps, added columns, wider types, more partitions.
+    """Change a topic's settings: its retention, new columns, wider types, more partitions.
 
     Example: mainstem topic alter orders --keep "30 days" --add-column "note STRING"
     """
     if add_column and schema is not None:
         raise typer.BadParameter("give the whole schema, or columns to add", param_hint="--add-column")
-    changes = _given({"schema": schema, "partitions": partitions, **settings})
+    changes = _parse_settings({"schema": schema, "partitions": partitions, **settings})
     if not changes and not add_column:
         raise typer.BadParameter("say what is to change, for instance --keep", param_hint="alter")
     with open_home(home) as stem:
@@ -372,7 +365,7 @@ def delete(topic: TopicArgument, *, yes: YesOption = False, home: HomeOption = N
         facts = topic_facts(stem.topic(topic))
         groups, queues = len(facts.topic.groups()), len(facts.topic.queues())
         if not yes:
-            holds = f"{counted(facts.records, 'record')}, {counted(groups, 'group')} and {counted(queues, 'queue')}"
+            holds = f"{show_count(facts.records, 'record')}, {show_count(groups, 'group')} and {show_count(queues, 'queue')}"
             confirm(f'Delete topic "{topic}" with {holds}?')
         stem.delete_topic(topic)
         typer.echo(f"deleted topic {topic}")
@@ -387,47 +380,45 @@ def adopt(
     topic: TopicArgument,
     *,
     schema: SchemaOption,
-    codec: Annotated[str, typer.Option(help='What the values are: "json" or "raw".')] = "json",
+    codec: Annotated[str, typer.Option(help='The format of the values: "json" or "raw".')] = "json",
     home: HomeOption = None,
     **settings: Any,
 ) -> None:
-    """Adopt a topic of other programs on Kafka; nothing of it is changed. The home's kafka.toml names the brokers.
+    """Adopt a Kafka topic of other programs, without changing it. The home's kafka.toml names the brokers.
 
-    A value that does not fit the schema goes to the topic NAME.unreadable, with its bytes and the reason.
+    A value that does not match the schema goes to the topic NAME.unreadable, with its bytes and the reason.
 
     Example: mainstem topic adopt clicks --schema "page STRING, clicked_at TIMESTAMP" --home data/shop
     """
     with open_home(home) as stem:
-        adopted = stem.adopt_topic(topic, schema=schema, codec=codec, **_given(settings))
-        typer.echo(f"adopted topic {adopted.name}, {counted(adopted.settings.partitions, 'partition')}")
+        adopted = stem.adopt_topic(topic, schema=schema, codec=codec, **_parse_settings(settings))
+        typer.echo(f"adopted topic {adopted.name}, {show_count(adopted.settings.partitions, 'partition')}")
 
 
 @app.command()
 def copy(
     topic: TopicArgument,
     *,
-    source: Annotated[str, typer.Option("--from", metavar="HOME|kafka://...", help="The log that has the topic.")],
-    target: Annotated[str, typer.Option("--to", metavar="HOME|kafka://...", help="The log that gets it.")],
-    codec: Annotated[
-        str | None, typer.Option(help='On Kafka: "json" (else), "raw" or "arrow".', show_default=False)
-    ] = None,
+    source: Annotated[str, typer.Option("--from", metavar="HOME|kafka://...", help="The source log.")],
+    target: Annotated[str, typer.Option("--to", metavar="HOME|kafka://...", help="The target log.")],
+    codec: Annotated[str | None, typer.Option(help='On Kafka: "json" (default), "raw" or "arrow".')] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy a topic to another log: its settings and its records as they are now. What was copied before is not again.
+    """Copy a topic to another log: its settings and its existing records. A repeated copy continues where it ended.
 
-    In the end both are read and compared: count and checksum of each partition.
+    At the end both are read and compared: the number of records and the checksum of each partition.
 
     Example: mainstem topic copy orders --from data/shop --to kafka://broker1:9092
     """
     from mainstem.log.topic_copy import copy_topic
 
-    with _opened(source, "refuse") as here, _opened(target, "make") as there:
+    with _open_log(source, "refuse") as here, _open_log(target, "make") as there:
         original = here.topic(topic)
         numbers = range(original.settings.partitions)
         total = sum(original.backend.behind(number, original.backend.earliest(number)).records for number in numbers)
         with show_progress(f"copying {topic}", total=total) as progress:
             parts = copy_topic(
-                original, there.log, codec=codec, progress=lambda done: progress.reached(done, str(done))
+                original, there.log, codec=codec, progress=lambda done: progress.advance_to(done, str(done))
             )
     if as_json:
         print_json([{name: getattr(part, name) for name in part.__slots__} for part in parts])
@@ -440,15 +431,15 @@ def copy(
             for part in parts
         ],
     )
-    records = counted(sum(part.records for part in parts), "record")
-    typer.echo(f"copied topic {topic}: {records}, equal in {counted(len(parts), 'partition')}")
+    records = show_count(sum(part.records for part in parts), "record")
+    typer.echo(f"copied topic {topic}: {records}, equal in {show_count(len(parts), 'partition')}")
 
 
-def _opened(place: str, missing: Literal["refuse", "make"]) -> AbstractContextManager[Mainstem]:
+def _open_log(place: str, missing: Literal["refuse", "make"]) -> AbstractContextManager[Mainstem]:
     if place.startswith("kafka://"):
         from mainstem.stem import Mainstem, open_brokers
 
-        # Only topics are needed; what else a home holds is not.
+        # Only topics are needed, not the rest of a home.
         return Mainstem(open_brokers(place))
     return open_home(place, missing=missing)
 
@@ -461,7 +452,7 @@ app.command("read")(read)
 
 @app.command()
 def seal(topic: TopicArgument, *, take_over: TakeOverOption = False, home: HomeOption = None) -> None:
-    """Make Parquet files of everything appended so far; it happens by itself when a segment is large or old enough.
+    """Seal everything appended so far into Parquet files; also done in the background for large or old segments.
 
     Example: mainstem topic seal orders
     """
@@ -470,17 +461,17 @@ def seal(topic: TopicArgument, *, take_over: TakeOverOption = False, home: HomeO
         take_over_if(found, asked=take_over)
         with show_progress(f"seal {topic}"):
             made = found.seal()
-        typer.echo(f"sealed {counted(made, 'segment')} of {topic}" if made else f"nothing to seal in {topic}")
+        typer.echo(f"sealed {show_count(made, 'segment')} of {topic}" if made else f"nothing to seal in {topic}")
 
 
 @app.command()
 def compact(
     topic: TopicArgument, *, take_over: TakeOverOption = False, as_json: JsonOption = False, home: HomeOption = None
 ) -> None:
-    """Take out what a topic need not keep: of one that keeps the latest record per key, the others; else what is too old
-    or too much. It happens by itself where a program has the home open.
+    """Remove the records that a topic need not keep: with the latest record per key, older records of each key;
+    otherwise expired ones. Also done in the background while a program has the home open.
 
-    Of records per key, what is not sealed yet is left alone: seal first if all of it is to be looked at.
+    With the latest record per key only sealed records are compacted: seal first to include all of them.
 
     Example: mainstem topic compact customers
     """
@@ -492,7 +483,7 @@ def compact(
         if keep == Keep.forever():
             raise Invalid(
                 f'topic "{topic}" keeps every record',
-                detail="There is nothing to take out.",
+                detail="There is nothing to remove.",
                 hint=f'Alter it first, for instance: mainstem topic alter {topic} --keep "7 days"',
             )
         take_over_if(found, asked=take_over)
@@ -502,43 +493,41 @@ def compact(
             print_json({"topic": found.name, **dataclasses.asdict(report)})
         else:
             typer.echo(
-                f"{found.name}: {_compacted(report) if isinstance(report, CompactionReport) else _dropped(report)}"
+                f"{found.name}: {_show_compaction(report) if isinstance(report, CompactionReport) else _show_retention(report)}"
             )
         if report.clock_jump is not None:
             show_note(
-                f"Warning: the time of day moved by {report.clock_jump} otherwise than the machine's own clock; "
+                f"Warning: the wall clock moved by {report.clock_jump} against the boot clock; "
                 "nothing was dropped because of that."
             )
 
 
-def _compacted(report: CompactionReport) -> str:
+def _show_compaction(report: CompactionReport) -> str:
     return (
-        f"of {counted(report.records_before, 'record')} {counted(report.records_after)} are left, "
-        f"{counted(report.removed)} had a later one and {counted(report.tombstones)} told of a deletion long enough; "
+        f"{show_count(report.records_after)} of {show_count(report.records_before, 'record')} are left: "
+        f"{show_count(report.removed)} replaced, {show_count(report.tombstones)} expired tombstones; "
         f"{about_size(report.bytes_before)} became {about_size(report.bytes_after)}"
     )
 
 
-def _dropped(report: RetentionReport) -> str:
+def _show_retention(report: RetentionReport) -> str:
     if not report.segments:
-        return "nothing is too old or too much"
-    archived = f", {counted(report.archived)} of them archived" if report.archived else ""
+        return "nothing exceeds the retention"
+    archived = f", {show_count(report.archived)} of them archived" if report.archived else ""
     return (
-        f"dropped {counted(report.segments, 'segment')} with {counted(report.records, 'record')} and "
+        f"dropped {show_count(report.segments, 'segment')} with {show_count(report.records, 'record')} and "
         f"{about_size(report.bytes)}{archived}"
     )
 
 
 @app.command()
 def verify(
-    topic: Annotated[
-        str | None, typer.Argument(metavar="[TOPIC]", help="The topic; else all.", show_default=False)
-    ] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="The topic; default: all.")] = None,
     *,
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
-    """Read every byte and say what is sound. The exit status is 1 if anything is not, and the range is named.
+    """Read every byte and verify the checksums. The exit status is 1 if there is damage; its range is shown.
 
     Example: mainstem topic verify orders
     """
@@ -547,7 +536,7 @@ def verify(
         reports = []
         with show_progress("verify", total=len(names)) as progress:
             for number, name in enumerate(names):
-                progress.reached(number, name)
+                progress.advance_to(number, name)
                 reports.append(stem.topic(name).verify())
         if as_json:
             print_json([{**dataclasses.asdict(report), "sound": report.sound} for report in reports])
@@ -559,7 +548,7 @@ def verify(
                 ],
                 (
                     [
-                        report.topic, "yes" if report.sound else "NO", counted(report.records), about_size(report.bytes),
+                        report.topic, "yes" if report.sound else "NO", show_count(report.records), about_size(report.bytes),
                         str(report.sealed_segments), str(report.block_segments),
                     ]
                     for report in reports

@@ -1,4 +1,4 @@
-"""`mainstem view check`: whether the rows of a view are what its program makes of the log."""
+"""`mainstem view check`: whether the rows of a view match its program and the log."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainstem.log.rows.plain_values import cell_text, python_value
+from mainstem.log.rows.plain_values import python_value
 from mainstem.workbench.cli.command_arguments import HomeOption, SparkOption, ViewArgument, open_home
 from mainstem.workbench.cli.program_file import load_program
+from mainstem.workbench.cli.rebuild_command import value_text
 from mainstem.workbench.cli.row_output import JsonOption, print_json
-from mainstem.workbench.cli.terminal_table import Column, counted, show_note, show_progress, show_table
+from mainstem.workbench.cli.terminal_table import Column, show_count, show_note, show_progress, show_table
 
 if TYPE_CHECKING:
     from mainstem.batch import Offsets
@@ -25,18 +26,16 @@ def check(
     view: ViewArgument,
     *,
     program: Annotated[str, typer.Option(metavar="PROGRAM.py", help="The program that has the view's flow.")],
-    sample: Annotated[int, typer.Option(metavar="ROWS", min=1, help="About how many rows to make again.")] = 1000,
-    seed: Annotated[
-        int | None, typer.Option(help="Which rows: those of an earlier check with this seed.", show_default=False)
-    ] = None,
+    sample: Annotated[int, typer.Option(metavar="ROWS", min=1, help="About how many rows to recompute.")] = 1000,
+    seed: Annotated[int | None, typer.Option(help="Check the same rows as an earlier check with this seed.")] = None,
     spark: SparkOption = "local[*]",
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
-    """Make rows of a view again from the log and compare them; the exit status is 1 if one is wrong.
+    """Recompute rows of a view from the log and compare them; the exit status is 1 if one is wrong.
 
-    Of wrong rows the first offset is found at which one went wrong. Nothing is changed. The flow need not be stopped: what is
-    compared is what the view was at one moment, and a flow that runs only makes the check slower.
+    For wrong rows it finds the first offset at which one went wrong. Nothing is changed. The flow need not be stopped:
+    a snapshot of the view is compared, and a running flow only makes the check slower.
 
     Example: mainstem view check revenue --program shop.py --sample 1000
     """
@@ -60,13 +59,13 @@ def check(
 def _show(found: CheckedView, key: tuple[str, ...]) -> None:
     if found.running is not None:
         show_note(
-            f"Flow {found.flow} runs in process {found.running}: compared is what the view was when the check began, and what "
-            "came since is not looked at."
+            f"Flow {found.flow} runs in process {found.running}: the view is compared as it was when the check began; "
+            "later changes are not checked."
         )
-    outcome = "all are right" if found.right else f"{counted(len(found.wrong))} wrong"
-    of = "" if found.compared >= found.rows else f" of {counted(found.rows)} (seed {found.seed})"
+    outcome = "all are correct" if found.right else f"{show_count(len(found.wrong))} wrong"
+    of = "" if found.compared >= found.rows else f" of {show_count(found.rows)} (seed {found.seed})"
     typer.echo(
-        f"view {found.view}, version {found.version}: {counted(found.compared, 'row')}{of} compared with the log up to "
+        f"view {found.view}, version {found.version}: {show_count(found.compared, 'row')}{of} compared with the log up to "
         f"{found.token}: {outcome}"
     )
     if found.right:
@@ -78,8 +77,8 @@ def _show(found: CheckedView, key: tuple[str, ...]) -> None:
     typer.echo(_first(found.first, key))
     if found.depends:
         show_note(
-            f"{', '.join(found.depends)} is Spark's own and forgets by a watermark: which rows come too late for it depends on "
-            "how the log was cut into batches, so a difference may be no fault."
+            f"{', '.join(found.depends)} is Spark's own and evicts state by a watermark: which rows are too late depends on the "
+            "batches, so a difference may not be an error."
         )
 
 
@@ -90,37 +89,33 @@ def _show_rows(wrong: Any, key: tuple[str, ...]) -> None:
         for name in dict.fromkeys([*shown, *expected]):
             if name not in key and (row.shown is None or row.expected is None or shown.get(name) != expected.get(name)):
                 cells = [_cell(side, name) for side in (row.shown, row.expected)]
-                rows.append([*(_text(value) for value in row.key), name, *cells])
+                rows.append([*(value_text(value) for value in row.key), name, *cells])
     columns = [Column(name, style="bold") for name in key]
     show_table([*columns, Column("column"), Column("is"), Column("should be")], rows)
     if len(wrong) > SHOWN_MAX:
-        typer.echo(f"... and {counted(len(wrong) - SHOWN_MAX)} more")
+        typer.echo(f"... and {show_count(len(wrong) - SHOWN_MAX)} more")
 
 
 def _cell(row: dict[str, Any] | None, name: str) -> str:
-    return "no row" if row is None else _text(row.get(name))
-
-
-def _text(value: Any) -> str:
-    return "null" if value is None else cell_text(python_value(value))
+    return "no row" if row is None else value_text(row.get(name))
 
 
 def _first(first: FirstWrong, key: tuple[str, ...]) -> str:
-    row = ", ".join(map(_text, first.row.key))
+    row = ", ".join(map(value_text, first.row.key))
     record = "" if first.record is None else f"{first.record[0]}[{first.record[1]}] offset {first.record[2]}"
     if first.start is None:
-        known = f"by {_span(None, first.end)}; of what was before, the view keeps no changes"
+        known = f"by {_span(None, first.end)}; the view has no earlier changes"
     elif not record:
         known = f"with the batch of {_span(first.start, first.end)}, no record of which should have changed it"
     else:
         known = f"with {record}, in the batch of {_span(first.start, first.end)}"
     if first.cause == "store":
-        return f"first wrong: {row}, changed by no batch but in the store itself, after it was written {known}"
+        return f"first wrong: {row}, changed in the store itself and not by a batch, after it was written {known}"
     return f"first wrong: {row}, {known}"
 
 
 def _span(start: Offsets | None, end: Offsets) -> str:
-    """Offsets of a batch, both ends included."""
+    """Offsets of a batch, both ends inclusive."""
     parts = []
     for topic, ends in sorted(end.items()):
         for partition, upto in sorted(ends.items()):
@@ -149,16 +144,12 @@ def _json(found: CheckedView) -> dict[str, Any]:
             "record": None
             if first.record is None
             else dict(zip(("topic", "partition", "offset"), first.record, strict=True)),
-            "start": None if first.start is None else _ends(first.start),
-            "end": _ends(first.end),
+            "start": first.start,
+            "end": first.end,
             "cause": first.cause,
         },
-        "depends": list(found.depends),
+        "depends": found.depends,
     }
-
-
-def _ends(offsets: Offsets) -> dict[str, dict[str, int]]:
-    return {topic: {str(number): end for number, end in ends.items()} for topic, ends in offsets.items()}
 
 
 def _row_json(row: WrongRow) -> dict[str, Any]:

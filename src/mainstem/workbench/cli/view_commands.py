@@ -1,4 +1,4 @@
-"""`mainstem view`: the keyed tables that flows keep current."""
+"""`mainstem view`: the keyed tables that flows maintain."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from mainstem.workbench.cli.command_arguments import (
     YesOption,
     confirm,
     open_home,
-    opened_view,
+    open_view,
     parse_as_of,
     split_words,
 )
-from mainstem.workbench.cli.list_entry import json_entry, looked_at, table_row
+from mainstem.workbench.cli.list_entry import json_entry, table_row, try_look
 from mainstem.workbench.cli.rebuild_command import rebuild
-from mainstem.workbench.cli.row_output import JsonOption, RowFormat, lag_json, print_json, write_rows
+from mainstem.workbench.cli.row_output import JsonOption, RowFormat, print_json, write_rows
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
     Column,
     about_duration,
     about_size,
-    counted,
     lag_cells,
     moment,
+    show_count,
     show_facts,
     show_table,
 )
@@ -51,14 +51,14 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.command("list")
 def list_views(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
-    """List the views: what is in them, which flow writes them, and how far behind its topics each is.
+    """List the views: their rows, the flow that writes them, and their lag.
 
     Example: mainstem view list
     """
     with open_home(home) as stem:
-        found = [looked_at({"view": name}, _found, stem, name) for name in stem.views()]
+        found = [try_look({"view": name}, _find, stem, name) for name in stem.views()]
         if as_json:
-            print_json([json_entry(it, lambda it: _described(*it)) for it in found])
+            print_json([json_entry(it, lambda it: _describe_json(*it)) for it in found])
             return
         show_table(
             [
@@ -70,22 +70,22 @@ def list_views(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
         )  # fmt: skip
 
 
-def _found(stem: Mainstem, name: str) -> tuple[ViewDescription, Lag]:
-    with opened_view(stem, name) as view:
+def _find(stem: Mainstem, name: str) -> tuple[ViewDescription, Lag]:
+    with open_view(stem, name) as view:
         facts = view.describe()
         return facts, _lag(stem, facts.live)
 
 
 def _list_row(facts: ViewDescription, lag: Lag) -> list[str]:
     return [
-        facts.name, ", ".join(facts.key), counted(facts.live.rows), about_size(facts.live.bytes),
+        facts.name, ", ".join(facts.key), show_count(facts.live.rows), about_size(facts.live.bytes),
         str(facts.live.number), ", ".join(map(str, facts.versions)), facts.live.flow or "",
         moment(facts.live.applied_at), *lag_cells(lag),
     ]  # fmt: skip
 
 
 def _lag(stem: Mainstem, version: ViewVersion) -> Lag:
-    """How far a version is behind the topics it is made from."""
+    """The lag of a version behind its topics."""
     from mainstem.errors import TopicNotFound
     from mainstem.log.lag import Lag
 
@@ -99,7 +99,7 @@ def _lag(stem: Mainstem, version: ViewVersion) -> Lag:
     return Lag.total(parts)
 
 
-def _described(facts: ViewDescription, lag: Lag) -> dict[str, Any]:
+def _describe_json(facts: ViewDescription, lag: Lag) -> dict[str, Any]:
     return {
         "view": facts.name,
         "key": list(facts.key),
@@ -110,7 +110,7 @@ def _described(facts: ViewDescription, lag: Lag) -> dict[str, Any]:
         "last_position": facts.last_position,
         "history_seconds": None if facts.history is None else facts.history.total_seconds(),
         "history_since": facts.history_since,
-        "lag": lag_json(lag),
+        "lag": lag,
         "path": facts.path,
     }
 
@@ -131,15 +131,15 @@ def _version_json(version: ViewVersion) -> dict[str, Any]:
 
 @app.command()
 def describe(view: ViewArgument, *, as_json: JsonOption = False, home: HomeOption = None) -> None:
-    """Describe a view: its key and columns, the flow that writes it, and how far it has applied each topic.
+    """Describe a view: its key and columns, the flow that writes it, and the offsets applied from each topic.
 
     Example: mainstem view describe revenue
     """
-    with open_home(home) as stem, opened_view(stem, view) as opened:
+    with open_home(home) as stem, open_view(stem, view) as opened:
         facts = opened.describe()
         lag = _lag(stem, facts.live)
         if as_json:
-            print_json(_described(facts, lag))
+            print_json(_describe_json(facts, lag))
             return
         live = facts.live
         show_facts(
@@ -147,11 +147,11 @@ def describe(view: ViewArgument, *, as_json: JsonOption = False, home: HomeOptio
                 ("view", facts.name),
                 ("key", ", ".join(facts.key)),
                 ("columns", live.ddl),
-                ("rows", f"{counted(live.rows)}, {about_size(live.bytes)}"),
+                ("rows", f"{show_count(live.rows)}, {about_size(live.bytes)}"),
                 ("live version", f"{live.number} of {', '.join(map(str, facts.versions))}"),
                 ("flow", live.flow or "none"),
                 ("last batch", "none" if live.batch < 0 else f"{live.batch}, {moment(live.applied_at)}"),
-                ("changes kept", f"{counted(facts.last_position - facts.first_position)}"),
+                ("changes kept", f"{show_count(facts.last_position - facts.first_position)}"),
                 ("history", _history(facts)),
                 ("kept in", live.location),
             ]
@@ -159,26 +159,26 @@ def describe(view: ViewArgument, *, as_json: JsonOption = False, home: HomeOptio
         typer.echo()
         show_table(
             [Column("topic"), Column("partition", "right"), Column("applied up to", "right"), *LAG_COLUMNS],
-            _applied(stem, live),
+            _applied_rows(stem, live),
             empty="nothing is applied yet",
         )
 
 
 def _history(facts: ViewDescription) -> str:
-    """For how long it is kept, and how far back it goes."""
+    """The retention of its history, and how far back it goes."""
     if facts.history is None or facts.history_since is None:
         return "not kept"
     return f"{about_duration(facts.history)}, since {moment(facts.history_since)}"
 
 
-def _applied(stem: Mainstem, version: ViewVersion) -> list[list[str]]:
+def _applied_rows(stem: Mainstem, version: ViewVersion) -> list[list[str]]:
     rows = []
     for topic, ends in sorted(version.offsets.items()):
         known = topic in stem.topics()
         for partition, end in sorted(ends.items()):
             lag = stem.log.open_topic(topic).behind(partition, end) if known else None
             rows.append(
-                [topic, str(partition), counted(end), *(["deleted", "", "", ""] if lag is None else lag_cells(lag))]
+                [topic, str(partition), show_count(end), *(["deleted", "", "", ""] if lag is None else lag_cells(lag))]
             )
     return rows
 
@@ -187,44 +187,40 @@ def _applied(stem: Mainstem, version: ViewVersion) -> list[list[str]]:
 def read(
     view: ViewArgument,
     *,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with its changes, until Ctrl-C or --limit.")] = False,
-    version: Annotated[
-        int | None, typer.Option(metavar="N", help="Another version than the live one.", show_default=False)
-    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Follow its changes, until Ctrl-C or --limit.")] = False,
+    version: Annotated[int | None, typer.Option(metavar="N", help="A version other than the live one.")] = None,
     as_of: AsOfOption = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="End after so many rows.", show_default=False)] = None,
-    columns: Annotated[
-        str | None, typer.Option(metavar="COLUMN,...", help="Only these columns.", show_default=False)
-    ] = None,
-    form: Annotated[RowFormat, typer.Option("--format", help="How to write them.")] = RowFormat.TABLE,
+    limit: Annotated[int | None, typer.Option(min=1, help="The maximum number of rows.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="COLUMN,...", help="Only these columns.")] = None,
+    form: Annotated[RowFormat, typer.Option("--format", help="The output format.")] = RowFormat.TABLE,
     home: HomeOption = None,
 ) -> None:
-    """Read the rows of a view, sorted by key, as they are at one moment; with --follow also what changes from then on.
+    """Read the rows of a view, sorted by key, as of one moment; with --follow also later changes.
 
-    With --follow each row says in its first column, `change`, whether it is an insert or a delete; an update is the old
+    With --follow the first column of each row, `change`, says whether it is an insert or a delete; an update is the old
     row deleted and the new one inserted.
 
-    With --as-of, of a view that keeps its history, the rows as they were: at a time, or right after the batch that holds an
+    With --as-of, for a view with history, the rows as they were: at a time, or right after the batch that contains an
     append.
 
     Example: mainstem view read revenue --limit 10 --format json
     """
     if as_of is not None and (follow or version is not None):
-        raise typer.BadParameter("shows what the live version was, once", param_hint="--as-of")
+        raise typer.BadParameter("reads the live version, once", param_hint="--as-of")
     if follow and version is not None:
         raise typer.BadParameter("follows the live version, so it has no --version", param_hint="--follow")
-    with open_home(home) as stem, opened_view(stem, view) as opened:
+    with open_home(home) as stem, open_view(stem, view) as opened:
         batches = _changes(opened) if follow else _rows(opened, version, parse_as_of(as_of))
         # Closed also when the limit is reached: it holds a transaction of the file open.
         with closing(batches):
             schema = next(batches).schema
-            wanted = _wanted(schema, split_words(columns), view)
+            wanted = _select_columns(schema, split_words(columns), view)
             selected = (batch for rows in batches for batch in rows.select(wanted).to_batches())
             write_rows(form, selected, schema.empty_table().select(wanted).schema, limit=limit)
 
 
 def _rows(view: View, version: int | None, as_of: AsOf | None) -> Generator[pa.Table, None, None]:
-    """First a table without rows, for its columns, then the rows; memory does not grow with the view."""
+    """First an empty table, for its columns, then the rows; memory does not grow with the view."""
     if as_of is not None:
         with closing(view.batches(as_of=as_of)) as past:
             first = next(past, None)
@@ -239,7 +235,7 @@ def _rows(view: View, version: int | None, as_of: AsOf | None) -> Generator[pa.T
 
 
 def _changes(view: View) -> Generator[pa.Table, None, None]:
-    """First a table without rows, then all rows as inserts, then what changes."""
+    """First an empty table, then all rows as inserts, then the changes."""
     yield _with_change(view.schema.empty_table(), pa.array([], pa.string()))
     for update in view.subscribe():
         rows = update.rows
@@ -254,7 +250,7 @@ def _with_change(rows: pa.Table, change: pa.Array) -> pa.Table:
     return rows.add_column(0, "change", [change])
 
 
-def _wanted(schema: pa.Schema, columns: list[str] | None, view: str) -> list[str]:
+def _select_columns(schema: pa.Schema, columns: list[str] | None, view: str) -> list[str]:
     if columns is None:
         return list(schema.names)
     for name in columns:
@@ -262,7 +258,7 @@ def _wanted(schema: pa.Schema, columns: list[str] | None, view: str) -> list[str
             raise Invalid(
                 f'view "{view}" has no column "{name}"',
                 detail=f"Its columns are: {', '.join(schema.names)}.",
-                hint=did_you_mean(name, schema.names) or "Name some of these.",
+                hint=did_you_mean(name, schema.names) or "Choose from these.",
                 column=name,
             )
     return [name for name in schema.names if name in columns or name == "change"]
@@ -271,13 +267,9 @@ def _wanted(schema: pa.Schema, columns: list[str] | None, view: str) -> list[str
 @app.command()
 def get(
     view: ViewArgument,
-    key: Annotated[
-        list[str], typer.Argument(metavar="KEY...", help="A value for each column of the key.", show_default=False)
-    ],
+    key: Annotated[list[str], typer.Argument(metavar="KEY...", help="A value for each column of the key.")],
     *,
-    after: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="Wait until this append is applied.", show_default=False)
-    ] = None,
+    after: Annotated[str | None, typer.Option(metavar="TOKEN", help="Wait until this append is applied.")] = None,
     wait: Annotated[str, typer.Option(help="How long to wait for it.")] = "5 seconds",
     as_of: AsOfOption = None,
     as_json: JsonOption = False,
@@ -285,21 +277,21 @@ def get(
 ) -> None:
     """Get the row with a key; the exit status is 1 if there is none.
 
-    Values are written as in a CSV file, structs (such as a window) as JSON. With --as-of, of a view that keeps its history,
-    the row as it was at a time, or right after the batch that holds an append.
+    Values are written as in a CSV file, structs (such as a window) as JSON. With --as-of, for a view with history, the
+    row as it was at a time, or right after the batch that contains an append.
 
     Example: mainstem view get revenue Berlin
     """
     from mainstem.log.rows.plain_values import cell_text, plain_writer
 
-    with open_home(home) as stem, opened_view(stem, view) as opened:
+    with open_home(home) as stem, open_view(stem, view) as opened:
         schema = opened.schema
         row = opened.get(_key_values(opened, key), after=after, wait=wait, as_of=parse_as_of(as_of))
         if row is None:
             raise NotFound(
                 f'view "{view}" has no row with the key {", ".join(key)}',
                 detail=f"Its key is {', '.join(opened.key)}.",
-                hint=f"Look at its rows: mainstem view read {view} --limit 10",
+                hint=f"List its rows: mainstem view read {view} --limit 10",
             )
         plain = {field.name: plain_writer(field.type)(row[field.name]) for field in schema}
         if as_json:
@@ -309,11 +301,11 @@ def get(
 
 
 def _key_values(view: View, given: list[str]) -> tuple[Any, ...]:
-    from mainstem.log.rows.typed_values import NotAValue, text_reader
+    from mainstem.log.rows.plain_values import NotAValue, text_reader
 
     if len(given) != len(view.key):
         raise Invalid(
-            f'a key of view "{view.name}" has {counted(len(view.key), "value")}, not {len(given)}',
+            f'a key of view "{view.name}" has {show_count(len(view.key), "value")}, not {len(given)}',
             detail=f"Its columns are: {', '.join(view.key)}.",
             hint=f"For example: mainstem view get {view.name} {' '.join(name.upper() for name in view.key)}",
         )
@@ -330,20 +322,16 @@ def _key_values(view: View, given: list[str]) -> tuple[Any, ...]:
 def versions(
     view: ViewArgument,
     *,
-    use: Annotated[
-        int | None, typer.Option(metavar="N", help="Make this version the live one.", show_default=False)
-    ] = None,
-    drop: Annotated[
-        int | None, typer.Option(metavar="N", help="Drop this version; not the live one.", show_default=False)
-    ] = None,
+    use: Annotated[int | None, typer.Option(metavar="N", help="Make this version the live one.")] = None,
+    drop: Annotated[int | None, typer.Option(metavar="N", help="Drop this version; not the live one.")] = None,
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
-    """List the versions of a view, or say which one is live; the flow goes on with that one.
+    """List the versions of a view, or choose the live one; the flow continues with that one.
 
     Example: mainstem view versions revenue --use 1
     """
-    with open_home(home) as stem, opened_view(stem, view) as opened:
+    with open_home(home) as stem, open_view(stem, view) as opened:
         if use is not None:
             opened.use(use)
         if drop is not None:
@@ -359,7 +347,7 @@ def versions(
             ],
             (
                 [
-                    str(it.number), "live" if it.live else "", counted(it.rows), about_size(it.bytes),
+                    str(it.number), "live" if it.live else "", show_count(it.rows), about_size(it.bytes),
                     moment(it.created_at), it.flow or "", "none" if it.batch < 0 else str(it.batch),
                     moment(it.applied_at), *lag_cells(_lag(stem, it)),
                 ]
@@ -374,24 +362,24 @@ app.command("check")(check)
 
 @app.command()
 def drop(view: ViewArgument, *, yes: YesOption = False, home: HomeOption = None) -> None:
-    """Drop a view with all its versions, and its flow's checkpoint: the next run makes both again from the log.
+    """Drop a view with all its versions, and its flow's checkpoint: the next run rebuilds both from the log.
 
     Example: mainstem view drop revenue --yes
     """
     from mainstem.spark.checkpoint.flow_store import FlowStore
 
-    with open_home(home) as stem, opened_view(stem, view) as opened:
+    with open_home(home) as stem, open_view(stem, view) as opened:
         facts = opened.describe()
         flow = facts.live.flow
         _refuse_if_running(stem, view, flow)
         if not yes:
             confirm(
-                f'Drop view "{view}" with {counted(facts.live.rows, "row")} '
-                f"in {counted(len(facts.versions), 'version')}?"
+                f'Drop view "{view}" with {show_count(facts.live.rows, "row")} '
+                f"in {show_count(len(facts.versions), 'version')}?"
             )
         opened.drop()
         if flow is not None:
-            # A checkpoint without its view would go on where the rows are missing.
+            # A checkpoint without its view would continue after missing rows.
             FlowStore(stem.home, flow).drop()
         typer.echo(f"dropped view {view}")
 

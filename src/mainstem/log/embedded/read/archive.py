@@ -20,23 +20,24 @@ import pyarrow as pa
 from mainstem.durable_files import Files, remove_if_there
 from mainstem.errors import Conflict, FellOff, NotFound
 from mainstem.log.embedded.read.sealed_check import CHECK_BYTES, check_frame_once, corrupt_segment
-from mainstem.log.embedded.read.sealed_segment import read_sealed, read_shown
+from mainstem.log.embedded.read.sealed_segment import read_for_reader, read_sealed
 from mainstem.log.embedded.read.topic_schemas import Reading, TopicSchemas
 from mainstem.log.embedded.upkeep.manifest import Manifest, ManifestFile, SealedEntry
 
 
 def archive_folder(archive: str, topic: str, number: int) -> str:
-    """Where the segments of a partition lie in an archive."""
+    """The directory of a partition in an archive."""
     return f"{archive}/{topic}/{number}"
 
 
 def read_manifest(files: Files, folder: str) -> Manifest:
-    """What an archive has of a partition: nothing, if it was never written to."""
+    """The manifest of a partition in an archive; empty if the archive has none."""
     return ManifestFile(files, folder).read() if files.exists(f"{folder}/manifest") else Manifest()
 
 
 def add_to_archive(files: Files, source: str, entries: Sequence[SealedEntry], folder: str, title: str) -> int:
-    """Copy sealed segments of the partition at `source`, on disk when this returns; how many it had to copy."""
+    """Copy sealed segments of the partition at `source`; synced when this returns. Returns the number of copies
+    made."""
     manifest = read_manifest(files, folder)
     known = {(entry.base, entry.end, entry.crc32c) for entry in manifest.segments}
     fresh = [entry for entry in entries if (entry.base, entry.end, entry.crc32c) not in known]
@@ -59,7 +60,7 @@ def add_to_archive(files: Files, source: str, entries: Sequence[SealedEntry], fo
 
 
 def _make_folder(files: Files, folder: str) -> None:
-    """Make the folder with all above it, each on disk by its name."""
+    """Create the folder and its parents, and sync each parent."""
     missing = []
     path = folder
     while not files.exists(path):
@@ -71,7 +72,7 @@ def _make_folder(files: Files, folder: str) -> None:
 
 
 def copy_segment(files: Files, path: str, to: str, entry: SealedEntry) -> None:
-    """Copy a sealed segment whose checksum fits; its bytes are on disk when this returns, its name is not yet."""
+    """Copy a sealed segment and verify its checksum; synced when this returns, its directory not yet."""
     source = files.open(path)
     try:
         target = files.create(f"{to}.new")
@@ -106,7 +107,7 @@ def check_archive(files: Files, archive: str, topic: str) -> None:
 
 
 class Archive:
-    """The archived segments of one partition, to read. As of one moment: a segment that is added later is not seen."""
+    """The archived segments of one partition, for reading. A snapshot: segments added later are not seen."""
 
     def __init__(self, files: Files, archive: str, topic: str, number: int, schemas: TopicSchemas) -> None:
         self._files = files
@@ -117,7 +118,7 @@ class Archive:
         self._segments = read_manifest(files, self._folder).segments
 
     def earliest(self) -> int | None:
-        """The first offset in the archive; None if there is nothing."""
+        """The first offset in the archive; None if it is empty."""
         return self._segments[0].base if self._segments else None
 
     def at_time(self, at: int) -> int | None:
@@ -126,7 +127,7 @@ class Archive:
             if entry.appended_last < at:
                 continue
             leaves = ("record.offset", "record.appended_at")
-            for batch in read_sealed(self._files, self._checked(entry), columns=[], record_columns=leaves):
+            for batch in read_sealed(self._files, self._check_path(entry), columns=[], record_columns=leaves):
                 times = batch.column("record").field("appended_at").cast(pa.int64()).to_numpy(zero_copy_only=False)
                 first = int(np.searchsorted(times, at))
                 if first < len(times):
@@ -134,7 +135,7 @@ class Archive:
         return None
 
     def read(self, start: int, stop: int, columns: Sequence[str] | None, delay: int | None) -> Iterator[pa.RecordBatch]:
-        """The records with offsets from `start` up to `stop`; `FellOff` where the archive does not have them."""
+        """The records with offsets from `start` up to `stop`; `FellOff` if the archive does not have them."""
         reading = Reading(columns, delay=delay)
         for entry in self._segments:
             if entry.end <= start or entry.base >= stop:
@@ -142,14 +143,14 @@ class Archive:
             if entry.base > start:
                 raise self._fell_off(start, entry.base)
             first, start = start, entry.end
-            for _, batch in read_shown(
-                self._files, self._checked(entry), self._schemas, reading, start=first, stop=min(stop, entry.end)
+            for _, batch in read_for_reader(
+                self._files, self._check_path(entry), self._schemas, reading, start=first, stop=min(stop, entry.end)
             ):
                 yield batch
         if start < stop:
             raise self._fell_off(start, stop)
 
-    def _checked(self, entry: SealedEntry) -> str:
+    def _check_path(self, entry: SealedEntry) -> str:
         path = f"{self._folder}/{entry.file}"
         check_frame_once(self._files, path, entry.bytes, entry.crc32c, (entry.base, entry.end))
         return path

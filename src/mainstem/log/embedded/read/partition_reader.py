@@ -22,7 +22,7 @@ import pyarrow as pa
 from mainstem.arguments import INTEGER_MAX
 from mainstem.errors import Corrupt, CorruptBlock, CorruptManifest, FellOff
 from mainstem.log.embedded.read.sealed_check import check_frame_once, check_once, corrupt_segment
-from mainstem.log.embedded.read.sealed_segment import noted_spans, read_sealed, read_shown
+from mainstem.log.embedded.read.sealed_segment import read_for_reader, read_sealed, read_spans
 from mainstem.log.embedded.read.topic_schemas import Reading, TopicSchemas
 from mainstem.log.embedded.transaction_log import Decisions
 from mainstem.log.embedded.upkeep.manifest import Manifest, SealedEntry
@@ -38,6 +38,7 @@ from mainstem.log.embedded.write.block import DATA, Block, Header
 from mainstem.log.embedded.write.heads import End
 from mainstem.log.embedded.write.partition import Partition
 from mainstem.log.embedded.write.partition_state import DecidedTransaction, PartitionState, StateScan
+from mainstem.log.log import fell_off
 from mainstem.log.record import CHANGE, HEADERS, record_array
 from mainstem.log.rows.schema_evolution import fit
 from mainstem.log.rows.stored_batch import HAS_CHANGE, HAS_HEADERS
@@ -47,25 +48,25 @@ from mainstem.log.watermark import watermarks, with_watermark
 __all__ = ["PartitionReader", "Visible", "sealed_at"]
 
 
-# Puts the rows of many blocks together to batches, so that a topic of single appends is read fast too.
+# Combines the rows of many blocks into batches, so that many small appends are read fast too.
 
 
-# A batch is given out when it has this many bytes, however few its rows.
+# A batch is returned at this size, however few its rows.
 BATCH_BYTES_MAX = 8 << 20
 
-# A block with so many rows is a batch by itself: to copy it together with others costs more than it saves.
+# A block with this many rows is returned as its own batch: copying it would cost more than it saves.
 ALONE_ROWS_MIN = 4_096
 
 
 class GatheredRows:
-    """The rows gathered so far from one partition. For one thread."""
+    """The rows collected from one partition. Not thread-safe."""
 
     def __init__(self, partition: int, schemas: TopicSchemas, reading: Reading) -> None:
         self._partition = partition
         self._schemas = schemas
-        self._plain, self._shown = schemas.shown(reading)
-        *fields, self._record = self._shown
-        # The columns as they are shown: a block that holds just these is read as such, which spares making it anew.
+        self._plain, self._visible_ranges = schemas.output_schemas(reading)
+        *fields, self._record = self._visible_ranges
+        # The output columns: a block with exactly these is read without a copy.
         self._marked = pa.schema(fields)
         self._whole = self._plain.names == schemas.current.names
         self._delay = reading.delay
@@ -107,10 +108,10 @@ class GatheredRows:
         return alone or self._rows >= rows_max or self._bytes >= BATCH_BYTES_MAX
 
     def take(self, rows_max: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """What was gathered, in batches of at most so many rows, each with the offset to go on from."""
+        """The collected rows, in batches of at most `rows_max`, each with the offset to continue from."""
         if not self._rows:
             return
-        batch, last = self._combined(), self._spans[-1][1]
+        batch, last = self._combine(), self._spans[-1][1]
         self._clear()
         for first in range(0, batch.num_rows, rows_max):
             piece = batch.slice(first, rows_max)
@@ -119,7 +120,7 @@ class GatheredRows:
             else:
                 yield piece.column(piece.num_columns - 1).field("offset")[-1].as_py() + 1, piece
 
-    def _combined(self) -> pa.RecordBatch:
+    def _combine(self) -> pa.RecordBatch:
         if len(self._batches) == 1:
             rows = self._batches[0]
             first, _, appended_at = self._spans[0]
@@ -136,20 +137,20 @@ class GatheredRows:
                 offsets,
                 times,
                 count=self._rows,
-                change=_joined(self._changes, counts, pa.scalar("insert", CHANGE)),
-                headers=_joined(self._headers, counts, pa.scalar(None, HEADERS)),
+                change=_concatenate(self._changes, counts, pa.scalar("insert", CHANGE)),
+                headers=_concatenate(self._headers, counts, pa.scalar(None, HEADERS)),
             )
         if self._delay is not None:
             counts = [last - first for first, last, _ in self._spans]
             observed, declared = np.repeat(np.array(self._times, np.int64), counts, axis=0).T
             record = with_watermark(record, watermarks(observed, declared, self._delay))
-        # A batch without columns does not know how many rows it has.
+        # A batch without columns has no row count.
         if not rows.num_columns:
-            return pa.RecordBatch.from_arrays([record], schema=self._shown)
+            return pa.RecordBatch.from_arrays([record], schema=self._visible_ranges)
         return rows.append_column(self._record, record)
 
 
-def _joined(parts: list[pa.Array | None], counts: list[int], default: pa.Scalar) -> pa.Array | None:
+def _concatenate(parts: list[pa.Array | None], counts: list[int], default: pa.Scalar) -> pa.Array | None:
     if all(part is None for part in parts):
         return None
     return pa.concat_arrays(
@@ -161,23 +162,23 @@ T = TypeVar("T")
 
 EVERYTHING = Reading()
 
-# A file may vanish under a reader because it was sealed, compacted or dropped; each time it is looked for anew.
+# A file may disappear during a read because it was sealed, compacted or dropped; then the read is retried.
 TRIES = 20
 
-# Higher than the number of any transaction.
+# Above every transaction number.
 NEVER = (1 << 63) - 1
 
-# Sealed files whose transactions a reader keeps in memory.
+# The number of sealed files whose transactions a reader caches.
 SPANS_KEPT_MAX = 32
 
-# Segments of blocks that a reader keeps open for the next read.
+# The number of segments of blocks that a reader keeps open.
 SEGMENTS_OPEN_MAX = 8
 
 
 class Visible(NamedTuple):
-    """Up to where a partition may be read, and which records before that are aborted.
+    """Up to which offset a partition may be read, and which records before it are aborted.
 
-    Where its end is damaged, what lies from `known` on cannot be shown: who reads so far is told of the `damage`.
+    If its end is damaged, records from `known` on cannot be read: a read that reaches them raises the `damage`.
     """
 
     end: int
@@ -200,57 +201,57 @@ class PartitionReader:
         self._scan: StateScan | None = None
         self._segments: dict[SegmentName, ActiveSegment] = {}
         self.recent = False
-        # By file. Whoever loses a race reads one again.
+        # By file. After a race a file is read twice.
         self._spans: dict[str, TransactionSpans] = {}
 
     def close(self) -> None:
         with self._guard:
             self._scan = None
-            self._let_go()
+            self._close_idle()
 
-    def let_go(self) -> int:
-        """Forget the segments that are open. Each is closed when no thread reads it any more."""
+    def close_idle(self) -> int:
+        """Forget the open segments. Each is closed when no thread reads it."""
         if not self._guard.acquire(blocking=False):
             return 0
         try:
-            return self._let_go()
+            return self._close_idle()
         finally:
             self._guard.release()
 
-    def _let_go(self) -> int:
+    def _close_idle(self) -> int:
         count = len(self._segments)
         self._segments.clear()
-        self.files.kept.keeps(self, 0)
+        self.files.kept.count_handles(self, 0)
         return count
 
-    # What may be seen
+    # Visibility
 
     def visible(self, moment: Decisions | None = None) -> Visible:
-        """Everything committed, up to the first record of an open transaction: for those who go on from there.
+        """All committed records up to the last stable offset, for readers that continue from there.
 
-        With a `moment`, everything that was committed at that moment of the ledger of transactions, also behind records
-        of an open one: for a bounded read, which shows all of a transaction or none.
+        With a `moment`, all records committed at that moment of the ledger of transactions, even after records of an
+        open transaction: for a bounded read, which shows all of a transaction or none.
         """
-        head = self.partition.published()
+        head = self.partition.published_end()
         if (damage := self.partition.damage()) is not None and (damage.first_offset or 0) >= head.offset:
-            # More than this was acknowledged: to end here would be to leave it out silently.
-            return self._seen(moment, head)._replace(end=head.offset + 1, known=head.offset, damage=damage)
-        return self._seen(moment, head)
+            # More records were acknowledged: ending here would skip them silently.
+            return self._visible_at(moment, head)._replace(end=head.offset + 1, known=head.offset, damage=damage)
+        return self._visible_at(moment, head)
 
-    def _seen(self, moment: Decisions | None, head: End) -> Visible:
-        sealed_to = self._sealed_to()
+    def _visible_at(self, moment: Decisions | None, head: End) -> Visible:
+        sealed_to = self._sealed_end()
         if head.transactions_end <= (sealed_to or 0):
             return Visible(head.offset, [], head)
 
         def look(state: PartitionState, head: End) -> Visible:
             if moment is None:
-                return Visible(state.stable_offset(head.offset), state.hidden(), head)
-            return Visible(head.offset, state.hidden_at(moment.outcomes, moment.decided_before), head)
+                return Visible(state.stable_offset(head.offset), state.aborted_ranges(), head)
+            return Visible(head.offset, state.hidden_ranges_at(moment.outcomes, moment.decided_before), head)
 
         try:
             return self._with_state(look)
         except CorruptBlock as error:
-            # Which records are aborted is known only of those before the damage, and before what was open there.
+            # Aborted records are known only before the damage, and before a transaction that was open there.
             with self._guard:
                 reached = None if self._scan is None else self._scan.reached
                 if self._scan is None or reached is None:
@@ -259,32 +260,34 @@ class PartitionReader:
                 return seen._replace(end=head.offset, known=self._scan.state.stable_offset(reached), damage=error)
 
     def visible_without_ledger(self, damage: Corrupt) -> Visible:
-        """What is visible where the ledger of transactions is damaged: everything, if none wrote here since it was sealed."""
-        if self.partition.published().transactions_end > (self._sealed_to() or 0):
+        """The visible records if the ledger of transactions is damaged: all, if no transaction wrote here since the
+        last seal."""
+        if self.partition.published_end().transactions_end > (self._sealed_end() or 0):
             raise damage
         return self.visible()
 
-    def _sealed_to(self) -> int | None:
-        """Up to which offset history is sealed; None if that is not known, because the manifest is damaged."""
+    def _sealed_end(self) -> int | None:
+        """The offset up to which history is sealed; None if the manifest is damaged."""
         with suppress(CorruptManifest):
             return self.partition.manifest_file.read().end
         return None
 
-    def decided(self) -> dict[int, DecidedTransaction]:
-        """The transactions whose markers stand in segments that are still blocks."""
+    def decided_transactions(self) -> dict[int, DecidedTransaction]:
+        """The transactions whose markers are in segments of blocks."""
         return self._with_state(lambda state, head: dict(state.decided))
 
     def transaction_spans(self, start: int, end: int, numbers: tuple[int, int]) -> TransactionSpans:
-        """Where transactions wrote from `start` on that have records before `end` or numbers in this range, and others.
+        """The spans from `start` on of transactions with records before `end` or with numbers in this range, and of
+        others.
 
-        All of what each of them wrote here, if it was whole when the caller took `end`. Of segments that were sealed by a
-        version that did not note them nothing is known.
+        Complete for each transaction that was complete when the caller read `end`. Segments sealed by versions that did
+        not record transactions are not included.
         """
-        return self._look(lambda: self._transaction_spans(start, end, numbers))
+        return self._retry_if_moved(lambda: self._transaction_spans(start, end, numbers))
 
     def _transaction_spans(self, start: int, end: int, numbers: tuple[int, int]) -> TransactionSpans:
-        # The state before the manifest: what is sealed between the two is in both.
-        head = self.partition.published()
+        # The state is read before the manifest: records sealed in between are in both.
+        head = self.partition.published_end()
         found = []
         if head.transactions_end > max(start, self.partition.manifest_file.read().end):
             found.append(self._with_state(lambda state, _: state.spans_from(start)))
@@ -293,21 +296,22 @@ class PartitionReader:
             if entry.transactions:
                 low, high = entry.transactions
                 if entry.base < end or (low <= numbers[1] and high >= numbers[0]):
-                    noted = self._noted(entry)
+                    noted = self._spans_in(entry)
                     found.append(noted.only(noted.ends > start))
-        return TransactionSpans.joined(found)
+        return TransactionSpans.concatenate(found)
 
     def numbers_around(self, offset: int) -> tuple[int, int]:
-        """The highest number of a transaction with a record before `offset`, and the lowest of one with a record from it on.
+        """The highest number of a transaction with a record before `offset`, and the lowest of one with a record from
+        it on.
 
-        -1 and `NEVER` where there is none. Of sealed files only the one is opened in which the offset lies.
+        -1 and `NEVER` if there is none. Of sealed files only the one with the offset is opened.
         """
-        return self._look(lambda: self._numbers_around(offset))
+        return self._retry_if_moved(lambda: self._numbers_around(offset))
 
     def _numbers_around(self, offset: int) -> tuple[int, int]:
         before, behind = -1, NEVER
-        # The state before the manifest, as for the spans.
-        head = self.partition.published()
+        # The state is read before the manifest, as for the spans.
+        head = self.partition.published_end()
         found = []
         if head.transactions_end > self.partition.manifest_file.read().end:
             found.append(self._with_state(lambda state, _: state.spans_from(0)))
@@ -317,46 +321,46 @@ class PartitionReader:
             elif entry.transactions and entry.base >= offset:
                 behind = min(behind, entry.transactions[0])
             elif entry.transactions:
-                found.append(self._noted(entry))
-        spans = TransactionSpans.joined(found)
+                found.append(self._spans_in(entry))
+        spans = TransactionSpans.concatenate(found)
         before = int(spans.numbers[spans.firsts < offset].max(initial=before))
         return before, int(spans.numbers[spans.ends > offset].min(initial=behind))
 
-    def _noted(self, entry: SealedEntry) -> TransactionSpans:
+    def _spans_in(self, entry: SealedEntry) -> TransactionSpans:
         known = self._spans.get(entry.file)
         if known is None:
-            known = self._spans[entry.file] = noted_spans(self.files, self.sealed_path(entry))
+            known = self._spans[entry.file] = read_spans(self.files, self.sealed_path(entry))
             while len(self._spans) > SPANS_KEPT_MAX:
                 self._spans.pop(next(iter(self._spans)), None)
         return known
 
     def open_transactions(self) -> dict[int, int]:
-        """The transactions that are not decided here, by number, each with its first offset."""
-        head = self.partition.published()
+        """The undecided transactions: their numbers, each with its first offset."""
+        head = self.partition.published_end()
         if head.transactions_end <= self.partition.manifest_file.read().end:
             return {}
         return self._with_state(lambda state, _: {number: it.first_offset for number, it in state.open.items()})
 
     def _with_state(self, look: Callable[[PartitionState, End], T]) -> T:
-        def caught_up() -> T:
-            head = self.partition.published()
+        def catch_up() -> T:
+            head = self.partition.published_end()
             with self._guard:
                 if self._scan is None:
                     self._scan = StateScan(self.files, self._folder)
                 self._scan.catch_up(head)
                 return look(self._scan.state, head)
 
-        return self._look(caught_up)
+        return self._retry_if_moved(catch_up)
 
-    def _look(self, look: Callable[[], T]) -> T:
-        """Look again where a file was sealed, compacted or dropped meanwhile; one that is missing then is damage."""
+    def _retry_if_moved(self, look: Callable[[], T]) -> T:
+        """Retry if a file was sealed, compacted or dropped meanwhile; a file that is still missing is damage."""
         for _ in range(TRIES - 1):
             with suppress(FileNotFoundError):
                 return look()
         try:
             return look()
         except FileNotFoundError as error:
-            head, manifest = self.partition.published(), self.partition.manifest_file.read()
+            head, manifest = self.partition.published_end(), self.partition.manifest_file.read()
             named = os.path.basename(str(error.filename or ""))
             sealed = next((entry.base for entry in manifest.segments if entry.file == named), None)
             raise self._missing(max(head.segment, manifest.end) if sealed is None else sealed, head, error) from error
@@ -365,9 +369,9 @@ class PartitionReader:
         return self.partition.start_offset()
 
     def end(self) -> int:
-        """The offset after the last record that is published; where the end is damaged it is not known, and no offset lies
-        beyond it: who reads so far is told of the damage."""
-        head, damage = self.partition.published(), self.partition.damage()
+        """The offset after the last published record; if the end is damaged it is unknown, and an upper bound is
+        returned: a read that reaches the damage raises it."""
+        head, damage = self.partition.published_end(), self.partition.damage()
         return head.offset if damage is None or (damage.first_offset or 0) < head.offset else INTEGER_MAX
 
     # Reading
@@ -381,7 +385,7 @@ class PartitionReader:
         stop: int | None = None,
         reading: Reading = EVERYTHING,
     ) -> Iterator[pa.RecordBatch]:
-        """The records from `start` up to what is visible (and `stop`), each batch with `record` as its last column."""
+        """The records from `start` up to the visible end (and `stop`), each batch with `record` as its last column."""
         asked = visible.end if stop is None else min(stop, visible.end)
         end = asked if visible.known is None else min(asked, visible.known)
         failed = 0
@@ -399,7 +403,7 @@ class PartitionReader:
             raise visible.damage
 
     def _missing(self, start: int, head: End, error: FileNotFoundError) -> Exception:
-        """The file with an offset is not there, however often one looks."""
+        """The error if the file with an offset is still missing after all retries."""
         if not self.files.exists(self._folder):
             return error  # the topic was deleted
         manifest = self.partition.manifest_file.read()
@@ -420,8 +424,8 @@ class PartitionReader:
         visible: Visible,
         reading: Reading,
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-        """Batches out of the segment that holds `start`, each with the offset to go on from."""
-        # The manifest is read after the state of transactions: what it does not cover, that state tells of.
+        """Batches of the segment that holds `start`, each with the offset to continue from."""
+        # The manifest is read after the state of transactions: the state covers what the manifest does not.
         if (manifest := self._manifest_for(start, visible.head)) is not None:
             if start < manifest.start:
                 raise self.fell_off(start, manifest.start)
@@ -431,33 +435,33 @@ class PartitionReader:
         segment, size, limit = self._segment_of(start, visible.head)
         stop = end if limit is None else min(end, limit)
         gathered = GatheredRows(self._number, schemas, reading)
-        # A segment that was sealed meanwhile is still readable by its handle, but the aborted records in it may be
-        # forgotten by now: then read the sealed file.
+        # A segment sealed meanwhile is still readable by its handle, but its aborted records may no longer be in the
+        # state: read the sealed file then.
         if (manifest := self._manifest_for(start, visible.head)) is not None and manifest.end > start:
             raise FileNotFoundError(segment.path)
         until = visible.head.offset if limit is None else limit
-        position, reached = self._place_of(segment, start, size)
+        position, reached = self._locate(segment, start, size)
         for block in segment.blocks(position, size, reached, until):
             header = block.header
             reached = header.end_offset
             if header.base_offset >= stop:
                 break
             if header.kind == DATA and header.count and header.end_offset > start:
-                for first, last in _shown(
+                for first, last in _visible_ranges(
                     header, max(start, header.base_offset), min(stop, header.end_offset), visible.hidden
                 ):
                     gathered.add(block, first, last)
                     if gathered.full(reading.rows_max):
                         yield from gathered.take(reading.rows_max)
             if header.end_offset >= stop:
-                break  # what lies behind may be the rest of something that was abandoned
+                break  # later blocks may be abandoned records
         yield from gathered.take(reading.rows_max)
         if reached < stop:
             raise missing_records(self.partition.title, segment.path, reached, until)
         yield stop, None
 
     def _manifest_for(self, start: int, head: End) -> Manifest | None:
-        """The manifest; None if it is damaged and not needed: the segment that is appended to was never sealed."""
+        """The manifest; None if it is damaged and not needed: the active segment is never sealed."""
         try:
             return self.partition.manifest_file.read()
         except CorruptManifest:
@@ -476,18 +480,20 @@ class PartitionReader:
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
         entry = sealed_at(manifest, start)
         stop = min(end, entry.end)
-        for resume, batch in read_shown(self.files, self.sealed_path(entry), schemas, reading, start=start, stop=stop):
+        for resume, batch in read_for_reader(
+            self.files, self.sealed_path(entry), schemas, reading, start=start, stop=stop
+        ):
             yield resume, _without(batch, hidden)
         yield stop, None
 
     def sealed_path(self, entry: SealedEntry) -> str:
-        """The path of a sealed file, for `read_sealed`, which checks what it reads of it."""
+        """The path of a sealed file for `read_sealed`, which verifies the bytes it reads."""
         path = f"{self._folder}/{entry.file}"
         check_frame_once(self.files, path, entry.bytes, entry.crc32c, (entry.base, entry.end))
         return path
 
     def whole_sealed_path(self, entry: SealedEntry) -> str:
-        """The path of a sealed file whose bytes are those that were written, for readers that do not check them."""
+        """The path of a sealed file, verified as a whole, for readers that do not verify it."""
         path = f"{self._folder}/{entry.file}"
         check_once(self.files, path, entry.bytes, entry.crc32c, (entry.base, entry.end))
         return path
@@ -498,19 +504,20 @@ class PartitionReader:
             segment = self._segments.get(name)
             if segment is None:
                 segment = ActiveSegment(self.files, self._folder, name)
-                # Closed when nobody reads it any more: a thread may be in one that was let go of here.
+                # Closed when no thread reads it: one may still read a segment that was evicted here.
                 weakref.finalize(segment, self.files.close, segment.handle)
                 self._segments[name] = segment
                 while len(self._segments) > SEGMENTS_OPEN_MAX:
                     self._segments.pop(next(iter(self._segments)))
-                self.files.kept.keeps(self, len(self._segments))
+                self.files.kept.count_handles(self, len(self._segments))
             return segment
 
     def _segment_of(self, start: int, head: End) -> tuple[ActiveSegment, int, int | None]:
-        """The segment of blocks that holds an offset, up to where it may be read, and the offset it ends at if closed."""
+        """The segment of blocks that holds an offset, the position up to which it may be read, and its end if
+        closed."""
         names = segments_in(self.files.list(self._folder))
         at = bisect.bisect_right([name.base for name in names], start) - 1
-        # The last one must be there: else what is in it would be looked for in the one before.
+        # The last segment must exist, or its records would be looked for in the one before.
         if at < 0 or (start >= head.segment and names[at].base < head.segment):
             raise FileNotFoundError(self._folder)
         name = names[at]
@@ -518,7 +525,7 @@ class PartitionReader:
         size = head.position if (head.segment, head.epoch) == name else segment.size()
         return segment, size, names[at + 1].base if at + 1 < len(names) else None
 
-    def _place_of(self, segment: ActiveSegment, start: int, size: int) -> tuple[int, int]:
+    def _locate(self, segment: ActiveSegment, start: int, size: int) -> tuple[int, int]:
         """Position and base offset of the block that holds `start`."""
         position, offset = PREAMBLE_BYTES, segment.name.base
         if start == offset:
@@ -526,13 +533,13 @@ class PartitionReader:
         found = SegmentIndex(self.files, segment.name.index_path(self._folder)).find_offset(segment, start)
         if found is not None:
             position, offset = found
-        # Between here and the wanted block only headers are read: damage of records that nobody asked for is no matter.
+        # Up to the block only headers are read: damage in other records does not matter.
         for at, header in segment.headers(position, size):
             if header.end_offset > start:
                 return at, header.base_offset
             position, offset = at + header.size, header.end_offset
         if position < size:
-            # A header is damaged: what lies behind it is found by its look.
+            # A header is damaged: search for the next valid one.
             for at, header in segment.sound_after(position + 1, size):
                 if header.base_offset <= start < header.end_offset:
                     return at, header.base_offset
@@ -542,8 +549,8 @@ class PartitionReader:
 
     def headers_from(self, start: int) -> Iterator[Header]:
         """The headers in the segment of blocks that holds `start`, from that block on."""
-        segment, size, limit = self._segment_of(start, self.partition.published())
-        position, _ = self._place_of(segment, start, size)
+        segment, size, limit = self._segment_of(start, self.partition.published_end())
+        position, _ = self._locate(segment, start, size)
         for _, header in segment.headers(position, size):
             if limit is not None and header.base_offset >= limit:
                 return
@@ -551,7 +558,7 @@ class PartitionReader:
 
     def offset_at(self, at: int, visible: Visible) -> int:
         """The first offset appended at that time or later; the end if there is none."""
-        return self._look(lambda: self._offset_at(at, visible))
+        return self._retry_if_moved(lambda: self._offset_at(at, visible))
 
     def _offset_at(self, at: int, visible: Visible) -> int:
         manifest = self.partition.manifest_file.read()
@@ -561,7 +568,7 @@ class PartitionReader:
         names = [name for name in segments_in(self.files.list(self._folder)) if name.base >= manifest.end]
         head = visible.head
         if head.segment >= manifest.end and all(name.base != head.segment for name in names):
-            # To end before it would be to leave out its records.
+            # Ending before it would skip its records.
             raise FileNotFoundError(
                 ENOENT, os.strerror(ENOENT), SegmentName(head.segment, head.epoch).path(self._folder)
             )
@@ -587,25 +594,16 @@ class PartitionReader:
         return entry.end
 
     def fell_off(self, start: int, kept: int) -> FellOff:
-        return FellOff(
-            f'records {start} to {kept - 1} of "{self._topic}" partition {self._number} are no longer kept',
-            detail=f"The first retained record has offset {kept}.",
-            hint='Continue with start="earliest" (a group: member.seek("earliest")). If this reader may lag so far, '
-            "set a longer retention or an archive.",
-            topic=self._topic,
-            partition=self._number,
-            first_lost=start,
-            last_lost=kept - 1,
-        )
+        return fell_off(self._topic, self._number, start, kept)
 
 
 def sealed_at(manifest: Manifest, offset: int) -> SealedEntry:
-    """The sealed segment that accounts for an offset."""
+    """The sealed segment that covers an offset."""
     return manifest.segments[bisect.bisect_right(manifest.segments, offset, key=lambda entry: entry.base) - 1]
 
 
 def _without(batch: pa.RecordBatch, hidden: list[tuple[int, int]]) -> pa.RecordBatch:
-    """Sealed rows without those of transactions that were decided only after the moment that is read."""
+    """Sealed rows without those of transactions decided after the moment of the read."""
     if not hidden or not batch.num_rows:
         return batch
     offsets = batch.column(batch.num_columns - 1).field("offset").to_numpy(zero_copy_only=False)
@@ -617,8 +615,8 @@ def _without(batch: pa.RecordBatch, hidden: list[tuple[int, int]]) -> pa.RecordB
     return batch if kept.all() else batch.filter(pa.array(kept))
 
 
-def _shown(header: Header, first: int, last: int, hidden: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """What is left of a range of offsets without the aborted ones."""
+def _visible_ranges(header: Header, first: int, last: int, hidden: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The parts of a range of offsets that are not aborted."""
     if header.transaction and any(low <= first and last <= high for low, high in hidden):
         return
     if first < last:

@@ -1,6 +1,6 @@
 """The steps of a partition: its blocks, and pieces of large blocks and of sealed segments.
 
-Of small blocks the headers say enough. Where exactly a time is passed inside a step, its rows tell.
+Headers suffice for small blocks. Where a time is passed inside a step is found in its rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mainstem.log.watermark import NO_TIME, times_of
 
 __all__ = ["first_after", "partition_steps", "times_reached"]
 
-# Fine enough for a cut within a row group, coarse enough that a million rows are a thousand steps.
+# Small enough to cut within a row group, large enough that a million rows are a thousand steps.
 STEP_ROWS = 1024
 
 TRIES = 100
@@ -27,7 +27,7 @@ TRIES = 100
 def partition_steps(
     reader: PartitionReader, schemas: TopicSchemas, event_time: str | None, start: int, rows_min: int
 ) -> Steps:
-    """The steps from `start` on, until there are `rows_min` rows in them or the partition ends."""
+    """The steps from `start` on, until they have `rows_min` rows or the partition ends."""
     end = reader.visible().end
     found: list[tuple[int, int, int]] = []
     rows = tries = 0
@@ -40,7 +40,7 @@ def partition_steps(
                 tries = 0
                 if rows >= rows_min:
                     break
-        except FileNotFoundError:  # sealed or compacted since we looked
+        except FileNotFoundError:  # sealed or compacted meanwhile
             tries += 1
             if tries == TRIES:
                 raise
@@ -50,7 +50,7 @@ def partition_steps(
 def _segment_steps(
     reader: PartitionReader, schemas: TopicSchemas, event_time: str | None, start: int, end: int
 ) -> Iterator[tuple[int, int, int]]:
-    """The steps in the segment that holds `start`; the last one ends where the segment does."""
+    """The steps in the segment that holds `start`; the last one ends with the segment."""
     manifest = reader.partition.manifest_file.read()
     if start < manifest.start:
         raise reader.fell_off(start, manifest.start)
@@ -125,7 +125,7 @@ def times_reached(
 def _times_cheaply(
     reader: PartitionReader, schemas: TopicSchemas, event_time: str, start: int, stop: int
 ) -> Iterator[tuple[Int64Array, Int64Array]]:
-    """The same from a sealed segment without what else is in `record`, if it is still there."""
+    """The same from a sealed segment, reading only the event times, if the file still exists."""
     manifest = reader.partition.manifest_file.read()
     entry = sealed_at(manifest, start) if manifest.start <= start < manifest.end else None
     if entry is None or stop > entry.end:
@@ -140,7 +140,7 @@ def _times_cheaply(
             named = event_time in batch.schema.names
             yield offsets, times_of(batch.column(event_time)) if named else np.full(len(offsets), NO_TIME)
             start = int(offsets[-1]) + 1
-    except FileNotFoundError:  # compacted since we looked
+    except FileNotFoundError:  # compacted meanwhile
         yield from _times(reader, schemas, event_time, start, stop)
 
 

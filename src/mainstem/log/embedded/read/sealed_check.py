@@ -1,9 +1,9 @@
-"""Checks of a sealed file against its checksums, before its content is used.
+"""Checks a sealed file against its checksums before its content is used.
 
-Pages of Parquet have checksums of their own, but what tells where they lie has none, and DuckDB does not look at them. So
-a file is checked by ours: as a whole (`check_sealed`, and `check_once` for each process), or its footer at once and then
-those blocks of it that are read (`check_frame_once`), which is why two columns of ten cost two tenths of the file. Files
-that were sealed before blocks had checksums are checked as a whole.
+Parquet pages have their own checksums, but the footer that locates them has none, and DuckDB does not verify them. So a
+file is checked against ours: as a whole (`check_sealed`, and `check_once` for each process), or its footer first and
+then the blocks that are read (`check_frame_once`), so that reading two columns of ten reads two tenths of the file.
+Files sealed before blocks had checksums are checked as a whole.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ __all__ = [
 ]
 
 
-# BlockChecksums: a checksum for every 16 KiB of a file, so that who reads a part of it checks that part alone.
+# BlockChecksums: a checksum for every 16 KiB of a file, so that a partial read checks only what it reads.
 #
-# The list stands in the file's own footer, behind the bytes it is of. What makes it trustworthy is the checksum of the whole
-# file, kept elsewhere: put together, those of the blocks and that of the footer must give it. So the footer and the list are
-# checked by reading the footer, and a block is checked when it is read.
+# The list is in the file's footer, after the bytes it covers. It is verified by the checksum of the whole file, which
+# is stored elsewhere: the checksums of the blocks and of the footer, combined, must equal it. So reading the footer
+# verifies the footer and the list; a block is verified when it is read.
 #
-# The CRC-32C of two pieces follows from those of each: the first, moved by the length of the second, plus the second, where
-# moving by a length is a linear map over bits (`_moved_by`).
+# The CRC-32C of two pieces follows from those of each: the first, shifted by the length of the second, plus the second.
+# Shifting by a length is a linear map over bits (`_shift_map`).
 
 
 BLOCK_BYTES = 1 << 14
-# Read in pieces of this size.
+# Chunk size of reads.
 PIECE_BYTES = 8 << 20
 # The polynomial of CRC-32C, its lowest bit first.
 POLYNOMIAL = 0x82F63B78
@@ -59,7 +59,7 @@ UInt32Array = npt.NDArray[np.uint32]
 
 
 class BlockChecksums:
-    """The checksums of the first `length` bytes of a file, and which blocks of it were found sound."""
+    """The checksums of the first `length` bytes of a file, and the blocks verified so far."""
 
     def __init__(self, checksums: UInt32Array, length: int) -> None:
         self._checksums = checksums
@@ -69,12 +69,12 @@ class BlockChecksums:
 
     @classmethod
     def of(cls, files: Files, handle: int, length: int) -> BlockChecksums:
-        """Those of a file as it is."""
+        """The checksums of a file's current bytes."""
         return cls(_read_checksums(files, handle, 0, length), length)
 
     @classmethod
     def from_text(cls, text: bytes, length: int) -> BlockChecksums | None:
-        """The list as a footer has it; None if it is none for so many bytes."""
+        """The list as stored in a footer; None if it does not fit this length."""
         try:
             found = np.frombuffer(base64.b64decode(text, validate=True), "<u4").astype(np.uint32)
         except ValueError:
@@ -85,18 +85,18 @@ class BlockChecksums:
         return base64.b64encode(self._checksums.astype("<u4").tobytes())
 
     def with_rest(self, rest: bytes) -> int:
-        """The checksum of the whole file, of which this is the rest."""
+        """The checksum of the whole file, which ends with `rest`."""
         whole = self._length // BLOCK_BYTES
-        crc = _joined(self._checksums[:whole])
+        crc = _combine(self._checksums[:whole])
         for piece, length in [
             *((int(last), self._length - whole * BLOCK_BYTES) for last in self._checksums[whole:]),
             (google_crc32c.value(rest), len(rest)),
         ]:
-            crc = int(_moved(np.array([crc], np.uint32), length)[0]) ^ piece
+            crc = int(_shift(np.array([crc], np.uint32), length)[0]) ^ piece
         return crc
 
     def sound(self, files: Files, path: str, ranges: Iterable[tuple[int, int]]) -> bool:
-        """Whether the blocks in which these ranges of bytes lie are as they were written; each is read once."""
+        """Verify the blocks that contain these ranges of bytes; each is read once."""
         wanted = np.zeros(len(self._checksums), np.bool_)
         for start, end in ranges:
             wanted[start // BLOCK_BYTES : -(-end // BLOCK_BYTES)] = True
@@ -127,33 +127,33 @@ def _read_checksums(files: Files, handle: int, start: int, end: int) -> UInt32Ar
     return np.array(found, np.uint32)
 
 
-def _joined(checksums: UInt32Array) -> int:
-    """The checksum of whole blocks one after another, two and two at a time."""
+def _combine(checksums: UInt32Array) -> int:
+    """The checksum of consecutive blocks, combined in pairs."""
     if not len(checksums):
         return 0
-    # Nothing in front changes nothing.
+    # Zeros in front do not change the result.
     missing = (1 << (len(checksums) - 1).bit_length()) - len(checksums)
     found = np.concatenate([np.zeros(missing, np.uint32), checksums])
     length = BLOCK_BYTES
     while len(found) > 1:
-        found = _moved(found[::2], length) ^ found[1::2]
+        found = _shift(found[::2], length) ^ found[1::2]
         length *= 2
     return int(found[0])
 
 
-def _moved(checksums: UInt32Array, length: int) -> UInt32Array:
-    """The checksums as if so many more bytes had come, each of them zero."""
+def _shift(checksums: UInt32Array, length: int) -> UInt32Array:
+    """The checksums after `length` more zero bytes."""
     power = 0
     while length:
         if length & 1:
-            checksums = _mapped(_moved_by(power), checksums)
+            checksums = _apply_map(_shift_map(power), checksums)
         length >>= 1
         power += 1
     return checksums
 
 
-def _mapped(columns: UInt32Array, vectors: UInt32Array) -> UInt32Array:
-    """A linear map over bits, given by what it makes of each bit."""
+def _apply_map(columns: UInt32Array, vectors: UInt32Array) -> UInt32Array:
+    """Apply a linear map over bits, given by its columns."""
     found = np.zeros_like(vectors)
     for bit in range(32):
         found ^= np.where((vectors >> np.uint32(bit)) & np.uint32(1), columns[bit], np.uint32(0))
@@ -161,35 +161,35 @@ def _mapped(columns: UInt32Array, vectors: UInt32Array) -> UInt32Array:
 
 
 @cache
-def _moved_by(power: int) -> UInt32Array:
-    """The map that moves a checksum by 2 to the `power` bytes."""
+def _shift_map(power: int) -> UInt32Array:
+    """The map that shifts a checksum by 2 to the `power` bytes."""
     if power:
-        half = _moved_by(power - 1)
-        return _mapped(half, half)
+        half = _shift_map(power - 1)
+        return _apply_map(half, half)
     bit = np.array([POLYNOMIAL, *(1 << place for place in range(31))], np.uint32)
     for _ in range(3):
-        bit = _mapped(bit, bit)
+        bit = _apply_map(bit, bit)
     return bit
 
 
-# The first offset of a segment, and the one behind its last.
+# The first offset of a segment, and the one after its last.
 Span = tuple[int, int]
 
-# In the file's own metadata.
+# The key in the file's metadata.
 BLOCKS = b"mainstem.blocks"
-# Behind the footer: its length, and "PAR1".
+# After the footer: its length, and "PAR1".
 ENDING_BYTES = 8
-# Most footers are read at once with so much.
+# Enough to read most footers at once.
 FOOTER_BYTES = 1 << 16
-# Read in pieces of this size to check the whole file.
+# Chunk size when the whole file is checked.
 CHECK_BYTES = 8 << 20
-# How many checked files a process remembers; then it begins anew.
+# The number of checked files that a process remembers before it forgets all.
 CHECKED_MAX = 65_536
 
 
 class _Checked(NamedTuple):
-    """What a process knows of a file: what it was when it was looked at, and the blocks to check when they are read; none
-    if all of it was checked."""
+    """A checked file: its identity at that time, and the blocks to check when they are read; none if the whole file was
+    checked."""
 
     identity: tuple[int, int, int]
     crc32c: int
@@ -222,14 +222,14 @@ def check_sealed(files: Files, path: str, size: int, crc32c: int, span: Span) ->
 
 def was_checked(files: Files, path: str, crc32c: int) -> bool:
     """Whether this process has checked the whole file, and it has not changed since."""
-    known = _known(files, path, crc32c)
+    known = _recall(files, path, crc32c)
     return known is not None and known.blocks is None
 
 
 def check_once(files: Files, path: str, size: int, crc32c: int, span: Span) -> None:
-    """Check a whole file, if this process has not done so since it was last touched.
+    """Check a whole file, unless this process has done so since it was last modified.
 
-    Bits that rot after that are found in pages as they are read, and all of them by the next process.
+    Later bit rot is detected in the pages that are read, and fully by the next process.
     """
     if was_checked(files, path, crc32c):
         return
@@ -239,8 +239,8 @@ def check_once(files: Files, path: str, size: int, crc32c: int, span: Span) -> N
 
 
 def check_frame_once(files: Files, path: str, size: int, crc32c: int, span: Span) -> None:
-    """Check what tells where everything lies in a file; `check_ranges` then checks what is read of it."""
-    if _known(files, path, crc32c) is not None:
+    """Check the footer of a file; `check_ranges` then checks the parts that are read."""
+    if _recall(files, path, crc32c) is not None:
         return
     identity = files.identity(path)
     blocks = _frame(files, path, size, crc32c)
@@ -251,7 +251,7 @@ def check_frame_once(files: Files, path: str, size: int, crc32c: int, span: Span
 
 
 def check_ranges(files: Files, path: str, ranges: Iterable[tuple[int, int]]) -> None:
-    """Check these ranges of bytes of a file whose frame was checked, if nothing more was."""
+    """Check ranges of a file whose footer was checked, unless the whole file was."""
     with _checked_guard:
         known = _checked.get(files, {}).get(path)
     if known is not None and known.blocks is not None and not known.blocks.sound(files, path, ranges):
@@ -259,14 +259,14 @@ def check_ranges(files: Files, path: str, ranges: Iterable[tuple[int, int]]) -> 
 
 
 def span_of(files: Files, path: str) -> Span | None:
-    """The offsets of a file that was checked; None if it was not."""
+    """The offsets of a checked file; None if it was not checked."""
     with _checked_guard:
         known = _checked.get(files, {}).get(path)
     return None if known is None else known.span
 
 
 def corrupt_segment(path: str, span: Span | None, what: Literal["damaged", "missing"] = "damaged") -> CorruptSegment:
-    """The error that names the file, and the records in it."""
+    """The error that names the file and its records."""
     records = "its records" if span is None else f"records {span[0]} to {span[1] - 1}"
     reason = "Its bytes are not the ones that were written" if what == "damaged" else "The file is not there"
     return CorruptSegment(
@@ -280,7 +280,7 @@ def corrupt_segment(path: str, span: Span | None, what: Literal["damaged", "miss
     )
 
 
-def _known(files: Files, path: str, crc32c: int) -> _Checked | None:
+def _recall(files: Files, path: str, crc32c: int) -> _Checked | None:
     identity = files.identity(path)
     with _checked_guard:
         known = _checked.setdefault(files, {}).get(path)
@@ -291,12 +291,12 @@ def _remember(files: Files, path: str, found: _Checked) -> None:
     with _checked_guard:
         known = _checked.setdefault(files, {})
         if len(known) >= CHECKED_MAX:
-            known.clear()  # most of them were compacted away or dropped long ago
+            known.clear()  # most of these files were compacted or dropped long ago
         known[path] = found
 
 
 def _frame(files: Files, path: str, size: int, crc32c: int) -> BlockChecksums | None:
-    """The checksums of a file's blocks, if its footer has them and is sound."""
+    """The checksums of a file's blocks, if its footer is valid and has them."""
     handle = files.open(path)
     try:
         if files.size(handle) != size or size <= ENDING_BYTES:
@@ -311,7 +311,7 @@ def _frame(files: Files, path: str, size: int, crc32c: int) -> BlockChecksums | 
         files.close(handle)
     footer = ending[-rest:]
     try:
-        # Parquet begins as it ends.
+        # A Parquet file begins with the same four bytes as it ends.
         text = pq.read_metadata(pa.BufferReader(footer[-4:] + footer)).metadata
     except Exception:  # noqa: BLE001 - a damaged footer may be anything; the whole file tells
         return None

@@ -1,13 +1,13 @@
 """A sealed segment: one Parquet file, which any tool can read.
 
 Its columns are the topic's, then one struct `record`: partition, offset, appended_at, change, headers, and
-observed_up_to and stated_watermark, by which the watermark at each record is known. Rows lie in the order of their
-offsets; aborted records and markers are not in it (the manifest accounts for their offsets). Pages carry checksums, and
-so does every 16 KiB of the file (`mainstem.blocks` in its metadata); the checksum of the whole file stands in the
-manifest. It never changes: what compacts a segment writes another file.
+observed_up_to and stated_watermark, from which the watermark at each record is computed. Rows are in the order of their
+offsets, without aborted records and markers (the manifest covers their offsets). Pages have checksums, and so has every
+16 KiB of the file (`mainstem.blocks` in its metadata); the checksum of the whole file is in the manifest. A file never
+changes: compaction writes a new one.
 
-Which transactions wrote the records stands in its metadata too (`mainstem.transactions`; see `transaction_cut`): a flow
-ends its batches where none of them is cut, also far back in history.
+The metadata also records which transactions wrote the records (`mainstem.transactions`; see `transaction_cut`): a flow
+ends its batches where no transaction is split, even far back in history.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from mainstem.log.watermark import times_of, watermarks, with_watermark
 TIME = pa.timestamp("us", "UTC")
 SEALED_RECORD = pa.struct([*RECORD, ("observed_up_to", TIME), ("stated_watermark", TIME)])
 
-# The leaves that make up the `record` that readers are given.
+# The leaf columns of the `record` that readers get.
 RECORD_COLUMNS = [f"record.{field.name}" for field in RECORD]
 
 WATERMARK_COLUMNS = ["record.observed_up_to", "record.stated_watermark"]
 
-# DuckDB and Spark work by row groups: large enough to be scanned fast, small enough to be held by a reader.
+# DuckDB and Spark read row groups: large enough for fast scans, small enough for a reader's memory.
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 32 << 20
 
@@ -47,7 +47,7 @@ TRANSACTIONS = b"mainstem.transactions"
 
 
 class SealedFile(NamedTuple):
-    """What was written: its size, the checksum of its bytes, and how many rows."""
+    """A written file: its size, the checksum of its bytes, and its number of rows."""
 
     bytes: int
     crc32c: int
@@ -55,7 +55,7 @@ class SealedFile(NamedTuple):
 
 
 def sealed_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema of the file: every column may be null, since in a tombstone all but the key are."""
+    """The schema of the file: all columns are nullable, since a tombstone has only the key."""
     fields = [field.with_nullable(True) for field in schema]
     return pa.schema([*fields, pa.field("record", SEALED_RECORD)])
 
@@ -63,9 +63,9 @@ def sealed_schema(schema: pa.Schema) -> pa.Schema:
 def write_sealed(
     files: Files, path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], spans: TransactionSpans = NO_SPANS
 ) -> SealedFile:
-    """Write the file, on disk when this returns; its name is for the caller to sync. Nothing is left of a failed one.
+    """Write the file, synced when this returns; the caller syncs the directory. A failed write leaves nothing.
 
-    `spans`: the transactions that wrote records of it, each with all that it wrote in this partition.
+    `spans`: the transactions that wrote its records, each with all its spans in this partition.
     """
     noted = {TRANSACTIONS: spans.to_text()} if len(spans.numbers) else {}
     try:
@@ -78,7 +78,7 @@ def write_sealed(
         finally:
             files.close(handle)
     except Exception:
-        # On a full disk every byte counts; what cannot be removed now is removed by the next pass.
+        # The disk may be full; what cannot be removed now is removed by the next pass.
         with suppress(OSError):
             remove_if_there(files, path)
         raise
@@ -88,7 +88,7 @@ def write_sealed(
 def _write_rows(
     files: Files, path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], noted: Mapping[bytes, str]
 ) -> tuple[int, int, BlockChecksums]:
-    """How many rows, how many bytes of them, and the checksums of those bytes."""
+    """Returns the number of rows, their size in bytes, and the checksums of those bytes."""
     written = 0
     held: list[pa.RecordBatch] = []
     held_rows = held_bytes = 0
@@ -118,13 +118,13 @@ def _write_group(writer: pq.ParquetWriter, held: list[pa.RecordBatch], schema: p
     table = pa.Table.from_batches(held, schema)
     held.clear()
     if len(table):
-        # One piece per column: a group of many small appends would be written value by value otherwise.
+        # Combined first: many small chunks would be written value by value.
         writer.write_table(table.combine_chunks(), row_group_size=ROW_GROUP_ROWS)
     return len(table)
 
 
-def noted_spans(files: Files, path: str) -> TransactionSpans:
-    """The transactions that are noted in a sealed file."""
+def read_spans(files: Files, path: str) -> TransactionSpans:
+    """The transactions recorded in a sealed file."""
     try:
         with files.arrow_input(path) as source:
             noted = (pq.read_metadata(source).metadata or {}).get(TRANSACTIONS)
@@ -144,7 +144,8 @@ def read_sealed(
     stop: int | None = None,
     record_columns: Sequence[str] = tuple(RECORD_COLUMNS),
 ) -> Iterator[pa.RecordBatch]:
-    """The rows with offsets from `start` up to `stop`, page by page checked, with the asked columns and `record`."""
+    """The rows with offsets from `start` up to `stop`, with the requested columns and `record`; each page is
+    verified."""
     try:
         with files.arrow_input(path) as source:
             file = pq.ParquetFile(source, page_checksum_verification=True)
@@ -168,11 +169,11 @@ def read_sealed(
         raise corrupt_segment(path, span_of(files, path)) from error
 
 
-def read_shown(
+def read_for_reader(
     files: Files, path: str, schemas: TopicSchemas, reading: Reading, *, start: int, stop: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The same as a reader wants it: the topic's present columns, each batch with the offset to go on from."""
-    plain, shown = schemas.shown(reading)
+    """The same for readers: the topic's current columns, each batch with the offset to continue from."""
+    plain, shown = schemas.output_schemas(reading)
     leaves = RECORD_COLUMNS if reading.delay is None else [*RECORD_COLUMNS, *WATERMARK_COLUMNS]
     for piece in read_sealed(files, path, columns=plain.names, start=start, stop=stop, record_columns=leaves):
         for first in range(0, piece.num_rows, reading.rows_max):
@@ -180,7 +181,7 @@ def read_shown(
             record = batch.column(batch.num_columns - 1)
             resume = record.field("offset")[-1].as_py() + 1
             if reading.delay is not None:
-                record = watermarked(record, reading.delay)
+                record = add_watermark(record, reading.delay)
             try:
                 rows = fit(batch.select(batch.schema.names[:-1]), plain) if plain.names else batch.select([])
             except UNREADABLE as error:
@@ -193,14 +194,14 @@ def _offset_leaf(file: pq.ParquetFile) -> int:
 
 
 def _leaves(file: pq.ParquetFile, columns: Sequence[str]) -> list[int]:
-    """The numbers of the leaves that columns have."""
+    """The indexes of the leaf columns of these columns."""
     paths = [file.schema.column(index).path for index in range(len(file.schema))]
     within = tuple(f"{name}." for name in columns)
     return [index for index, path in enumerate(paths) if path in columns or path.startswith(within)]
 
 
 def _ranges(file: pq.ParquetFile, group: int, leaves: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where in the file these leaves of a row group lie."""
+    """The byte ranges of these leaf columns of a row group."""
     described = file.metadata.row_group(group)
     for leaf in leaves:
         chunk = described.column(leaf)
@@ -209,15 +210,15 @@ def _ranges(file: pq.ParquetFile, group: int, leaves: Sequence[int]) -> Iterator
 
 
 def _between(table: pa.Table, start: int, stop: int | None) -> pa.Table:
-    """Rows lie in the order of their offsets, so a range of offsets is a slice."""
+    """A range of offsets, as a slice: rows are in the order of their offsets."""
     offsets = pc.struct_field(table.column("record"), "offset").to_numpy()
     first = int(np.searchsorted(offsets, start))
     last = len(offsets) if stop is None else int(np.searchsorted(offsets, stop))
     return table.slice(first, max(0, last - first))
 
 
-def watermarked(record: pa.StructArray, delay: int) -> pa.StructArray:
-    """The `record` of a sealed file as readers are given it who asked for the watermark."""
+def add_watermark(record: pa.StructArray, delay: int) -> pa.StructArray:
+    """The `record` of a sealed file for readers that requested the watermark."""
     *shown, observed, declared = record.flatten()
     plain = pa.StructArray.from_arrays(shown, fields=list(RECORD))
     return with_watermark(plain, watermarks(times_of(observed), times_of(declared), delay))

@@ -28,15 +28,15 @@ from mainstem.log.sql_sandbox import (
     Tables,
     first_line,
     latest_rows,
-    quoted,
-    shown_tables,
-    translated,
+    quote,
+    show_tables,
+    translate_error,
 )
 
 if TYPE_CHECKING:
     from mainstem.log.embedded.embedded_log import EmbeddedLog
 
-# A sealed file may be compacted away or dropped between the look and the read; then the question is asked again.
+# A sealed file may be compacted or dropped before DuckDB reads it; then the query is repeated.
 TRIES = 5
 
 RECORD_PACKED = "struct_pack(" + ", ".join(f'"{f.name}" := record."{f.name}"' for f in RECORD) + ") AS record"
@@ -44,7 +44,7 @@ RECORD_PACKED = "struct_pack(" + ", ".join(f'"{f.name}" := record."{f.name}"' fo
 
 def query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tables, limits: QueryLimits) -> pa.Table:
     """The result as a table. `tables` can be queried beside the topics; a topic of the same name takes precedence."""
-    if (shown := shown_tables(sql, log.topic_names(), tables)) is not None:
+    if (shown := show_tables(sql, log.topic_names(), tables)) is not None:
         return shown
     for left in reversed(range(TRIES)):
         try:
@@ -59,15 +59,15 @@ def query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tabl
         except duckdb.Error as error:
             if isinstance(error, duckdb.InvalidInputException | duckdb.ConversionException):
                 _name_unreadable(log, sql, error)
-            raise translated(log, error, tables) from error
+            raise translate_error(log, error, tables) from error
     raise AssertionError
 
 
 def _query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tables, limits: QueryLimits) -> pa.Table:
-    with SqlSandbox.opened(limits) as sandbox:
+    with SqlSandbox.open(limits) as sandbox:
         topics = set(log.topic_names())
         names = TableNames.of(sql, topics | tables.keys())
-        asked = names.applied(sandbox.connection, sql)
+        asked = names.apply_to(sandbox.connection, sql)
         stores = [log.open_topic(name).store for name in names.called if name in topics]
         for store in stores:
             store.refresh()
@@ -83,7 +83,7 @@ def _query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tab
 
 
 def _name_unreadable(log: EmbeddedLog, sql: str, error: duckdb.Error) -> None:
-    """Raise `InvalidRows` if a topic of the question has a row that DuckDB cannot read: it does not say which."""
+    """Raise `InvalidRows` if a topic in the query has a row that DuckDB cannot read: its error does not say which."""
     for name in TableNames.of(sql, log.topic_names()).called:
         moment = log.open_topic(name).moment()
         for number in range(log.open_topic(name).settings.partitions):
@@ -99,7 +99,7 @@ def _name_unreadable(log: EmbeddedLog, sql: str, error: duckdb.Error) -> None:
 def _register(
     connection: duckdb.DuckDBPyConnection, called: str, store: TopicStore, visible: dict[int, Visible]
 ) -> list[str]:
-    """Make the topic a view of that name; the files that it is read from."""
+    """Register the topic as a view of that name; returns the files that it reads."""
     files: dict[int, list[str]] = {}
     tail: list[pa.RecordBatch] = []
     checks: list[tuple[str, int, int, tuple[int, int]]] = []
@@ -107,14 +107,14 @@ def _register(
         manifest = partition.manifest_file.read()
         end = visible[number].end
         if manifest.cleaned > end:
-            # Compacted meanwhile by records that this moment does not show: a key might be missing altogether.
+            # Compacted meanwhile by records after this moment: a key might be missing completely.
             raise FileNotFoundError(partition.folder)
         read_to = manifest.start
         for entry in manifest.segments:
             if entry.end > end or any(
                 first < entry.end and last > entry.base for first, last in visible[number].hidden
             ):
-                break  # decided and sealed after the moment that is shown: what is to be hidden is left out below
+                break  # decided and sealed after this moment: hidden below
             path = f"{partition.folder}/{entry.file}"
             files.setdefault(entry.schema_version, []).append(path)
             checks.append((path, entry.bytes, entry.crc32c, (entry.base, entry.end)))
@@ -123,13 +123,13 @@ def _register(
     _check(store, checks)
     settings = store.settings
     connection.register(f"tail of {called}", pa.Table.from_batches(tail, settings.record_schema))
-    parts = [f"SELECT * FROM {quoted(f'tail of {called}')}"]
+    parts = [f"SELECT * FROM {quote(f'tail of {called}')}"]
     for version, paths in files.items():
-        columns = ", ".join(quoted(column) for column in settings.schema_of(version).names)
+        columns = ", ".join(quote(column) for column in settings.schema_of(version).names)
         listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
         parts.append(f"SELECT {columns}, {RECORD_PACKED} FROM read_parquet([{listed}])")
     shown = latest_rows(" UNION ALL BY NAME ".join(parts), settings)
-    connection.execute(f"CREATE TEMP VIEW {quoted(called)} AS {shown}")
+    connection.execute(f"CREATE TEMP VIEW {quote(called)} AS {shown}")
     return [path for paths in files.values() for path in paths]
 
 

@@ -13,12 +13,12 @@ from mainstem.log.record import CHANGE, HEADERS, RECORD, record_schema
 from mainstem.log.rows.stored_batch import HAS_CHANGE, HAS_HEADERS
 from mainstem.log.watermark import WATERMARKED_RECORD
 
-# What Arrow raises where rows are read with columns that they do not have; a version that is not known is a `LookupError`.
+# Raised by Arrow if rows do not have the expected columns; an unknown version is a `LookupError`.
 UNREADABLE = (pa.ArrowException, LookupError, ValueError, OSError)
 
 
 class Reading(NamedTuple):
-    """How a reader wants its rows: which columns, how many rows a batch at most, the watermark less which delay."""
+    """How rows are read: the columns, the maximum number of rows of a batch, the delay of the watermark."""
 
     columns: Sequence[str] | None = None
     rows_max: int = 65_536
@@ -36,8 +36,8 @@ class TopicSchemas:
         self.event_time = event_time
         self._stored: dict[tuple[int, int], pa.Schema] = {}
 
-    def stored(self, version: int, flags: int) -> pa.Schema:
-        """What the payload of a block holds: the columns of its version, then change and headers if they are there."""
+    def stored_schema(self, version: int, flags: int) -> pa.Schema:
+        """The schema of a block's payload: the columns of its version, then change and headers if it has them."""
         known = self._stored.get((version, flags))
         if known is None:
             fields = [field.with_nullable(True).remove_metadata() for field in self.by_version[version]]
@@ -49,19 +49,19 @@ class TopicSchemas:
         return known
 
     def rows(self, block: Block, schema: pa.Schema | None = None) -> pa.RecordBatch:
-        """The rows of a block, read as `schema` or as what it holds; `CorruptHome` if it was written with other columns."""
+        """The rows of a block, read as `schema` or as stored; `CorruptHome` if it was written with other columns."""
         header = block.header
         try:
-            stored = self.stored(header.schema_version, header.flags) if schema is None else schema
+            stored = self.stored_schema(header.schema_version, header.flags) if schema is None else schema
             batch = pa.ipc.read_record_batch(block.payload, stored)
-            # Read as other types, a value could lie outside of its buffer.
+            # With other types a value could point outside its buffer.
             batch.validate()
         except UNREADABLE as error:
             raise self.other_columns(header.base_offset, error) from error
         return batch
 
     def other_columns(self, offset: int, error: Exception) -> CorruptHome:
-        """The error of a record whose checksum fits, and that does not have the columns that the topic's settings name."""
+        """The error for a record with a valid checksum whose columns are not those of the topic's settings."""
         return CorruptHome(
             f'"{self.path}" does not have the columns of the records',
             detail=f"The record of offset {offset} was written with other columns: {summary_of(error)}.",
@@ -69,8 +69,8 @@ class TopicSchemas:
             path=self.path,
         )
 
-    def shown(self, reading: Reading) -> tuple[pa.Schema, pa.Schema]:
-        """The asked columns as they are shown, without and with `record`."""
+    def output_schemas(self, reading: Reading) -> tuple[pa.Schema, pa.Schema]:
+        """The schema of the requested columns, without and with `record`."""
         names = set(reading.columns) if reading.columns is not None else None
         plain = pa.schema([field.with_nullable(True) for field in self.current if names is None or field.name in names])
         record = RECORD if reading.delay is None else WATERMARKED_RECORD

@@ -9,8 +9,8 @@ segment in order, the last has the checksum of all bytes before it:
 
 Format 1 has no `forgotten`.
 
-A Parquet file that it does not name is no part of the log: an unfinished seal, or one whose removal was cut short.
-Who changes it holds the partition's upkeep lock; anyone may read it at any time.
+A Parquet file that the manifest does not name is not part of the log: it is left over from an interrupted pass.
+A writer holds the partition's upkeep lock; readers need no lock.
 """
 
 from __future__ import annotations
@@ -40,42 +40,42 @@ __all__ = [
 ]
 
 
-# Upkeep's own time: what is dropped because of its age is truly that old, whatever happens to the time of day.
+# Upkeep's own clock: records are dropped for their age only if they are that old, even if the wall clock jumps.
 #
-# Append times come from the time of day, which anyone may set: a jump of ten years must not empty a topic. The boot clock
-# nobody can set. So upkeep's now goes on from where it stood at an earlier pass, no faster than the boot clock:
+# Append times come from the wall clock, which can be set: a jump of ten years must not empty a topic. The boot clock
+# cannot be set. So upkeep's time advances from that of an earlier pass, no faster than the boot clock:
 #
-#     now = the lower of  the time of day  and  the earlier now + what the boot clock says has passed since
+#     now = the lower of  the wall clock  and  the earlier now + the time on the boot clock since then
 #
-# - The time of day falls behind: upkeep's now falls back with it, since records are stamped with it; nothing is dropped
-#   too early, some later.
-# - It jumps ahead: upkeep's now goes on at its old pace, and the jump is reported. Somebody may have set a wrong clock
-#   right, though. A time of day that stays ahead by the same amount for as long as records are kept is believed then:
-#   whatever was appended before the jump has reached its age by the boot clock alone.
-# - Over a restart of the machine the boot clock cannot tell how long it was off. The time of day is believed once it has
-#   stood its ground for an hour; before that only the time since the start counts.
+# - The wall clock falls behind: upkeep's time follows it, since records are stamped with it. Nothing is dropped too
+#   early.
+# - It jumps ahead: upkeep's time continues at its old rate, and the jump is reported. The jump may have corrected a
+#   wrong clock. If the wall clock stays ahead by the same amount for the whole retention time, it is trusted: by then
+#   all records appended before the jump have expired by the boot clock alone.
+# - After a reboot the boot clock does not show how long the machine was off. The wall clock is trusted once it has been
+#   stable for an hour; before that only the time since the boot counts.
 #
-# What counts from a pass itself (how long ago a tombstone's segment was cleaned) is moved along whenever now is set
-# anew, so that it runs by the boot clock alone.
+# Times that a pass itself has recorded (when a tombstone's segment was cleaned) are moved when `now` is corrected, so
+# that they run by the boot clock alone.
 #
-# A jump there and back between two passes is not seen. Where it stood is written down in the manifest, and only when
-# something unexpected was seen: a pass that finds nothing to do writes nothing.
+# A jump forth and back between two passes is not detected. The reading is stored in the manifest, and only when
+# something unexpected happened: a pass without work writes nothing.
 
 
 MICROSECOND = timedelta(microseconds=1)
 
-# Clocks are set right by less than this all the time; it is no jump.
+# Smaller corrections are normal; they are not jumps.
 TOLERANCE = 1_000_000
 
-# How long the time of day must hold after a restart of the machine: time servers have set it by then.
+# How long the wall clock must be stable after a reboot: time servers have set it by then.
 RESTART_SETTLES = 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """The clocks at an earlier pass: upkeep's now, the boot clock and which boot it is of.
+    """The clocks at an earlier pass: upkeep's time, the boot clock, and the id of the boot.
 
-    `ahead`: the time of day was so much further then, and has been since the boot clock said `since`.
+    `ahead`: by how much the wall clock was ahead then. `since`: since which time on the boot clock it has been.
     """
 
     now: int
@@ -87,10 +87,10 @@ class ClockReading:
 
 
 class UpkeepNow(NamedTuple):
-    """What upkeep takes for the present.
+    """Upkeep's current time.
 
-    `reading` is what to write down: the one before, if nothing has to be. `moved`: by how much now was set anew, which
-    times that upkeep itself has noted must be moved too.
+    `reading` is the reading to store: the earlier one if nothing changed. `moved`: by how much the time was corrected;
+    times that upkeep has recorded must be moved by the same amount.
     """
 
     now: int
@@ -100,17 +100,18 @@ class UpkeepNow(NamedTuple):
 
 
 def first_reading(clock: Clock) -> ClockReading:
-    """The clocks as a partition is made."""
+    """The reading of a new partition."""
     return ClockReading(clock.now(), clock.boot(), boot_id())
 
 
 def upkeep_now(before: ClockReading, clock: Clock, *, believe_after: timedelta) -> UpkeepNow:
-    """Upkeep's time, after an earlier reading. `believe_after`: how long a time of day that jumped ahead must hold."""
+    """Upkeep's time after an earlier reading. `believe_after`: how long a wall clock that jumped ahead must be
+    stable."""
     wall, boot, machine = clock.now(), clock.boot(), boot_id()
     other_boot = before.boot_id != machine or boot < before.boot
     limit = before.now + (boot if other_boot else boot - before.boot)
     ahead = wall - limit
-    # Until it has settled after a restart the time of day may be set once more.
+    # Shortly after a reboot the wall clock may still be corrected.
     unsettled = before.ahead > 0 or boot - before.boot < RESTART_SETTLES
     restarted = other_boot or (before.restarted and unsettled)
     if ahead < -TOLERANCE:
@@ -133,7 +134,7 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A transaction's end in a sealed segment; it goes once its records are gone and `tombstones` time has passed."""
+    """The end of a transaction in a sealed segment; removed `tombstones` after its last record."""
 
     offset: int
     committed: bool
@@ -143,7 +144,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class SealedEntry:
-    """What the manifest says of one sealed segment. Offsets `base` to `end` (not included) are accounted for by it."""
+    """One sealed segment in the manifest. It covers the offsets from `base` to `end` (exclusive)."""
 
     base: int
     end: int
@@ -157,23 +158,23 @@ class SealedEntry:
     event_time_max: int
     observed_up_to: int
     stated_watermark: int
-    # Of a compacted topic only: a topic of many transactions, of which every record stays, would have ever more.
+    # Only in compacted topics: elsewhere no record is removed, and the list would grow without bound.
     markers: list[Marker] = field(default_factory=list)
     aborted: list[list[int]] = field(default_factory=list)
-    # How many offsets markers have taken, listed or not.
+    # The number of offsets that markers take, listed or not.
     marked: int = 0
-    # Compaction: when this segment was first cleaned, from which its tombstones' time runs.
+    # When this segment was first cleaned: its tombstones expire `tombstones` later.
     cleaned_at: int | None = None
     tombstones: int = 0
-    # When upkeep first saw that its append times lie in the future: its age runs from here. They never go back, so
-    # one append under a clock that is years ahead stamps all that follow it.
+    # When upkeep first saw that its append times are in the future: its age is counted from then. Append times never
+    # decrease, so one append under a clock that is years ahead affects all later ones.
     future_since: int | None = None
-    # The lowest and the highest number of the transactions that are noted in the file; empty if it has none, None if it
-    # is from a time when they were not noted.
+    # The lowest and the highest transaction number in the file; empty if it has none, None in files that do not record
+    # them.
     transactions: list[int] | None = None
 
-    def moved(self, by: int) -> SealedEntry:
-        """With everything that upkeep noted in its own time moved by so much."""
+    def move_times(self, by: int) -> SealedEntry:
+        """With the times that upkeep recorded moved by this much."""
         markers = [replace(m, bare_since=_later(m.bare_since, by)) for m in self.markers]
         return replace(
             self,
@@ -182,14 +183,14 @@ class SealedEntry:
             future_since=_later(self.future_since, by),
         )
 
-    def noted(self, now: int) -> SealedEntry:
-        """With a note if its append times lie in the future."""
+    def note_future(self, now: int) -> SealedEntry:
+        """With a note if its append times are in the future."""
         if self.appended_last <= now + TOLERANCE or self.future_since is not None:
             return self
         return replace(self, future_since=now)
 
     def last_append(self, now: int) -> int:
-        """When its last record was appended, as far as its age is concerned."""
+        """When its last record was appended, for the computation of its age."""
         return self.appended_last if self.appended_last <= now or self.future_since is None else self.future_since
 
 
@@ -201,14 +202,14 @@ def _later(at: int | None, by: int) -> int | None:
 class Manifest:
     """The sealed history of a partition.
 
-    `start`: what is below was dropped by retention. `cleaned`: compacted up to here. `forgotten`: below here compaction has
-    dropped tombstones whose time was over; 0 where it dropped none, or where a manifest of format 1 did not say.
+    `start`: retention has dropped everything below. `cleaned`: compacted up to here. `forgotten`: compaction has
+    removed expired tombstones below this offset; 0 if it has removed none, or if the manifest has format 1.
     """
 
     start: int = 0
     cleaned: int = 0
     segments: tuple[SealedEntry, ...] = ()
-    # Where upkeep's own time stood at an earlier pass, or when the partition was made. An archive has none.
+    # The clock reading of an earlier pass, or of the creation of the partition. An archive has none.
     clock: ClockReading | None = None
     forgotten: int = 0
 
@@ -224,14 +225,14 @@ class Manifest:
     def with_segment(self, entry: SealedEntry) -> Manifest:
         return replace(self, segments=(*self.segments, entry))
 
-    def noted(self, now: int) -> Manifest:
-        """The same with a note at each segment whose append times lie in the future."""
-        return replace(self, segments=tuple(entry.noted(now) for entry in self.segments))
+    def note_future(self, now: int) -> Manifest:
+        """With a note at each segment whose append times are in the future."""
+        return replace(self, segments=tuple(entry.note_future(now) for entry in self.segments))
 
-    def timed(self, moment: UpkeepNow) -> Manifest:
-        """The same after a look at the clocks: where upkeep's now was set anew, what it noted moves along."""
+    def set_clock(self, moment: UpkeepNow) -> Manifest:
+        """With the new clock reading; if upkeep's time was corrected, the times that it recorded move too."""
         if moment.moved:
-            segments = tuple(entry.moved(moment.moved) for entry in self.segments)
+            segments = tuple(entry.move_times(moment.moved) for entry in self.segments)
             return replace(self, clock=moment.reading, segments=segments)
         return self if self.clock == moment.reading else replace(self, clock=moment.reading)
 
@@ -266,11 +267,7 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
         )
     head, *entries = map(json.loads, text.splitlines())
     if head["format"] > FORMAT:
-        raise NewerFormat(
-            f'manifest "{path}" has format {head["format"]}',
-            detail=f"This version of Mainstem reads manifests up to format {FORMAT}.",
-            hint="Open the home with a newer Mainstem.",
-        )
+        raise NewerFormat.of(f'manifest "{path}"', head["format"], FORMAT)
     segments = tuple(
         SealedEntry(**{**entry, "markers": [Marker(**marker) for marker in entry["markers"]]}) for entry in entries
     )
@@ -279,7 +276,8 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
 
 
 class ManifestFile:
-    """A partition's manifest on disk, read again only when it was replaced. Thread-safe: what it keeps is immutable."""
+    """A partition's manifest on disk, read again only if it was replaced. Thread-safe: the cached value is
+    immutable."""
 
     def __init__(self, files: Files, folder: str) -> None:
         self.path = f"{folder}/manifest"
@@ -301,7 +299,7 @@ class ManifestFile:
         if seen is not None and seen[0] == identity:
             return seen[1]
         manifest = decode_manifest(read_file(self._files, self.path), self.path)
-        # The identity was taken before the bytes: if it was replaced between, the next look reads it again.
+        # The identity was read before the bytes: if the file was replaced between, the next call reads it again.
         self._seen = (identity, manifest)
         return manifest
 

@@ -22,10 +22,10 @@ from mainstem.log.embedded.topic_store import TopicStore
 from mainstem.log.embedded.upkeep.manifest import MICROSECOND, Manifest, SealedEntry, UpkeepNow
 from mainstem.log.embedded.upkeep.sealing import seal_closed
 from mainstem.log.embedded.upkeep.upkeep_pass import (
-    GoOn,
+    CheckStop,
     append_before,
+    check_stop,
     closed_segments,
-    go_on,
     now_of,
     remove_blocks,
     upkeep_of,
@@ -36,7 +36,7 @@ from mainstem.log.upkeep_report import RetentionReport
 
 
 class _Segment(NamedTuple):
-    """A segment that may go: one that is sealed, or one of blocks."""
+    """A segment that may be dropped, sealed or of blocks."""
 
     base: int
     end: int
@@ -48,61 +48,61 @@ class _Segment(NamedTuple):
 
 
 def drops_anything(keep: Keep) -> bool:
-    """Whether retention has anything to do for a topic that keeps its records so."""
+    """Whether retention applies to a topic with this setting."""
     return not keep.compacted and (keep.age is not None or keep.size is not None)
 
 
-def drop_expired(store: TopicStore, number: int, go_on: GoOn = go_on) -> RetentionReport:
+def drop_expired(store: TopicStore, number: int, check_stop: CheckStop = check_stop) -> RetentionReport:
     """Delete the expired segments of a partition."""
     keep = store.settings.keep
     if not drops_anything(keep):
         return RetentionReport()
     with upkeep_of(store.partitions[number]):
-        return _Retention(store, number, keep, go_on).run()
+        return _Retention(store, number, keep, check_stop).run()
 
 
 def retention_due(store: TopicStore, number: int) -> bool:
-    """Whether a pass would find something to drop or to note."""
+    """Whether a pass would drop or record anything."""
     keep = store.settings.keep
-    return drops_anything(keep) and _Retention(store, number, keep, go_on).due()
+    return drops_anything(keep) and _Retention(store, number, keep, check_stop).due()
 
 
 class _Retention:
-    """One pass over one partition. The upkeep lock is held."""
+    """One pass over one partition. The caller holds the upkeep lock."""
 
-    def __init__(self, store: TopicStore, number: int, keep: Keep, go_on: GoOn) -> None:
+    def __init__(self, store: TopicStore, number: int, keep: Keep, check_stop: CheckStop) -> None:
         self._store = store
         self._number = number
         self._partition = store.partitions[number]
         self._archive = store.settings.archive
         self._keep = keep
-        self._go_on = go_on
+        self._check_stop = check_stop
 
     def due(self) -> bool:
         before = self._partition.manifest_file.read()
         moment = now_of(self._partition, before, self._keep.age or timedelta(0))
-        noted = before.timed(moment).noted(moment.now)
-        return noted != before or self._all_too_old(moment) or bool(self._expired(noted, moment))
+        noted = before.set_clock(moment).note_future(moment.now)
+        return noted != before or self._all_too_old(moment) or bool(self._find_expired(noted, moment))
 
     def run(self) -> RetentionReport:
         before = self._partition.manifest_file.read()
         moment = now_of(self._partition, before, self._keep.age or timedelta(0))
         if self._all_too_old(moment):
             self._partition.roll()
-        if self._copies(expired := self._expired(before, moment)) and expired:
-            # Sealed segments alone are copied.
-            seal_closed(self._store, self._number, self._go_on)
+        if self._needs_copy(expired := self._find_expired(before, moment)) and expired:
+            # Only sealed segments are copied.
+            seal_closed(self._store, self._number, self._check_stop)
             before = self._partition.manifest_file.read()
-        noted = before.timed(moment).noted(moment.now)
-        expired = self._expired(noted, moment)
-        if self._copies(expired):
-            # What could not be sealed, because a transaction is open, waits.
+        noted = before.set_clock(moment).note_future(moment.now)
+        expired = self._find_expired(noted, moment)
+        if self._needs_copy(expired):
+            # Segments that an open transaction keeps from being sealed are not dropped yet.
             expired = [segment for segment in expired if segment.sealed is not None]
         if not expired:
             if noted != before:
                 self._partition.manifest_file.write(noted)
             return RetentionReport(clock_jump=moment.jump)
-        archived = self._archived([segment.sealed for segment in expired if segment.sealed is not None])
+        archived = self._copy_to_archive([segment.sealed for segment in expired if segment.sealed is not None])
         if not self._drop(noted, expired):
             return RetentionReport(clock_jump=moment.jump)
         return RetentionReport(
@@ -114,17 +114,17 @@ class _Retention:
         )
 
     def _all_too_old(self, moment: UpkeepNow) -> bool:
-        """Whether even the last record of the segment being appended to is."""
-        head = self._partition.published()
+        """Whether all records of the active segment are too old."""
+        head = self._partition.published_end()
         return self._too_old(head.appended_at, moment) and head.offset > head.segment and not self._partition.fenced()
 
     def _too_old(self, appended_last: int, moment: UpkeepNow) -> bool:
         return self._keep.age is not None and moment.now - appended_last >= self._keep.age // MICROSECOND
 
-    def _expired(self, manifest: Manifest, moment: UpkeepNow) -> list[_Segment]:
-        """The segments to drop: always the first ones, in order."""
+    def _find_expired(self, manifest: Manifest, moment: UpkeepNow) -> list[_Segment]:
+        """The segments to drop: a prefix of the partition."""
         segments = self._segments(manifest, moment.now)
-        size = sum(segment.bytes for segment in segments) + self._partition.published().position
+        size = sum(segment.bytes for segment in segments) + self._partition.published_end().position
         expired = []
         for segment in segments:
             too_much = self._keep.size is not None and size > self._keep.size
@@ -148,29 +148,29 @@ class _Retention:
             found.append(_Segment(name.base, after.base, after.base - name.base, size, last, None, name))
         return found
 
-    def _archived(self, entries: list[SealedEntry]) -> int:
+    def _copy_to_archive(self, entries: list[SealedEntry]) -> int:
         if self._archive is None or not entries:
             return 0
         partition = self._partition
         folder = archive_folder(self._archive, self._store.name, self._number)
-        self._go_on()
+        self._check_stop()
         return add_to_archive(partition.files, partition.folder, entries, folder, partition.title)
 
-    def _copies(self, expired: list[_Segment]) -> bool:
-        """Whether something of this is copied before it goes: to the archive, or because it is held."""
-        return self._archive is not None or self._held(expired)
+    def _needs_copy(self, expired: list[_Segment]) -> bool:
+        """Whether segments must be copied before they are dropped: to the archive, or because a reader holds them."""
+        return self._archive is not None or self._is_held(expired)
 
-    def _held(self, segments: list[_Segment]) -> bool:
+    def _is_held(self, segments: list[_Segment]) -> bool:
         return self._store.holds.holds_any(self._number, [(segment.base, segment.end) for segment in segments])
 
     def _drop(self, manifest: Manifest, expired: list[_Segment]) -> bool:
-        """False if somebody holds by now what is not sealed: the next pass seals it first."""
+        """False if a reader now holds a segment that is not sealed: the next pass seals it first."""
         partition = self._partition
         start = expired[-1].end
         left = tuple(entry for entry in manifest.segments if entry.end > start)
         sealed = [segment.sealed for segment in expired if segment.sealed is not None]
-        with self._store.holds.sparing(partition.folder, self._number, sealed):
-            if self._held([segment for segment in expired if segment.sealed is None]):
+        with self._store.holds.copy_before_drop(partition.folder, self._number, sealed):
+            if self._is_held([segment for segment in expired if segment.sealed is None]):
                 return False
             partition.manifest_file.write(
                 replace(manifest, start=start, cleaned=max(manifest.cleaned, start), segments=left)

@@ -19,7 +19,14 @@ from mainstem.log.embedded.read.sealed_segment import SEALED_RECORD, TIME, seale
 from mainstem.log.embedded.read.topic_schemas import Reading, TopicSchemas
 from mainstem.log.embedded.topic_store import TopicStore
 from mainstem.log.embedded.upkeep.manifest import Marker, SealedEntry
-from mainstem.log.embedded.upkeep.upkeep_pass import GoOn, closed_segments, go_on, put_sealed, remove_blocks, upkeep_of
+from mainstem.log.embedded.upkeep.upkeep_pass import (
+    CheckStop,
+    check_stop,
+    closed_segments,
+    put_sealed,
+    remove_blocks,
+    upkeep_of,
+)
 from mainstem.log.embedded.write.active_segment import PREAMBLE_BYTES, ActiveSegment, SegmentName, missing_records
 from mainstem.log.embedded.write.block import DATA, MARKERS, Block, Header
 from mainstem.log.embedded.write.partition import Partition
@@ -32,22 +39,22 @@ from mainstem.log.watermark import NO_TIME
 __all__ = ["seal", "seal_closed"]
 
 
-# The rows of blocks as they lie in a sealed segment: the topic's present columns, then the sealed `record`.
+# The rows of blocks as a sealed segment stores them: the topic's current columns, then the sealed `record`.
 
 
-# Blocks are put together up to this much, so that a topic of single appends is sealed fast too.
+# Blocks are combined into batches of this size, so that many small appends are sealed fast too.
 BATCH_ROWS = 65_536
 BATCH_BYTES = 8 << 20
 
 
 class SealedRows:
-    """Gathers the rows of blocks of one partition. For one thread."""
+    """Collects the rows of one partition's blocks. Not thread-safe."""
 
     def __init__(self, partition: int, schemas: TopicSchemas) -> None:
         self.tombstones = 0
         self._partition = partition
         self._schemas = schemas
-        self._plain, _ = schemas.shown(Reading())
+        self._plain, _ = schemas.output_schemas(Reading())
         self._schema = sealed_schema(schemas.current)
         self._clear()
 
@@ -55,12 +62,12 @@ class SealedRows:
         self._batches: list[pa.RecordBatch] = []
         self._changes: list[pa.Array | None] = []
         self._headers: list[pa.Array | None] = []
-        # Of each block: first offset, count, appended at, observed up to, declared watermark.
+        # Of each block: first offset, count, append time, observed event time, declared watermark.
         self._blocks: list[tuple[int, int, int, int, int]] = []
         self._rows = self._bytes = 0
 
     def add(self, block: Block) -> Iterator[pa.RecordBatch]:
-        """Take a block's rows; gives a batch when there is enough for one."""
+        """Add a block's rows; yields a batch when it is full."""
         header = block.header
         stored = self._schemas.rows(block)
         columns = stored.columns
@@ -81,14 +88,14 @@ class SealedRows:
             yield self._batch()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """What was taken and not given yet."""
+        """The rows not yet yielded."""
         if self._rows:
             yield self._batch()
 
     def _batch(self) -> pa.RecordBatch:
         rows = self._batches[0] if len(self._batches) == 1 else pa.concat_batches(self._batches)
         first, counts, *times = np.array(self._blocks, np.int64).T
-        # The offset of a row: its block's first, and how far it is behind the first row of that block.
+        # The offset of a row: the first offset of its block plus its index in the block.
         within = np.arange(self._rows, dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
         appended_at, observed, declared = (np.repeat(at, counts) for at in times)
         record = record_array(
@@ -96,8 +103,8 @@ class SealedRows:
             np.repeat(first, counts) + within,
             appended_at,
             count=self._rows,
-            change=_joined(self._changes, counts.tolist(), pa.scalar("insert", CHANGE)),
-            headers=_joined(self._headers, counts.tolist(), pa.scalar(None, HEADERS)),
+            change=_concatenate(self._changes, counts.tolist(), pa.scalar("insert", CHANGE)),
+            headers=_concatenate(self._headers, counts.tolist(), pa.scalar(None, HEADERS)),
         )
         self._clear()
         sealed = pa.StructArray.from_arrays(
@@ -106,7 +113,7 @@ class SealedRows:
         return pa.RecordBatch.from_arrays([*rows.columns, sealed], schema=self._schema)
 
 
-def _joined(parts: list[pa.Array | None], counts: list[int], default: pa.Scalar) -> pa.Array | None:
+def _concatenate(parts: list[pa.Array | None], counts: list[int], default: pa.Scalar) -> pa.Array | None:
     if all(part is None for part in parts):
         return None
     return pa.concat_arrays(
@@ -120,7 +127,7 @@ def _times(at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
 
 @dataclass
 class Span:
-    """What a pass over a run of blocks learns for the manifest."""
+    """The manifest fields collected from a run of blocks."""
 
     appended_first: int = NO_TIME
     appended_last: int = NO_TIME
@@ -139,24 +146,24 @@ class Span:
         self.stated_watermark = max(self.stated_watermark, header.stated_watermark)
 
 
-def seal(store: TopicStore, number: int, go_on: GoOn = go_on) -> int:
-    """Seal every closed segment whose transactions are all decided; how many Parquet files that made."""
+def seal(store: TopicStore, number: int, check_stop: CheckStop = check_stop) -> int:
+    """Seal every closed segment whose transactions are all decided; returns the number of Parquet files written."""
     with upkeep_of(store.partitions[number]):
-        return seal_closed(store, number, go_on)
+        return seal_closed(store, number, check_stop)
 
 
-def seal_closed(store: TopicStore, number: int, go_on: GoOn = go_on) -> int:
-    """The same for who is inside `upkeep_of` already."""
+def seal_closed(store: TopicStore, number: int, check_stop: CheckStop = check_stop) -> int:
+    """The same for a caller that is inside `upkeep_of`."""
     made = 0
-    while (run := _sealable(store, number)) is not None:
-        go_on()
-        _seal_run(store, number, *run, go_on)
+    while (run := _next_run(store, number)) is not None:
+        check_stop()
+        _seal_run(store, number, *run, check_stop)
         made += 1
     return made
 
 
-def _sealable(store: TopicStore, number: int) -> tuple[list[SegmentName], int] | None:
-    """The next run of closed segments that make one file, and where it ends."""
+def _next_run(store: TopicStore, number: int) -> tuple[list[SegmentName], int] | None:
+    """The next run of closed segments that makes one file, and its end offset."""
     partition = store.partitions[number]
     stable = store.readers[number].visible().end
     run: list[SegmentName] = []
@@ -170,17 +177,17 @@ def _sealable(store: TopicStore, number: int) -> tuple[list[SegmentName], int] |
     return (run, end) if run else None
 
 
-def _seal_run(store: TopicStore, number: int, names: list[SegmentName], end: int, go_on: GoOn) -> None:
+def _seal_run(store: TopicStore, number: int, names: list[SegmentName], end: int, check_stop: CheckStop) -> None:
     partition = store.partitions[number]
     manifest = partition.manifest_file.read()
-    decided = store.readers[number].decided()
-    # Looked at after the segments were found: whatever schema they were written under is known now.
+    decided = store.readers[number].decided_transactions()
+    # Refreshed after listing the segments, so that every schema they use is known.
     store.refresh()
     schemas = store.schemas
     rows = SealedRows(number, schemas)
     span = Span()
-    batches = _batches(partition, rows, names, end, decided, span, go_on)
-    # With all that each of them wrote, also where that lies in another segment.
+    batches = _batches(partition, rows, names, end, decided, span, check_stop)
+    # Includes the spans of these transactions in other segments.
     spans = committed_spans(decided).between(manifest.end, end)
     file, written = put_sealed(partition, manifest.end, sealed_schema(schemas.current), batches, spans)
     entry = SealedEntry(
@@ -201,9 +208,9 @@ def _batches(
     end: int,
     decided: dict[int, DecidedTransaction],
     span: Span,
-    go_on: GoOn,
+    check_stop: CheckStop,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a run of segments as they lie in the Parquet file; what else is learned goes into the span."""
+    """The rows of a run of segments as the Parquet file stores them; also fills the span."""
     for name, limit in zip(names, [*(name.base for name in names[1:]), end], strict=True):
         segment = ActiveSegment(partition.files, partition.folder, name)
         reached = name.base
@@ -220,14 +227,14 @@ def _batches(
                         span.aborted.append([header.base_offset, header.end_offset])
                     else:
                         for batch in rows.add(block):
-                            go_on()
+                            check_stop()
                             yield batch
-                # What lies behind may be the rest of something that was abandoned when the partition was taken over.
+                # Blocks after the limit may be abandoned records of an earlier epoch.
                 if header.end_offset >= limit:
                     break
         finally:
             segment.close()
         if reached < limit:
-            # Sealed like this, they would be gone without a word.
+            # Sealing the run like this would lose records silently.
             raise missing_records(partition.title, segment.path, reached, limit)
     yield from rows.rest()

@@ -22,7 +22,7 @@ from mainstem.log.embedded.write.heads import End
 from mainstem.log.embedded.write.partition import Partition
 from mainstem.log.upkeep_report import Problem, Verification
 
-# How often a partition is looked at again whose files are replaced meanwhile.
+# How often a partition is checked again if its files are replaced during the check.
 TRIES = 5
 
 
@@ -58,13 +58,13 @@ def verify_ledger(files: Files, folder: str, clock: Clock, title: str) -> Verifi
 
 
 def _verify_partition(number: int, partition: Partition, title: str, *, trimmed: bool = False) -> Verification:
-    """Of a partition whose files are sealed, compacted, dropped or trimmed during the look, look again."""
+    """Check again if files were sealed, compacted, dropped or trimmed during the check."""
     report = Verification(title)
     for left in reversed(range(TRIES)):
         report = Verification(title)
         before = sorted(partition.files.list(partition.folder))
         for part in (_verify_sealed, lambda *of: _verify_blocks(*of, trimmed=trimmed)):
-            # What is damaged does not keep the rest from being looked at.
+            # Damage in one file does not stop the check of the others.
             try:
                 part(report, number, partition)
             except Corrupt as error:
@@ -100,14 +100,14 @@ def _verify_sealed(report: Verification, number: int, partition: Partition) -> N
 
 
 def _verify_blocks(report: Verification, number: int, partition: Partition, *, trimmed: bool = False) -> None:
-    head = partition.published()
+    head = partition.published_end()
     try:
         sealed_to: int | None = partition.manifest_file.read().end
     except CorruptManifest:
-        sealed_to = None  # told of already
+        sealed_to = None  # reported already
     names = segments_in(partition.files.list(partition.folder))
     names = [name for name in names if sealed_to is None or name.base >= sealed_to]
-    # Of a ledger the older segments may be gone: each begins with all of the state.
+    # A ledger may have no old segments: each segment begins with the complete state.
     expected = None if trimmed else sealed_to
     for name, after in zip(names, [*names[1:], None], strict=False):
         if expected is not None and expected < name.base:
@@ -123,7 +123,7 @@ def _verify_blocks(report: Verification, number: int, partition: Partition, *, t
 def _verify_segment(
     report: Verification, number: int, partition: Partition, name: SegmentName, after: SegmentName | None, head: End
 ) -> None:
-    """Every block of a segment; behind one that is damaged it goes on with the next sound one."""
+    """Check every block of a segment; after a damaged block, continue with the next valid one."""
     segment = ActiveSegment(partition.files, partition.folder, name)
     try:
         active = name == (head.segment, head.epoch)

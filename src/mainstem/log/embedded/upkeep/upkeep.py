@@ -1,9 +1,9 @@
 """Background upkeep: one thread for each open log, which closes, deletes, seals and compacts segments.
 
-It wakes when this process has appended a segment's worth, and every half minute. Any number of processes may have a
-home open, each with such a thread: one that finds a partition's upkeep lock held skips the partition. It works with
-handles of its own, and through steps that may be cut short anywhere; closing the log ends it within one of them. An
-error never ends the process: it is logged (`mainstem.upkeep`), kept in `last_error`, and the work is tried again.
+It wakes when this process has appended a segment's worth, and every half minute. Each process that has the home open
+runs such a thread; one that finds a partition's upkeep lock held skips the partition. It uses its own file handles, and
+every step may be interrupted; closing the log ends it within one step. An error never ends the process: it is logged
+(`mainstem.upkeep`), kept in `last_error`, and the work is retried.
 
 Topics that this process has not opened are included, less often: retention also applies to unused topics.
 """
@@ -29,7 +29,7 @@ from mainstem.log.embedded.upkeep.compaction import compact, compaction_due
 from mainstem.log.embedded.upkeep.manifest import MICROSECOND
 from mainstem.log.embedded.upkeep.retention import drop_expired, retention_due
 from mainstem.log.embedded.upkeep.sealing import seal
-from mainstem.log.embedded.upkeep.upkeep_pass import GoOn, closed_segments, first_append, now_of
+from mainstem.log.embedded.upkeep.upkeep_pass import CheckStop, closed_segments, first_append, now_of
 from mainstem.log.embedded.write.active_segment import SegmentName
 from mainstem.log.embedded.write.partition import Partition
 from mainstem.log.upkeep_report import CompactionReport, RetentionReport
@@ -40,37 +40,37 @@ if TYPE_CHECKING:
 __all__ = ["Upkeep", "UpkeepMode"]
 
 
-# What is due in one topic now: segments to close, to drop, to seal, to compact. Finding nothing costs little.
+# Finds which work is due in a topic: segments to close, drop, seal or compact. Finding none is cheap.
 
 
 Report = RetentionReport | CompactionReport
 
 
 class TopicUpkeep:
-    """Upkeep of one topic, with handles of its own. For one thread at a time."""
+    """Upkeep of one topic, with its own file handles. Not thread-safe."""
 
     def __init__(self, store: TopicStore) -> None:
         self.store = store
-        # Of each partition the segment being appended to, since when its first record is there, and the boot clock
-        # when it was first seen.
+        # For each partition: the active segment, when its first record was appended, and the boot clock when upkeep
+        # first saw it.
         self._active: dict[int, tuple[SegmentName, int, int]] = {}
 
     def current(self) -> bool:
-        """Whether the topic is still there, and the one it was."""
+        """Whether the topic still exists and is the same one."""
         return self.store.is_current()
 
-    def steps(self, go_on: GoOn) -> Iterator[Callable[[], Report | int | None]]:
-        """What may be due, one after the other; each may fail without the others."""
+    def steps(self, check_stop: CheckStop) -> Iterator[Callable[[], Report | int | None]]:
+        """The work that may be due; a failed step does not affect the others."""
         self.store.refresh()
         for number, partition in enumerate(self.store.partitions):
-            go_on()
+            check_stop()
             for step in (self._close_old, self._drop, self._seal, self._compact):
-                # Another process at it does it for all.
+                # If another process holds the lock, it does the work.
                 if partition.lock.holder(UPKEEP) is None:
-                    yield lambda step=step, number=number: _unless_held(step, number, go_on)  # type: ignore[misc]
+                    yield lambda step=step, number=number: _skip_if_held(step, number, check_stop)  # type: ignore[misc]
 
-    def _close_old(self, number: int, go_on: GoOn) -> None:
-        """Close a segment that has been appended to for longer than the topic wants."""
+    def _close_old(self, number: int, check_stop: CheckStop) -> None:
+        """Close an active segment that is older than the topic's `segment_age_max`."""
         partition = self.store.partitions[number]
         age_max = self.store.settings.segment_age_max // MICROSECOND
         boot = partition.clock.boot()
@@ -79,12 +79,12 @@ class TopicUpkeep:
             return
         _, first, seen = active
         now = now_of(partition, partition.manifest_file.read(), self.store.settings.segment_age_max).now
-        # By the boot clock as well: append times may lie in the future.
+        # Also by the boot clock, because append times may be in the future.
         if (now - first >= age_max or boot - seen >= age_max) and not partition.fenced():
             partition.roll()
 
     def _active_since(self, number: int, partition: Partition, boot: int) -> tuple[SegmentName, int, int] | None:
-        head = partition.published()
+        head = partition.published_end()
         name = SegmentName(head.segment, head.epoch)
         known = self._active.get(number)
         if known is None or known[0] != name:
@@ -95,25 +95,27 @@ class TopicUpkeep:
             known = self._active[number] = (name, first, boot)
         return known
 
-    def _drop(self, number: int, go_on: GoOn) -> RetentionReport | None:
-        return drop_expired(self.store, number, go_on) if retention_due(self.store, number) else None
+    def _drop(self, number: int, check_stop: CheckStop) -> RetentionReport | None:
+        return drop_expired(self.store, number, check_stop) if retention_due(self.store, number) else None
 
-    def _seal(self, number: int, go_on: GoOn) -> int:
+    def _seal(self, number: int, check_stop: CheckStop) -> int:
         partition = self.store.partitions[number]
         closed = closed_segments(partition, partition.manifest_file.read())
         if not closed or closed[0][1].base > self.store.readers[number].visible().end:
             return 0
-        return seal(self.store, number, go_on)
+        return seal(self.store, number, check_stop)
 
-    def _compact(self, number: int, go_on: GoOn) -> CompactionReport | None:
-        return compact(self.store, number, go_on) if compaction_due(self.store, number) else None
+    def _compact(self, number: int, check_stop: CheckStop) -> CompactionReport | None:
+        return compact(self.store, number, check_stop) if compaction_due(self.store, number) else None
 
 
-def _unless_held(step: Callable[[int, GoOn], Report | int | None], number: int, go_on: GoOn) -> Report | int | None:
+def _skip_if_held(
+    step: Callable[[int, CheckStop], Report | int | None], number: int, check_stop: CheckStop
+) -> Report | int | None:
     try:
-        return step(number, go_on)
+        return step(number, check_stop)
     except LockHeld:
-        return None  # another process came first, and is long at it
+        return None  # another process holds the lock
 
 
 UpkeepMode = Literal["background", "manual"]
@@ -122,19 +124,19 @@ logger = logging.getLogger("mainstem.upkeep")
 
 EVERY_SECONDS = 30.0
 
-# Topics that nobody in this process has opened are looked at this often.
+# How often topics are checked that this process has not opened.
 OTHERS_EVERY = 600_000_000
 
-# A fork waits no longer than this for a step to come to a point where it can stand still.
+# The longest time that a fork waits for a step to reach a safe point.
 FORK_WAIT_SECONDS = 1.0
 
-# A smaller jump of the time of day is nothing to tell a person of.
+# A smaller jump of the wall clock is not reported.
 WORTH_TELLING = timedelta(minutes=1)
 
 _all: weakref.WeakSet[Upkeep] = weakref.WeakSet()
 
 
-class _LeftOff(Exception):
+class _Stopped(Exception):
     """The log is being closed."""
 
 
@@ -158,11 +160,11 @@ class Upkeep:
         _all.add(self)
 
     def renew_in_child(self) -> None:
-        """A thread of the parent does not exist in a forked child; it is started anew when something is appended."""
+        """Reset: a forked child has no thread; the next append starts one."""
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._stopping = False
-        # Held while something is done; let go of at points where a fork does no harm.
+        # Held during a step; released at points where a fork is safe.
         self.working = threading.Lock()
         self.wanted_still = False
         self._forking: set[int] = set()
@@ -171,15 +173,15 @@ class Upkeep:
     # The thread
 
     def start(self) -> None:
-        """Begin to work in the background, if that is the mode."""
+        """Start the thread, if the log has background upkeep."""
         if self.mode == "background" and self._thread is None:
             self._thread = threading.Thread(
                 target=_work, args=(weakref.ref(self), self._wake), name="mainstem-upkeep", daemon=True
             )
             self._thread.start()
 
-    def appended(self, size: int, segment_bytes_max: int) -> None:
-        """Bytes were appended: after a segment's worth there is probably something to seal."""
+    def count_append(self, size: int, segment_bytes_max: int) -> None:
+        """Count appended bytes; wakes the thread after a segment's worth."""
         self._appended += size
         if self._appended >= segment_bytes_max:
             self._appended = 0
@@ -187,7 +189,7 @@ class Upkeep:
             self._wake.set()
 
     def stop(self) -> None:
-        """End the thread, if there is one; what it was at is left off at the next step."""
+        """End the thread, if there is one; its work stops at the next step."""
         self._stopping = True
         self._wake.set()
         thread, self._thread = self._thread, None
@@ -202,7 +204,7 @@ class Upkeep:
         return self._stopping
 
     def pause(self) -> None:
-        """Before a fork: wait until nothing is half done, if that does not take long."""
+        """Before a fork: wait until no step is running, for a limited time."""
         self._resumed.clear()
         self.wanted_still = True
         if self.working.acquire(timeout=FORK_WAIT_SECONDS):
@@ -216,9 +218,9 @@ class Upkeep:
             self.working.release()
         self._resumed.set()
 
-    def _go_on(self) -> None:
+    def _check_stop(self) -> None:
         if self._stopping:
-            raise _LeftOff
+            raise _Stopped
         if self.wanted_still:
             self.working.release()
             self._resumed.wait(FORK_WAIT_SECONDS)
@@ -227,19 +229,19 @@ class Upkeep:
     # Passes
 
     def run(self) -> list[Report]:
-        """One pass over all topics; what was dropped and compacted. Errors are kept, not raised."""
+        """One pass over all topics; returns the reports. Errors are kept, not raised."""
         reports: list[Report] = []
         with self.working:
-            with suppress(_LeftOff):
+            with suppress(_Stopped):
                 self._settle()
                 for name in self._due():
-                    self._go_on()
-                    reports += self._look_after(name)
+                    self._check_stop()
+                    reports += self._maintain(name)
             self.passes += 1
         return reports
 
     def run_safely(self) -> None:
-        """A pass in the background: not even a home that cannot be looked at ends the thread."""
+        """A pass in the background; no error ends the thread, not even an unreadable home."""
         try:
             self.run()
         except OSError as error:
@@ -247,13 +249,13 @@ class Upkeep:
             logger.error("upkeep of %s failed and will be tried again: %s", self._log.title, error)
 
     def _settle(self) -> None:
-        """Transactions that nobody will decide hold up sealing."""
+        """Settle abandoned transactions: they block sealing."""
         try:
             self._log.transactions.settle()
         except Exception as error:  # noqa: BLE001 - kept and shown
-            self._failed("transactions", error)
+            self._record_failure("transactions", error)
         else:
-            self._succeeded("transactions")
+            self._record_success("transactions")
 
     def _due(self) -> list[str]:
         boot = self._log.clock.boot()
@@ -269,29 +271,29 @@ class Upkeep:
         self._looked = {name: boot if name in due else self._looked[name] for name in names}
         return due
 
-    def _look_after(self, name: str) -> list[Report]:
+    def _maintain(self, name: str) -> list[Report]:
         reports: list[Report] = []
         failed = False
         try:
-            for step in self._topic(name).steps(self._go_on):
+            for step in self._topic(name).steps(self._check_stop):
                 try:
                     report = step()
-                except _LeftOff:
+                except _Stopped:
                     raise
                 except Exception as error:  # noqa: BLE001 - kept and shown; the other steps may succeed
-                    self._failed(name, error)
+                    self._record_failure(name, error)
                     failed = True
                 else:
                     if isinstance(report, RetentionReport | CompactionReport):
-                        self._tell_of_jump(name, report)
+                        self._report_jump(name, report)
                         reports.append(report)
-        except _LeftOff:
+        except _Stopped:
             raise
         except Exception as error:  # noqa: BLE001 - kept and shown
-            self._failed(name, error)
+            self._record_failure(name, error)
             failed = True
         if not failed:
-            self._succeeded(name)
+            self._record_success(name)
         if name not in self._opened():
             self._forget(name)
         return reports
@@ -312,9 +314,9 @@ class Upkeep:
         if topic is not None:
             topic.store.close()
 
-    # What a person should know
+    # Reports
 
-    def _failed(self, name: str, error: Exception) -> None:
+    def _record_failure(self, name: str, error: Exception) -> None:
         gone = name != "transactions" and not self._log.files.exists(self._log.home.topic_folder(name))
         if gone or isinstance(error, TopicNotFound):
             return  # deleted meanwhile
@@ -324,12 +326,12 @@ class Upkeep:
             self._told[name] = text
             logger.error("upkeep of %s in %s failed and will be tried again: %s", name, self._log.title, text)
 
-    def _succeeded(self, name: str) -> None:
+    def _record_success(self, name: str) -> None:
         if self.errors.pop(name, None) is not None:
             self._told.pop(name, None)
             self.last_error = next(reversed(self.errors.values()), None)
 
-    def _tell_of_jump(self, name: str, report: Report) -> None:
+    def _report_jump(self, name: str, report: Report) -> None:
         if report.clock_jump is not None and abs(report.clock_jump) >= WORTH_TELLING:
             key, text = f"{name} clock", f"{report.clock_jump.total_seconds():+.0f} seconds"
             if self._told.get(key) != text:
@@ -346,7 +348,7 @@ def _no_executor() -> Executor:
 
 
 def _work(reference: weakref.ref[Upkeep], wake: threading.Event) -> None:
-    """What the thread does. While it waits it holds on to nothing, so that a log that was not closed can go."""
+    """The thread's loop. While it waits it holds no reference, so that a log that was not closed is collected."""
     while True:
         wake.wait(EVERY_SECONDS)
         wake.clear()
@@ -368,5 +370,5 @@ def _each(do: Callable[[Upkeep], None]) -> Callable[[], None]:
 os.register_at_fork(
     before=_each(Upkeep.pause), after_in_parent=_each(Upkeep.resume), after_in_child=_each(Upkeep.renew_in_child)
 )
-# A thread that is in the middle of something when the interpreter ends may take the process down with it.
+# A daemon thread that still runs when the interpreter ends may crash the process.
 atexit.register(_each(Upkeep.stop))

@@ -35,19 +35,19 @@ from mainstem.log.embedded.write.partition import Partition
 from mainstem.log.transaction_cut import NO_SPANS, TransactionSpans
 from mainstem.log.watermark import NO_TIME
 
-# Asked between two pieces of work; raises when the work is to be left off. Whatever is half done then counts nothing.
-GoOn = Callable[[], None]
+# Called between steps; raises when the work is to stop. An unfinished step has no effect.
+CheckStop = Callable[[], None]
 
 
-def go_on() -> None:
-    """Nobody wants the work to be left off."""
+def check_stop() -> None:
+    """Never stops the work."""
 
 
 @contextmanager
 def upkeep_of(partition: Partition) -> Iterator[None]:
-    """Inside, nobody else seals, compacts, drops or deletes; and what earlier passes left half done is gone."""
-    with _our_errors(partition), partition.lock.held(UPKEEP):
-        # Its folder may be gone, or be another topic's by now.
+    """Holds the upkeep lock, and removes the leftovers of interrupted passes."""
+    with _our_errors(partition), partition.lock.hold(UPKEEP):
+        # The folder may be deleted, or belong to a new topic.
         partition.refuse_if_deleted()
         clear_leftovers(partition)
         yield
@@ -77,7 +77,7 @@ def _our_errors(partition: Partition) -> Iterator[None]:
 
 
 def new_file_name(base: int) -> str:
-    """A name that no file of this partition has ever had: what is known of a file by its name stays true."""
+    """A unique file name: facts cached by file name stay true."""
     return f"{base:020d}-{uuid.uuid4().hex[:8]}.parquet"
 
 
@@ -88,7 +88,7 @@ def put_sealed(
     rows: Iterable[pa.RecordBatch],
     spans: TransactionSpans = NO_SPANS,
 ) -> tuple[str, SealedFile]:
-    """Write a sealed file under a new name, on disk when this returns. The manifest does not name it yet."""
+    """Write a sealed file under a new name; synced when this returns, but not yet in the manifest."""
     files, folder = partition.files, partition.folder
     file = new_file_name(base)
     written = write_sealed(files, f"{folder}/{file}.new", schema, rows, spans)
@@ -101,7 +101,7 @@ def now_of(partition: Partition, manifest: Manifest, believe_after: timedelta) -
     """Upkeep's time in a partition; see `manifest`."""
     reading = manifest.clock
     if reading is None:
-        # Nobody knows how old its records are: they begin to age now.
+        # The age of its records is unknown: it is counted from now.
         first = first_reading(partition.clock)
         oldest = [entry.appended_first for entry in manifest.segments if entry.appended_first != NO_TIME]
         reading = replace(first, now=min([first.now, *oldest]))
@@ -109,15 +109,15 @@ def now_of(partition: Partition, manifest: Manifest, believe_after: timedelta) -
 
 
 def clear_leftovers(partition: Partition) -> None:
-    """Remove what an earlier pass that was cut short has left. The upkeep lock is held."""
+    """Remove the leftovers of an interrupted pass. The caller holds the upkeep lock."""
     manifest = partition.manifest_file.read()
     names = partition.files.list(partition.folder)
     known = {entry.file for entry in manifest.segments}
     unknown = [name for name in names if name.endswith((".parquet", ".parquet.new")) and name not in known]
-    # The last one is being appended to, whatever its base.
+    # The last one is the active segment, whatever its base.
     blocks = [segment for segment in segments_in(names)[:-1] if segment.base < manifest.end]
     if unknown or blocks:
-        # That pass may have been cut short before its manifest was on disk: what is to be removed is then all there is.
+        # The manifest of that pass may not be synced yet; until it is, these blocks are the only copy.
         partition.manifest_file.write(manifest)
     for name in unknown:
         remove_if_there(partition.files, f"{partition.folder}/{name}")
@@ -133,9 +133,9 @@ def remove_blocks(partition: Partition, name: SegmentName) -> None:
 
 
 def closed_segments(partition: Partition, manifest: Manifest) -> list[tuple[SegmentName, SegmentName]]:
-    """The segments of blocks that are not sealed and not appended to any more, each with the one that follows it.
+    """The closed segments that are not sealed, each with the one that follows it.
 
-    Not those that were left just now: until something is published in the next one, a writer may be about to sync them.
+    Without one closed just now: until something is published in the next one, a writer may be about to sync it.
     """
     listed = segments_in(partition.files.list(partition.folder))
     names = [name for name in listed if name.base >= manifest.end]
@@ -143,7 +143,7 @@ def closed_segments(partition: Partition, manifest: Manifest) -> list[tuple[Segm
         if partition.manifest_file.read() != manifest:
             return []  # sealed by another process since it was read
         raise missing_records(partition.title, partition.folder, manifest.end, names[0].base)
-    published = partition.published().segment
+    published = partition.published_end().segment
     return [(name, after) for name, after in pairwise(names) if after.base <= published]
 
 
@@ -160,7 +160,7 @@ def first_append(partition: Partition, name: SegmentName) -> int | None:
 
 
 def append_before(partition: Partition, name: SegmentName) -> int:
-    """When the last record before a segment of blocks was appended: its state block tells."""
+    """When the last record before a segment of blocks was appended, read from its state block."""
     segment = ActiveSegment(partition.files, partition.folder, name)
     try:
         header = segment.header_at(PREAMBLE_BYTES)

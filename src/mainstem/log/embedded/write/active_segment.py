@@ -1,13 +1,13 @@
-"""A segment that is still blocks: the one being appended to, and closed ones that wait to be sealed.
+"""A segment of blocks: the active one, and closed ones that are not sealed yet.
 
     preamble (64 bytes): magic "MAINSTEM" | format u32 | epoch u32 | base offset u64 | created at i64 | id (16 bytes)
                          zero (12 bytes) | crc32c of the 60 bytes before u32
-    block, block, ...    the first is always a state block: what must be known of all that came before
+    block, block, ...    the first is always a state block: the state of all records before the segment
 
-Its name is its base offset and the partition's epoch when it was made, `00000000000000000042-000001.blocks`, and its
-end is where the next one begins. A segment of a lower epoch than one that begins at or before its base counts no more:
-it was abandoned when the partition was taken over there. One writer at a time (the partition's lock), any number of readers. After a crash the last
-one may end in half a block; `crash_recovery` cuts that off.
+Its name is its base offset and the partition's epoch at its creation, `00000000000000000042-000001.blocks`; it ends
+where the next one begins. A segment is ignored if one of a higher epoch begins at or before its base: a take-over has
+abandoned it. One writer at a time (the partition's lock), any number of readers. After a crash the last segment may end
+in a partial block; `crash_recovery` truncates it.
 """
 
 from __future__ import annotations
@@ -61,22 +61,22 @@ CHECKSUM = struct.Struct("<I")
 MAGIC = b"MAINSTEM"
 FORMAT = 1
 
-# What its name ends with until it is whole.
+# The suffix of a segment that is still being created.
 UNFINISHED = ".new"
 
 NAME = re.compile(r"(\d{20})-(\d{6,})\.blocks")
 
-# How much is read at once when only headers are wanted: enough for some hundred small blocks; between large ones, whose
-# payloads are skipped, a page will do.
+# Chunk size when only headers are read: enough for some hundred small blocks. Payloads of large ones are skipped; there
+# a page is enough.
 HEADERS_CHUNK_BYTES = 128 << 10
 HEADERS_CHUNK_BYTES_MIN = 4 << 10
 
-# How much is read at once when a header is looked for byte by byte.
+# Chunk size when searching for a header byte by byte.
 SEARCH_CHUNK_BYTES = 4 << 20
 
 
 class SegmentName(NamedTuple):
-    """Which segment of blocks: sorts as they follow each other."""
+    """The name of a segment of blocks; names sort in the order of the segments."""
 
     base: int
     epoch: int
@@ -89,12 +89,12 @@ class SegmentName(NamedTuple):
 
 
 def all_segments_in(names: Iterable[str]) -> list[SegmentName]:
-    """The segments of blocks among the names of a directory, in order, also those that count no more."""
+    """The segments of blocks among the names of a directory, in order, with the ignored ones."""
     return sorted(SegmentName(int(match[1]), int(match[2])) for match in map(NAME.fullmatch, names) if match)
 
 
 def segments_in(names: Iterable[str]) -> list[SegmentName]:
-    """The segments of blocks among the names of a directory that count, in order."""
+    """The segments of blocks among the names of a directory, in order, without the ignored ones."""
     counted: list[SegmentName] = []
     for name in all_segments_in(names):
         while counted and counted[-1].base == name.base:
@@ -105,15 +105,15 @@ def segments_in(names: Iterable[str]) -> list[SegmentName]:
 
 
 def published_segments(names: list[str], segment: int, epoch: int) -> list[SegmentName]:
-    """The segments up to the one in which the published end lies, in order.
+    """The segments up to the one with the published end, in order.
 
-    Behind it there may be one that is just being made, which is not whole yet.
+    The one after it may still be incomplete.
     """
     return [*(name for name in segments_in(names) if name.base < segment), SegmentName(segment, epoch)]
 
 
 class Preamble(NamedTuple):
-    """The head of a segment file; its checksum is what the first block is chained to."""
+    """The head of a segment file; the first block is chained to its checksum."""
 
     epoch: int
     base: int
@@ -128,7 +128,7 @@ def encode_preamble(name: SegmentName, created_at: int) -> tuple[bytes, int]:
 
 
 def read_preamble(files: Files, handle: int, path: str) -> Preamble | None:
-    """The preamble, or None when the bytes are not one."""
+    """The preamble, or None if the bytes are invalid."""
     data = files.pread(handle, PREAMBLE_BYTES, 0)
     if len(data) < PREAMBLE_BYTES or data[: len(MAGIC)] != MAGIC:
         return None
@@ -137,16 +137,12 @@ def read_preamble(files: Files, handle: int, path: str) -> Preamble | None:
         return None
     _, version, epoch, base, created_at, _ = PREAMBLE.unpack_from(data)
     if version > FORMAT:
-        raise NewerFormat(
-            f'segment "{path}" has format {version}',
-            detail=f"This version of Mainstem reads segments up to format {FORMAT}.",
-            hint="Open the home with a newer Mainstem.",
-        )
+        raise NewerFormat.of(f'segment "{path}"', version, FORMAT)
     return Preamble(epoch, base, created_at, crc)
 
 
 class ActiveSegment:
-    """A segment file of blocks, open to read and, for who holds the partition's lock, to write."""
+    """A segment file of blocks, open for reading and, if the caller holds the partition's lock, for writing."""
 
     def __init__(self, files: Files, folder: str, name: SegmentName) -> None:
         self.name = name
@@ -156,8 +152,8 @@ class ActiveSegment:
         self._guard = threading.Lock()
         self.handle = files.open(self.path)
 
-    def shared(self) -> ActiveSegment:
-        """The same, open until this user of it has closed it too."""
+    def share(self) -> ActiveSegment:
+        """The same segment, with one more user; the file is closed when all users have closed it."""
         with self._guard:
             self._users += 1
         return self
@@ -179,18 +175,18 @@ class ActiveSegment:
         return decode_header(self._files.pread(self.handle, HEADER_BYTES, position))
 
     def walk(self, position: int, end: int, offset: int, previous: int | None = None) -> Iterator[Block | Damage]:
-        """The blocks between two positions, each checked; see `block.walk`."""
+        """The verified blocks between two positions; see `block.walk`."""
         return walk(self._files, self.handle, position, end, offset=offset, previous=previous)
 
     def blocks(self, position: int, end: int, offset: int, until: int | None = None) -> Iterator[Block]:
-        """The blocks of a range that was published: anything unsound in it is damage. `until`: the offset behind them."""
+        """The blocks of a published range: an invalid one is damage. `until`: the offset after the range."""
         for item in self.walk(position, end, offset):
             if isinstance(item, Damage):
                 raise self.corrupt(item, end, until)
             yield item
 
     def headers(self, position: int, end: int) -> Iterator[tuple[int, Header]]:
-        """Headers and their positions, without the payloads; stops at the first that is none."""
+        """Headers and their positions, without the payloads; stops at the first invalid one."""
         chunk, chunk_at = b"", position
         wanted = HEADERS_CHUNK_BYTES
         while position < end:
@@ -205,11 +201,11 @@ class ActiveSegment:
             wanted = HEADERS_CHUNK_BYTES if header.size < HEADERS_CHUNK_BYTES // 4 else HEADERS_CHUNK_BYTES_MIN
 
     def next_sound(self, position: int, end: int) -> tuple[int, Header] | None:
-        """The first block at or after a position that begins where none was expected: what follows damage."""
+        """The first valid block at or after a position, wherever it begins: the first one after damage."""
         return next(self.sound_after(position, end), None)
 
     def sound_after(self, position: int, end: int) -> Iterator[tuple[int, Header]]:
-        """Blocks of this segment whose headers are sound, wherever they begin: what follows damage."""
+        """Blocks of this segment with valid headers, wherever they begin: those after damage."""
         preamble = self.preamble()
         while position < end:
             chunk = self._files.pread(self.handle, min(SEARCH_CHUNK_BYTES, end - position), position)
@@ -221,21 +217,17 @@ class ActiveSegment:
                 if header is not None and (preamble is None or header.segment == preamble.crc):
                     yield position + at, header
                 at = chunk.find(BLOCK_MAGIC, at + 1)
-            # A header may lie across the border of two chunks.
+            # A header may span two chunks.
             position += len(chunk) - HEADER_BYTES + 1
 
     def corrupt(self, damage: Damage, end: int, until: int | None = None) -> CorruptBlock | NewerFormat:
         """The error that names file, byte and the exact range that cannot be read.
 
-        `until` is the offset behind the segment, where it is known: what lies behind the last block that is damaged.
+        `until` is the offset after the segment, if known.
         """
         version = newer_version(self._files.pread(self.handle, HEADER_BYTES, damage.position))
         if version is not None:
-            return NewerFormat(
-                f'segment "{self.path}" has a block of version {version} at byte {damage.position}',
-                detail=f"This version of Mainstem reads blocks up to version {VERSION}.",
-                hint="Open the home with a newer Mainstem.",
-            )
+            return NewerFormat.of(f'the block at byte {damage.position} of segment "{self.path}"', version, VERSION)
         after = self.next_sound(damage.position + 1, end)
         behind = after[1].base_offset if after else until
         last = None if behind is None else max(behind - 1, damage.offset)
@@ -252,7 +244,7 @@ class ActiveSegment:
 
 
 def missing_records(title: str, path: str, first: int, behind: int) -> CorruptBlock:
-    """The error of records up to `behind` that no file has: `path` was removed, or cut where a block ends."""
+    """The error for records below `behind` that no file has: `path` was removed, or truncated at the end of a block."""
     if behind <= first:
         return CorruptBlock(
             f'segment "{path}" is missing',
@@ -273,16 +265,16 @@ def missing_records(title: str, path: str, first: int, behind: int) -> CorruptBl
     )
 
 
-# Where in a segment the block lies that holds an offset, or that was appended at a time.
+# The index of a segment: finds the block that holds an offset, or that was appended at a time.
 #
 # Sparse: an entry for the first block, and for each that begins 4 KiB or more after the last one with an entry. Entries
-# lie sorted, 24 bytes each, and are found by bisection; append times never go back, so one file serves both questions:
+# are sorted, 24 bytes each, and found by bisection; append times never decrease, so one file serves both searches:
 #
 #     offset u64 | position u64 | appended at i64
 #
-# Not checksummed and not synced: an entry is believed only if the block it points to is there and has that offset;
-# else a reader starts earlier, and the next writer to open the partition makes the file again from the segment, byte
-# for byte the same. One writer, who holds the partition's write lock; any number of readers.
+# Not checksummed and not synced: an entry is valid only if it points to a block with that offset. Otherwise a reader
+# starts earlier, and the next writer that opens the partition rebuilds the file from the segment, byte for byte the
+# same. One writer, which holds the partition's write lock; any number of readers.
 
 
 ENTRY = struct.Struct("<QQq")
@@ -292,7 +284,7 @@ Entry = tuple[int, int, int]
 
 
 def deserves_entry(header: Header, position: int, entries: int, last_position: int) -> bool:
-    """Whether the block at `position` gets an entry, after so many entries of which the last points there."""
+    """Whether the block at `position` gets an entry, given the number of entries and the position of the last one."""
     takes_offsets = header.kind in (DATA, ENTRIES, *MARKERS) and header.count > 0
     return takes_offsets and (entries == 0 or position - last_position >= EVERY_BYTES)
 
@@ -302,7 +294,7 @@ def encode_entry(header: Header, position: int) -> bytes:
 
 
 def entries_of(segment: ActiveSegment, end: int) -> bytes:
-    """The whole index of a segment up to a position, from its blocks."""
+    """The complete index of a segment up to a position, computed from its blocks."""
     entries: list[bytes] = []
     last = 0
     for position, header in segment.headers(PREAMBLE_BYTES, end):
@@ -313,18 +305,19 @@ def entries_of(segment: ActiveSegment, end: int) -> bytes:
 
 
 class SegmentIndex:
-    """The index of one segment, as a reader uses it."""
+    """The index of one segment, for readers."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._path = path
         self._files = files
 
     def find_offset(self, segment: ActiveSegment, offset: int) -> tuple[int, int] | None:
-        """Position and base offset of a block at or before the one that holds `offset`; None: read from the start."""
+        """Position and base offset of a block at or before the one that holds `offset`; None: read from the
+        beginning."""
         return self._find(segment, lambda entry: entry[0] <= offset)
 
     def find_time(self, segment: ActiveSegment, at: int) -> tuple[int, int] | None:
-        """Position and base offset of a block before which nothing was appended at or after `at`."""
+        """Position and base offset of a block such that all earlier blocks were appended before `at`."""
         return self._find(segment, lambda entry: entry[2] < at)
 
     def _find(self, segment: ActiveSegment, before: Callable[[Entry], bool]) -> tuple[int, int] | None:
@@ -338,7 +331,7 @@ class SegmentIndex:
                 return None
             offset, position, appended_at = entry
             header = segment.header_at(position)
-            # The block has the last word: an index that was damaged, or is older than its segment, costs time only.
+            # The entry is verified against the block: a damaged or outdated index costs only time.
             if header is not None and header.base_offset == offset and header.appended_at == appended_at:
                 return position, offset
         return None
@@ -360,7 +353,7 @@ class SegmentIndex:
         return found
 
     def sound(self, segment: ActiveSegment, end: int) -> bool:
-        """Whether the file holds exactly what it must."""
+        """Whether the file is exactly as rebuilt from the segment."""
         wanted = entries_of(segment, end)
         try:
             handle = self._files.open(self._path)
@@ -372,9 +365,9 @@ class SegmentIndex:
             self._files.close(handle)
 
     def rebuild(self, segment: ActiveSegment, end: int) -> None:
-        """Make the file again, beside the old one and then in its place: a kill leaves one of the two.
+        """Replace the file atomically.
 
-        For a segment that nobody appends to; else see `rewrite`.
+        For a closed segment; for the active one see `rewrite`.
         """
         beside = self._path + ".new"
         handle = self._files.create(beside)
@@ -385,9 +378,9 @@ class SegmentIndex:
         self._files.rename(beside, self._path)
 
     def rewrite(self, segment: ActiveSegment, end: int) -> None:
-        """Make the file's content again, in place: other processes have it open, and go on adding to it.
+        """Rewrite the file in place: other processes have it open and append to it.
 
-        A kill leaves a part of the right one; who next opens the partition to append sees that, and makes it again.
+        A kill leaves a prefix of the correct file; the next process that opens the partition to append rewrites it.
         """
         entries = entries_of(segment, end)
         try:

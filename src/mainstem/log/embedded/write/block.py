@@ -9,16 +9,15 @@
     synced u64 | partition epoch u32 | segment u32
     parts u16 | partitions u16 | dense u32 | zero (4 bytes) | crc32c of the 124 bytes before u32
 
-`previous` is the header checksum of the block before (of the segment's preamble for the first one): blocks are a
-chain, so a whole block that once lay here, or lies elsewhere, does not pass for the next one. `synced` is the end
-offset known to be on disk when the block was written: whatever lies below it was acknowledged, so if it is unreadable
-that is damage, and never the torn end of a crash, even when all else that knew of it is lost. `segment` is the
-checksum of the segment's preamble, which is random: a block found behind damage is known to belong there, and is not
-somebody's copy of a block inside a payload.
+`previous` is the header checksum of the block before (of the segment's preamble for the first one): blocks form a
+chain, so a stale or misplaced block is not accepted. `synced` is the end offset known to be synced when the block was
+written: records below it were acknowledged, so if they are unreadable that is damage, not a torn write, even if all
+other metadata is lost. `segment` is the checksum of the segment's preamble, which is random: it shows that a block
+found after damage belongs to the segment, and is not a copy inside a payload.
 
-The last three say of an append with a sequence what one partition cannot know: to how many partitions it went, how many
-the topic had when its rows were placed, and how many sequences directly below it the topic has without a gap. They are
-zero in all other blocks, and in blocks of version 1, which has zeros in their place: then they are not known.
+The last three describe an append with a sequence: the number of partitions it went to, the number of partitions of the
+topic when its rows were placed, and how many sequences directly below it the topic has without a gap. They are zero in
+all other blocks, and in blocks of version 1, where they are unknown.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ HEADER = struct.Struct("<4sBBHIIIIIIQQqQqqqqQIIHHI4x")
 HEADER_BYTES = HEADER.size + 4
 CHECKSUM = struct.Struct("<I")
 
-# Kinds. Data, commit and abort take offsets; the others take none.
+# Kinds. Data, commit and abort take offsets; state and entries take none.
 DATA, COMMIT, ABORT, STATE, ENTRIES = 1, 2, 3, 4, 5
 MARKERS = (COMMIT, ABORT)
 
-# Flags: the payload has these columns after the user's own.
+# Flags: the payload has these columns after the user's.
 
-# How much is read from a segment at once when blocks are walked in order. More is slower: 4 MiB are memory that comes
-# fresh from the kernel each time, and have left the cache by the time their checksum is taken.
+# Chunk size when blocks are read in order. Larger chunks are slower: at 4 MiB each one is new memory from the kernel,
+# and is out of the CPU cache when its checksum is computed.
 CHUNK_BYTES = 1 << 20
 
 
 class Header(NamedTuple):
-    """The header of a block, decoded; `crc` is its own checksum, to which the next block is chained."""
+    """The decoded header of a block; `crc` is its own checksum, to which the next block is chained."""
 
     kind: int
     flags: int
@@ -87,14 +86,15 @@ class Header(NamedTuple):
 
 
 def encode_header(*fields: int) -> tuple[bytes, Header]:
-    """The header's bytes, and the header. The fields are those of `Header` without `crc`: this runs for every append."""
+    """The header's bytes, and the header. Takes the fields of `Header` without `crc` as a tuple: every append calls
+    this."""
     packed = HEADER.pack(MAGIC, VERSION, *fields)
     crc = google_crc32c.value(packed)
     return packed + CHECKSUM.pack(crc), Header._make((*fields, crc))
 
 
 def decode_header(data: bytes | pa.Buffer, position: int = 0) -> Header | None:
-    """The header that begins at `position`, or None when the bytes there are not one."""
+    """The header that begins at `position`, or None if the bytes are invalid."""
     end = position + HEADER_BYTES
     packed = bytes(data[position:end])
     if len(packed) < HEADER_BYTES or packed[:4] != MAGIC:
@@ -109,14 +109,14 @@ def decode_header(data: bytes | pa.Buffer, position: int = 0) -> Header | None:
 
 
 def newer_version(data: bytes) -> int | None:
-    """The version of a sound header that was written by a newer Mainstem; None if the bytes are not one."""
+    """The version of a valid header written by a newer Mainstem; None if the bytes are invalid."""
     if len(data) < HEADER_BYTES or data[:4] != MAGIC or data[4] <= VERSION:
         return None
     return data[4] if google_crc32c.value(data[: HEADER.size]) == CHECKSUM.unpack_from(data, HEADER.size)[0] else None
 
 
 class Block(NamedTuple):
-    """A header, its payload, and where in the segment it begins."""
+    """A header, its payload, and its position in the segment."""
 
     header: Header
     payload: pa.Buffer
@@ -125,14 +125,14 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Damage:
-    """Where a walk over blocks had to stop: the bytes at `position` are not the block of `offset`."""
+    """The end of a walk over blocks: the bytes at `position` are not the block that begins with `offset`."""
 
     position: int
     offset: int
 
 
 def sound(header: Header, payload: pa.Buffer) -> bool:
-    """Whether the payload is the one that was written."""
+    """Whether the payload matches its checksum."""
     return len(payload) == header.length and google_crc32c.value(payload) == header.payload_crc
 
 
@@ -145,7 +145,7 @@ def walk(
     offset: int,
     previous: int | None = None,
 ) -> Iterator[Block | Damage]:
-    """The blocks between two positions of a segment, each checked; the last item is a `Damage` if one is not sound.
+    """The verified blocks between two positions of a segment; the last item is a `Damage` if a block is invalid.
 
     `offset` is the offset that the first block must have, `previous` the checksum that it must be chained to.
     Reads in chunks, so that a segment of small blocks costs few system calls.

@@ -35,7 +35,7 @@ from mainstem.log.embedded.write.active_segment import (
 from mainstem.log.embedded.write.block import HEADER_BYTES, Damage, Header
 from mainstem.log.embedded.write.heads import HAS_STATE, End, new_end
 
-# A segment may vanish while it is looked at because it was sealed; so often in a row it is not that.
+# A segment may disappear during recovery because it was sealed; this often in a row it has another cause.
 VANISHED_MAX = 20
 
 
@@ -61,7 +61,7 @@ def after_block(end: End, header: Header, position: int) -> End:
 
 
 def first_end(segment: ActiveSegment) -> End | None:
-    """The end right after a segment's preamble and state block, or None when they are not whole."""
+    """The end after a segment's preamble and state block, or None if they are incomplete."""
     preamble = segment.preamble()
     if preamble is None or preamble[:2] != (segment.name.epoch, segment.name.base):
         return None
@@ -79,8 +79,8 @@ def first_end(segment: ActiveSegment) -> End | None:
     return None
 
 
-def is_whole(files: Files, folder: str, head: End | None) -> bool:
-    """Whether the last segment ends where the published end says, and every one has its index: nothing is to be mended."""
+def is_complete(files: Files, folder: str, head: End | None) -> bool:
+    """Whether the last segment ends at the published end, and every one has its index: no recovery is needed."""
     there = set(files.list(folder))
     names = segments_in(there)
     indexed = all(os.path.basename(name.index_path(folder)) in there for name in names)
@@ -91,31 +91,31 @@ def is_whole(files: Files, folder: str, head: End | None) -> bool:
 
 
 def recover(files: Files, folder: str, published: End | None) -> End:
-    """Walk to the last valid block, cut what follows it, and give the end. `published` is None when it is not known."""
+    """Walk to the last valid block, truncate what follows, and return the end. `published` is None if unknown."""
     vanished = 0
     while True:
         names = files.list(folder)
-        counted = not_sealed(files, folder, segments_in(names))
+        counted = without_sealed(files, folder, segments_in(names))
         recovery = _Recovery(files, folder, counted, all_segments_in(names), published)
         try:
             end = recovery.run()
         except FileNotFoundError:
-            # Sealed since it was listed: sealing does not wait for this lock.
+            # Sealed after it was listed: sealing does not need this lock.
             vanished += 1
             if vanished == VANISHED_MAX:
                 raise
             continue
         if end is not None:
             return end
-        # A segment that never came to be was removed: what it hid is looked at now.
+        # An incomplete segment was removed: walk again, with the segments that it hid.
 
 
-def not_sealed(files: Files, folder: str, names: list[SegmentName]) -> list[SegmentName]:
-    """Without those that were sealed or dropped: a power cut may have brought back any of them, with gaps between."""
+def without_sealed(files: Files, folder: str, names: list[SegmentName]) -> list[SegmentName]:
+    """Without segments that were sealed or dropped: a power cut may have restored any of them, with gaps between."""
     try:
         sealed_to = ManifestFile(files, folder).read().end
     except Corrupt:
-        return names  # told to whoever reads the history
+        return names  # a read of the history raises
     return [name for name in names if name.base >= sealed_to] or names[-1:]
 
 
@@ -132,7 +132,7 @@ class _Recovery:
         self._published = published
 
     def run(self) -> End | None:
-        """The end, or None when a segment was removed and all must be looked at again."""
+        """The end, or None if a segment was removed and the walk must be repeated."""
         published = self._published
         if not self._names:
             path = self._folder
@@ -145,7 +145,7 @@ class _Recovery:
                 path=path,
                 position=0,
             )
-        # What is before the published segment is whole: it was synced before anything after it was published.
+        # The segments before the published one are complete: they were synced before anything after them was published.
         first = 0
         if published is not None:
             first = max(
@@ -164,13 +164,13 @@ class _Recovery:
             walked.append((segment.name, end.position))
         assert end is not None
         self._refuse_if_lost(end)
-        # Only now, when it is known that every one of them counts.
+        # Only now, when it is certain that all of them count.
         for name, position in walked:
             self._cut(name, position)
         return end
 
     def _walk(self, segment: ActiveSegment, number: int, *, has_before: bool) -> End | None:
-        """The end within one segment; None when a segment behind it, or it itself, had to be removed."""
+        """The end within one segment; None if it or a segment after it had to be removed."""
         name, following = self._names[number], self._names[number + 1 :]
         size = segment.size()
         published = self._published
@@ -183,12 +183,12 @@ class _Recovery:
         else:
             begun = first_end(segment)
             if begun is None:
-                self._remove_unborn(segment, number, has_before=has_before)
+                self._remove_incomplete(segment, number, has_before=has_before)
                 return None
             end = begun
         limit = following[0].base if following else None
         if limit is not None and end.offset > limit:
-            # Published beyond where the next one begins: nobody ever went on in that one.
+            # The published end is beyond the base of the next segment, so that segment was never used.
             self._refuse_if_acknowledged(segment, Damage(end.position, limit), size, following[:1])
             abandon(self._files, self._folder, following[:1])
             return None
@@ -212,8 +212,8 @@ class _Recovery:
         abandon(self._files, self._folder, following)
         return None
 
-    def _remove_unborn(self, segment: ActiveSegment, number: int, *, has_before: bool) -> None:
-        """A roll or a take-over that was cut short: acknowledged records need a synced head, so there are none."""
+    def _remove_incomplete(self, segment: ActiveSegment, number: int, *, has_before: bool) -> None:
+        """An interrupted roll or take-over: acknowledged records need a synced head, so there are none."""
         name = self._names[number]
         hides_another = any(other.base <= name.base and other != name for other in self._every)
         size = segment.size()
@@ -221,13 +221,13 @@ class _Recovery:
         if not (has_before or hides_another):
             raise segment.corrupt(damage, size)
         self._refuse_if_acknowledged(segment, damage, size, self._names[number:])
-        # With what follows it, the last first: cut short again, this goes on where it was.
+        # Removed from the last to the first, so that an interrupted removal can be repeated.
         abandon(self._files, self._folder, self._names[number:])
 
     def _refuse_if_acknowledged(
         self, segment: ActiveSegment, damage: Damage, size: int, names: Iterable[SegmentName]
     ) -> None:
-        """Damage is an error if a block in a later segment says that more than this was on disk when it was written."""
+        """Raise if a block in a later segment records that more than this was synced when it was written."""
         for name in names:
             later = ActiveSegment(self._files, self._folder, name)
             try:
@@ -263,15 +263,15 @@ class _Recovery:
 
 
 def _fits(segment: ActiveSegment, published: End, size: int) -> bool:
-    """Whether a block of this segment may end where the published end says. What was published lies on disk and is never
-    written again, so any other block there shows that the end is not of this partition; damage shows nothing."""
+    """Whether a block of this segment may end at the published end. Published blocks are synced and never
+    rewritten, so a different block there shows that the end belongs to another partition; damage shows nothing."""
     preamble = segment.preamble()
     if preamble is None:
         return True
     following = segment.header_at(published.position)
     if following is not None and following.segment == preamble.crc and following.previous == published.crc:
         return True
-    # From the last block that has an index entry, if there is a block.
+    # From the last block with an index entry, if it is valid.
     start = segment.header_at(published.indexed) if PREAMBLE_BYTES < published.indexed < published.position else None
     first = PREAMBLE_BYTES if start is None else published.indexed
     for position, header in segment.headers(first, min(size, published.position + HEADER_BYTES)):
@@ -295,7 +295,7 @@ def _foreign_heads(segment: ActiveSegment, published: End) -> CorruptHome:
 
 
 def _first_damage(segment: ActiveSegment, size: int) -> Damage:
-    """Where a segment that is shorter than it was ends, or is damaged before that."""
+    """Where a truncated segment ends, or its first damage before that."""
     preamble = segment.preamble()
     position, offset = PREAMBLE_BYTES, segment.name.base
     if preamble is None:
@@ -308,13 +308,13 @@ def _first_damage(segment: ActiveSegment, size: int) -> Damage:
 
 
 def abandon(files: Files, folder: str, names: list[SegmentName]) -> None:
-    """Remove segments that hold nothing acknowledged."""
+    """Remove segments without acknowledged records."""
     for name in reversed(names):
         with suppress(FileNotFoundError):
             handle = files.open(name.path(folder))
             try:
-                # Another process may have it open, and a later segment may get its name: by its size that one sees
-                # that it has the wrong file.
+                # Another process may have it open, and a later segment may get the same name: the size shows that
+                # process that it has the wrong file.
                 files.truncate(handle, 0)
             finally:
                 files.close(handle)
@@ -325,16 +325,16 @@ def abandon(files: Files, folder: str, names: list[SegmentName]) -> None:
 
 
 def mend_index(files: Files, folder: str, segment: ActiveSegment, end: int) -> None:
-    """The index must tell of exactly these blocks, or the next writer would add to a wrong one."""
+    """Rewrite the index if it does not match the blocks, or the next writer would append to a wrong one."""
     index = SegmentIndex(files, segment.name.index_path(folder))
-    # Without a sound one it costs time to find a record, and nothing else.
+    # Without a valid index, reads are slower and still correct.
     with suppress(OSError):
         if not index.sound(segment, end):
             index.rewrite(segment, end)
 
 
 def make_missing_indexes(files: Files, folder: str, names: Iterable[SegmentName], end: End) -> None:
-    """Closed segments whose index is gone get it again."""
+    """Rebuild the missing indexes of closed segments."""
     for name in names:
         if name.base < end.segment and not files.exists(name.index_path(folder)):
             with suppress(OSError):
@@ -346,9 +346,9 @@ def make_missing_indexes(files: Files, folder: str, names: Iterable[SegmentName]
 
 
 def sweep(files: Files, folder: str) -> None:
-    """Remove the segments that a take-over has left behind, once the one that it began is on disk, and unfinished ones.
+    """Remove unfinished segments, and those that a take-over has abandoned once its new segment is synced.
 
-    Who calls this holds the partition's write lock, so nobody is making one.
+    The caller holds the partition's write lock, so no segment is being created.
     """
     listed = files.list(folder)
     counted = set(segments_in(listed))
@@ -359,7 +359,7 @@ def sweep(files: Files, folder: str) -> None:
 
 
 def cut_behind(files: Files, folder: str, end: End) -> None:
-    """After a take-over, cut off what was written behind the end that was safe, so that nobody takes it for damage."""
+    """After a take-over, truncate what was written after the safe end, so that it is not taken for damage."""
     if end.offset == end.segment:
         return  # then the new segment has the same base, and this one will be swept away
     segment = ActiveSegment(files, folder, SegmentName(end.segment, end.epoch))

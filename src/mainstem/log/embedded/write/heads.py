@@ -7,8 +7,8 @@
 
 A slot is written after the fsync of its records, so no reader sees a record that a power cut can revert; writing it
 also wakes followers, which watch the file. The file itself is never synced: after a crash it may be older than the
-data, or unreadable, and is made again from the segments. A slot is read without a lock; one caught between two writes
-fails its checksum and is read again.
+data, or unreadable, and is rebuilt from the segments. A slot is read without a lock; a partially written one fails its
+checksum and is read again.
 
 The tail of a partition has the same form, in a file of its own beside the segments, with two slots, and wakes no
 reader. The first is how far the partition is *written*, changed under its write lock. The second is how far the last
@@ -37,28 +37,28 @@ SLOT_BYTES = SLOT.size + 4
 CHECKSUM = struct.Struct("<I")
 MAGIC = b"HEAD"
 
-# Flags. An fsync failed, so nothing more may be acknowledged until somebody takes the partition over.
+# Flags. An fsync failed: nothing may be acknowledged until a take-over.
 FENCED = 1
 # The topic was deleted, while other processes may have it open.
 DELETED = 2
-# A producer or a transaction wrote here at some time, so the partition has a state to carry along.
+# A producer or a transaction has written here, so the partition has a state to carry over.
 HAS_STATE = 4
-# In a tail: a segment is being begun. If that was cut short, the next writer looks which segments there are.
+# In a tail: a new segment is being created. If that was interrupted, the next writer lists the segments.
 MENDING = 8
 
 # The slots of a tail, and the id behind them. Tails of the first format have none.
 WRITTEN, SYNCING = 0, 1
 ID_POSITION, ID_BYTES = 2 * SLOT_BYTES, 16
 
-# A reader may catch a slot in the middle of a write, even of one whose writer has lost its core for a moment; so often
-# in a row, with pauses, it is not that.
+# A reader may see a slot during a write, even of a writer that was descheduled; this often in a row, with pauses, it
+# has another cause.
 TRIES = 30
 TRIES_WITHOUT_PAUSE = 20
 PAUSE_SECONDS = 1e-3
 
 
 class End(NamedTuple):
-    """An end of a partition: of what is published (in `heads`) or of what is written (in `tail`)."""
+    """The end of a partition: of its published records (in `heads`) or of its written ones (in `tail`)."""
 
     flags: int
     epoch: int
@@ -80,12 +80,12 @@ class End(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Of two ends the one with the greater place came later: a position is one in a segment of an epoch."""
+        """Sorts ends by time: a position belongs to a segment of an epoch."""
         return self.epoch, self.segment, self.position
 
 
 def new_end(offset: int, segment: int, position: int, crc: int, epoch: int) -> End:
-    """The end of a partition that holds nothing yet."""
+    """The end of an empty partition."""
     return End(0, epoch, offset, segment, position, NO_TIME, NO_TIME, NO_TIME, NO_TIME, 0, crc, 0, 0)
 
 
@@ -98,7 +98,7 @@ def encode_end(end: End) -> bytes:
 
 
 def decode_end(data: bytes) -> End | None:
-    """The slot, or None when the bytes are not a whole one."""
+    """The decoded slot, or None if the bytes are invalid."""
     if len(data) != SLOT_BYTES or data[:4] != MAGIC:
         return None
     if google_crc32c.value(data[: SLOT.size]) != CHECKSUM.unpack_from(data, SLOT.size)[0]:
@@ -108,26 +108,26 @@ def decode_end(data: bytes) -> End | None:
 
 
 class Slots:
-    """A file of slots, open. Any number of readers; writers of one slot agree among themselves by a lock.
+    """An open file of slots. Any number of readers; writers of one slot hold a lock.
 
-    It may be let go or closed while somebody reads. Writers are waited for by who closes it.
+    It may be closed, for good or to free the handle, while a reader uses it. Closing waits for writers.
     """
 
     def __init__(self, files: Files, path: str, file: KeptFile | None = None) -> None:
         self.path = path
         self._files = files
         self._file = KeptFile(files, path) if file is None else file
-        # Asked whenever the file is opened again: raises if it is not the one it was.
+        # Called when the file is opened again: raises if it is another file.
         self.check: Callable[[], None] | None = None
-        self._checked = self._file.times_let_go
-        # The bytes of each slot as they were last read or written, and what they say: most reads find the same again.
+        self._checked = self._file.times_closed
+        # The bytes of each slot as last read or written, decoded: most reads find them unchanged.
         self._seen: dict[int, tuple[bytes, End]] = {}
 
     def read(self, slot: int) -> End | None:
-        """What stands in a slot; None when it is not there or damaged."""
+        """The content of a slot; None if it is missing or damaged."""
         for number in range(TRIES):
             data = self._read(SLOT_BYTES, slot * SLOT_BYTES)
-            end = self._decoded(slot, data)
+            end = self._decode(slot, data)
             if end is not None:
                 return end
             if len(data) < SLOT_BYTES:
@@ -138,27 +138,27 @@ class Slots:
 
     def read_all(self, count: int) -> list[End | None]:
         data = self._read(SLOT_BYTES * count, 0)
-        ends = [self._decoded(slot, data[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]) for slot in range(count)]
+        ends = [self._decode(slot, data[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]) for slot in range(count)]
         return [self.read(slot) if end is None else end for slot, end in enumerate(ends)]
 
     def _read(self, length: int, position: int) -> bytes:
         file = self._file
-        # Without a pin, and so without a lock: every append comes here six times.
-        times, handle = file.times_let_go, file.handle
+        # Without a pin, and so without a lock: every append reads slots six times.
+        times, handle = file.times_closed, file.handle
         if handle >= 0 and times == self._checked:
             file.recent = True
             try:
                 data = self._files.pread(handle, length, position)
             except OSError:
-                if times == file.times_let_go:
+                if times == file.times_closed:
                     raise
             else:
-                if times == file.times_let_go:
+                if times == file.times_closed:
                     return data
-        with self.held_open():
+        with self.keep_open():
             return file.read(lambda handle: self._files.pread(handle, length, position))
 
-    def _decoded(self, slot: int, data: bytes) -> End | None:
+    def _decode(self, slot: int, data: bytes) -> End | None:
         seen = self._seen.get(slot)
         if seen is not None and seen[0] == data:
             return seen[1]
@@ -174,31 +174,32 @@ class Slots:
 
     def _write(self, data: bytes, position: int) -> None:
         with self._file.turns[0]:
-            self._files.pwrite(self._opened(), data, position)
+            self._files.pwrite(self._open(), data, position)
 
     def close(self) -> None:
         self._file.close()
 
     @contextmanager
-    def held_open(self) -> Iterator[None]:
-        """Inside, the file is open and is not let go. It was checked that it is the one it was."""
-        with self._file.pinned():
-            self._opened()
+    def keep_open(self) -> Iterator[None]:
+        """Keeps the file open; it is the same file as before."""
+        with self._file.pin():
+            self._open()
             yield
 
-    def _opened(self) -> int:
-        """The handle, opened again and checked if it was let go. The caller has a turn, or has pinned the file."""
+    def _open(self) -> int:
+        """The handle; a file that was closed to free it is opened again and checked. The caller holds a turn or a
+        pin."""
         file = self._file
-        if file.handle >= 0 and self._checked == file.times_let_go:
+        if file.handle >= 0 and self._checked == file.times_closed:
             file.recent = True
             return file.handle
         try:
-            handle = file.opened()
+            handle = file.open_handle()
         except FileNotFoundError:
             if self.check is not None:
                 self.check()
             raise
-        times = file.times_let_go
+        times = file.times_closed
         if self._checked != times:
             if self.check is not None:
                 self.check()
@@ -207,10 +208,10 @@ class Slots:
 
 
 class TailSlots(Slots):
-    """The slots of a partition's tail, for who holds its write or its sync lock, and for readers.
+    """The slots of a partition's tail, for holders of its write or sync lock, and for readers.
 
-    The file is the lock's, and closed by it: one with record locks on it must not be opened and closed beside, or the locks
-    would go with the handle.
+    The lock owns the file and closes it: opening and closing a file that has record locks a second time releases the
+    locks.
     """
 
     def __init__(self, files: Files, lock: KeptFile) -> None:
@@ -219,14 +220,14 @@ class TailSlots(Slots):
         self._id = self._read_id()
 
     def check_there(self) -> None:
-        """Raises `FileNotFoundError` if the partition of this file is not there any more."""
+        """Raises `FileNotFoundError` if the partition of this file was deleted."""
         self._file.check_path()
-        with self.held_open():
+        with self.keep_open():
             pass
 
     def _write(self, data: bytes, position: int) -> None:
-        # Not let go meanwhile: the caller has a turn.
-        self._files.pwrite(self._opened(), data, position)
+        # Stays open: the caller has a turn.
+        self._files.pwrite(self._open(), data, position)
 
     def _check_id(self) -> None:
         if self._read_id() != self._id:
@@ -237,10 +238,10 @@ class TailSlots(Slots):
 
 
 def encode_tail(end: End) -> bytes:
-    """The tail of a new partition that ends there."""
+    """The tail of a new partition with this end."""
     return encode_end(end) * 2 + os.urandom(ID_BYTES)
 
 
 def create_slots(files: Files, path: str, ends: list[End]) -> None:
-    """Make a file of slots, on disk when this returns."""
+    """Create a file of slots; synced when this returns."""
     create_file(files, path, b"".join(map(encode_end, ends)))

@@ -1,9 +1,9 @@
 """A partition: an ordered run of segments, to which any number of processes append.
 
-    <partition>/tail                          how far it is written (see `heads`), and the file whose bytes are locked
-    <partition>/manifest                      which sealed segments it has
+    <partition>/tail                          the written end (see `heads`); its bytes serve as locks
+    <partition>/manifest                      the list of sealed segments
     <partition>/<base>-<end>.parquet          sealed
-    <partition>/<base>-<epoch>.blocks         still blocks, the last one being appended to; `.index` beside each
+    <partition>/<base>-<epoch>.blocks         of blocks, the last one active; `.index` beside each
 
 An append takes the write lock, writes its block after the last one and notes the new end in `tail`; then, without
 that lock, it syncs the segment, unless another process's fsync covered it meanwhile, and publishes the end in
@@ -27,16 +27,16 @@ from contextlib import contextmanager, suppress
 import google_crc32c
 
 from mainstem.clock import Clock
-from mainstem.durable_files import Files, as_ours, closed
+from mainstem.durable_files import Files, closed_error, translate_error
 from mainstem.errors import CorruptBlock, Fenced, LockHeld, MainstemError, Unavailable
 from mainstem.file_locks import SYNC, UPKEEP, WRITE, release_lock, share_lock
 from mainstem.log.embedded.upkeep.manifest import ManifestFile
 from mainstem.log.embedded.write.active_segment import ActiveSegment, SegmentName, segments_in
-from mainstem.log.embedded.write.crash_recovery import is_whole, make_missing_indexes, recover, sweep
+from mainstem.log.embedded.write.crash_recovery import is_complete, make_missing_indexes, recover, sweep
 from mainstem.log.embedded.write.heads import DELETED, HAS_STATE, MENDING, SYNCING, WRITTEN, End, Slots, TailSlots
 from mainstem.log.embedded.write.partition_state import PartitionState, ProducerState, StateScan
 from mainstem.log.embedded.write.partition_take_over import take_over
-from mainstem.log.embedded.write.publisher import Publisher, deleted
+from mainstem.log.embedded.write.publisher import Publisher, deleted_error
 from mainstem.log.embedded.write.segment_writer import (
     GroupCommit,
     Pending,
@@ -81,15 +81,15 @@ class Partition:
         try:
             self.lock = share_lock(files, f"{folder}/tail")
         except OSError as error:
-            raise self._not_opened(error) from error
+            raise self._open_error(error) from error
         self._tail = TailSlots(files, self.lock)
         self._publisher = Publisher(files, folder, heads, slot, self._tail, self.lock, title=title, synced=synced)
         # These are guarded by the write lock.
         self._writer: SegmentWriter | None = None
         self._scan: StateScan | None = None
         self._checked = False
-        # Whether the writer has written what no fsync has covered yet. Then it stays open: only a handle that was open when
-        # the disk failed is sure to be told of it.
+        # Whether the writer has unsynced writes. Then it stays open: only a handle that was open when the disk failed
+        # is sure to report the error.
         self._unsynced = False
         self.recent = False
         self._damage: tuple[End | None, CorruptBlock] | None = None
@@ -97,59 +97,59 @@ class Partition:
         try:
             self._open_check()
         except CorruptBlock as error:
-            # For who appends, or reads so far: what is before it stays readable, and so do the other partitions.
+            # Raised by appends, and by reads at the damage; records before it and other partitions stay readable.
             self._damage = (heads.read(slot), error)
         except OSError as error:
             self.close()
-            raise self._not_opened(error) from error
+            raise self._open_error(error) from error
         except BaseException:
             self.close()
             raise
 
     # Opening and closing
 
-    def _not_opened(self, error: OSError) -> Exception:
-        """One that is gone is for the caller to judge: the topic may have been deleted."""
-        return error if isinstance(error, FileNotFoundError) else as_ours(error, self.title, self.folder)
+    def _open_error(self, error: OSError) -> Exception:
+        """A missing partition is for the caller to judge: the topic may have been deleted."""
+        return error if isinstance(error, FileNotFoundError) else translate_error(error, self.title, self.folder)
 
     def _open_check(self) -> None:
-        """After a crash what was acknowledged may lie behind a `heads` that is older: publish it before anyone reads."""
+        """After a crash `heads` may be older than the acknowledged records: publish them before any read."""
         head = self.heads.read(self.slot)
-        if is_whole(self.files, self.folder, head) and not self._contradicted(head):
+        if is_complete(self.files, self.folder, head) and not self._is_contradicted(head):
             return
         names = segments_in(self.files.list(self.folder))
         try:
-            with self.lock.held(WRITE):
-                end = self._mended_tail()
+            with self.lock.hold(WRITE):
+                end = self._mend_tail()
                 make_missing_indexes(self.files, self.folder, names[:-1], end)
             if not end.flags & DELETED:
                 self._publisher.publish(end)
         except LockHeld:
-            # Its holder was let in once the partition was mended, so what is published is all that was acknowledged: who only
-            # reads needs no lock.
+            # The lock holder opened the partition after recovery, so all acknowledged records are published: a reader
+            # needs no lock.
             if head is None:
                 raise
         except Fenced:
             return  # taken over just now, and so published
         except Unavailable:
-            # Fenced: it can be read up to what is safe, and taken over.
+            # Fenced: it can be read up to the safe end, and taken over.
             if self.heads.read(self.slot) is None or not self.fenced():
                 raise
 
-    def _contradicted(self, head: End | None) -> bool:
-        """Whether the tail knows another block at the published end: `heads` may be the file of another topic."""
+    def _is_contradicted(self, head: End | None) -> bool:
+        """Whether the tail has another block at the published end: `heads` may belong to another topic."""
         tail = self._tail.read(WRITTEN)
         return head is not None and tail is not None and tail.place == head.place and tail.crc != head.crc
 
     def close(self) -> None:
-        """Once what other threads have under way is done: a handle is a number, and means another file once it is closed."""
-        self.group.close(lambda: closed(self.title))
-        with self.lock.quiet():
+        """Waits for the work of other threads: a handle is a number, and refers to another file once it is closed."""
+        self.group.close(lambda: closed_error(self.title))
+        with self.lock.exclude_threads():
             self._forget()
         release_lock(self.lock)
 
     def _forget(self) -> None:
-        """Let go of what was opened and scanned: it is found again when it is needed."""
+        """Close and drop everything cached; it is read again when needed."""
         self._close_writer()
         self._scan = None
 
@@ -157,12 +157,12 @@ class Partition:
         writer, self._writer, self._unsynced = self._writer, None, False
         if writer is None:
             return 0
-        self.files.kept.keeps(self, 0)
+        self.files.kept.count_handles(self, 0)
         writer.close()
         return 1
 
-    def let_go(self) -> int:
-        """Close the segment, if nobody in this process writes it now and all that was written to it is on disk."""
+    def close_idle(self) -> int:
+        """Close the segment, if no thread of this process writes to it and all its writes are synced."""
         turn = self.lock.turns[WRITE]
         if not turn.acquire(blocking=False):
             return 0
@@ -172,23 +172,23 @@ class Partition:
             turn.release()
 
     def renew_in_child(self) -> None:
-        """In a forked child: another thread of the parent may have been in the middle of anything."""
+        """Reset in a forked child: another thread of the parent may have been at any point."""
         self._writer, self._scan, self._checked, self._unsynced = None, None, False, False
-        self.files.kept.keeps(self, 0)
+        self.files.kept.count_handles(self, 0)
 
     # Where it ends
 
-    def published(self) -> End:
-        """The end up to which anyone may read."""
+    def published_end(self) -> End:
+        """The end up to which records may be read."""
         head = self.heads.read(self.slot)
         if head is None:
-            with self._translated():
-                with self.lock.held(WRITE):
-                    end = self._mended_tail()
+            with self._translate_errors():
+                with self.lock.hold(WRITE):
+                    end = self._mend_tail()
                 try:
                     self._publisher.publish(end)
                 except Unavailable:
-                    # Fenced: then what is safe was published, if it is known.
+                    # Fenced: the safe end was published, if it is known.
                     if self.heads.read(self.slot) is None:
                         raise
                 head = self.heads.read(self.slot)
@@ -197,35 +197,35 @@ class Partition:
 
     def fenced(self) -> bool:
         """Whether an fsync failed, so that appends are refused until a take-over."""
-        with self._translated():
+        with self._translate_errors():
             mark = self._tail.read(SYNCING)
         return mark is not None and mark.fenced
 
     def damage(self) -> CorruptBlock | None:
-        """What was wrong with its end when it was opened, unless it goes on elsewhere since."""
+        """The damage found at its end when it was opened, unless a take-over has continued elsewhere since."""
         return self._damage[1] if self._damage is not None and self._damage[0] == self.heads.read(self.slot) else None
 
     def start_offset(self) -> int:
-        """The first offset that is kept."""
+        """The first offset that still exists."""
         return self.manifest_file.read().start
 
     # Appending
 
     def append(self, pending: Pending) -> None:
-        """Append one block, on disk when this returns."""
+        """Append one block; synced when this returns."""
         pending.payload_crc = google_crc32c.value(pending.payload)
         self.group.submit(pending)
 
     def _commit(self, group: list[Pending]) -> None:
         segment: ActiveSegment | None = None
         try:
-            with self._translated():
-                with self.lock.held(WRITE):
+            with self._translate_errors():
+                with self.lock.hold(WRITE):
                     end = self._write(group)
                     if end is None or self._writer is None:
                         return
                     # Another thread may close the writer meanwhile.
-                    segment = self._writer.segment.shared()
+                    segment = self._writer.segment.share()
                 self._publisher.publish(end, segment)
                 self._unsynced = False
         finally:
@@ -233,7 +233,7 @@ class Partition:
                 segment.close()
 
     def _write(self, group: list[Pending]) -> End | None:
-        """Write the blocks of a group behind the tail; gives the end to publish. The write lock is held."""
+        """Write the blocks of a group after the tail; returns the end to publish. The caller holds the write lock."""
         tail = self._tail_to_write()
         if tail.position >= self.segment_bytes_max and tail.offset > tail.segment:
             tail = self._roll(tail)
@@ -250,7 +250,7 @@ class Partition:
                         if scan is not None:
                             scan.apply(header, blocks.end.position)
                 except Exception as error:  # noqa: BLE001 - each waits for its own answer
-                    pending.error = as_ours(error, self.title, self.folder)
+                    pending.error = translate_error(error, self.title, self.folder)
                     pending.settled = True
             if not blocks.buffers:
                 return tail if any(pending.duplicate for pending in group) else None
@@ -258,7 +258,7 @@ class Partition:
             writer.write(blocks)
             self._tail.write(WRITTEN, blocks.end)
         except BaseException:
-            # What was scanned may not have come to be, and the tail may or may not have moved: look again.
+            # The scan may include blocks that were not written, and the tail may have moved: read both again.
             self._scan = None
             self._checked = False
             raise
@@ -270,15 +270,15 @@ class Partition:
         return self.state_scan(tail)
 
     def state_scan(self, end: End) -> StateScan:
-        """The producers and transactions of this partition up to `end`. The write lock is held."""
+        """The producers and transactions of this partition up to `end`. The caller holds the write lock."""
         if self._scan is None:
             self._scan = StateScan(self.files, self.folder)
         self._scan.catch_up(end)
         return self._scan
 
     def producer_state(self, producer_id: int) -> ProducerState | None:
-        """What is known here of a producer."""
-        with self._translated(), self.lock.held(WRITE):
+        """The state of a producer in this partition."""
+        with self._translate_errors(), self.lock.hold(WRITE):
             known = self.state_scan(self._tail_to_write()).state.producers.get(producer_id)
             return known.copy() if known is not None else None
 
@@ -287,19 +287,19 @@ class Partition:
     def _tail_to_write(self) -> End:
         tail, mark = self._tail.read_all(2)
         if tail is not None and tail.flags & DELETED:
-            raise deleted(self.title)
+            raise deleted_error(self.title)
         if mark is not None and mark.fenced:
-            raise self._publisher.is_fenced(mark)
+            raise self._publisher.fenced_error(mark)
         if tail is not None and self._checked and not tail.flags & MENDING:
             with suppress(FileNotFoundError):
                 if self._writer_of(tail).size() == tail.position:
                     return tail
-        tail = self._mended_tail()
+        tail = self._mend_tail()
         self._checked = True
         return tail
 
-    def _mended_tail(self) -> End:
-        """The written end as the segments have it, whatever a killed writer left. The write lock is held."""
+    def _mend_tail(self) -> End:
+        """The written end according to the segments, whatever a killed writer left. The caller holds the write lock."""
         self._forget()
         tail = self._tail.read(WRITTEN)
         end = recover(self.files, self.folder, self.heads.read(self.slot))
@@ -317,14 +317,14 @@ class Partition:
             self._forget()
             writer = self._writer = SegmentWriter(self.files, self.folder, name, tail.position)
             if scan is not None and scan.segment_id == writer.segment_id:
-                self._scan = scan  # it was only let go
-            self.files.kept.keeps(self, 1)
+                self._scan = scan  # only the handle was closed
+            self.files.kept.count_handles(self, 1)
         self.recent = True
         return writer
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Inside, what the operating system says is raised as an error of ours."""
+    def _translate_errors(self) -> Iterator[None]:
+        """Raises `OSError` as one of our errors."""
         try:
             yield
         except OSError as error:
@@ -332,52 +332,53 @@ class Partition:
                 raise
             if isinstance(error, FileNotFoundError):
                 self.check_there()
-            raise as_ours(error, self.title, self.folder) from error
+            raise translate_error(error, self.title, self.folder) from error
 
     def check_there(self) -> None:
-        """Raises if the partition was deleted, also if another one was made in its place."""
+        """Raises if the partition was deleted, even if another one replaced it."""
         try:
             self._tail.check_there()
         except FileNotFoundError as error:
-            raise deleted(self.title) from error
+            raise deleted_error(self.title) from error
 
     # Publishing
 
     def publish(self, end: End) -> None:
         """Make everything written up to `end` durable and visible."""
-        with self._translated():
+        with self._translate_errors():
             self._publisher.publish(end)
 
     def publish_written(self) -> None:
         """Make everything that any process has written so far durable and visible."""
-        with self._translated():
+        with self._translate_errors():
             tail = self._tail.read(WRITTEN)
             if tail is None or tail.flags & MENDING:
-                with self.lock.held(WRITE):
+                with self.lock.hold(WRITE):
                     tail = self._tail_to_write()
             self._publisher.publish(tail)
 
     @contextmanager
-    def still(self) -> Iterator[End]:
-        """Inside, there are no appends, and everything written is published."""
-        with self._translated(), self.lock.held(WRITE):
+    def freeze(self) -> Iterator[End]:
+        """Blocks appends; everything written is published."""
+        with self._translate_errors(), self.lock.hold(WRITE):
             tail = self._tail_to_write()
             self._publisher.publish(tail)
             yield tail
 
-    # Rolling, taking over, deleting
+    # Rolling, take-over, deletion
 
     def _roll(self, tail: End) -> End:
-        """Begin a new segment at the tail. The write lock is held; it is not synced here, so no append waits for it."""
+        """Create a new segment at the tail. The caller holds the write lock; it is not synced here, so no append waits
+        for it."""
         state = PartitionState()
         if tail.flags & HAS_STATE:
             state = self.state_scan(tail).state
             state.forget_below(self.manifest_file.read().end)
         if self._unsynced:
-            # An append was interrupted before its fsync: now, while the handle that wrote it is open.
+            # An append was interrupted before its fsync: sync it now, while the handle that wrote it is open.
             self._publisher.publish(tail, self._writer_of(tail).segment)
             self._unsynced = False
-        # The last chance: nobody adds to this index any more.
+        # The last chance: no later writer updates this index.
         self._writer_of(tail).mend_index(tail.indexes, tail.position)
         head = self.heads.read(self.slot)
         self._tail.write(WRITTEN, tail._replace(flags=tail.flags | MENDING))
@@ -390,36 +391,36 @@ class Partition:
         return end
 
     def roll(self) -> bool:
-        """Close the segment being appended to, if it holds anything, so that it can be sealed."""
-        with self._translated():
-            with self.lock.held(WRITE):
+        """Close the active segment, if it has records, so that it can be sealed."""
+        with self._translate_errors():
+            with self.lock.hold(WRITE):
                 tail = self._tail_to_write()
                 rolled = tail.offset > tail.segment
                 if rolled:
                     tail = self._roll(tail)
-            # Also if another process rolled it, and ended before it had said so.
+            # Also if another process rolled it, and died before it published that.
             self._publisher.publish(tail)
         return rolled
 
     def take_over(self, ended: list[str] | None = None) -> None:
-        """Raise the epoch and begin a new segment after the safe records; unfinished appends are fenced.
+        """Raise the epoch and create a new segment after the safe records; unfinished appends are fenced.
 
-        A stopped process that holds the partition's locks is ended, and added to `ended`.
+        A stopped process that holds the partition's locks is killed, and added to `ended`.
         """
         ended = [] if ended is None else ended
-        with self._translated(), self.lock.taken_over(WRITE, ended), self.lock.taken_over(SYNC, ended):
-            take_over(self, self._tail, self._publisher, self._mended_tail, self._forget)
+        with self._translate_errors(), self.lock.take_over(WRITE, ended), self.lock.take_over(SYNC, ended):
+            take_over(self, self._tail, self._publisher, self._mend_tail, self._forget)
 
     def refuse_if_deleted(self) -> None:
         """Raises if the partition was deleted."""
         tail = self._tail.read(WRITTEN)
         if tail is not None and tail.flags & DELETED:
-            raise deleted(self.title)
+            raise deleted_error(self.title)
 
     def mark_deleted(self) -> None:
         """Refuse every later append, also by processes that have the topic open."""
-        with self._translated(), self.lock.held(UPKEEP), self.lock.held(WRITE):
-            tail = self._tail.read(WRITTEN) or self._mended_tail()
+        with self._translate_errors(), self.lock.hold(UPKEEP), self.lock.hold(WRITE):
+            tail = self._tail.read(WRITTEN) or self._mend_tail()
             self._tail.write(WRITTEN, tail._replace(flags=tail.flags | DELETED))
 
 

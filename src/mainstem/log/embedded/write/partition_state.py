@@ -1,7 +1,7 @@
 """The state of producers and transactions in a partition, for idempotent appends and reads of committed records.
 
 A state machine over block headers: the same headers give the same state in every process. Each segment begins with
-the state at its base, so that it is known again after reading the last segment alone.
+the state at its base, so that reading the last segment alone restores it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["DecidedTransaction", "PartitionState", "ProducerState", "StateScan",
 
 @dataclass(slots=True)
 class ProducerState:
-    """The last appends of one producer here.
+    """The last appends of one producer in this partition.
 
-    `sequence` is the highest ever seen. `kept` is the highest of those that count: when a transaction is aborted its
-    sequences count no more, and the same ones may be appended again. The three fields after it are where that one lies, and
-    when it was appended; `parts` and `partitions` are as in its block's header. `runs` are the sequences that the whole
-    topic has, as far as the blocks here tell; of `kept` itself another partition may lack its part.
+    `sequence` is the highest ever seen. `kept` is the highest one without aborted transactions: their sequences may be
+    appended again. The three fields after it are the location and the append time of that block; `parts` and
+    `partitions` are as in its header. `runs` are the sequences that the whole topic has, as far as the blocks here
+    record; another partition may lack its part of `kept` itself.
     """
 
     epoch: int
@@ -42,7 +42,7 @@ class ProducerState:
     runs: SequenceRuns
 
     def last(self) -> list[int]:
-        """What is told of the last append that counts."""
+        """The fields of the last append that was not aborted."""
         return [self.kept, self.base_offset, self.end_offset, self.appended_at, self.parts, self.partitions]
 
     def to_json(self) -> list[Any]:
@@ -54,7 +54,7 @@ class ProducerState:
     @classmethod
     def from_json(cls, fields: list[Any]) -> ProducerState:
         if len(fields) == 6:
-            # Written before blocks of version 2: everything up to the last one counts as there.
+            # Written before blocks of version 2: everything up to the last one counts as complete.
             kept = fields[2]
             fields = [*fields, 0, 0, [[0, kept]] if kept >= 0 else []]
         return cls(*[*fields[:-1], SequenceRuns(fields[-1])])
@@ -62,10 +62,9 @@ class ProducerState:
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """A transaction that wrote here and is not decided here yet.
+    """A transaction that wrote here and has no marker here yet.
 
-    `before`: what was told of its producer's last append before it wrote, and which sequences were there, to be so again
-    if it is aborted.
+    `before`: the last append and the sequences of its producer before the transaction, restored if it is aborted.
     """
 
     first_offset: int
@@ -76,7 +75,7 @@ class OpenTransaction:
 
 @dataclass(slots=True)
 class DecidedTransaction:
-    """A transaction whose marker stands in the segments that are still blocks."""
+    """A transaction whose marker is in a segment of blocks."""
 
     marker: int
     committed: bool
@@ -84,13 +83,13 @@ class DecidedTransaction:
     ranges: list[list[int]]
 
 
-def committed_spans(decided: dict[int, DecidedTransaction], start: int = 0) -> TransactionSpans:
-    """Where the committed ones among them wrote, of those with a marker from `start` on."""
-    return TransactionSpans.of(_committed(decided, start))
+def committed_spans(decided: dict[int, DecidedTransaction]) -> TransactionSpans:
+    """The spans of the committed transactions."""
+    return TransactionSpans.of(_committed_rows(decided, 0))
 
 
-def _committed(decided: dict[int, DecidedTransaction], start: int) -> Iterator[tuple[int, int, int]]:
-    # In the order of their markers, which stand behind all records of theirs.
+def _committed_rows(decided: dict[int, DecidedTransaction], start: int) -> Iterator[tuple[int, int, int]]:
+    # In the order of their markers, which follow all their records.
     for number, outcome in reversed(decided.items()):
         if outcome.marker < start:
             break
@@ -100,7 +99,7 @@ def _committed(decided: dict[int, DecidedTransaction], start: int) -> Iterator[t
 
 @dataclass
 class PartitionState:
-    """Producers, open transactions, and the decided ones that are not sealed away yet."""
+    """Producers, open transactions, and the decided ones that are not sealed yet."""
 
     producers: dict[int, ProducerState] = field(default_factory=dict)
     open: dict[int, OpenTransaction] = field(default_factory=dict)
@@ -117,7 +116,7 @@ class PartitionState:
         if header.producer_id:
             known = self.producers.get(header.producer_id)
             runs = known.runs if known else SequenceRuns()
-            # A block of version 1 has no parts: of what came before it, everything counts as there.
+            # A block of version 1 has no parts: everything before it counts as complete.
             runs.add(header.sequence, header.sequence - header.dense if header.parts else 0)
             self.producers[header.producer_id] = ProducerState(
                 header.producer_epoch,
@@ -156,7 +155,7 @@ class PartitionState:
         producer = self.producers.get(transaction.producer_id)
         if producer is not None and not committed:
             self._restore(producer, transaction.before)
-        # A marker tells in its sequence field where in the ledger of transactions it was decided.
+        # The sequence field of a marker is its position in the ledger of transactions.
         self.decided[header.transaction] = DecidedTransaction(
             header.base_offset, committed, header.sequence, transaction.ranges
         )
@@ -164,7 +163,7 @@ class PartitionState:
     @staticmethod
     def _restore(producer: ProducerState, before: list[Any]) -> None:
         if len(before) == 4:
-            # Written before blocks of version 2: everything up to the last one counts as there.
+            # Written before blocks of version 2: everything up to the last one counts as complete.
             before = [*before, 0, 0, [[0, before[0]]] if before[0] >= 0 else []]
         *last, runs = before
         producer.kept, producer.base_offset, producer.end_offset, producer.appended_at = last[:4]
@@ -172,25 +171,25 @@ class PartitionState:
         producer.runs = SequenceRuns(runs)
 
     def stable_offset(self, end: int) -> int:
-        """The offset up to which every transaction is decided, at most `end`: how far those may read who go on from
-        where they are, since nothing will appear behind them."""
+        """The last stable offset, at most `end`: every transaction below it is decided. A reader that continues from
+        its offset may read up to here, since nothing will appear behind it."""
         return min([end, *(transaction.first_offset for transaction in self.open.values())])
 
     def spans_from(self, start: int) -> TransactionSpans:
-        """Where transactions wrote that are not aborted, of those that have records from `start` on; open ones too."""
+        """The spans of open and committed transactions with records from `start` on."""
         undecided = ((number, it.ranges[0][0], it.ranges[-1][1]) for number, it in self.open.items())
-        return TransactionSpans.of([*_committed(self.decided, start), *undecided])
+        return TransactionSpans.of([*_committed_rows(self.decided, start), *undecided])
 
-    def hidden(self) -> list[tuple[int, int]]:
+    def aborted_ranges(self) -> list[tuple[int, int]]:
         """The ranges of aborted records, sorted."""
         aborted = (outcome for outcome in self.decided.values() if not outcome.committed)
         return sorted((first, end) for outcome in aborted for first, end in outcome.ranges)
 
-    def hidden_at(self, decisions: Mapping[int, bool], decided_before: int) -> list[tuple[int, int]]:
+    def hidden_ranges_at(self, decisions: Mapping[int, bool], decided_before: int) -> list[tuple[int, int]]:
         """The ranges of all records that are not committed at one moment of the ledger of transactions, sorted.
 
-        `decisions` are those known to the ledger then whose markers may not be here yet; what was decided as the
-        how-manieth `decided_before` or later was open then.
+        `decisions` are those in the ledger at that moment whose markers may not be here yet; transactions decided at
+        position `decided_before` or later were open then.
         """
         ranges = [
             outcome.ranges
@@ -201,7 +200,7 @@ class PartitionState:
         return sorted((first, end) for some in ranges for first, end in some)
 
     def forget_below(self, offset: int) -> None:
-        """Drop decided transactions that are sealed away."""
+        """Drop decided transactions that are sealed."""
         self.decided = {number: outcome for number, outcome in self.decided.items() if outcome.marker >= offset}
 
     def to_json(self) -> dict[str, Any]:
@@ -220,31 +219,31 @@ class PartitionState:
         )
 
 
-# Keeps a partition's producers and transactions current by reading the headers that were added since.
+# Keeps a partition's producers and transactions current by reading new headers.
 
 
 class StateScan:
-    """Where it stands, and the state there; its segment is open only while it is read. For one thread at a time."""
+    """A position and the state there; its segment is open only during a read. Not thread-safe."""
 
     def __init__(self, files: Files, folder: str) -> None:
         self.state = PartitionState()
         self._files = files
         self._folder = folder
         self._name: SegmentName | None = None
-        # What the segment's preamble has: after a crash another one may get its name.
+        # From the segment's preamble: after a crash another segment may get its name.
         self.segment_id = 0
         self._position = 0
         self._offset = 0
 
     def apply(self, header: Header, position: int) -> None:
-        """A block that this process itself has written right behind; `position` is where it ends."""
+        """Apply a block that this process has written next; `position` is its end."""
         self.state.apply(header)
         self._position, self._offset = position, header.end_offset
 
     def catch_up(self, end: End) -> None:
-        """Read on to `end`. In another segment it begins anew: each has the whole state at its head.
+        """Read up to `end`. In another segment it starts again: each segment begins with the complete state.
 
-        Another thread may have read on further already; a later state tells all of an earlier one, and more.
+        Another thread may have read further already; a later state includes an earlier one.
         """
         name = SegmentName(end.segment, end.epoch)
         if self._name == name and self._position >= end.position:
@@ -267,7 +266,7 @@ class StateScan:
 
     @property
     def reached(self) -> int | None:
-        """The offset up to which the state is known; None if it is not known where its segment begins."""
+        """The offset up to which the state is known; None if its segment's base state is unknown."""
         return None if self._name is None else self._offset
 
     def _begin(self, segment: ActiveSegment, segment_id: int, until: int) -> None:

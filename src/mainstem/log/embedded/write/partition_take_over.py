@@ -25,7 +25,7 @@ from mainstem.log.embedded.write.block import STATE, Block, Header
 from mainstem.log.embedded.write.crash_recovery import after_block, cut_behind, sweep
 from mainstem.log.embedded.write.heads import DELETED, HAS_STATE, MENDING, SYNCING, WRITTEN, End, TailSlots
 from mainstem.log.embedded.write.partition_state import PartitionState
-from mainstem.log.embedded.write.publisher import Publisher, deleted
+from mainstem.log.embedded.write.publisher import Publisher, deleted_error
 from mainstem.log.embedded.write.segment_writer import create_segment
 
 if TYPE_CHECKING:
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 __all__ = ["end_behind_damage", "take_over"]
 
 
-# Where a damaged partition can go on: behind every block of it that is sound.
+# Where a damaged partition can continue: after all its valid blocks.
 #
-# Taking over a partition whose last segment is damaged begins a new segment there. Nothing is cut and no offset is used again:
-# what is sound on either side of the damage stays readable, and who reads the damaged offsets is told so.
+# Taking over a partition whose last segment is damaged creates a new segment there. Nothing is truncated and no offset
+# is reused: valid records on either side of the damage stay readable, and a read of the damaged offsets raises.
 
 
 def end_behind_damage(files: Files, folder: str, published: End) -> tuple[End, PartitionState]:
-    """The end behind what was published and behind every sound block; and what those blocks say of producers and
-    transactions. An append that was damaged is not known any more: repeated, it is appended again."""
+    """The end after all published and all valid blocks, and the state of producers and transactions there. A
+    damaged append is not in that state: repeated, it is appended again."""
     end = published._replace(flags=published.flags & HAS_STATE)
     state, known = PartitionState(), 0
-    for position, header, payload in _sound_blocks(files, folder):
+    for position, header, payload in _valid_blocks(files, folder):
         if header.kind == STATE:
             if header.base_offset >= known:
-                # The whole state at this place, also of what is damaged before it.
+                # The complete state at this offset, with that of damaged blocks before it.
                 state, known = PartitionState.from_json(json.loads(payload)), header.base_offset
         elif header.base_offset >= known:
             state.apply(header)
@@ -58,8 +58,8 @@ def end_behind_damage(files: Files, folder: str, published: End) -> tuple[End, P
     return end, state
 
 
-def _sound_blocks(files: Files, folder: str) -> Iterator[tuple[int, Header, bytes]]:
-    """The blocks with sound headers of all segments, in order; with the payloads of those that hold a state."""
+def _valid_blocks(files: Files, folder: str) -> Iterator[tuple[int, Header, bytes]]:
+    """The blocks with valid headers of all segments, in order; with the payloads of state blocks."""
     for name in segments_in(files.list(folder)):
         segment = ActiveSegment(files, folder, name)
         try:
@@ -78,14 +78,14 @@ def take_over(
     partition: Partition,
     slots: TailSlots,
     publisher: Publisher,
-    mended_tail: Callable[[], End],
+    mend_tail: Callable[[], End],
     forget: Callable[[], None],
 ) -> None:
-    """Raise the epoch and begin a new segment. The write and the sync lock are held."""
+    """Raise the epoch and create a new segment. The caller holds the write and the sync lock."""
     files, folder = partition.files, partition.folder
     tail, mark = slots.read_all(2)
     if tail is not None and tail.flags & DELETED:
-        raise deleted(partition.title)
+        raise deleted_error(partition.title)
     head = partition.heads.read(partition.slot)
     fenced = mark is not None and mark.fenced and mark.epoch > 0
     state: PartitionState | None = None
@@ -95,7 +95,7 @@ def take_over(
     else:
         try:
             # Every valid block is kept.
-            base = mended_tail()
+            base = mend_tail()
             publisher.make_durable(head, base)
         except CorruptBlock:
             if head is None:
@@ -134,9 +134,9 @@ def _begin_epoch(
     *,
     fenced: bool,
 ) -> End:
-    """A segment of a new epoch that begins at `base`, on disk."""
+    """Create a segment of a new epoch at `base`, synced."""
     files, folder = partition.files, partition.folder
-    # With the new epoch: from here on nothing that was written in the old one is published any more.
+    # With the new epoch: from here on nothing written in the old one is published.
     slots.write(WRITTEN, before._replace(flags=before.flags | MENDING))
     now = max(partition.clock.now(), base.appended_at)
     end = create_segment(files, folder, before, state, now=now, synced=base.offset)
@@ -147,5 +147,5 @@ def _begin_epoch(
         files.sync_directory(folder)
     except OSError as error:
         publisher.fence(base)
-        raise publisher.sync_failed(error) from error
+        raise publisher.sync_error(error) from error
     return end

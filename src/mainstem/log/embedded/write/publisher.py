@@ -20,7 +20,7 @@ from mainstem.file_locks import SYNC, PartitionLock
 from mainstem.log.embedded.upkeep.manifest import ManifestFile
 from mainstem.log.embedded.write.active_segment import ActiveSegment, SegmentName, segments_in
 from mainstem.log.embedded.write.block import Damage
-from mainstem.log.embedded.write.crash_recovery import after_block, first_end, not_sealed
+from mainstem.log.embedded.write.crash_recovery import after_block, first_end, without_sealed
 from mainstem.log.embedded.write.heads import (
     DELETED,
     FENCED,
@@ -33,20 +33,21 @@ from mainstem.log.embedded.write.heads import (
     new_end,
 )
 
-__all__ = ["Publisher", "deleted"]
+__all__ = ["Publisher", "deleted_error"]
 
 
-# What to do when nobody knows how the last fsync ended: write again what it was to bring to disk.
+# If the result of the last fsync is unknown, its bytes are written again.
 #
-# A process may be killed inside an fsync that fails. The kernel tells a failure once and then holds the pages for clean,
-# so the next fsync succeeds and proves nothing. Bytes that are written again are dirty again, and their fsync counts.
+# A process may be killed inside an fsync that fails. The kernel reports a failure once and then considers the pages
+# clean, so the next fsync succeeds and proves nothing. Rewriting the bytes makes the pages dirty, and their fsync
+# counts.
 
 
 CHUNK_BYTES = 4 << 20
 
 
 class _Stretch(NamedTuple):
-    """Bytes of a segment, and the offset of the first record in them."""
+    """Bytes of a segment, and the offset of their first record."""
 
     name: SegmentName
     position: int
@@ -55,9 +56,9 @@ class _Stretch(NamedTuple):
 
 
 def write_again(files: Files, folder: str, head: End | None, end: End) -> None:
-    """Write again, in place, the blocks between what is published and `end`; raises `CorruptBlock` if one is unsound."""
+    """Rewrite in place the blocks between the published end and `end`; raises `CorruptBlock` if one is invalid."""
     first = head.segment if head is not None else 0
-    counted = not_sealed(files, folder, segments_in(files.list(folder)))
+    counted = without_sealed(files, folder, segments_in(files.list(folder)))
     names = [name for name in counted if first <= name.base <= end.segment]
     stretches: list[_Stretch] = []
     synced = 0
@@ -68,7 +69,7 @@ def write_again(files: Files, folder: str, head: End | None, end: End) -> None:
         finally:
             segment.close()
     for stretch in stretches:
-        # What a later block says was on disk when that one was written is there.
+        # Blocks below the end that a later block records as synced need no rewrite.
         if stretch.offset >= synced:
             _write(files, folder, stretch)
 
@@ -76,7 +77,7 @@ def write_again(files: Files, folder: str, head: End | None, end: End) -> None:
 def _blocks(
     segment: ActiveSegment, following: SegmentName | None, head: End | None, end: End, stretches: list[_Stretch]
 ) -> int:
-    """Add the blocks of one segment, each checked; gives the highest end that one of them says was on disk."""
+    """Add the verified blocks of one segment; returns the highest end that one of them records as synced."""
     name = segment.name
     last = name == (end.segment, end.epoch)
     size = end.position if last else segment.size()
@@ -110,7 +111,7 @@ def _write(files: Files, folder: str, stretch: _Stretch) -> None:
         files.close(handle)
 
 
-# The end that is safe is not known.
+# The safe end is unknown.
 UNKNOWN = new_end(0, 0, 0, 0, epoch=0)
 
 TAKE_OVER_HINT = (
@@ -144,28 +145,28 @@ class Publisher:
         self._synced = synced
 
     def publish(self, end: End, segment: ActiveSegment | None = None) -> None:
-        """Make everything written up to `end` durable and visible. `segment` is the one that the caller has written to: its
-        handle was open when an error of the disk came, and is told of it."""
-        with self._lock.held(SYNC):
+        """Make everything written up to `end` durable and visible. `segment` is the one that the caller has written to:
+        its handle was open when a disk error occurred, so its fsync reports it."""
+        with self._lock.hold(SYNC):
             head = self._heads.read(self._slot)
             self._refuse_if_older(end, head)
             if head is not None and head.place >= end.place:
                 return
-            # Read before the fsync: what is written after it began may not be covered by it.
+            # Read before the fsync: it may not cover later writes.
             tail, mark = self._tail.read_all(2)
             if mark is not None and mark.fenced:
                 self._publish_safe(head, mark)
-                raise self.is_fenced(mark)
-            # A tail that cannot be read will be mended by the next writer; what we wrote we know.
+                raise self.fenced_error(mark)
+            # The next writer repairs an unreadable tail; our own end is known.
             tail = end if tail is None else tail
             self._refuse_if_older(end, tail)
             if tail.place < end.place:
-                raise self._taken_back()
+                raise self._reverted_error()
             self.make_durable(head, tail, segment)
             self._heads.write(self._slot, tail._replace(flags=tail.flags & (DELETED | HAS_STATE)))
 
     def make_durable(self, head: End | None, end: End, segment: ActiveSegment | None = None) -> None:
-        """Bring everything up to `end` to disk. The sync lock is held, and the partition is not fenced for good."""
+        """Sync everything up to `end`. The caller holds the sync lock, and the partition is not fenced."""
         mark = self._tail.read(SYNCING)
         if head is None or mark is None or mark.fenced or mark.place > head.place:
             try:
@@ -185,13 +186,14 @@ class Publisher:
     def _sync(self, head: End | None, end: End, segment: ActiveSegment | None) -> None:
         name = SegmentName(end.segment, end.epoch)
         try:
-            # One that is shorter was removed after a crash of others, and its name given to the one that is meant.
+            # A shorter one was removed in another process's recovery, and its name reused for the segment that is
+            # meant.
             if segment is not None and (segment.name != name or segment.size() < end.position):
                 segment = None
             if head is not None and (head.segment, head.epoch) == name:
                 self._sync_last(name, segment)
                 return
-            # A roll lies between: first what is older, then the new segment, then their names.
+            # After a roll: sync first the older segments, then the new one, then the directory.
             first = head.segment if head is not None else 0
             for older in segments_in(self._files.list(self._folder)):
                 if first <= older.base < end.segment:
@@ -203,7 +205,7 @@ class Publisher:
             if error.errno in NO_HANDLE:
                 raise  # nothing was synced, and nothing failed to be
             self.fence(head)
-            raise self.sync_failed(error) from error
+            raise self.sync_error(error) from error
 
     def _sync_last(self, name: SegmentName, segment: ActiveSegment | None) -> None:
         if segment is not None:
@@ -215,10 +217,10 @@ class Publisher:
         try:
             sync_file(self._files, name.path(self._folder))
         except FileNotFoundError:
-            # Sealed since it was listed, and so on disk as Parquet.
+            # Sealed after it was listed, so synced as Parquet.
             if ManifestFile(self._files, self._folder).read().end <= name.base:
                 raise
-        # Nobody will add to its index any more, or look whether it is right: it need not be made again.
+        # No writer will append to its index or check it: sync it, so that it need not be rebuilt.
         with suppress(OSError):
             sync_file(self._files, name.index_path(self._folder))
 
@@ -227,16 +229,16 @@ class Publisher:
     def fence(self, safe: End | None) -> None:
         """Fence the partition until a take-over; `safe` is the end that is certainly on disk."""
         mark = UNKNOWN if safe is None else safe
-        # If this cannot be written either, the note of the fsync that was under way does the same more slowly.
+        # If this write fails too, the noted end of the unfinished fsync has the same effect, more slowly.
         with suppress(OSError):
             self._tail.write(SYNCING, mark._replace(flags=(mark.flags & HAS_STATE) | FENCED))
 
     def _publish_safe(self, head: End | None, mark: End) -> None:
-        """After a power cut `heads` may be older than what was safe when the partition was fenced."""
+        """After a power cut `heads` may be older than the safe end at the time of fencing."""
         if mark.epoch and (head is None or head.place < mark.place):
             self._heads.write(self._slot, mark._replace(flags=mark.flags & HAS_STATE))
 
-    def is_fenced(self, mark: End) -> Unavailable:
+    def fenced_error(self, mark: End) -> Unavailable:
         safe = f"Acknowledged records end at offset {mark.offset} and are safe; later" if mark.epoch else "Later"
         return Unavailable(
             f"{self._title} is fenced: an fsync failed",
@@ -244,7 +246,7 @@ class Publisher:
             hint=TAKE_OVER_HINT,
         )
 
-    def sync_failed(self, error: OSError) -> Unavailable:
+    def sync_error(self, error: OSError) -> Unavailable:
         return Unavailable(
             f"fsync failed on {self._title}: {os.strerror(error.errno or 0)}",
             detail="The append was not acknowledged, and the partition is fenced: after a failed fsync no later one "
@@ -263,7 +265,7 @@ class Publisher:
                 current_epoch=other.epoch,
             )
 
-    def _taken_back(self) -> Unavailable:
+    def _reverted_error(self) -> Unavailable:
         return Unavailable(
             f"the last write to {self._title} could not be read back and was truncated",
             detail="The append was not acknowledged.",
@@ -273,11 +275,11 @@ class Publisher:
     def _refuse_if_deleted(self) -> None:
         tail = self._tail.read(WRITTEN)
         if tail is not None and tail.flags & DELETED:
-            raise deleted(self._title)
+            raise deleted_error(self._title)
 
 
-def deleted(title: str) -> TopicNotFound:
-    """The error of an append after the deletion."""
+def deleted_error(title: str) -> TopicNotFound:
+    """The error for an append to a deleted topic."""
     return TopicNotFound(
         f"{title} was deleted",
         detail="Another process deleted it while this one had it open.",

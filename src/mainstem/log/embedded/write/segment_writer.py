@@ -1,4 +1,5 @@
-"""The write side of a partition: appends wait together for one sync, and become blocks of a segment and entries of its index."""
+"""The write side of a partition: concurrent appends share one sync, and become blocks of a segment and index
+entries."""
 
 from __future__ import annotations
 
@@ -52,20 +53,17 @@ __all__ = [
 ]
 
 
-# Appends of many threads that share one write and one fsync.
+# Group commit: appends of many threads share one write and one fsync.
 #
 # The first thread that arrives when none waits becomes the next leader: it takes the lock, collects all waiting appends
 # and its own, commits them together and wakes their threads, which never take the lock themselves. Under load, threads
-# that were just acknowledged append again within microseconds, so the leader waits a moment for half of them: an fsync
-# costs more than that. A single thread never waits.
-
-
-# An append on its way to one partition.
+# whose append was acknowledged append again within microseconds, so the leader waits briefly for half of them: that is
+# cheaper than an fsync. A single thread never waits.
 
 
 @dataclass(slots=True)
 class Pending:
-    """One append to one partition on its way, and afterwards where it lies."""
+    """An append to one partition; after it is written, also its location."""
 
     payload: pa.Buffer | bytes
     count: int
@@ -94,11 +92,11 @@ class Pending:
     error: BaseException | None = None
 
 
-# Whether an append may be written, decided under the partition's write lock.
+# Whether an append may be written; decided under the partition's write lock.
 
 
 def admit(pending: Pending, tail: End, scan: StateScan | None, title: str) -> bool:
-    """Whether to write it: not if it is there already. Raises if it may not be written."""
+    """False if it was written before (a repeat). Raises if it may not be written."""
     if pending.expected is not None and pending.expected != tail.offset:
         raise AppendConflict(
             f"{title} does not end at offset {pending.expected}",
@@ -108,7 +106,7 @@ def admit(pending: Pending, tail: End, scan: StateScan | None, title: str) -> bo
     if pending.check is not None:
         pending.check()
     if pending.kind in MARKERS:
-        # The owner of a transaction and somebody who settles it may both come to write its marker.
+        # The owner of a transaction and a process that settles it may both write its marker.
         assert scan is not None
         pending.duplicate = pending.transaction not in scan.state.open
         return not pending.duplicate
@@ -135,15 +133,15 @@ def admit(pending: Pending, tail: End, scan: StateScan | None, title: str) -> bo
     return True
 
 
-# Long enough for some ten threads to get through the interpreter, short beside any disk's fsync under load.
+# Long enough for about ten threads to pass the interpreter lock, short compared with an fsync under load.
 GATHER_SECONDS_MAX = 0.002
 
-# A thread that was interrupted may have left without waking another: then that one looks for itself.
+# An interrupted thread may have left without waking another: waiting threads check this often.
 LOOK_SECONDS = 0.1
 
 
 class Settling(Protocol):
-    """Something that waits to be committed: when settled it has a result, or the error to raise."""
+    """An item to be committed: when settled it has a result, or the error to raise."""
 
     settled: bool
     error: BaseException | None
@@ -155,7 +153,7 @@ _all: weakref.WeakSet[GroupCommit] = weakref.WeakSet()  # type: ignore[type-arg]
 
 
 class _Waiter(Generic[P]):
-    """A thread with its append: its bell rings when the append is settled, or when it is the one to lead."""
+    """A waiting thread and its append: the bell rings when the append is settled, or when the thread becomes leader."""
 
     __slots__ = ("bell", "pending")
 
@@ -182,7 +180,7 @@ class GroupCommit(Generic[P]):
         self._guard = threading.Lock()
         self._turn = threading.Lock()
         self._waiting: list[_Waiter[P]] = []
-        # About how many threads append at present: what a leader goes by when it waits for others.
+        # About how many threads append at present; the leader waits for half as many.
         self._company = 1
         self._wanted = 0
         self._gathered: threading.Lock | None = None
@@ -199,7 +197,7 @@ class GroupCommit(Generic[P]):
         try:
             with self._guard:
                 if self._waiting:
-                    waiter.bell = _silent_bell()
+                    waiter.bell = _new_bell()
                 self._waiting.append(waiter)
                 if self._gathered is not None and len(self._waiting) >= self._wanted:
                     self._gathered.release()
@@ -207,7 +205,7 @@ class GroupCommit(Generic[P]):
             if waiter.bell is not None:
                 waiter.bell.acquire(timeout=LOOK_SECONDS)
             if not pending.settled:
-                # Held by `with` and never handed on, so that an interrupted thread cannot take it along.
+                # Held by `with` and never passed on, so that an interrupted thread releases it.
                 with self._turn:
                     if self._refusal is not None and not pending.settled:
                         raise self._refusal()
@@ -224,37 +222,37 @@ class GroupCommit(Generic[P]):
         with self._guard:
             group, self._waiting = self._waiting, []
         try:
-            self._carry([waiter.pending for waiter in group], own)
+            self._commit_group([waiter.pending for waiter in group], own)
         finally:
             for waiter in group:
                 waiter.ring()
         with self._guard:
             present = len(group) + len(self._waiting)
-            # One fewer each time, since some of those who are gone for the moment are on their way back.
+            # Reduced by one each time: some of the missing threads may come back.
             self._company = max(present, self._company - 1) if in_time else present
 
     def _gather(self) -> bool:
-        """Wait a moment for half of those who append at present; whether they came."""
+        """Wait briefly for half of the appending threads; whether they arrived."""
         with self._guard:
             self._wanted = self._company // 2
             if len(self._waiting) >= self._wanted:
                 return True
-            gathered = self._gathered = _silent_bell()
+            gathered = self._gathered = _new_bell()
         came = gathered.acquire(timeout=GATHER_SECONDS_MAX)
         with self._guard:
             self._gathered = None
         return came
 
-    def _carry(self, group: list[P], own: P) -> None:
-        # Not among those who wait, though not settled: the leader that had taken it was interrupted.
-        own.error = None if any(pending is own for pending in group) else _for_another_thread(KeyboardInterrupt())
+    def _commit_group(self, group: list[P], own: P) -> None:
+        # Not waiting and not settled: the leader that had taken it was interrupted.
+        own.error = None if any(pending is own for pending in group) else _copy_error(KeyboardInterrupt())
         try:
             if group:
                 self._commit(group)
         except BaseException as error:
             for pending in group:
                 if not pending.settled:
-                    pending.error = error if pending is own else _for_another_thread(error)
+                    pending.error = error if pending is own else _copy_error(error)
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -262,22 +260,22 @@ class GroupCommit(Generic[P]):
                 pending.settled = True
 
     def _leave(self, waiter: _Waiter[P]) -> None:
-        """Interrupted: what nobody has taken yet nobody may take later, and somebody else is the one to lead."""
+        """Interrupted: withdraw an append that no leader has taken, and pass the leadership on."""
         with self._guard:
             self._waiting = [other for other in self._waiting if other is not waiter]
             if self._waiting:
                 self._waiting[0].ring()
 
 
-def _silent_bell() -> threading.Lock:
-    """A lock that is taken: to acquire it waits until somebody releases it, once."""
+def _new_bell() -> threading.Lock:
+    """A locked lock: acquiring it waits until another thread releases it once."""
     bell = threading.Lock()
     bell.acquire()
     return bell
 
 
-def _for_another_thread(error: BaseException) -> Exception:
-    """The error as another thread may raise it: an object of its own, since raising writes into it."""
+def _copy_error(error: BaseException) -> Exception:
+    """A copy of the error for another thread: raising an exception modifies it."""
     if not isinstance(error, Exception):
         return Unavailable(
             "the thread that committed this append was interrupted",
@@ -300,15 +298,15 @@ def _renew_in_child() -> None:
 os.register_at_fork(after_in_child=_renew_in_child)
 
 
-# Turns checked rows into one block for each partition they go to.
+# Splits checked rows into one block per partition.
 
 
 def pending_blocks(
     rows: CheckedRows, keyless: int, now: int, partition: int | None = None, *, over: int | None = None
 ) -> dict[int, Pending]:
-    """The blocks of an append. Rows without a key go to `keyless`, all together; with `partition` all go there.
+    """The blocks of an append. Rows without a key all go to `keyless`; with `partition` all rows go there.
 
-    With `over` keys are placed as if the topic had that many partitions.
+    With `over`, keys are placed as if the topic had that many partitions.
     """
     settings = rows.settings
     batch, flags = stored_batch(rows)
@@ -326,11 +324,11 @@ def pending_blocks(
 
 
 def _event_time_max(batch: pa.RecordBatch, settings: TopicSettings, now: int) -> int:
-    """The highest event time of a block; one too far ahead of the clock does not count."""
+    """The highest event time of a block, without those too far ahead of the clock."""
     if settings.event_time is None:
         return NO_TIME
     times = batch.column(settings.event_time)
-    # Arrow's functions cost ten times what they do to one value.
+    # For one value, Arrow's functions cost ten times as much.
     highest = times[0].value if batch.num_rows == 1 else pc.max(times).value
     if highest is not None and highest > now:
         limit = now + settings.ahead_max // timedelta(microseconds=1)
@@ -340,13 +338,13 @@ def _event_time_max(batch: pa.RecordBatch, settings: TopicSettings, now: int) ->
     return NO_TIME if highest is None else int(highest)
 
 
-# How a segment begins, and with it a partition.
+# Creation of segments and partitions.
 
 
 def create_partition(files: Files, folder: str, clock: Clock) -> End:
-    """Make a partition's directory with an empty manifest and first segment; on disk when this returns.
+    """Create a partition's directory with an empty manifest and a first segment; synced when this returns.
 
-    The directory's own name is for the caller to sync.
+    The caller syncs the parent directory.
     """
     files.make_directory(folder)
     create_file(files, f"{folder}/manifest", encode_manifest(Manifest(clock=first_reading(clock))))
@@ -358,10 +356,10 @@ def create_partition(files: Files, folder: str, clock: Clock) -> End:
 
 
 def create_segment(files: Files, folder: str, before: End, state: PartitionState, *, now: int, synced: int) -> End:
-    """A new segment that begins at the end `before`, with its epoch; not synced: the first append's fsync does that.
+    """Create a segment at the end `before`, with its epoch; not synced: the fsync of the first append does that.
 
-    It gets its name when it is whole, so who finds it need not ask whether it is. `synced` is the end offset known to
-    be on disk.
+    It is renamed when it is complete, so a segment with its final name is complete. `synced` is the end offset known to
+    be synced.
     """
     name = SegmentName(before.offset, before.epoch)
     preamble, crc = encode_preamble(name, now)
@@ -393,11 +391,11 @@ def create_segment(files: Files, folder: str, before: End, state: PartitionState
     return end._replace(flags=before.flags & (DELETED | HAS_STATE))
 
 
-# The blocks of one group of appends, as they are about to be written behind the end of a partition.
+# The blocks of one group of appends, ready to be written at the end of a partition.
 
 
 class WrittenBlocks:
-    """Bytes to write at `begin`, index entries for them, and the end after them."""
+    """Bytes to write at `begin`, their index entries, and the end after them."""
 
     def __init__(self, tail: End, segment_id: int, slot: int, now: int, synced: int) -> None:
         self.begin = tail.position
@@ -411,11 +409,11 @@ class WrittenBlocks:
         self._synced = synced
 
     def add(self, pending: Pending, observe: Callable[[int, int, int], int] | None) -> Header:
-        """Add the block of one append, and tell it where it will lie."""
+        """Add the block of one append, and set its location."""
         end = self.end
         observed = end.observed_up_to
         if observe is not None:
-            # What this append brings is not known before it: the rows of one append do not make each other late.
+            # Without the times of this append: rows of one append do not make each other late.
             observed = max(observed, observe(self._slot, end.event_time_max, self._now))
         packed, header = encode_header(
             pending.kind, pending.flags, len(pending.payload), pending.payload_crc, end.crc, pending.count,
@@ -435,7 +433,7 @@ class WrittenBlocks:
 
 
 class SegmentWriter:
-    """The segment being appended to, open in this process; for who holds the partition's write lock."""
+    """The active segment, open in this process; for the holder of the partition's write lock."""
 
     def __init__(self, files: Files, folder: str, name: SegmentName, end: int) -> None:
         self.name = name
@@ -458,17 +456,17 @@ class SegmentWriter:
         self.segment.close()
 
     def write(self, blocks: WrittenBlocks) -> None:
-        """Write all of it, or leave the segment as it was and raise."""
+        """Write all blocks, or restore the segment and raise."""
         try:
             self._files.pwritev(self.segment.handle, blocks.buffers, blocks.begin)
         except OSError:
-            # Half a block is taken back, so that the next append need not; if that fails too, recovery will.
+            # Truncate a partial block, so that the next append need not; if that fails too, recovery does it.
             with suppress(OSError):
                 self._files.truncate(self.segment.handle, blocks.begin)
             raise
         if blocks.entries:
             self.mend_index(blocks.first_entry, blocks.begin)
-            # Without its entries a record is found more slowly, and by the size of the file the next writer sees it.
+            # Missing entries make reads slower; the next writer detects them by the file size.
             with suppress(OSError):
                 handle = self._files.open(self._index_path)
                 try:
@@ -477,7 +475,7 @@ class SegmentWriter:
                     self._files.close(handle)
 
     def mend_index(self, entries: int, end: int) -> None:
-        """Make the index again if it has not so many entries, for the blocks up to `end`."""
+        """Rewrite the index if it does not have this many entries, for the blocks up to `end`."""
         with suppress(OSError):
             if not self._has_entries(entries):
                 SegmentIndex(self._files, self._index_path).rewrite(self.segment, end)

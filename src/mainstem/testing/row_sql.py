@@ -1,13 +1,12 @@
-"""Parses aggregates that are written as SQL, without Spark: "sum(score) / count(*) AS mean".
+"""Parses aggregates and orders that are written as SQL, without Spark: "sum(score) / count(*) AS mean", "score DESC".
 
-For scripted rows of tests (`mainstem.testing`). DuckDB computes the arguments and the expressions around the functions;
-the text is translated to its dialect.
+For scripted rows. DuckDB computes the arguments, and the expressions around the functions; the text is translated to its
+dialect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -17,9 +16,11 @@ from sqlglot.errors import SqlglotError
 
 from mainstem.errors import Invalid, did_you_mean
 from mainstem.operators.aggregates.accumulators import AggregateCall
-from mainstem.operators.aggregates.aggregates import Aggregates, no_such_aggregate, not_of_corrections
+from mainstem.operators.aggregates.aggregate_columns import WrittenAggregates
+from mainstem.operators.aggregates.aggregates import no_such_aggregate, not_of_corrections
+from mainstem.operators.top import RowOrder, missing_order_column, parse_order
 
-__all__ = ["AggregateText", "computed", "read_aggregate_text"]
+__all__ = ["computed", "read_aggregate_text", "read_order_text"]
 
 _FUNCTIONS: dict[type[nodes.Expression], str] = {
     nodes.Sum: "sum",
@@ -47,34 +48,36 @@ _BY_ORDER = {nodes.ArgMin: "min_by", nodes.ArgMax: "max_by"}
 _TRUE = nodes.true()
 
 
-@dataclass
-class AggregateText:
-    """What was read: the functions, their arguments as SQL for DuckDB over the rows, and the user's columns over answers."""
-
-    calls: list[AggregateCall] = field(default_factory=list)
-    inputs: dict[str, str] = field(default_factory=dict)
-    answers: dict[str, str] = field(default_factory=dict)
-    bare: dict[int, str] = field(default_factory=dict)
-
-    @property
-    def aggregates(self) -> Aggregates:
-        return Aggregates(tuple(self.calls))
-
-
 def read_aggregate_text(
     schema: pa.Schema, texts: Sequence[Any], time: str, taken_back: str | None = None
-) -> AggregateText:
-    """Read aggregates over rows of a schema; `time` is the SQL of the event time as a number. `taken_back`: the SQL of which rows
-    take back an earlier one, and are subtracted."""
+) -> WrittenAggregates:
+    """Parse aggregates over rows of a schema. `time`: SQL of the event time as a number; `taken_back`: SQL that is true for
+    rows that retract an earlier one."""
     reader = _Reader(schema, time, taken_back)
     for text in texts:
-        # A Spark column shows itself as SQL.
-        reader.take(text if isinstance(text, str) else str(text._jc.toString()))
+        reader.take(_sql(text))
     return reader.found
 
 
+def read_order_text(schema: pa.Schema, texts: Sequence[Any]) -> RowOrder:
+    """Parse an order over rows of a schema."""
+    parsed = [parse_order(_sql(text)) for text in texts]
+    for expression, _ in parsed:
+        for column in expression.find_all(nodes.Column):
+            if column.parts[0].name not in schema.names:
+                raise missing_order_column(column.name, schema.names)
+    values = {f"order_{place}": expression.sql("duckdb") for place, (expression, _) in enumerate(parsed)}
+    types = computed(values, schema.empty_table()).schema.types
+    return RowOrder(tuple(part for _, part in parsed), dict(values), tuple(types))
+
+
+def _sql(text: Any) -> str:
+    """A text, or a Spark column as SQL."""
+    return text if isinstance(text, str) else str(text._jc.toString())
+
+
 def computed(columns: Mapping[str, str], rows: pa.Table) -> pa.Table:
-    """Columns of SQL over rows, by DuckDB; those that only rename one stay exactly what they are."""
+    """SQL expressions over rows, computed by DuckDB; plain column names are taken unchanged."""
     made = {name: sql for name, sql in columns.items() if sql not in rows.column_names}
     found = _by_duckdb(made, rows) if made else rows
     return pa.table({name: found.column(name) if name in made else rows.column(sql) for name, sql in columns.items()})
@@ -91,10 +94,10 @@ def _by_duckdb(columns: Mapping[str, str], rows: pa.Table) -> pa.Table:
 
 
 class _Reader:
-    """Takes one text after the other."""
+    """Parses aggregates one by one."""
 
     def __init__(self, schema: pa.Schema, time: str, taken_back: str | None) -> None:
-        self.found = AggregateText()
+        self.found = WrittenAggregates()
         self._schema = schema
         self._time = time
         self._taken_back = taken_back
@@ -196,7 +199,7 @@ class _Reader:
 
 
 def _title(function: nodes.Expression) -> str:
-    """As Spark writes it."""
+    """The text of a function as Spark writes it."""
     if isinstance(function, nodes.Count) and isinstance(function.this, nodes.Star):
         return "count(1)"
     return function.sql("spark", normalize_functions="lower")
@@ -220,7 +223,7 @@ def _constants(name: str, function: Any) -> tuple[Any, ...]:
 
 
 def _output(name: str, types: tuple[pa.DataType, ...], constants: tuple[Any, ...]) -> pa.DataType:
-    """The type of a function's answer, as Spark has it."""
+    """Spark's result type of a function."""
     if name in ("count", "signed_count", "count_distinct", "approx_count_distinct"):
         return pa.int64()
     of = types[0]

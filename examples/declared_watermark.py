@@ -1,8 +1,8 @@
-"""A producer that says: nothing earlier any more.
+"""A producer that declares a watermark.
 
-A delay is a guess: too short and rows come late, too long and everybody waits. A producer that knows better can say it:
-from now on there will be no event before this time. Each speaks for itself, so the earliest of them counts, and the windows
-up to there are complete. In Mainstem that is `producer.declare_watermark(topic, at)`.
+A delay is a guess: too short and rows come late, too long and all results wait. A producer that knows better can
+declare that no earlier event will follow. The lowest declaration of all producers counts, and the windows up to it are
+complete. In Mainstem that is `producer.declare_watermark(topic, at)`.
 """
 
 import sys
@@ -26,7 +26,7 @@ def readings(sensor: str) -> list[dict]:
 
 
 def flows(stem: mainstem.Mainstem):
-    # A guess that is on the safe side: for an hour nothing is shown.
+    # A long delay: for an hour nothing is emitted.
     rows = stem.topic("readings").stream(watermark="1 hour")
     aggregates = [F.count("*").alias("readings"), F.sum("value").alias("total")]
     yield Flow(windowed(rows, tumbling("1 minute"), by="sensor", aggregates=aggregates), into=stem.topic("minutes"))

@@ -21,7 +21,6 @@ import numpy as np
 from mainstem.log.log import TopicBackend
 from mainstem.log.steps import Steps
 from mainstem.log.transaction_cut import Reached, TooLarge, TransactionCut, TransactionSpans, Unstable
-from mainstem.spark.sources.topic_request import TopicRequest
 
 __all__ = [
     "BatchCut",
@@ -35,18 +34,20 @@ __all__ = [
     "Positions",
     "SourceLimits",
     "SourcePart",
+    "SourceRequest",
     "aligned_cut",
+    "by_topic",
     "readable_ends",
 ]
 
 
-# Where a batch ends in each partition: at one event time in all of them, never at equal numbers of rows.
+# The end of a batch in each partition: at the same event time in all of them, not at equal numbers of rows.
 #
 # Spark's watermark is the highest event time it has seen, less the delay. A batch that went far ahead in one partition
-# would make the rows late that still wait in the others. So the steps of all partitions are put into one line by the
-# highest time up to each of them, and the batch is the beginning of that line, up to one time. In each partition the step
-# that goes on beyond that time is looked at row by row, and taken up to the first later row: what stays behind is then
-# nowhere older than the newest row that was taken, except by as much as its own partition is out of order.
+# would make the unread rows of the others late. So the steps of all partitions are sorted by the highest time up to each
+# of them, and the batch takes the first of them, up to one time. The step of a partition that crosses that time is
+# searched row by row, and taken up to the first later row: no remaining row is then older than the newest row taken,
+# except by the disorder of its own partition.
 
 
 # partition, first offset, offset behind the last, time -> the first offset with a later time
@@ -70,7 +71,7 @@ def aligned_cut(
     numbers = np.concatenate([np.full(len(found.ends), partition) for partition, found in known.items()])
     offsets = np.concatenate([found.ends for found in known.values()])
     rows = np.concatenate([found.rows for found in known.values()])
-    # A partition never goes back: a step stands where the highest time up to it stands.
+    # Steps of a partition keep their order: each is sorted by the highest time up to it.
     reached = np.concatenate([np.maximum.accumulate(found.times) for found in known.values()])
     line = np.argsort(reached, kind="stable")
     taken = max(1, int(np.searchsorted(np.cumsum(rows[line]), rows_max, side="right")))
@@ -85,7 +86,7 @@ def aligned_cut(
     return ends
 
 
-# BatchCut: where the next batch of a source ends, with admission control by rows and bytes.
+# BatchCut: the end offsets of the next batch of a source, with admission control by rows and bytes.
 
 
 class Lane(NamedTuple):
@@ -104,7 +105,7 @@ class BatchCut:
         self._steps: dict[int, Steps] = {}
 
     def ends(self, lanes: Mapping[int, Lane], starts: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, int]:
-        """Where the batch ends in each lane: at its end, if all of it is little enough, else at one event time."""
+        """The end of the batch in each lane: the lane's end, if the whole is small enough, else that of one event time."""
         rows = sum(ends[number] - starts[number] for number in lanes)
         rows_max = self._admitted(lanes, starts, rows)
         if rows <= rows_max:
@@ -123,18 +124,18 @@ class BatchCut:
         }
 
     def rows_together(self, lanes: Mapping[int, Lane], starts: Mapping[int, int]) -> int:
-        """How many rows a batch may have that cannot be divided: those of `bytes_max`."""
+        """The maximal number of rows of a batch that cannot be divided: those of `bytes_max`."""
         behind = [lane.backend.behind(lane.partition, starts[number]) for number, lane in lanes.items()]
         rows, size = sum(lag.records for lag in behind), sum(lag.bytes for lag in behind)
         return max(1, self._bytes_max // max(1, size // max(1, rows)))
 
     def _steps_from(self, number: int, lane: Lane, start: int, rows_min: int) -> Steps:
-        """Those that are known from the last batch are not looked up again."""
+        """The steps from an offset on; those known from the last batch are not read again."""
         known = self._steps.get(number, Steps.of([])).after(start)
         rows = int(known.rows.sum())
         if rows < rows_min:
             reached = int(known.ends[-1]) if len(known.ends) else start
-            known = known.followed_by(lane.backend.steps(lane.partition, reached, rows_min - rows))
+            known = known.join(lane.backend.steps(lane.partition, reached, rows_min - rows))
         self._steps[number] = known
         return known
 
@@ -148,25 +149,56 @@ class BatchCut:
 
 # Topic and partition -> offset.
 Positions = dict[tuple[str, int], int]
+
+
+def by_topic(at: Positions) -> dict[str, dict[int, int]]:
+    """The offsets of each topic."""
+    found: dict[str, dict[int, int]] = {}
+    for (name, number), offset in at.items():
+        found.setdefault(name, {})[number] = offset
+    return found
+
+
 # Source, topic and partition.
 Place = tuple[int, str, int]
 
 NOBODY = (1, 0)
 
 
+class SourceRequest(Protocol):
+    """The request of a flow's source, such as `TopicRequest`."""
+
+    @property
+    def leaf(self) -> int: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def start(self) -> Any: ...
+    @property
+    def rows_max(self) -> int: ...
+    @property
+    def bytes_max(self) -> int: ...
+    @property
+    def delay(self) -> int | None: ...
+    @property
+    def clock(self) -> str: ...
+    @property
+    def pattern(self) -> bool: ...
+
+
 @dataclass(frozen=True)
 class SourcePart:
-    """One source: its topics, from where its batch is to begin, and how far it could be read at most."""
+    """One source: its topics, and the start and the maximal end of its batch."""
 
-    request: TopicRequest
-    # As the log has them: `EmbeddedTopic`, or `KafkaTopic`.
+    request: SourceRequest
+    # `EmbeddedTopic` or `KafkaTopic`.
     topics: Mapping[str, Any]
     starts: Positions
     ends: Positions
 
     @property
     def aligned(self) -> bool:
-        """Whether Spark's own operators may drop rows that come behind later ones. Stages go by each record's watermark."""
+        """Whether Spark's own operators may drop late rows. Stages use the watermark of each record instead."""
         return self.request.delay is not None and not self.request.clock
 
     def begin(self, lane: tuple[str, int]) -> int:
@@ -174,17 +206,17 @@ class SourcePart:
 
 
 def readable_ends(topic: TopicBackend) -> dict[int, int]:
-    """How far each partition of a topic can be read, also those that are added meanwhile."""
+    """The readable end of each partition of a topic, including partitions that are added meanwhile."""
     while True:
         count = topic.settings.partitions
         ends = {number: topic.latest(number) for number in range(count)}
-        # A transaction that can be read in one of them may have written to one that was added before it.
+        # A transaction that is readable in one partition may have written to a partition that was just added.
         if topic.settings.partitions == count:
             return ends
 
 
 class Holder(NamedTuple):
-    """A transaction that is not decided, and who has it open; None if nobody is known. Below 0: of another program, on Kafka."""
+    """An open transaction and its owner; None if unknown. A number below 0: of another program, on Kafka."""
 
     transaction: int
     topic: str
@@ -192,8 +224,8 @@ class Holder(NamedTuple):
     process: int | None
 
     @classmethod
-    def all_in(cls, backend: Any, partition: int) -> list[Holder]:
-        """Those of one partition."""
+    def all_in(cls, backend: TopicBackend, partition: int) -> list[Holder]:
+        """The open transactions of one partition."""
         return [
             cls(number, backend.name, partition, backend.owner_of(number))
             for number in sorted(backend.open_transactions(partition))
@@ -207,7 +239,7 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True)
 class FlowEnds:
-    """Where a batch ends, by source. `held`: what it waits for if it has nothing; `torn`: the transactions that it cuts."""
+    """The end of a batch, by source. `held`: what an empty batch waits for; `torn`: the transactions that it splits."""
 
     ends: Mapping[int, Positions]
     held: list[Holder] = field(default_factory=list)
@@ -215,21 +247,21 @@ class FlowEnds:
 
 
 class SourceLimits(Protocol):
-    """Where the batches of one source end by themselves, one after the other."""
+    """The limits of the batches of one source."""
 
     def ends(self, part: SourcePart) -> Positions:
         """The limits of the next batch."""
         ...
 
     def rows_together(self, part: SourcePart) -> int:
-        """How many rows a batch may have that cannot be divided."""
+        """The maximal number of rows of a batch that cannot be divided."""
         ...
 
 
 class _Limits:
-    """Those of the embedded log: by rows, bytes and event time."""
+    """The limits of the embedded log: by rows, bytes and event time."""
 
-    def __init__(self, request: TopicRequest) -> None:
+    def __init__(self, request: SourceRequest) -> None:
         self._cut = BatchCut(request.rows_max, request.bytes_max)
         self._numbers: dict[tuple[str, int], int] = {}
 
@@ -261,32 +293,39 @@ class FlowCut:
 
     @property
     def noted(self) -> int | None:
-        """Where to read on, after a restart, what is known of transactions; None where the log itself has it."""
+        """Where to continue reading notes of transactions after a restart; None if the log itself has them."""
         return None
 
     def begin_at(self, noted: int) -> None:
-        """Read on what is known of transactions from where an earlier run had come."""
+        """Continue reading notes of transactions where an earlier run stopped."""
 
     def ends(self, parts: Mapping[int, SourcePart]) -> FlowEnds:
         limits: dict[Place, int] = {}
         for leaf, part in parts.items():
-            if leaf not in self._limits:
-                self._limits[leaf] = self._limits_of(part.request)
-            limits |= {(leaf, *lane): end for lane, end in self._limits[leaf].ends(part).items()}
+            limits |= {(leaf, *lane): end for lane, end in self._limited(leaf, part).items()}
         found = self._consistent(parts, limits)
         by_leaf: dict[int, Positions] = {leaf: {} for leaf in parts}
         for (leaf, topic, partition), end in found.ends.items():
             by_leaf[leaf][topic, partition] = end
         return FlowEnds(by_leaf, found.held, found.torn)
 
+    def limits(self, part: SourcePart) -> Positions:
+        """The end of the next batch of one source by its limits alone."""
+        return self._limited(part.request.leaf, part)
+
+    def _limited(self, leaf: int, part: SourcePart) -> Positions:
+        if leaf not in self._limits:
+            self._limits[leaf] = self._limits_of(part.request)
+        return self._limits[leaf].ends(part)
+
     def close(self) -> None:
-        """Let go of what it reads."""
+        """Close its readers."""
 
     def beginnings(self, parts: Mapping[int, SourcePart]) -> dict[int, Positions]:
-        """Where sources begin that were told to begin at their `ends`. What lies before is not read, from their `starts` on.
+        """The start offsets of sources that are to begin at their `ends`. Records from `starts` to there are not read.
 
-        Those that begin at "latest", or at one time, begin between transactions, if need be a little earlier: unless that would
-        be more rows than a batch may have. Where sources begin at offsets, or at different times, that was asked for.
+        Sources that begin at "latest", or at the same time, begin between transactions, if necessary a little earlier, unless
+        that is more rows than a batch may have. A transaction between sources with given offsets or different times may be split.
         """
         found = {leaf: dict(part.ends) for leaf, part in parts.items()}
         groups: dict[str, list[int]] = {}
@@ -309,11 +348,11 @@ class FlowCut:
                 return at
             if _rows(below, limits) > sum(self._limits_of(part.request).rows_together(part) for part in parts.values()):
                 return limits
-            # There others may be cut.
+            # Other transactions may be split there.
             at = below
         return at
 
-    def _limits_of(self, request: TopicRequest) -> SourceLimits:
+    def _limits_of(self, request: SourceRequest) -> SourceLimits:
         return _Limits(request)
 
     def _consistent(self, parts: Mapping[int, SourcePart], limits: dict[Place, int]) -> FoundEnds:
@@ -324,7 +363,7 @@ class FlowCut:
         if spans is None:
             return FoundEnds(limits)
         cut = TransactionCut(starts, spans)
-        torn = cut.torn(limits)
+        torn = cut.find_split(limits)
         if not torn:
             return FoundEnds(limits)
         below = cut.below(limits)
@@ -332,25 +371,25 @@ class FlowCut:
             below = self._aligned_below(parts, spans, starts, limits, below)
         if 2 * _rows(starts, below) >= _rows(starts, limits):
             return FoundEnds(below)
-        # Limits of a few large steps may lie far apart: what is left below them may be next to nothing.
+        # With a few large steps, almost nothing may be left below the limits.
         return self._forward(parts, starts, limits, below, torn)
 
     def _aligned_below(
         self, parts: Mapping[int, SourcePart], spans: Mapping[Place, TransactionSpans], starts: dict[Place, int],
         limits: dict[Place, int], below: dict[Place, int],
     ) -> dict[Place, int]:  # fmt: skip
-        """The greatest consistent ends below the limits that leave no lane behind another one of a source that is aligned."""
-        # Event times are read only where they can make a difference.
+        """The greatest consistent ends below the limits that keep the lanes of an aligned source together."""
+        # Event times are read only if they matter.
         return TransactionCut(starts, spans, self.reached(parts, starts, limits)).below(limits)
 
     def _forward(
         self, parts: Mapping[int, SourcePart], starts: dict[Place, int], limits: dict[Place, int], below: dict[Place, int],
         torn: list[int],
     ) -> FoundEnds:  # fmt: skip
-        """The first ends behind the limits that cut no transaction, or behind some offset before them if that is too much.
+        """The first ends after the limits that split no transaction, or after an earlier offset if that is too much.
 
-        If there are none, those below the limits; and if nothing is there either, the limits or, for a transaction that is
-        not decided, the starts.
+        If there are none, those below the limits; if there are none either, the limits or, for an open transaction, the
+        starts.
         """
         stable = {
             (leaf, *lane): max(end, part.begin(lane)) for leaf, part in parts.items() for lane, end in part.ends.items()
@@ -377,12 +416,12 @@ class FlowCut:
                 return FoundEnds(limits, torn=torn)
             return FoundEnds(starts, held=self._holders(parts, stable))
 
-    # What the log tells
+    # From the log
 
     def spans(
         self, parts: Mapping[int, SourcePart], starts: Mapping[Place, int], ends: Mapping[Place, int]
     ) -> dict[Place, TransactionSpans] | None:
-        """All of what the transactions wrote that have records between starts and ends; None if there are none."""
+        """All spans of the transactions with records between starts and ends; None if there are none."""
 
         def look(numbers: tuple[int, int]) -> dict[Place, TransactionSpans]:
             return {
@@ -395,13 +434,13 @@ class FlowCut:
         lowest = min((int(numbers.min()) for numbers in inside if len(numbers)), default=None)
         if lowest is None:
             return None
-        # Elsewhere they may have written far behind where this batch ends.
+        # In other partitions they may have written far beyond this batch.
         return look((lowest, max(int(numbers.max()) for numbers in inside if len(numbers))))
 
     def spans_across(
         self, parts: Mapping[int, SourcePart], starts: Mapping[Place, int], at: Mapping[Place, int]
     ) -> dict[Place, TransactionSpans] | None:
-        """What the transactions wrote that have records before and behind some offsets; None if there are none."""
+        """The spans of the transactions with records both before and after some offsets; None if there are none."""
         around = [parts[leaf].topics[name].numbers_around(number, at[leaf, name, number]) for leaf, name, number in at]
         numbers = min(behind for _, behind in around), max(before for before, _ in around)
         if numbers[0] > numbers[1]:
@@ -414,7 +453,7 @@ class FlowCut:
     def reached(
         self, parts: Mapping[int, SourcePart], starts: Mapping[Place, int], ends: Mapping[Place, int]
     ) -> dict[Place, Reached]:
-        """The times of the rows of sources that are aligned."""
+        """The times of the rows of aligned sources."""
         return {
             place: Reached(place[0], *parts[place[0]].topics[place[1]].times_reached(place[2], starts[place], end))
             for place, end in ends.items()
@@ -430,7 +469,7 @@ class FlowCut:
 
 
 class _Ahead:
-    """Ends behind the limits of a batch. What lies there is looked at as far as it is needed."""
+    """Searches ends after the limits of a batch, and reads only as far as needed."""
 
     def __init__(
         self, cut: FlowCut, parts: Mapping[int, SourcePart], starts: dict[Place, int], limits: dict[Place, int],
@@ -442,7 +481,7 @@ class _Ahead:
         self._times: dict[Place, Reached] | None = None
 
     def above(self, seeds: dict[Place, int] | None) -> dict[Place, int]:
-        """The smallest consistent ends behind the seeds; without seeds, those with the fewest rows."""
+        """The smallest consistent ends after the seeds; without seeds, those with the fewest rows."""
         while True:
             found = self._closed(seeds, None)
             if any(part.aligned for part in self._parts.values()):
@@ -454,7 +493,7 @@ class _Ahead:
                 found = self._closed(seeds, self._times)
             if all(end <= self._known[place] for place, end in found.items()):
                 return found
-            # What was not looked at so far may be cut there.
+            # Transactions beyond the range read so far may be split there.
             self._known = {place: max(end, self._known[place]) for place, end in found.items()}
             self._spans = self._cut.spans(self._parts, self._starts, self._known)
 
@@ -472,7 +511,7 @@ def _rows(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> int:
 
 @dataclass(frozen=True)
 class FoundEnds:
-    """The same by place."""
+    """As `FlowEnds`, by place."""
 
     ends: Mapping[Place, int]
     held: list[Holder] = field(default_factory=list)

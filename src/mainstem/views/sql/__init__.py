@@ -1,0 +1,1 @@
+"""What the views in every SQL database have in common."""

@@ -1,0 +1,127 @@
+"""SqlSnapshot: a snapshot of one version of a view in an SQL database, unaffected by later writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from mainstem.views.sql.sql_history import SqlHistory
+from mainstem.views.sql.sql_tables import Row, SqlConnection, SqlTables
+from mainstem.views.sqlite.sqlite_columns import arrow_column, python_row
+from mainstem.views.view_facts import Facts
+from mainstem.views.view_key import change_rows
+from mainstem.views.view_store import KeptSince, Progress
+
+__all__ = ["SqlSnapshot"]
+
+
+class SqlSnapshot:
+    """A snapshot of a version: a transaction that sees one moment. Valid until the end of the `with` that returned it."""
+
+    def __init__(self, connection: SqlConnection, tables: SqlTables, facts: Facts, location: str) -> None:
+        self._connection = connection
+        self._tables = tables
+        self.facts = facts
+        self.location = location
+
+    @property
+    def version(self) -> int:
+        return self._tables.version
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._tables.schema
+
+    def _one(self, sql: str, *values: Any) -> Any:
+        return next(iter(self._connection.query(sql, *values)), None)
+
+    def get(self, key: Any, position: int | None = None) -> dict[str, Any] | None:
+        tables = self._tables
+        stored = tables.stored_key(key)
+        if stored is None:
+            return None
+        changed = None if position is None else self._one(tables.select_row_before, *stored, position)
+        if changed is not None:
+            values = None if changed[0] == "insert" else changed[1:]
+        else:
+            values = self._one(tables.select_row, *stored)
+        return None if values is None else python_row(values, self.schema, view=tables.view)
+
+    def count(self) -> int:
+        return int(self._one(f"SELECT count(*) FROM {self._tables.rows}")[0])
+
+    def bytes(self) -> int:
+        return self._tables.bytes(self._connection)
+
+    def batches(self, position: int | None = None) -> Iterator[pa.RecordBatch]:
+        if position is None:
+            found = self._connection.stream(self._tables.select_rows)
+        else:
+            found = self._connection.stream(self._tables.select_rows_before, position)
+        yield from map(self._batch, found)
+
+    def to_arrow(self, position: int | None = None) -> pa.Table:
+        return pa.Table.from_batches(self.batches(position), schema=self.schema)
+
+    def _batch(self, rows: Sequence[Row]) -> pa.RecordBatch:
+        columns = zip(*rows, strict=True) if rows else iter([()] * len(self.schema))
+        arrays = [arrow_column(list(values), field.type) for values, field in zip(columns, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def offsets(self) -> dict[str, dict[int, int]]:
+        found: dict[str, dict[int, int]] = {}
+        select = f'SELECT topic, partition, "end" FROM {self._tables.table("offsets")}'
+        for topic, partition, end in self._connection.query(select):
+            found.setdefault(topic, {})[partition] = end
+        return found
+
+    def progress(self) -> Progress:
+        found: Progress = self._one(f"SELECT flow, epoch, batch, applied_at FROM {self._tables.table('progress')}")
+        return found
+
+    # Changes
+
+    def positions(self) -> tuple[int, int]:
+        tables = self._tables
+        kept = f" WHERE position > (SELECT trimmed FROM {tables.table('progress')})" if tables.keeps_trimmed else ""
+        first, last = self._one(f"SELECT min(position), max(position) FROM {tables.table('changes')}{kept}")
+        return int(first), int(last)
+
+    def changes(self, after: int, until: int) -> pa.Table:
+        ends = f"SELECT end_position, committed_at FROM {self._tables.table('commits')}"
+        commits = self._connection.query(f"{ends} WHERE end_position > $1 ORDER BY end_position", after)
+        old, new = (self._side(side, change, after, until) for side, change in (("old", "delete"), ("new", "insert")))
+        return change_rows(self.schema, old, new, [(end, at) for end, at in commits])
+
+    def _side(self, side: str, change: str, after: int, until: int) -> tuple[list[int], pa.RecordBatch]:
+        rows = self._connection.query(self._tables.select_changes(side), after, until, change)
+        return [row[0] for row in rows], self._batch([row[1:] for row in rows])
+
+    def commits(self) -> list[tuple[int, int]]:
+        select = f"SELECT end_position, batch FROM {self._tables.table('commits')} ORDER BY end_position"
+        return [(end, batch) for end, batch in self._connection.query(select)]
+
+    # History
+
+    def kept_since(self) -> KeptSince | None:
+        return SqlHistory(self._connection, self._tables).since()
+
+    def position_at(self, at: int) -> int | None:
+        commits = self._tables.table("commits")
+        select = f"SELECT end_position FROM {commits} WHERE committed_at <= $1 ORDER BY end_position DESC LIMIT 1"
+        found = self._one(select, at)
+        return None if found is None else int(found[0])
+
+    def position_reached(self, topic: str, partition: int, end: int) -> int | None:
+        select = (
+            f"SELECT position FROM {self._tables.table('reached')} WHERE topic = $1 AND partition = $2 "
+            'AND "end" >= $3 ORDER BY position LIMIT 1'
+        )
+        found = self._one(select, topic, partition, end)
+        return None if found is None else int(found[0])
+
+    def reached(self) -> list[tuple[int, str, int, int]]:
+        select = f'SELECT position, topic, partition, "end" FROM {self._tables.table("reached")} ORDER BY position'
+        return [(position, topic, number, end) for position, topic, number, end in self._connection.query(select)]
