@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import STATE_COLUMNS, BatchClock, StateTable, Step
-from mainstem.operators.stage.stage import StageSpec, staged
+from mainstem.operators.stage.stage import StageSpec, add_stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,7 +27,7 @@ class PassingEngine:
         change = pa.repeat(pa.scalar("insert"), rows.num_rows)
         return Step(rows.drop_columns(["group"]).append_column("change", change))
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {}
 
 
@@ -46,4 +46,4 @@ def passed(rows: DataFrame, by: str) -> DataFrame:
     def prepare(batch: DataFrame) -> DataFrame:
         return batch.select(F.xxhash64(by).alias("group"), *plain.columns)
 
-    return staged(plain, StageSpec("passed", PassingEngine(schema), prepare, lambda table: table, "nothing"))
+    return add_stage(plain, StageSpec("passed", PassingEngine(schema), prepare, lambda table: table, "nothing"))

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import BatchClock
-from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.stage.hashes import mix
 from mainstem.operators.stage.state_runs import StateRuns
 from mainstem.operators.tables.table_join_engine import LEFT, RIGHT, TableJoinEngine
 
@@ -44,20 +44,20 @@ class JoinOfTables:
         customer = ids % self.customers
         row = pa.StructArray.from_arrays([pa.array(ids), pa.array(customer), pa.array(cents)], fields=list(LEFT_ROW))
         nobody = pa.nulls(len(ids), RIGHT_ROW)
-        return self._rows(customer, mixed(ids, cents), LEFT, weight, row, nobody)
+        return self._rows(customer, mix(ids, cents), LEFT, weight, row, nobody)
 
     def right(self, keys: np.ndarray) -> pa.Table:
         names = pa.array([f"customer {key}" for key in keys.tolist()])
         row = pa.StructArray.from_arrays([pa.array(keys), names], fields=list(RIGHT_ROW))
-        return self._rows(keys, mixed(keys), RIGHT, 1, pa.nulls(len(keys), LEFT_ROW), row)
+        return self._rows(keys, mix(keys), RIGHT, 1, pa.nulls(len(keys), LEFT_ROW), row)
 
     def _rows(
         self, keys: np.ndarray, hashes: np.ndarray, side: int, weight: int, left: pa.Array, right: pa.Array
     ) -> pa.Table:
         count = len(keys)
         columns = {
-            "group": mixed(keys),
-            "check": mixed(keys, np.ones(count, np.int64)),
+            "group": mix(keys),
+            "check": mix(keys, np.ones(count, np.int64)),
             "weight": np.full(count, weight, np.int64),
             "h_0": hashes,
             "side": np.full(count, side, np.int8),

@@ -19,7 +19,7 @@ import pyarrow as pa
 from mainstem.operators.aggregates.accumulators import AggregateCall
 from mainstem.operators.aggregates.aggregates import Aggregates
 from mainstem.operators.stage.engine import BatchClock
-from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.stage.hashes import mix
 from mainstem.operators.stage.state_runs import MemoryState
 from mainstem.operators.windows.session_engine import SessionEngine
 from mainstem.operators.windows.sliding_engine import SlidingEngine
@@ -82,8 +82,8 @@ class Rows:
         key = chance.integers(0, self.keys, self.batch)
         partials = AGGREGATES.of_rows(pa.table({"i0_0": chance.integers(0, 100, self.batch)}))
         return {
-            "group": mixed(key),
-            "check": mixed(key, key),
+            "group": mix(key),
+            "check": mix(key, key),
             "by_0": key,
             "topic": np.zeros(self.batch, np.int32),
             "partition": np.zeros(self.batch, np.int32),

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mainstem.operators.stage.frame_columns import Shown, shaped
+from mainstem.operators.stage.frame_columns import Shown, select_columns
 from mainstem.testing import ScriptedRows, TestStream
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -48,7 +48,7 @@ def facts_of(rows: Any, side: str) -> Any:
         schema = rows.schema
         kept = rows.mapped(lambda table: table.filter(_is_fact(table, side)), schema)
         fields = [("key", "key"), ("value", value), ("at", at), ("record", "record")]
-        return shaped(
+        return select_columns(
             kept,
             [
                 Shown(name, pa.field(new, schema.field(name).type, metadata=schema.field(name).metadata))
@@ -71,7 +71,7 @@ def versions_of(rows: Any) -> Any:
         schema = rows.schema
         kept = rows.mapped(_as_records, schema)
         fields = [("key", "key"), ("value", value), ("at", at), ("record", "record")]
-        return shaped(
+        return select_columns(
             kept,
             [
                 Shown(name, pa.field(new, schema.field(name).type, metadata=schema.field(name).metadata))

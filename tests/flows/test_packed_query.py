@@ -18,7 +18,7 @@ from mainstem.flows.flow_progress import PROGRESS_TOPIC
 from mainstem.flows.program import packed_query
 from mainstem.operators import join
 from mainstem.operators.stage.keyed_rows import native_hashes
-from mainstem.operators.stage.spark_hashes import buckets_of, hashable, hashed_keys
+from mainstem.operators.stage.spark_hashes import buckets_of, hashable, identify_keys
 from mainstem.spark.plan.flow_plan import plain_read
 from mainstem.spark.plan.row_condition import value_of
 from mainstem.stem import Mainstem as Stem
@@ -51,7 +51,7 @@ def test_a_row_has_the_group_and_the_bucket_that_spark_gives_it(spark: SparkSess
     frame = spark.createDataFrame(rows)
     for keys in (*([name] for name in rows.schema.names), rows.schema.names):
         theirs = frame.select(*native_hashes(rows.schema, keys)).toArrow()
-        group, check = hashed_keys([rows.column(name).combine_chunks() for name in keys], rows.num_rows)
+        group, check = identify_keys([rows.column(name).combine_chunks() for name in keys], rows.num_rows)
         assert theirs.column("group").to_pylist() == group.tolist(), keys
         assert theirs.column("check").to_pylist() == check.tolist(), keys
     placed = frame.select(F.xxhash64("long", "text").alias("group")).repartition(7, "group")

@@ -128,7 +128,7 @@ def test_an_operator_goes_on_with_state_of_an_earlier_version(name: str) -> None
     kept = []
     for place, entry in enumerate(expected["runs"]):
         run = open_run(str(FOLDERS / NEWEST / f"{name}-{place}"), RunEntry(**entry))
-        kept.append(pa.Table.from_batches([run.taken(np.arange(run.table.num_rows))]))
+        kept.append(pa.Table.from_batches([run.take(np.arange(run.table.num_rows))]))
     assert [list(map(str, rows.to_pylist())) for rows in kept] == expected["kept"]
     shown = contents(expected["shown"])
     assert contents(given(name, "second", kept)[0]) == shown

@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 
 from mainstem.durations import duration_us
 from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, BatchClock, StateTable, Step
-from mainstem.operators.stage.stage import StageSpec, staged
+from mainstem.operators.stage.stage import StageSpec, add_stage
 
 # Spark's workers cannot import what belongs to the tests.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -71,7 +71,7 @@ class CountingEngine:
             counts={"late": late.num_rows},
         )
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {"quiet": self.quiet}
 
 
@@ -89,5 +89,5 @@ def counted(rows: Any, by: str, quiet: str = "10 seconds", name: str | None = No
 
     spec = StageSpec("counted", CountingEngine(duration_us(quiet)), prepare, lambda rows: rows, "its quiet time",
                      late_names={"by": by}, late_units=())  # fmt: skip
-    given = staged(narrowed, spec, name=name)
+    given = add_stage(narrowed, spec, name=name)
     return given.select(F.col("by").alias(by), "n", "record")

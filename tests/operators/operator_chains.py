@@ -24,7 +24,7 @@ from mainstem.operators import (
     windowed,
 )
 from mainstem.operators.stage.engine import NO_TIME, BatchClock
-from mainstem.operators.stage.frame_columns import Shown, columns_of, shaped
+from mainstem.operators.stage.frame_columns import Shown, columns_of, select_columns
 from mainstem.operators.windows.window_kinds import WindowKind
 from mainstem.testing import TestStreams
 from mainstem.testing.scripted_home import batches_of
@@ -80,7 +80,7 @@ def narrowed(rows: Any, value: str, *times: str) -> Any:
     names = {"key": "key", value: "n", **{name: "time" if name != "window" else name for name in times}}
     shown = [Shown(name, pa.field(called, fields[name].type, metadata=fields[name].metadata))
              for name, called in names.items()]  # fmt: skip
-    return shaped(rows, [*shown, Shown("record", fields["record"])])
+    return select_columns(rows, [*shown, Shown("record", fields["record"])])
 
 
 def time_of(rows: Any) -> str:

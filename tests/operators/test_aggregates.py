@@ -104,9 +104,9 @@ def in_parts(aggregates: Aggregates, partials: pa.Table, ids: list[int], chance:
     for piece in pieces:
         wholes = sorted({ids[at] for at in piece})
         numbers = np.array([wholes.index(ids[at]) for at in piece], np.int64)
-        merged.append(aggregates.merged(partials.take(pa.array(piece, pa.int64())), numbers, len(wholes)))
+        merged.append(aggregates.merge(partials.take(pa.array(piece, pa.int64())), numbers, len(wholes)))
         of += wholes
-    return aggregates.finished(aggregates.merged(pa.concat_tables(merged), np.array(of, np.int64), 3))
+    return aggregates.finish(aggregates.merge(pa.concat_tables(merged), np.array(of, np.int64), 3))
 
 
 def answers_of_duckdb(sqls: list[str], rows: pa.Table, ids: list[int]) -> list[tuple]:
@@ -142,7 +142,7 @@ def test_every_function_gives_what_duckdb_gives_however_rows_are_divided(rows, c
 def test_no_rows_are_a_count_and_a_sum_of_0_and_null_otherwise():
     aggregates, _ = partials_of(["sum(n)", "sum(d)", "count(*)", "min(n)", "avg(x)", "first(s)"], placed([]))
 
-    assert aggregates.finished(aggregates.empty(1)).to_pylist() == [
+    assert aggregates.finish(aggregates.empty(1)).to_pylist() == [
         {"o0": 0, "o1": Decimal("0.00"), "o2": 0, "o3": None, "o4": None, "o5": None}
     ]
 
@@ -151,9 +151,9 @@ def test_rows_without_a_value_sum_up_to_null_also_after_no_rows():
     aggregates, partials = partials_of(["sum(n)"], placed([dict.fromkeys(ROWS.names) | {"time": 0}]))
 
     both = pa.concat_tables([aggregates.empty(1), partials])
-    merged = aggregates.merged(both, np.array([0, 0]), 1)
+    merged = aggregates.merge(both, np.array([0, 0]), 1)
 
-    assert aggregates.finished(merged).to_pylist() == [{"o0": None}]
+    assert aggregates.finish(merged).to_pylist() == [{"o0": None}]
 
 
 def test_an_id_without_parts_is_empty():
@@ -161,14 +161,14 @@ def test_an_id_without_parts_is_empty():
         ["count(*)", "collect_list(s)"], placed([{**dict.fromkeys(ROWS.names), "time": 0}])
     )
 
-    assert aggregates.merged(partials, np.array([1]), 2).to_pylist()[0] == aggregates.empty(1).to_pylist()[0]
+    assert aggregates.merge(partials, np.array([1]), 2).to_pylist()[0] == aggregates.empty(1).to_pylist()[0]
 
 
 def test_nan_is_the_largest_number():
     rows = placed([{**dict.fromkeys(ROWS.names), "x": x, "time": 0} for x in (1.0, math.nan, 3.0)])
     aggregates, partials = partials_of(["min(x)", "max(x)"], rows)
 
-    (answer,) = aggregates.finished(aggregates.merged(partials, np.zeros(3, np.int64), 1)).to_pylist()
+    (answer,) = aggregates.finish(aggregates.merge(partials, np.zeros(3, np.int64), 1)).to_pylist()
 
     assert answer["o0"] == 1.0
     assert math.isnan(answer["o1"])
@@ -180,10 +180,10 @@ def test_a_sum_beyond_a_bigint_is_an_error_as_in_spark():
     partials = aggregates.of_rows(pa.table({"i0_0": pa.array([2**62, 2**62])}))
 
     with pytest.raises(Invalid, match="does not fit"):
-        aggregates.merged(partials, np.zeros(2, np.int64), 1)
+        aggregates.merge(partials, np.zeros(2, np.int64), 1)
 
-    apart = aggregates.merged(partials, np.arange(2), 2)
-    assert aggregates.finished(apart).to_pylist() == [{"o0": 2**62}, {"o0": 2**62}]
+    apart = aggregates.merge(partials, np.arange(2), 2)
+    assert aggregates.finish(apart).to_pylist() == [{"o0": 2**62}, {"o0": 2**62}]
 
 
 def test_an_average_of_decimals_is_rounded_as_spark_rounds():
@@ -193,7 +193,7 @@ def test_an_average_of_decimals_is_rounded_as_spark_rounds():
         pa.table({"i0_0": pa.array([Decimal("1.00"), Decimal("1.00"), None, Decimal("0.00")])})
     )
 
-    answer = aggregates.finished(aggregates.merged(partials, np.zeros(4, np.int64), 1))
+    answer = aggregates.finish(aggregates.merge(partials, np.zeros(4, np.int64), 1))
 
     assert answer.to_pylist() == [{"o0": Decimal("0.666667")}]
 
@@ -213,7 +213,7 @@ def distinct(count: int, rsd: float = 0.05) -> int:
     call = AggregateCall("approx_count_distinct", (pa.int64(),), pa.int64(), "approx_count_distinct(n)", (rsd,))
     aggregates = Aggregates((call,))
     partials = aggregates.of_rows(pa.table({"i0_0": pa.array(np.arange(count))}))
-    return aggregates.finished(aggregates.merged(partials, np.zeros(count, np.int64), 1)).to_pylist()[0]["o0"]
+    return aggregates.finish(aggregates.merge(partials, np.zeros(count, np.int64), 1)).to_pylist()[0]["o0"]
 
 
 @pytest.mark.parametrize("count", [1, 10, 100, 1_000, 20_000, 200_000])
@@ -225,17 +225,17 @@ def test_distinct_counts_do_not_depend_on_the_order():
     call = AggregateCall("approx_count_distinct", (pa.int64(),), pa.int64(), "approx_count_distinct(n)", (0.05,))
     aggregates = Aggregates((call,))
     partials = aggregates.of_rows(pa.table({"i0_0": pa.array(np.arange(5_000) % 3_000)}))
-    once = aggregates.merged(partials, np.zeros(5_000, np.int64), 1)
-    halves = aggregates.merged(partials.take(pa.array(np.arange(5_000)[::-1])), np.arange(5_000) % 2, 2)
+    once = aggregates.merge(partials, np.zeros(5_000, np.int64), 1)
+    halves = aggregates.merge(partials.take(pa.array(np.arange(5_000)[::-1])), np.arange(5_000) % 2, 2)
 
-    assert aggregates.merged(halves, np.zeros(2, np.int64), 1).equals(once)
+    assert aggregates.merge(halves, np.zeros(2, np.int64), 1).equals(once)
 
 
 def quantiles(values: np.ndarray, ids: np.ndarray, accuracy: int) -> tuple[Aggregates, pa.Table]:
     call = AggregateCall("approx_percentile", (pa.float64(),), pa.float64(), "approx_percentile(x)", (0.5, accuracy))
     aggregates = Aggregates((call,))
     partials = aggregates.of_rows(pa.table({"i0_0": pa.array(values)}))
-    return aggregates, aggregates.merged(partials, ids, int(ids.max()) + 1)
+    return aggregates, aggregates.merge(partials, ids, int(ids.max()) + 1)
 
 
 def test_quantiles_keep_no_more_than_they_may_and_the_same_however_rows_came():
@@ -245,11 +245,11 @@ def test_quantiles_keep_no_more_than_they_may_and_the_same_however_rows_came():
     # Unequal parts: the first alone overflows early, the others later or never.
     parts = np.minimum(chance.integers(0, 40, 20_000), 3)
     _, some = quantiles(values, parts, 1_000)
-    together = aggregates.merged(some, np.zeros(4, np.int64), 1)
+    together = aggregates.merge(some, np.zeros(4, np.int64), 1)
 
     assert together.equals(once)
     assert len(once.to_pylist()[0]["a0_counts"]) <= 1_000
-    found, exact = aggregates.finished(once).to_pylist()[0]["o0"], float(np.median(values))
+    found, exact = aggregates.finish(once).to_pylist()[0]["o0"], float(np.median(values))
     assert math.isclose(found, exact, rel_tol=0.05)
 
 
@@ -260,10 +260,10 @@ def test_frequent_values_are_counted_within_their_bound():
     call = AggregateCall("approx_top_k", (pa.int64(),), pa.list_(item), "approx_top_k(n, 5, 100)", (5, 100))
     aggregates = Aggregates((call,))
     partials = aggregates.of_rows(pa.table({"i0_0": pa.array(values)}))
-    parts = aggregates.merged(partials, np.arange(50_000) % 20, 20)
-    kept = aggregates.merged(parts, np.zeros(20, np.int64), 1)
+    parts = aggregates.merge(partials, np.arange(50_000) % 20, 20)
+    kept = aggregates.merge(parts, np.zeros(20, np.int64), 1)
 
-    (answer,) = aggregates.finished(kept).to_pylist()
+    (answer,) = aggregates.finish(kept).to_pylist()
 
     assert len(kept.to_pylist()[0]["a0_counts"]) <= 100
     counts = np.bincount(values)

@@ -181,24 +181,24 @@ def test_pairs_are_refused_before_there_is_a_place_for_them(monkeypatch: pytest.
 
 
 def limit_forgotten(patch: pytest.MonkeyPatch) -> None:
-    found = join_engine.found_pairs
-    patch.setattr(join_engine, "found_pairs", lambda *given: found(*given[:5], 2**40, *given[6:]))
+    found = join_engine.find_pairs
+    patch.setattr(join_engine, "find_pairs", lambda *given: found(*given[:5], 2**40, *given[6:]))
 
 
 def cuts_not_counted(patch: pytest.MonkeyPatch) -> None:
-    found = join_engine.found_pairs
-    patch.setattr(join_engine, "found_pairs", lambda *given: replace(pairs := found(*given), cut=pairs.cut * 0))
+    found = join_engine.find_pairs
+    patch.setattr(join_engine, "find_pairs", lambda *given: replace(pairs := found(*given), cut=pairs.cut * 0))
 
 
 def checked_too_late(patch: pytest.MonkeyPatch) -> None:
-    found = join_engine.found_pairs
+    found = join_engine.find_pairs
 
     def wrong(*given: Any) -> Any:
         pairs = found(*given[:6])
         given[6](len(pairs.asking))
         return pairs
 
-    patch.setattr(join_engine, "found_pairs", wrong)
+    patch.setattr(join_engine, "find_pairs", wrong)
 
 
 @pytest.mark.parametrize(

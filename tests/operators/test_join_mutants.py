@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mainstem.operators.joins import join_engine
-from mainstem.operators.joins.join_terms import LEFT, RIGHT, JoinTerms, shifted
+from mainstem.operators.joins.join_terms import LEFT, RIGHT, JoinTerms, shift
 from tests.operators.naive_join import Terms
 from tests.operators.test_join_properties import check_every_batch
 
@@ -20,7 +20,7 @@ FULL = Terms("full", 4, 10, 3)
 
 
 def no_lateness(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(JoinTerms, "closed", JoinTerms.up)
+    patch.setattr(JoinTerms, "last_watermarks", JoinTerms.up)
 
 
 def nobody_hopeless(patch: pytest.MonkeyPatch) -> None:
@@ -28,11 +28,15 @@ def nobody_hopeless(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgotten_when_closed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(JoinTerms, "forgotten", lambda self, side, times: shifted(self.closed(side, times), 1))
+    patch.setattr(
+        JoinTerms, "eviction_watermarks", lambda self, side, times: shift(self.last_watermarks(side, times), 1)
+    )
 
 
 def forgotten_one_too_early(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(JoinTerms, "forgotten", lambda self, side, times: shifted(self.closed(side, times), self.span))
+    patch.setattr(
+        JoinTerms, "eviction_watermarks", lambda self, side, times: shift(self.last_watermarks(side, times), self.span)
+    )
 
 
 def sides_swapped(patch: pytest.MonkeyPatch) -> None:
@@ -71,7 +75,7 @@ def first_meetings_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_item_for_both_sides(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(join_engine, "mixed", lambda side, partition, offset, tie: offset)
+    patch.setattr(join_engine, "mix", lambda side, partition, offset, tie: offset)
 
 
 def nulls_meet(patch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mainstem.operators.stage.state_run_file import narrowed, widened
+from mainstem.operators.stage.state_run_file import narrow_column, widen_column
 
 TYPES = {"int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64()}
 numbers = st.one_of(
@@ -22,15 +22,15 @@ numbers = st.one_of(
 @example([7, None, 7])
 def test_a_column_comes_back(values: list[int | None]):
     column = pa.array(values, pa.int64())
-    field, kept = narrowed("due", column)
-    assert widened(field, kept).equals(column)
+    field, kept = narrow_column("due", column)
+    assert widen_column(field, kept).equals(column)
 
 
 @given(st.sampled_from(sorted(TYPES)), st.lists(st.integers(-128, 127), max_size=30))
 def test_its_type_comes_back_too(name: str, values: list[int]):
     column = pa.array(values, TYPES[name])
-    field, kept = narrowed("due", column)
-    assert widened(field, kept).equals(column)
+    field, kept = narrow_column("due", column)
+    assert widen_column(field, kept).equals(column)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ def test_its_type_comes_back_too(name: str, values: list[int]):
     ids=["one value", "a few values", "starts of windows", "multiples", "a short range", "hashes"],
 )
 def test_it_takes_as_many_bytes_as_its_spread_needs(values: np.ndarray, bytes_each: int):
-    assert narrowed("due", pa.array(values))[1].nbytes == bytes_each * 1000
+    assert narrow_column("due", pa.array(values))[1].nbytes == bytes_each * 1000
 
 
 @pytest.mark.parametrize(
     "column", [pa.array(["a"]), pa.array([1.5]), pa.array([True]), pa.array([], pa.int64())], ids=str
 )
 def test_other_columns_are_left_as_they_are(column: pa.Array):
-    field, kept = narrowed("due", column)
+    field, kept = narrow_column("due", column)
     assert (field, kept) == (pa.field("due", column.type), column)

@@ -17,7 +17,7 @@ from mainstem.operators.joins.join_rows import JoinSide
 from mainstem.operators.joins.join_terms import LEFT
 from mainstem.operators.stage import packed_rows
 from mainstem.operators.stage.packed_reader import packing_of, to_option
-from mainstem.operators.stage.packed_rows import PACKED, Packing, unpacked
+from mainstem.operators.stage.packed_rows import PACKED, Packing, unpack
 from mainstem.operators.stage.spark_hashes import buckets_of
 from mainstem.operators.windows.window_time import RowTime
 
@@ -64,13 +64,13 @@ def differences() -> list[str]:
     """What is wrong with what comes out."""
     found = []
     by_bucket: dict[int, list[pa.RecordBatch]] = {}
-    for batch in packing().packed(blocks()):
+    for batch in packing().pack(blocks()):
         for place in range(batch.num_rows):
             by_bucket.setdefault(batch.column(0)[place].as_py(), []).append(batch.slice(place, 1))
     seen: list[Any] = []
     for bucket, values in by_bucket.items():
         marker = pa.RecordBatch.from_arrays([pa.array([bucket], pa.int32()), pa.array([b""])], schema=PACKED)
-        number, rows = unpacked([marker, *values, marker], TAKEN, 99)
+        number, rows = unpack([marker, *values, marker], TAKEN, 99)
         if number != bucket:
             found.append(f"bucket {bucket} is taken for {number}")
         if rows.schema != TAKEN:
@@ -94,13 +94,13 @@ def differences() -> list[str]:
 
 
 def test_all_rows_come_out_in_their_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(by_bucket := list(packing().packed(blocks()))) == 1, by_bucket
+    assert len(by_bucket := list(packing().pack(blocks()))) == 1, by_bucket
     assert differences() == []
     # In several values each, too.
     monkeypatch.setattr(packed_rows, "ROWS", 20)
-    assert len(list(packing().packed(blocks()))) > 10
+    assert len(list(packing().pack(blocks()))) > 10
     assert differences() == []
-    assert list(packing().packed([])) == []
+    assert list(packing().pack([])) == []
 
 
 @pytest.mark.parametrize("mutant", ["one bucket too far", "all rows wanted", "the last is left out"])
@@ -110,8 +110,8 @@ def test_what_is_packed_wrongly_is_found(mutant: str, monkeypatch: pytest.Monkey
     elif mutant == "all rows wanted":
         monkeypatch.setattr(packed_rows, "condition_mask", lambda condition, rows: pa.array([True] * rows.num_rows))
     else:
-        gathered = packed_rows._gathered
-        monkeypatch.setattr(packed_rows, "_gathered", lambda batches: (rows[:-1] for rows in gathered(batches)))
+        gathered = packed_rows._gather
+        monkeypatch.setattr(packed_rows, "_gather", lambda batches: (rows[:-1] for rows in gathered(batches)))
     assert differences()
 
 

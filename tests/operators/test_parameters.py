@@ -42,7 +42,7 @@ from mainstem.operators import (
     windowed,
 )
 from mainstem.operators.stage.engine import BatchClock
-from mainstem.operators.stage.stage import Stage, StageSpec, staged
+from mainstem.operators.stage.stage import Stage, StageSpec, add_stage
 from mainstem.operators.stage.state_runs import MemoryState
 from mainstem.operators.windows import window_kinds
 from mainstem.operators.windows.window_engine import WindowEngine
@@ -97,7 +97,7 @@ def spec_of(rows: Rows) -> StageSpec:
         found.append(spec)
         return self.through(spec, *others, name=name)
 
-    staged.register(ScriptedRows, through)
+    add_stage.register(ScriptedRows, through)
     try:
         if len(inspect.signature(rows).parameters) == 1:
             stream = TestStream(WINDOWS) if rows.__name__ == "compared" else TestStream(LEFT, event_time="at")
@@ -105,7 +105,7 @@ def spec_of(rows: Rows) -> StageSpec:
         else:
             TestStreams(left=TestStream(LEFT, event_time="at"), right=TestStream(RIGHT, event_time="since")).run(rows)
     finally:
-        staged.register(ScriptedRows, ScriptedRows.through)
+        add_stage.register(ScriptedRows, ScriptedRows.through)
     return found[-1]
 
 
@@ -114,7 +114,7 @@ def flow_of(spec: StageSpec, name: str, watermark: int | None = None) -> Any:
         "operator": name,
         "of": dict(spec.definition),
         "parameters": dict(spec.parameters),
-        **spec.engine.described(),
+        **spec.engine.describe(),
     }
     plan = {"sources": ["orders"], "watermarks": [watermark], "operators": [entry], "places": []}
     return SimpleNamespace(plan=json.loads(json.dumps(plan)), stages=[Stage(0, spec, name, ())])

@@ -192,8 +192,8 @@ class Everything:
 def test_every_type_that_a_state_may_have_comes_back_as_it_was():
     text = StateText(Everything)
 
-    assert text.read(text.written(Everything())) == Everything()
-    assert json.loads(text.written(Everything()))["price"] == {"decimal": "1.50"}
+    assert text.read(text.write(Everything())) == Everything()
+    assert json.loads(text.write(Everything()))["price"] == {"decimal": "1.50"}
 
 
 def test_types_are_found_where_the_module_of_a_state_is_not():
@@ -216,7 +216,7 @@ class State:
     text = StateText(program.State)
     del sys.modules["program"]
 
-    assert text.read(text.written(program.State())) == program.State()
+    assert text.read(text.write(program.State())) == program.State()
     assert text.described == {"days": "list[Day(at: date)]"}
 
 
@@ -245,7 +245,7 @@ def test_a_state_that_could_not_be_kept_is_refused_while_building(state, says):
 
 def test_a_value_that_is_not_of_the_declared_type_is_refused_before_it_is_kept():
     with pytest.raises(Invalid, match=r'field "count" of the state is 1\.5') as caught:
-        StateText(Everything).written(Everything(count=1.5))
+        StateText(Everything).write(Everything(count=1.5))
 
     assert "declared as int" in caught.value.detail
 
@@ -357,7 +357,7 @@ def test_mistakes_are_refused_while_building(changed, says):
 
 
 def test_a_changed_state_without_a_raised_version_or_an_upgrade_is_refused():
-    kept = engine_of(Counted).described()
+    kept = engine_of(Counted).describe()
 
     assert engine_of(in_place(Counted)).takes(kept)
     assert engine_of(in_place(Upgraded)).takes(kept)
@@ -366,7 +366,7 @@ def test_a_changed_state_without_a_raised_version_or_an_upgrade_is_refused():
     with pytest.raises(Invalid, match="has version 2 but no upgrade"):
         engine_of(in_place(Raised)).takes(kept)
     with pytest.raises(Invalid, match="does not match its stored state"):
-        engine_of(Counted).takes(engine_of(in_place(Upgraded)).described())
+        engine_of(Counted).takes(engine_of(in_place(Upgraded)).describe())
     assert not engine_of(Renamed).takes(kept)
 
 

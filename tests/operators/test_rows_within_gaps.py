@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mainstem.operators.windows.numbering import numbered, numbers
+from mainstem.operators.windows.numbering import number_rows, numbers
 from mainstem.operators.windows.session_engine import SessionEngine
 from tests.operators.naive_windows import FUNCTIONS, Row
 from tests.operators.window_scripts import AGGREGATES, BY, Run, divided, run, single_rows, written
@@ -25,14 +25,14 @@ def within_gaps(rows: list[Row], *, strictly: bool = True) -> pa.Table:
     ahead = (time > own if strictly else time > own - gap) & (gap > 0)
     within = np.where(ahead, time - time % np.maximum(1, gap), 0)
     alone = np.where(ahead, -1, np.arange(len(time)))
-    ids, firsts = numbered(numbers(table, "by_0"), gap, within, alone, numbers(table, "partition"))
+    ids, firsts = number_rows(numbers(table, "by_0"), gap, within, alone, numbers(table, "partition"))
     count = len(firsts)
     first, last, watermark, offset = time[firsts], time[firsts], own[firsts], numbers(table, "offset")[firsts]
     np.minimum.at(first, ids, time)
     np.maximum.at(last, ids, time)
     np.minimum.at(watermark, ids, own)
     np.minimum.at(offset, ids, numbers(table, "offset"))
-    merged = AGGREGATES.merged(table.select(AGGREGATES.partial_schema.names), ids, count) if count else table
+    merged = AGGREGATES.merge(table.select(AGGREGATES.partial_schema.names), ids, count) if count else table
     made = {"time": first, "gap": last - first + gap[firsts], "watermark": watermark, "offset": offset}
     given = table.take(pa.array(firsts))
     for name in given.column_names:

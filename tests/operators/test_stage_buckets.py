@@ -90,11 +90,11 @@ def through_stage_by_task(prepared: DataFrame, spec: StageSpec, batch: StageBatc
     def one_bucket(batches: Any) -> Any:
         context = TaskContext.get()
         assert context is not None
-        given = batch.step(context.partitionId(), stage_task._collected(batches, empty))
-        yield from stage_task._planned(given, stage_schema(spec.engine))
+        given = batch.step(context.partitionId(), stage_task._collect(batches, empty))
+        yield from stage_task._cast_batches(given, stage_schema(spec.engine))
 
     empty = stage_task._empty(prepared)
-    return stage_task._mapped(prepared.repartition(batch.buckets, "group"), one_bucket, spec.engine)
+    return stage_task._map(prepared.repartition(batch.buckets, "group"), one_bucket, spec.engine)
 
 
 def test_a_stage_that_goes_by_the_number_of_its_task_is_found(stem: Mainstem, monkeypatch: pytest.MonkeyPatch) -> None:

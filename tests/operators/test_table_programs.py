@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from mainstem.operators.tables import aggregate_engine, distinct_engine, table_engine, table_join_engine, top_engine
-from mainstem.operators.tables.weights import summed
+from mainstem.operators.tables.weights import sum_weights
 from mainstem.testing.scripted_rows import ScriptedRun
 from tests.operators.table_programs import NAMES, Tables, history, program
 
@@ -108,7 +108,7 @@ def test_ten_thousand_chains_are_right_after_every_batch(connection):
 
 
 def never_cancelled(weights, *keys):
-    firsts, total = summed(np.abs(weights), *keys)
+    firsts, total = sum_weights(np.abs(weights), *keys)
     return firsts, total
 
 
@@ -130,7 +130,7 @@ def always_known(known, groups, items):
 
 AMONG_THE_FIRST = top_engine.TopEngine._among_the_first
 MUTANTS = {
-    "what is taken away is put in": [(module, "summed", never_cancelled) for module in ENGINES],
+    "what is taken away is put in": [(module, "sum_weights", never_cancelled) for module in ENGINES],
     "no state is found": [(module, "places_of", always_known) for module in ENGINES],
     "a top of one more": [(top_engine.TopEngine, "_among_the_first", one_too_many)],
     "a top in no order": [(top_engine, "value_ranks", order_forgotten)],

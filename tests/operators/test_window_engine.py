@@ -40,7 +40,7 @@ class TestEveryEngine:
 
     def test_it_can_be_sent_to_a_worker(self, engine: Any) -> None:
         assert pickle.loads(pickle.dumps(engine)) == engine
-        assert json.loads(json.dumps(engine.described())) == engine.described()
+        assert json.loads(json.dumps(engine.describe())) == engine.describe()
 
     def test_nothing_comes_of_nothing(self, engine: Any) -> None:
         rows = engine.input_schema.empty_table()
@@ -145,7 +145,7 @@ def test_one_cell_with_many_rows_is_shown_after_each() -> None:
 def test_what_runs_on_is_the_same_as_one_after_the_other() -> None:
     values = pa.table({f"i{number}_0": np.arange(20) for number in range(4)})
     found = running(AGGREGATES, AGGREGATES.of_rows(values), np.r_[np.arange(13), np.arange(7)])
-    sums = AGGREGATES.finished(found).column("o0").to_pylist()
+    sums = AGGREGATES.finish(found).column("o0").to_pylist()
     assert sums == [*np.cumsum(np.arange(13)), *np.cumsum(np.arange(13, 20))]
 
 

@@ -48,14 +48,14 @@ windows, sessions, sliding, validity = (
 
 def retimed(timing: Callable[[Any, Any, Any], Any]) -> Mutation:
     """Whether a row is on time is decided otherwise: by (timing, window end, clock)."""
-    right = window_engine.WindowEngine._divided
+    right = window_engine.WindowEngine._divide
 
     def wrong(self: Any, rows: pa.Table, clock: Any) -> tuple[pa.Table, pa.Table]:
         told = timing(numbers(rows, "timing"), numbers(rows, "window_end"), clock)
         place = rows.schema.get_field_index("timing")
         return right(self, rows.set_column(place, "timing", pa.array(told.astype(np.int8))), clock)
 
-    return lambda patch: patch.setattr(window_engine.WindowEngine, "_divided", wrong)
+    return lambda patch: patch.setattr(window_engine.WindowEngine, "_divide", wrong)
 
 
 def replaced(owner: Any, name: str, wrong: Callable[[Any], Any]) -> Mutation:

@@ -9,7 +9,7 @@ import pytest
 
 from mainstem.errors import Invalid
 from mainstem.operators import dedupe, each_row, enrich, everything, hopping, join, sessions, table, tumbling, windowed
-from mainstem.operators.stage.frame_columns import Shown, columns_of, shaped
+from mainstem.operators.stage.frame_columns import Shown, columns_of, select_columns
 from mainstem.testing import TestStream, TestStreams
 
 SCORES = TestStream("team STRING, score INT, at TIMESTAMP", event_time="at")
@@ -128,7 +128,7 @@ def narrow(rows: Any) -> Any:
     """Under another name, so that a second join has no column twice."""
     names = {"team": "team", "blue_at": "seen_at", "record": "record"}
     schema = columns_of(rows)
-    return shaped(rows, [Shown(name, schema.field(name).with_name(called)) for name, called in names.items()])
+    return select_columns(rows, [Shown(name, schema.field(name).with_name(called)) for name, called in names.items()])
 
 
 @pytest.mark.parametrize("results", ["accumulate", "retract"])

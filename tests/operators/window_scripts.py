@@ -15,9 +15,9 @@ import pyarrow as pa
 from mainstem.operators.aggregates.accumulators import AggregateCall
 from mainstem.operators.aggregates.aggregates import Aggregates
 from mainstem.operators.stage.engine import NO_TIME, BatchClock, Engine, Step
-from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.stage.hashes import mix
 from mainstem.operators.stage.state_runs import MemoryState
-from mainstem.operators.windows.numbering import numbered, numbers
+from mainstem.operators.windows.numbering import number_rows, numbers
 from mainstem.operators.windows.window_engine import WindowEngine
 from tests.operators.naive_windows import END, FUNCTIONS, Pane, Row, Window, later
 
@@ -94,8 +94,8 @@ def single_rows(rows: list[Row], functions: tuple[str, ...] = FUNCTIONS) -> pa.T
     partials = aggregates_of(functions).of_rows(inputs)
     key = columns["key"]
     table = {
-        "group": mixed(key),
-        "check": mixed(key, key),
+        "group": mix(key),
+        "check": mix(key, key),
         "by_0": key,
         "time": columns["time"],
         "watermark": columns["watermark"],
@@ -138,8 +138,8 @@ def windowed_rows(engine: WindowEngine, windows: Callable[[int], list[Window]], 
         return table
     together, too_late = table.filter(pa.array(timing < 2)), table.filter(pa.array(timing == 2))
     keys = [numbers(together, name) for name in ("by_0", "window_start", "window_end", "timing")]
-    ids, firsts = numbered(*keys)
-    merged = aggregates.merged(together.select(aggregates.partial_schema.names), ids, len(firsts))
+    ids, firsts = number_rows(*keys)
+    merged = aggregates.merge(together.select(aggregates.partial_schema.names), ids, len(firsts))
     first = together.take(pa.array(firsts))
     for name in merged.column_names:
         first = first.set_column(first.schema.get_field_index(name), name, merged.column(name))

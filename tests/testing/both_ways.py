@@ -46,7 +46,7 @@ from mainstem.operators import (
     validity,
     windowed,
 )
-from mainstem.operators.stage.frame_columns import Shown, columns_of, shaped
+from mainstem.operators.stage.frame_columns import Shown, columns_of, select_columns
 from mainstem.testing import TestResults, TestStream, TestStreams
 from tests.operators.operator_chains import Chain, any_chain
 from tests.operators.visits import at
@@ -141,7 +141,7 @@ def over(window: Any, aggregates: Any = COUNTED, **settings: Any) -> Operator:
 
 def narrowed(rows: Any, *names: str) -> Any:
     schema = columns_of(rows)
-    return shaped(rows, [Shown(name, schema.field(name)) for name in (*names, "record")])
+    return select_columns(rows, [Shown(name, schema.field(name)) for name in (*names, "record")])
 
 
 ONE: dict[str, Operator] = {
@@ -230,7 +230,7 @@ def chained(chain: Chain) -> Operator:
         shown = [
             Shown(name, schema.field(name).with_name(called)) for name, called in (names | {"record": "record"}).items()
         ]
-        return shaped(rows, shown)
+        return select_columns(rows, shown)
 
     return lambda rows, versions: chain(
         facts=named(rows, level="key", n="number", at="at"),

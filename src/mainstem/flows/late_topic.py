@@ -24,7 +24,7 @@ from mainstem.log.log import Log
 from mainstem.log.producer import Producer
 from mainstem.log.rows.readable_values import python_rows, readable_part
 from mainstem.log.rows.rows import check_rows
-from mainstem.operators.stage.stage import Stage, told_late
+from mainstem.operators.stage.stage import Stage, show_late_rows
 from mainstem.spark.checkpoint.checkpoint_check import checkpoint_id
 from mainstem.spark.checkpoint.rejected_rows import TIMEOUT, readable, storable, widened_topic
 
@@ -58,7 +58,7 @@ class LateTopic:
         for path in filter(None, paths):
             with pa.OSFile(path) as file:
                 rows = pa.ipc.open_file(file).read_all()
-            named = told_late(rows, stage.spec)
+            named = show_late_rows(rows, stage.spec)
             found.append(named.append_column("stage", pa.repeat(pa.scalar(stage.name), named.num_rows)))
         return found
 

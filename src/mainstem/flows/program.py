@@ -345,7 +345,7 @@ class Program:
                 "operator": stage.name,
                 "of": dict(stage.spec.definition),
                 "parameters": dict(stage.spec.parameters),
-                **stage.spec.engine.described(),
+                **stage.spec.engine.describe(),
             }
             for stage in stages
         ]

@@ -25,7 +25,7 @@ from mainstem.flows.late_topic import LateTopic
 from mainstem.names import check_own_name
 from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock
 from mainstem.operators.stage.packed_rows import is_packed
-from mainstem.operators.stage.stage import Stage, prepared_batch, prepared_together, stage_schema
+from mainstem.operators.stage.stage import Stage, prepare_batch, prepare_inputs, stage_schema
 from mainstem.operators.stage.stage_task import BucketState, StageBatch, through_stage
 from mainstem.operators.stage.state_runs import StageManifests
 from mainstem.spark.checkpoint.checkpoint_offsets import source_offsets
@@ -121,7 +121,7 @@ def roots_of(stages: Sequence[Stage]) -> list[Root]:
     for stage in stages:
         places = [place for place, rows in enumerate(stage.inputs) if not stages_in(rows)]
         if places:
-            rows = stage.inputs[0] if len(stage.inputs) == 1 else prepared_together(stage, places)
+            rows = stage.inputs[0] if len(stage.inputs) == 1 else prepare_inputs(stage, places)
             found.append(Root(stage.number, rows))
     return found
 
@@ -308,7 +308,7 @@ class StagedBatches:
             due += [_due(receipt, stage, self._lags[stage.number]) for receipt in receipts.values()]
             content[stage.name] = {
                 "operator": stage.spec.operator,
-                "described": stage.spec.engine.described(),
+                "described": stage.spec.engine.describe(),
                 "buckets": way.batches[stage.name].buckets,
                 "counts": dict(counts),
                 "late": self._late.totals(known.get("late", {}), tables, stage),
@@ -351,7 +351,7 @@ class StagePlans:
         for stage in stages:
             behind = [place for place, before in enumerate(stage.inputs) if stages_in(before)]
             if behind:
-                frames[stage.number] = prepared_together(stage, behind)
+                frames[stage.number] = prepare_inputs(stage, behind)
             elif len(stage.inputs) == 1 and not is_packed(given):
                 schema = given.schema if len(roots) == 1 else stage.inputs[0].schema
                 frames[stage.number] = stage.spec.prepare(placeholder(given, _root(stage.number), schema))
@@ -401,12 +401,12 @@ class BatchOnItsWay:
     def root(self, number: int) -> DataFrame:
         return root_rows(self._rows, self._roots, number)
 
-    def passed(self, stage: Stage) -> DataFrame:
+    def run_stage(self, stage: Stage) -> DataFrame:
         name = self._names.get(stage.number)
         if name is None:
             # A stage of another flow of the program: its output is not used.
             return stage.inputs[0].sparkSession.createDataFrame([], spark_schema(stage_schema(stage.spec.engine)))
-        return self._through(stage, name, prepared_batch(self, stage))
+        return self._through(stage, name, prepare_batch(self, stage))
 
     def bound(self) -> DataFrame | None:
         """The output of the flow for the batch; None if the program must be built for it."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mainstem.errors import Invalid
-from mainstem.operators.stage.stage import remembered, staged
-from mainstem.operators.tables.aggregate_plan import AggregatePlan, planned_aggregate
+from mainstem.operators.stage.stage import add_stage, remember
+from mainstem.operators.tables.aggregate_plan import AggregatePlan, plan_aggregate
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -46,5 +46,5 @@ def aggregate(
             detail="It computes aggregates for each group.",
             hint='For example: aggregates=[F.max("price").alias("price")]; for the groups alone: distinct(rows).',
         )
-    plan: AggregatePlan = remembered("aggregate", lambda: planned_aggregate(changes, by, written))
-    return plan.shown(staged(plan.narrowed(changes), plan.spec, name=name))
+    plan: AggregatePlan = remember("aggregate", lambda: plan_aggregate(changes, by, written))
+    return plan.show(add_stage(plan.narrow(changes), plan.spec, name=name))

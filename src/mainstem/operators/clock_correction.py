@@ -76,7 +76,7 @@ def clock_corrected(
     return transform(
         rows,
         lambda frame: _native(frame, schema, paths, limit, names),
-        lambda table: _over_arrow(table, _shown(schema), paths, limit),
+        lambda table: _over_arrow(table, _add_fields(schema), paths, limit),
     )
 
 
@@ -96,7 +96,7 @@ def _native(
         OUTLIER: F.coalesce(F.abs(drift) > limit, F.lit(True)),
     }
     columns: list[Any] = []
-    for field in _shown(schema):
+    for field in _add_fields(schema):
         mark = {name.decode(): value.decode() for name, value in (field.metadata or {}).items()}
         if field.name in made:
             columns.append(made[field.name].alias(field.name, **({"metadata": mark} if mark else {})))
@@ -114,7 +114,7 @@ def _column(path: str) -> Column:
     return F.col(path if path.startswith("record.") else f"`{path.replace('`', '``')}`")
 
 
-def _shown(schema: pa.Schema) -> pa.Schema:
+def _add_fields(schema: pa.Schema) -> pa.Schema:
     """The original columns, then the new ones, and `record` last."""
     record = record_field(schema)
     plain = [

@@ -24,11 +24,11 @@ from mainstem.operators.stage.frame_columns import (
     check_record,
     columns_of,
     record_field,
-    shaped,
+    select_columns,
 )
 from mainstem.operators.stage.hashes import key_hashes
 from mainstem.operators.stage.keyed_rows import native_hashes, native_tie
-from mainstem.operators.stage.stage import StageSpec, remembered, staged
+from mainstem.operators.stage.stage import StageSpec, add_stage, remember
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,11 +64,11 @@ def compare_with(
     >>> [(row["sales"], row["sales_earlier"], row["sales_ratio"]) for row in results.rows]
     [(50, None, None), (60, 50, 1.2)]
     """
-    spec, columns = remembered("compare_with", lambda: _planned(columns_of(rows), earlier, by, lateness))
-    return shaped(staged(rows, spec, name=name), columns)
+    spec, columns = remember("compare_with", lambda: _plan(columns_of(rows), earlier, by, lateness))
+    return select_columns(add_stage(rows, spec, name=name), columns)
 
 
-def _planned(
+def _plan(
     schema: pa.Schema, earlier: Duration, by: str | Sequence[str] | None, lateness: Duration | None
 ) -> tuple[StageSpec, list[Shown]]:
     span = duration_us(earlier, setting="earlier")
@@ -100,10 +100,10 @@ def _planned(
         definition={"by": list(names)},
         parameters={"earlier": show_span(span), "by": list(names), "lateness": show_span(corrected)},
     )
-    return spec, _shown(schema, names, values)
+    return spec, _plan_columns(schema, names, values)
 
 
-def _shown(schema: pa.Schema, names: Sequence[str], values: Sequence[pa.Field]) -> list[Shown]:
+def _plan_columns(schema: pa.Schema, names: Sequence[str], values: Sequence[pa.Field]) -> list[Shown]:
     columns = [Shown(f"by_{place}", schema.field(name)) for place, name in enumerate(names)]
     columns.append(Shown("window", pa.field("window", WINDOW)))
     for place, field in enumerate(values):

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from mainstem.operators.stage.arrow_columns import in_log_order, numbers
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
-from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.stage.hashes import mix
 
 __all__ = ["ComparisonEngine", "WINDOW", "comparable"]
 
@@ -64,7 +64,7 @@ class ComparisonEngine:
             compared += [pa.field(f"r_{place}", pa.float64())] if comparable(value.type) else []
         return pa.schema([*self.by_fields, ("window", WINDOW), *compared, ("change", pa.string())])
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         by, values = ([str(column.type) for column in columns] for columns in (self.by_fields, self.values))
         return {"compare_with": self.earlier, "by": by, "values": values, "lateness": self.lateness}
 
@@ -76,14 +76,14 @@ class ComparisonEngine:
         untouched = _without(before, changed)
         current = pa.concat_tables([self._plain(untouched), self._plain(present)])
         # Unchanged later rows that are compared with a changed one.
-        later = self._plain(_matching(untouched, _shifted(changed, self.earlier)))
+        later = self._plain(_matching(untouched, _shift_windows(changed, self.earlier)))
         shown = pa.concat_tables([
-            self._shown(later, current, pa.array(["update"] * later.num_rows, pa.string())),
-            self._shown(self._plain(present), current, _changes(present, before)),
-            self._shown(self._plain(_matching(before, changed.filter(deleted))), current, None),
+            self._compare(later, current, pa.array(["update"] * later.num_rows, pa.string())),
+            self._compare(self._plain(present), current, _changes(present, before)),
+            self._compare(self._plain(_matching(before, changed.filter(deleted))), current, None),
         ])  # fmt: skip
         order = np.lexsort((numbers(shown, "check"), numbers(shown, "group"), numbers(shown, "start")))
-        put, gone = self._kept(present, before, changed.filter(deleted), state.due(clock), clock)
+        put, gone = self._update_state(present, before, changed.filter(deleted), state.due(clock), clock)
         return Step(output=shown.take(pa.array(order)).select(self.output_schema.names), put=put, gone=gone)
 
     def _plain(self, rows: pa.Table) -> pa.Table:
@@ -92,11 +92,11 @@ class ComparisonEngine:
         schema = pa.schema(columns)
         return rows.select(schema.names).cast(schema)
 
-    def _shown(self, rows: pa.Table, current: pa.Table, changes: pa.Array | None) -> pa.Table:
+    def _compare(self, rows: pa.Table, current: pa.Table, changes: pa.Array | None) -> pa.Table:
         """Rows beside the earlier ones; as deletes if `changes` is None."""
         if changes is None:
             changes = pa.array(["delete"] * rows.num_rows, pa.string())
-        places = _places(_shifted(rows, -self.earlier), current)
+        places = _places(_shift_windows(rows, -self.earlier), current)
         found = current.take(pa.array(places, mask=places < 0))
         columns: dict[str, Any] = {name: rows.column(name) for name in (*_IDENTITY, *_names(self.by_fields))}
         times = [_times(numbers(rows, name)) for name in ("start", "end")]
@@ -111,14 +111,14 @@ class ComparisonEngine:
         columns["change"] = changes
         return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 
-    def _kept(
+    def _update_state(
         self, present: pa.Table, before: pa.Table, deleted: pa.Table, due: pa.Table, clock: BatchClock
     ) -> tuple[pa.Table, pa.Table]:
         ends = numbers(present, "end")
         event_due = np.where(ends == NO_TIME, NEVER, ends + self.earlier + self.lateness)
         lasting = event_due > clock.watermark
         own = {
-            "item": mixed(numbers(present, "check"), numbers(present, "start")),
+            "item": mix(numbers(present, "check"), numbers(present, "start")),
             "event_due": event_due,
             "processing_due": np.full(len(ends), NEVER),
         }
@@ -150,7 +150,7 @@ def _last_changes(rows: pa.Table) -> pa.Table:
     return rows.take(pa.array(np.sort(order[last])))
 
 
-def _shifted(rows: pa.Table, span: int) -> pa.Table:
+def _shift_windows(rows: pa.Table, span: int) -> pa.Table:
     """The same keys with the window shifted by `span`; NEVER if it has no start."""
     start = numbers(rows, "start")
     moved = np.where(start == NO_TIME, NEVER, start + span)

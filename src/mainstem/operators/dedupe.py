@@ -22,10 +22,10 @@ from mainstem.operators.stage.frame_columns import (
     columns_of,
     event_time_of,
     record_field,
-    shaped,
+    select_columns,
 )
 from mainstem.operators.stage.keyed_rows import KeyedRows
-from mainstem.operators.stage.stage import StageSpec, remembered, staged
+from mainstem.operators.stage.stage import StageSpec, add_stage, remember
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,13 +50,11 @@ def dedupe(
     >>> [row["order"] for row in results.rows], results.counts
     (['o-1', 'o-2'], {'duplicates': 1})
     """
-    spec, columns = remembered("dedupe", lambda: _planned(rows, by, within, on))
-    return shaped(staged(rows, spec, name=name), columns)
+    spec, columns = remember("dedupe", lambda: _plan(rows, by, within, on))
+    return select_columns(add_stage(rows, spec, name=name), columns)
 
 
-def _planned(
-    rows: DataFrame, by: str | Sequence[str], within: Duration, on: str | None
-) -> tuple[StageSpec, list[Shown]]:
+def _plan(rows: DataFrame, by: str | Sequence[str], within: Duration, on: str | None) -> tuple[StageSpec, list[Shown]]:
     schema = columns_of(rows)
     span = duration_us(within, setting="within")
     if span <= 0:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from mainstem.operators.stage.arrow_columns import in_log_order, numbers
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
-from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.stage.hashes import mix
 
 __all__ = ["DedupeEngine"]
 
@@ -59,7 +59,7 @@ class DedupeEngine:
         times = [("time", TIME), ("watermark", TIME), ("reason", pa.string())]
         return pa.schema([*self.by_fields, *times, ("partition", pa.int32()), ("offset", pa.int64())])
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {"dedupe": [str(column.type) for column in self.by_fields], "within": self.within}
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
@@ -70,7 +70,7 @@ class DedupeEngine:
         late &= numbers(rows, "watermark") != NO_TIME
         decided = np.flatnonzero(~(timeless | late))
         candidates = rows.take(pa.array(decided))
-        kept = self._kept(state, candidates)
+        kept = self._choose_rows(state, candidates)
         found = candidates.take(pa.array(kept))
         counts = {"duplicates": len(decided) - len(kept), "too_late": int((late | timeless).sum())}
         return Step(
@@ -82,7 +82,7 @@ class DedupeEngine:
             counts={what: count for what, count in counts.items() if count},
         )
 
-    def _kept(self, state: StateTable, rows: pa.Table) -> Int64Array:
+    def _choose_rows(self, state: StateTable, rows: pa.Table) -> Int64Array:
         """The numbers of the rows that are kept, in order."""
         before = state.find(np.unique(numbers(rows, "group")))
         identities = [np.concatenate([numbers(before, name), numbers(rows, name)]) for name in ("group", "check")]
@@ -129,7 +129,7 @@ class DedupeEngine:
         due = times + 2 * self.within
         # A row that no later row can be a duplicate of is not stored.
         lasting = due > clock.watermark
-        columns = [groups, mixed(checks, times), due, np.full(len(due), NEVER), checks, times]
+        columns = [groups, mix(checks, times), due, np.full(len(due), NEVER), checks, times]
         return pa.Table.from_arrays([pa.array(column[lasting]) for column in columns], schema=self.state_schema)
 
     def _late(self, rows: pa.Table, timeless: BoolArray, late: BoolArray) -> pa.Table:

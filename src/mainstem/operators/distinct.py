@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainstem.operators.stage.frame_columns import Shown, check_record, columns_of
-from mainstem.operators.stage.stage import StageSpec, remembered, staged
+from mainstem.operators.stage.stage import StageSpec, add_stage, remember
 from mainstem.operators.tables.changed_rows import ChangedRows
-from mainstem.operators.tables.changing import check_hashable, row_columns, shown_changes
+from mainstem.operators.tables.changing import check_hashable, row_columns, show_changes
 from mainstem.operators.tables.distinct_engine import DistinctEngine
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ def distinct(changes: DataFrame, *, name: str | None = None) -> DataFrame:
     >>> visits.run(distinct).changes
     [('insert', {'page': '/'}), ('insert', {'page': '/about'})]
     """
-    spec, columns = remembered("distinct", lambda: _planned(changes))
-    return shown_changes(staged(changes, spec, name=name), columns)
+    spec, columns = remember("distinct", lambda: _plan(changes))
+    return show_changes(add_stage(changes, spec, name=name), columns)
 
 
-def _planned(changes: DataFrame) -> tuple[StageSpec, list[Shown]]:
+def _plan(changes: DataFrame) -> tuple[StageSpec, list[Shown]]:
     schema = columns_of(changes)
     check_record(schema, "distinct")
     fields = row_columns(schema)

@@ -25,9 +25,9 @@ from mainstem.operators.stage.frame_columns import (
     check_record,
     columns_of,
     record_field,
-    shaped,
+    select_columns,
 )
-from mainstem.operators.stage.stage import Parameter, Preparation, StageSpec, remembered, staged
+from mainstem.operators.stage.stage import Parameter, Preparation, StageSpec, add_stage, remember
 from mainstem.operators.tables.changing import TableSource, is_changing, table_source
 from mainstem.operators.windows.window_time import RowTime
 from mainstem.spark.build import Build, current_build
@@ -97,10 +97,10 @@ def enrich(
     [('53111', 1, 3)]
     """
     frame, source = _versions(rows, table, key_names(on), at)
-    spec, columns = remembered(
-        "enrich", lambda: _planned(rows, frame, source, key_names(on), at, wait, corrections, lateness, how)
+    spec, columns = remember(
+        "enrich", lambda: _plan(rows, frame, source, key_names(on), at, wait, corrections, lateness, how)
     )
-    return shaped(staged(rows, spec, frame, name=name), columns)
+    return select_columns(add_stage(rows, spec, frame, name=name), columns)
 
 
 def _versions(
@@ -118,7 +118,7 @@ def _versions(
     return table, source
 
 
-def _planned(
+def _plan(
     rows: DataFrame,
     frame: DataFrame,
     source: TableSource | None,

@@ -13,8 +13,8 @@ from mainstem.operators.joins.join_engine import JoinEngine
 from mainstem.operators.joins.join_results import JoinLate, JoinResults
 from mainstem.operators.joins.join_rows import JoinSide
 from mainstem.operators.joins.join_terms import HOW, LEFT, RIGHT, How, JoinTerms
-from mainstem.operators.stage.frame_columns import Shown, check_lasting, columns_of, shaped
-from mainstem.operators.stage.stage import Parameter, Preparation, StageSpec, remembered, staged
+from mainstem.operators.stage.frame_columns import Shown, check_lasting, columns_of, select_columns
+from mainstem.operators.stage.stage import Parameter, Preparation, StageSpec, add_stage, remember
 from mainstem.operators.tables.changing import is_changing
 from mainstem.operators.tables.table_join import table_join
 
@@ -72,13 +72,13 @@ def join(
     if any(changing):
         _check_tables(changing, within)
         return table_join(left, right, on=key_names(on), how=how, limit=limit, name=name)
-    spec, columns = remembered(
-        "join", lambda: _planned(left, right, key_names(on), _terms(within, how, lateness, state, limit), at)
+    spec, columns = remember(
+        "join", lambda: _plan(left, right, key_names(on), _terms(within, how, lateness, state, limit), at)
     )
-    return shaped(staged(left, spec, right, name=name), columns)
+    return select_columns(add_stage(left, spec, right, name=name), columns)
 
 
-def _planned(
+def _plan(
     left: DataFrame, right: DataFrame, on: Mapping[str, str], terms: JoinTerms, at: str | tuple[str, str] | None
 ) -> tuple[StageSpec, list[Shown]]:
     for rows in (left, right):

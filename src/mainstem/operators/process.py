@@ -14,9 +14,9 @@ from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.operators.processes.process_class import Process
 from mainstem.operators.processes.process_engine import ProcessEngine
 from mainstem.operators.processes.process_state import StateText
-from mainstem.operators.stage.frame_columns import Shown, by_names, columns_of, shaped
+from mainstem.operators.stage.frame_columns import Shown, by_names, columns_of, select_columns
 from mainstem.operators.stage.keyed_rows import KeyedRows
-from mainstem.operators.stage.stage import StageSpec, remembered, staged
+from mainstem.operators.stage.stage import StageSpec, add_stage, remember
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,11 +47,11 @@ def process(rows: DataFrame, *, by: str | Sequence[str], using: type[Process], n
     >>> stream.run(lambda rows: process(rows, by="user", using=Visits)).rows
     [{'user': 'ada', 'visits': 1}, {'user': 'ada', 'visits': 2}]
     """
-    spec, columns = remembered("process", lambda: _planned(columns_of(rows), by, using))
-    return shaped(staged(rows, spec, name=name), columns)
+    spec, columns = remember("process", lambda: _plan(columns_of(rows), by, using))
+    return select_columns(add_stage(rows, spec, name=name), columns)
 
 
-def _planned(schema: pa.Schema, by: str | Sequence[str], using: type[Process]) -> tuple[StageSpec, list[Shown]]:
+def _plan(schema: pa.Schema, by: str | Sequence[str], using: type[Process]) -> tuple[StageSpec, list[Shown]]:
     keyed = KeyedRows(schema, by_names(by, schema, "process"))
     _check_class(using)
     output = schema_from_ddl(using.output)

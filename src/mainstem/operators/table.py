@@ -14,11 +14,11 @@ from mainstem.errors import Invalid
 from mainstem.operators.stage.arrow_columns import whole
 from mainstem.operators.stage.engine import Int64Array
 from mainstem.operators.stage.frame_columns import Shown, by_names, check_column, check_record, columns_of, record_field
-from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.stage.hashes import mix
 from mainstem.operators.stage.keyed_rows import arrow_hashes, native_hashes, native_tie
-from mainstem.operators.stage.spark_hashes import hashable, hashed
-from mainstem.operators.stage.stage import StageSpec, remembered, staged
-from mainstem.operators.tables.changing import TableSource, check_hashable, row_columns, shown_changes
+from mainstem.operators.stage.spark_hashes import hash_columns, hashable
+from mainstem.operators.stage.stage import StageSpec, add_stage, remember
+from mainstem.operators.tables.changing import TableSource, check_hashable, row_columns, show_changes
 from mainstem.operators.tables.table_engine import TableEngine, table_input
 
 if TYPE_CHECKING:
@@ -44,14 +44,14 @@ def table(
     >>> customers.run(lambda rows: table(rows, key="id")).changes[1:]
     [('delete', {'id': 1, 'city': 'Bonn'}), ('insert', {'id': 1, 'city': 'Ulm'})]
     """
-    spec, columns, names = remembered("table", lambda: _planned(rows, key, order_by))
-    shown = shown_changes(staged(rows, spec, name=name), columns)
+    spec, columns, names = remember("table", lambda: _plan(rows, key, order_by))
+    shown = show_changes(add_stage(rows, spec, name=name), columns)
     # For `enrich`, which also needs older versions.
     shown.__dict__["_mainstem_table"] = TableSource(rows, names, order_by)
     return shown
 
 
-def _planned(
+def _plan(
     rows: DataFrame, key: str | Sequence[str], order_by: str | None
 ) -> tuple[StageSpec, list[Shown], tuple[str, ...]]:
     schema = columns_of(rows)
@@ -133,7 +133,7 @@ class TableRows:
 
     def _identity(self, row: list[pa.ChunkedArray], count: int) -> Int64Array:
         hashes = arrow_hashes(row, count)
-        return hashed([pa.array(it) for it in hashes], count) if self.packable else mixed(*hashes)
+        return hash_columns([pa.array(it) for it in hashes], count) if self.packable else mix(*hashes)
 
     def arrow(self, table: pa.Table) -> pa.Table:
         count = table.num_rows

@@ -20,12 +20,12 @@ from mainstem.operators.stage.frame_columns import (
     by_names,
     check_record,
     columns_of,
-    quoted,
+    quote_name,
     transform_with,
 )
-from mainstem.operators.stage.stage import Parameter, StageSpec, remembered, staged
+from mainstem.operators.stage.stage import Parameter, StageSpec, add_stage, remember
 from mainstem.operators.tables.changed_rows import ChangedRows
-from mainstem.operators.tables.changing import check_hashable, row_columns, shown_changes
+from mainstem.operators.tables.changing import check_hashable, row_columns, show_changes
 from mainstem.operators.tables.top_engine import OrderPart, TopEngine
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ def top(
         raise Invalid(
             f"count of top is {count}", detail="It is the number of rows for each group.", hint="Give 1 or more."
         )
-    spec, columns, values = remembered("top", lambda: _planned(changes, count, by, order))
+    spec, columns, values = remember("top", lambda: _plan(changes, count, by, order))
     ordered = transform_with(changes, values, lambda frame, ordering: frame.withColumns(dict(ordering)), add_columns)
-    return shown_changes(staged(ordered, spec, name=name), columns)
+    return show_changes(add_stage(ordered, spec, name=name), columns)
 
 
-def _planned(
+def _plan(
     rows: DataFrame, count: int, by: str | Sequence[str], order: Column | str | Sequence[Column | str]
 ) -> tuple[StageSpec, list[Shown], dict[str, Value]]:
     schema = columns_of(rows)
@@ -178,16 +178,18 @@ class _NamedExpressions:
     def column(self, expression: Any) -> Column:
         from pyspark.sql.classic.column import Column
 
-        return Column(self._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(self._named(expression)))
+        return Column(self._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(self._refer_by_name(expression)))
 
-    def _named(self, node: Any) -> Any:
+    def _refer_by_name(self, node: Any) -> Any:
         if node.getClass().getSimpleName() == "AttributeReference":
-            name = quoted(str(node.name()))
+            name = quote_name(str(node.name()))
             return self._jvm.org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute.quotedString(name)
         children = [node.children().apply(index) for index in range(node.children().size())]
         if not children:
             return node
-        inner = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq([self._named(child) for child in children])
+        inner = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(
+            [self._refer_by_name(child) for child in children]
+        )
         return node.withNewChildren(inner)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid, did_you_mean
-from mainstem.operators.stage.stage import remembered, staged
+from mainstem.operators.stage.stage import add_stage, remember
 from mainstem.operators.windows.triggers import Trigger
 from mainstem.operators.windows.window_kinds import WindowKind
 
@@ -90,10 +90,10 @@ def windowed(
             detail="With a lateness of 0 seconds the on-time result of a window is final.",
             hint='Set how long a window may be corrected: lateness="1 hour".',
         )
-    from mainstem.operators.windows.window_plan import WindowPlan, planned
+    from mainstem.operators.windows.window_plan import WindowPlan, plan_windows
 
-    plan: WindowPlan = remembered("windowed", lambda: planned(rows, window, by, written, on, shown))
-    return plan.shown(staged(plan.narrowed(rows), plan.spec, name=name))
+    plan: WindowPlan = remember("windowed", lambda: plan_windows(rows, window, by, written, on, shown))
+    return plan.show(add_stage(plan.narrow(rows), plan.spec, name=name))
 
 
 def _check_choice(setting: str, value: str, choices: Sequence[str]) -> None:

@@ -17,8 +17,8 @@ from mainstem.log.sql_sandbox import quote
 from mainstem.operators.aggregates.aggregate_columns import WrittenAggregates, read_aggregates
 from mainstem.operators.stage.engine import BatchClock, Step
 from mainstem.operators.stage.frame_columns import Value, columns_of, transform_with
-from mainstem.operators.stage.stage import StageSpec, stage_schema, staged, told_late
-from mainstem.operators.stage.stage_task import shown
+from mainstem.operators.stage.stage import StageSpec, add_stage, show_late_rows, stage_schema
+from mainstem.operators.stage.stage_task import add_record
 from mainstem.operators.stage.state_runs import MemoryState
 from mainstem.operators.top import RowOrder, read_order
 from mainstem.operators.windows.window_time import RowTime
@@ -206,7 +206,7 @@ class ScriptedRows:
             self._note(step, spec)
             state.apply(step)
             after = batch.clock.earlier(spec.behind)
-            given.append(ScriptedBatch(shown(step, 0, offset, batch.clock, spec.behind), after, batch.killed))
+            given.append(ScriptedBatch(add_record(step, 0, offset, batch.clock, spec.behind), after, batch.killed))
             offset += step.output.num_rows
         self.run.state_rows[called] = state.rows.num_rows
         return ScriptedRows(stage_schema(spec.engine), given, self.run)
@@ -216,7 +216,7 @@ class ScriptedRows:
             if count:
                 self.run.counts[what] = self.run.counts.get(what, 0) + count
         if step.late is not None:
-            self.run.late.extend(told(told_late(step.late, spec)))
+            self.run.late.extend(told(show_late_rows(step.late, spec)))
 
     def mapped(self, function: Callable[[pa.Table], pa.Table], schema: pa.Schema) -> ScriptedRows:
         """The rows after a stateless step: `function` returns the columns of `schema`."""
@@ -258,7 +258,7 @@ class ScriptedRows:
 # The functions that operators call on a DataFrame, for ScriptedRows.
 columns_of.register(ScriptedRows, lambda rows: rows.schema)
 transform_with.register(ScriptedRows, ScriptedRows.transformed)  # type: ignore[arg-type]
-staged.register(ScriptedRows, ScriptedRows.through)  # type: ignore[arg-type]
+add_stage.register(ScriptedRows, ScriptedRows.through)  # type: ignore[arg-type]
 read_aggregates.register(ScriptedRows, ScriptedRows._aggregates)
 read_order.register(ScriptedRows, ScriptedRows._order)
 

@@ -2,7 +2,7 @@
 
 An aggregate function is a value (`AggregateCall`); its accumulator has a few columns of its own (`a0_sum`, `a0_count`),
 computed in four ways: native SQL for one row, native SQL for many rows at once, Arrow for one row,
-and a merge of parts over Arrow. `finished` computes the function's result from them. The input columns are named after
+and a merge of parts over Arrow. `finish` computes the function's result from them. The input columns are named after
 the function's number: `i0_0` is the first argument of the first function; `time`, `topic`, `partition` and `offset`
 give the order of a row.
 
@@ -73,16 +73,16 @@ class Parts:
         """The number of rows of each group."""
         return np.bincount(self.ids, minlength=self.count).astype(np.int64)
 
-    def added(self, values: pa.Array) -> pa.Array:
+    def sum(self, values: pa.Array) -> pa.Array:
         """The sums, added in the order of the rows; null where there is no value."""
-        return values if self.single else self._grouped(values, "sum").cast(values.type)
+        return values if self.single else self._aggregate(values, "sum").cast(values.type)
 
     def extreme(self, values: pa.Array, which: str) -> pa.Array:
         """The `min` or `max`; null where there is no value."""
         if self.single:
             return values
         if not pa.types.is_floating(values.type):
-            return self._grouped(values, which)
+            return self._aggregate(values, which)
         # Arrow ignores NaN; here it is the largest number.
         known = np.asarray(values.is_valid())
         floats = np.asarray(values.fill_null(0.0))
@@ -99,7 +99,7 @@ class Parts:
         found[self.ids[order[::-1]]] = order[::-1]
         return found
 
-    def _grouped(self, values: pa.Array, function: str) -> pa.Array:
+    def _aggregate(self, values: pa.Array, function: str) -> pa.Array:
         table = pa.table({"id": self._ids, "value": values})
         # With threads the order of additions would vary.
         found = table.group_by("id", use_threads=False).aggregate([("value", function)])
@@ -143,10 +143,10 @@ class Accumulator(Protocol):
     def nothing(self) -> list[Any]:
         """The values of the columns for no rows."""
 
-    def merged(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
+    def merge(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
         """The columns, with the parts merged."""
 
-    def finished(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
+    def finish(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
         """The results; `rows` is the number of rows of each."""
 
 
@@ -198,14 +198,14 @@ class Added:
     def nothing(self) -> list[Any]:
         return [0 if self._counts else None]
 
-    def merged(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
+    def merge(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
         (values,) = columns
-        added = parts.added(values)
+        added = parts.sum(values)
         if not pa.types.is_integer(values.type) or self._counts:
             return [added]
         # Arrow's sum overflows silently; Spark's raises.
         if len(values) and _magnitude(values) * len(values) >= 2**63:
-            rough = parts.added(values.cast(pa.float64(), safe=False))
+            rough = parts.sum(values.cast(pa.float64(), safe=False))
             if np.abs(np.asarray(rough.fill_null(0.0))).max() >= 2.0**63 * 0.999:
                 raise Invalid(
                     f"{self.call.text} does not fit into a bigint",
@@ -214,7 +214,7 @@ class Added:
                 )
         return [added]
 
-    def finished(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
+    def finish(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
         (values,) = columns
         if self._counts or not values.null_count:
             return values
@@ -249,10 +249,10 @@ class Extreme:
     def nothing(self) -> list[Any]:
         return [None]
 
-    def merged(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
+    def merge(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
         return [parts.extreme(columns[0], self.call.function)]
 
-    def finished(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
+    def finish(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
         return columns[0]
 
 
@@ -296,14 +296,14 @@ class Average:
     def nothing(self) -> list[Any]:
         return [None, 0]
 
-    def merged(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
-        return [parts.added(columns[0]), parts.added(columns[1])]
+    def merge(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
+        return [parts.sum(columns[0]), parts.sum(columns[1])]
 
-    def finished(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
+    def finish(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
         sums, counts = columns
         if pa.types.is_decimal(self.call.output):
             pairs = zip(sums.to_pylist(), counts.to_pylist(), strict=True)
-            return pa.array([_divided(added, count, self.call.output) for added, count in pairs], self.call.output)
+            return pa.array([_divide(added, count, self.call.output) for added, count in pairs], self.call.output)
         some = pc.if_else(pc.equal(counts, 0), None, counts)
         return pc.divide(sums.cast(pa.float64(), safe=False), some.cast(pa.float64(), safe=False)).cast(
             self.call.output
@@ -342,10 +342,10 @@ class Moments:
     def nothing(self) -> list[Any]:
         return [0, None, None]
 
-    def merged(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
+    def merge(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
         counts = np.asarray(columns[0])
         means, squares = (np.asarray(column.fill_null(0.0)) for column in columns[1:])
-        count = np.asarray(parts.added(columns[0]).fill_null(0))
+        count = np.asarray(parts.sum(columns[0]).fill_null(0))
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.bincount(parts.ids, counts * means, parts.count) / count
             distance = np.where(counts > 0, means - mean[parts.ids], 0.0)
@@ -353,7 +353,7 @@ class Moments:
         none = count == 0
         return [pa.array(count), pa.array(mean, mask=none), pa.array(square, mask=none)]
 
-    def finished(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
+    def finish(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
         count = np.asarray(columns[0])
         squares = np.asarray(columns[2].fill_null(0.0))
         less = 1 if self.call.function.endswith("samp") else 0
@@ -374,7 +374,7 @@ def _magnitude(values: pa.Array) -> int:
     return int(max(abs(ends["min"] or 0), abs(ends["max"] or 0)))
 
 
-def _divided(added: Decimal | None, count: int, of: pa.DataType) -> Decimal | None:
+def _divide(added: Decimal | None, count: int, of: pa.DataType) -> Decimal | None:
     if added is None or not count:
         return None
     with localcontext() as context:
@@ -436,7 +436,7 @@ class Placed:
     def nothing(self) -> list[Any]:
         return [None]
 
-    def merged(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
+    def merge(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
         (kept,) = columns
         if parts.single:
             return [kept]
@@ -447,7 +447,7 @@ class Placed:
         rows = parts.first(by_key[::-1] if self._last else by_key)
         return [kept.take(pa.array(rows, mask=rows < 0))]
 
-    def finished(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
+    def finish(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
         return pa.compute.struct_field(columns[0], "value").cast(self.call.output)
 
 
@@ -491,7 +491,7 @@ class Collected:
     def nothing(self) -> list[Any]:
         return [[]]
 
-    def merged(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
+    def merge(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
         (kept,) = columns
         if parts.single:
             return [kept]
@@ -500,7 +500,7 @@ class Collected:
         values = kept.flatten().take(pa.array(order))
         return [lists_of(ids[order], values, parts.count, kept.type)]
 
-    def finished(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
+    def finish(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
         (kept,) = columns
         parents = np.asarray(pa.compute.list_parent_indices(kept))
         items = kept.flatten()

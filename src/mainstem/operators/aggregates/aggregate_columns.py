@@ -19,7 +19,7 @@ from mainstem.errors import Invalid, did_you_mean
 from mainstem.log.rows.normal_schema import nullable_schema
 from mainstem.operators.aggregates.accumulators import AggregateCall
 from mainstem.operators.aggregates.aggregates import Aggregates, no_such_aggregate, not_of_corrections
-from mainstem.operators.stage.frame_columns import Value, quoted
+from mainstem.operators.stage.frame_columns import Value, quote_name
 from mainstem.spark.spark_types import arrow_schema
 
 if TYPE_CHECKING:
@@ -77,14 +77,14 @@ def read_aggregates(
     """
     from pyspark.sql import functions as F
 
-    taken_back = None if retracting is None else F.col(quoted(retracting))["change"] == "delete"
+    taken_back = None if retracting is None else F.col(quote_name(retracting))["change"] == "delete"
     reader = _Reader(rows, F.lit(0).cast("bigint") if time is None else time.native(), taken_back)
-    for expression in _analysed(rows, aggregates):
+    for expression in _analyse(rows, aggregates):
         reader.take(expression)
     return reader.found
 
 
-def _analysed(rows: DataFrame, aggregates: Sequence[Column | str]) -> list[Any]:
+def _analyse(rows: DataFrame, aggregates: Sequence[Column | str]) -> list[Any]:
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F
 
@@ -137,11 +137,11 @@ class _Reader:
                 hint='Give one another name: F.sum("amount").alias("revenue").',
             )
         inner = expression.child() if _kind(expression) == "Alias" else expression
-        self.found.answers[name] = self._column(self._rebuilt(inner))
+        self.found.answers[name] = self._column(self._rebuild(inner))
         if _kind(inner) == "AggregateExpression":
             self.found.bare[self._number(inner)] = name
 
-    def _rebuilt(self, node: Any) -> Any:
+    def _rebuild(self, node: Any) -> Any:
         """The expression over names: the rows' columns, and o0, o1, ... for aggregate functions."""
         kind = _kind(node)
         if kind == "AggregateExpression":
@@ -151,7 +151,7 @@ class _Reader:
         children = _all(node.children())
         if not children:
             return node
-        return node.withNewChildren(self._sequence([self._rebuilt(child) for child in children]))
+        return node.withNewChildren(self._sequence([self._rebuild(child) for child in children]))
 
     def _attribute(self, name: str) -> Any:
         return self._jvm.org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute.quoted(name)
@@ -170,7 +170,7 @@ class _Reader:
             number = self._known[known] = len(self.found.calls)
             function = node.aggregateFunction()
             condition = node.filter()
-            filtered = self._column(self._rebuilt(condition.get())) if condition.isDefined() else None
+            filtered = self._column(self._rebuild(condition.get())) if condition.isDefined() else None
             self._add(number, node, function, filtered)
         return self._known[known]
 
@@ -185,7 +185,7 @@ class _Reader:
         if distinct and (kind != "Count" or len(children) != 1):
             raise no_such_aggregate(text, text)
         if kind == "Count":
-            name, arguments = self._counted(children, filtered, distinct)
+            name, arguments = self._read_count(children, filtered, distinct)
         elif kind == "CountIf":
             condition = self._argument(children[0])
             name, arguments = "count", [F.when(counts & condition, F.lit(True))]
@@ -202,7 +202,7 @@ class _Reader:
             name, constants = self._sketch(kind, function, text)
             arguments = [_where(self._argument(children[0]), filtered)]
         if self._taken_back is not None:
-            name, arguments = self._signed(name, arguments, text)
+            name, arguments = self._apply_sign(name, arguments, text)
         for place, argument in enumerate(arguments):
             self.found.inputs[f"i{number}_{place}"] = argument
         types = self._types(node, children, len(arguments), name)
@@ -219,7 +219,7 @@ class _Reader:
             return (pa.bool_(),) * count
         return (_arrow_type(children[0]),)
 
-    def _counted(self, children: list[Any], filtered: Column | None, distinct: bool) -> tuple[str, list[Column]]:  # noqa: FBT001
+    def _read_count(self, children: list[Any], filtered: Column | None, distinct: bool) -> tuple[str, list[Column]]:  # noqa: FBT001
         from pyspark.sql import functions as F
 
         if distinct:
@@ -232,7 +232,7 @@ class _Reader:
             there = there & value.isNotNull()
         return "count", [F.when(there, F.lit(True))]
 
-    def _signed(self, name: str, arguments: list[Column], text: str) -> tuple[str, list[Column]]:
+    def _apply_sign(self, name: str, arguments: list[Column], text: str) -> tuple[str, list[Column]]:
         """With the opposite sign if a row retracts an earlier one."""
         from pyspark.sql import functions as F
 
@@ -246,7 +246,7 @@ class _Reader:
         return "signed_count", [F.when(arguments[0].isNotNull(), one) if arguments else one]
 
     def _argument(self, node: Any) -> Column:
-        return self._column(self._rebuilt(node))
+        return self._column(self._rebuild(node))
 
     def _sketch(self, kind: str, function: Any, text: str) -> tuple[str, tuple[Any, ...]]:
         """The name and constants of a function with constant arguments."""

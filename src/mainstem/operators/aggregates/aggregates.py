@@ -100,7 +100,7 @@ class Aggregates:
         """The columns of the results: o0, o1, ..."""
         return pa.schema([kept.output for kept in self._accumulators])
 
-    def described(self) -> list[list[str]]:
+    def describe(self) -> list[list[str]]:
         """What the stored partials depend on."""
         return [[call.function, call.text, str(call.output), repr(call.constants)] for call in self.calls]
 
@@ -108,13 +108,13 @@ class Aggregates:
 
     def native_row(self) -> list[str]:
         """SQL for each column of `partial_schema`, of single rows."""
-        return self._aliased(["1L", *(sql for kept in self._accumulators for sql in kept.native_row())])
+        return self._alias(["1L", *(sql for kept in self._accumulators for sql in kept.native_row())])
 
     def native_rows(self) -> list[str]:
         """SQL for each column of `partial_schema`, aggregates over many rows."""
-        return self._aliased(["count(*)", *(sql for kept in self._accumulators for sql in kept.native_rows())])
+        return self._alias(["count(*)", *(sql for kept in self._accumulators for sql in kept.native_rows())])
 
-    def _aliased(self, texts: Sequence[str]) -> list[str]:
+    def _alias(self, texts: Sequence[str]) -> list[str]:
         return [f"{sql} AS {name}" for sql, name in zip(texts, self.partial_schema.names, strict=True)]
 
     def of_rows(self, rows: pa.Table) -> pa.Table:
@@ -126,29 +126,27 @@ class Aggregates:
 
     # Merging and results
 
-    def merged(self, partials: pa.Table, ids: Int64Array, count: int) -> pa.Table:
+    def merge(self, partials: pa.Table, ids: Int64Array, count: int) -> pa.Table:
         """Partials with the same id (0 to count - 1) merged, in the order of the rows; row i is id i."""
         parts = Parts(np.asarray(ids, np.int64), count)
         columns = self._columns(partials)
-        rows = parts.added(columns[ROWS.name]).fill_null(0)
+        rows = parts.sum(columns[ROWS.name]).fill_null(0)
         merged = [rows]
         for kept in self._accumulators:
-            merged += kept.merged([columns[field.name] for field in kept.fields], parts)
+            merged += kept.merge([columns[field.name] for field in kept.fields], parts)
         return self._without_gaps(pa.Table.from_arrays(merged, schema=self.partial_schema), parts)
 
     def empty(self, count: int) -> pa.Table:
         """The partials of no rows."""
         values = [0, *(value for kept in self._accumulators for value in kept.nothing())]
-        columns = [
-            _repeated(value, count, field.type) for value, field in zip(values, self.partial_schema, strict=True)
-        ]
+        columns = [_repeat(value, count, field.type) for value, field in zip(values, self.partial_schema, strict=True)]
         return pa.Table.from_arrays(columns, schema=self.partial_schema)
 
-    def finished(self, partials: pa.Table) -> pa.Table:
+    def finish(self, partials: pa.Table) -> pa.Table:
         """The results of the functions."""
         columns = self._columns(partials)
         answers = [
-            kept.finished([columns[field.name] for field in kept.fields], columns[ROWS.name]).cast(kept.output.type)
+            kept.finish([columns[field.name] for field in kept.fields], columns[ROWS.name]).cast(kept.output.type)
             for kept in self._accumulators
         ]
         return pa.Table.from_arrays(answers, schema=self.output_schema)
@@ -192,5 +190,5 @@ def not_of_corrections(text: str) -> Invalid:
     )
 
 
-def _repeated(value: Any, count: int, of: pa.DataType) -> pa.Array:
+def _repeat(value: Any, count: int, of: pa.DataType) -> pa.Array:
     return pa.array([value] * count, of) if isinstance(value, list) else pa.repeat(pa.scalar(value, of), count)

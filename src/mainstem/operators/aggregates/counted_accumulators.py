@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from mainstem.log.rows.schema_ddl import type_to_ddl
 from mainstem.operators.aggregates.accumulators import AggregateCall, Parts, lists_of, whole
 
-__all__ = ["Counted", "added_counts", "closest_bins", "of_type", "percentile_of"]
+__all__ = ["Counted", "add_counts", "closest_bins", "of_type", "percentile_of"]
 
 
 # A histogram with adaptive bins: the two closest bins are merged until at most `bins` remain.
@@ -122,7 +122,7 @@ class Counted:
     def nothing(self) -> list[Any]:
         return [[]]
 
-    def merged(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
+    def merge(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
         ids, values, counts = self._counts(columns[0], parts.ids, parts.count)
         return [lists_of(ids, self._items(values, pa.array(counts)), parts.count, self.fields[0].type)]
 
@@ -134,12 +134,12 @@ class Counted:
         if pa.types.is_floating(values.type):
             # -0.0 becomes 0.0.
             values = pc.add(values, pa.scalar(0.0, values.type))
-        found = added_counts(of, values, np.asarray(items.field("count")))
+        found = add_counts(of, values, np.asarray(items.field("count")))
         if self.call.function == "approx_top_k":
             return _most_frequent(*found, count, int(self.call.constants[1]))
         return found
 
-    def finished(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
+    def finish(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
         count = len(columns[0])
         ids, values, counts = self._counts(columns[0], np.arange(count), count)
         function, output = self.call.function, self.call.output
@@ -178,7 +178,7 @@ class Counted:
         return found if isinstance(shares, (list, tuple)) else found[0]
 
 
-def added_counts(ids: Int64Array, values: pa.Array, counts: Int64Array) -> tuple[Int64Array, pa.Array, Int64Array]:
+def add_counts(ids: Int64Array, values: pa.Array, counts: Int64Array) -> tuple[Int64Array, pa.Array, Int64Array]:
     """Each value once per id with its total count, sorted by id and value."""
     table = pa.table({"id": pa.array(ids), "value": values, "count": counts})
     found = table.group_by(["id", "value"], use_threads=False).aggregate([("count", "sum")])

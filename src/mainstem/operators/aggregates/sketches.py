@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from mainstem.log.rows.schema_ddl import type_to_ddl
 from mainstem.operators.aggregates.accumulators import AggregateCall, Parts, lists_of, whole
-from mainstem.operators.aggregates.counted_accumulators import added_counts, of_type
+from mainstem.operators.aggregates.counted_accumulators import add_counts, of_type
 from mainstem.operators.stage.hashes import key_hashes
 
 __all__ = ["Distinct", "Quantiles"]
@@ -80,7 +80,7 @@ class Quantiles:
     def nothing(self) -> list[Any]:
         return [[], 0]
 
-    def merged(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
+    def merge(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
         ids, values, counts, dropped = self._counts(columns, parts)
         kept = pa.StructArray.from_arrays([pa.array(values), pa.array(counts)], fields=list(_ITEM))
         return [lists_of(ids, kept, parts.count, self.fields[0].type), pa.array(dropped.astype(np.int32))]
@@ -98,7 +98,7 @@ class Quantiles:
         values = np.asarray(items.field("value")) + 0.0
         counts = np.asarray(items.field("count"))
         while True:
-            ids, found, counts = added_counts(ids, pa.array(_cut(values, dropped[ids])), counts)
+            ids, found, counts = add_counts(ids, pa.array(_cut(values, dropped[ids])), counts)
             values = np.asarray(found)
             over = np.bincount(ids, minlength=parts.count) > int(self.call.constants[1])
             over &= dropped < _DIGITS
@@ -106,7 +106,7 @@ class Quantiles:
                 return ids, values, counts, dropped
             dropped = dropped + _STEP * over
 
-    def finished(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
+    def finish(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
         count = len(columns[0])
         ids, values, counts, dropped = self._counts(columns, Parts(np.arange(count), count))
         starts = np.searchsorted(ids, np.arange(count + 1))
@@ -183,7 +183,7 @@ class Distinct:
     def nothing(self) -> list[Any]:
         return [[]]
 
-    def merged(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
+    def merge(self, columns: Sequence[pa.Array], parts: Parts) -> list[pa.Array]:
         kept = columns[0]
         items = np.asarray(kept.flatten()).astype(np.int64)
         ids = parts.ids[np.asarray(pc.list_parent_indices(kept))]
@@ -199,9 +199,9 @@ class Distinct:
         longest = pa.array(items[last].astype(np.int32))
         return [lists_of(ids[last], longest, parts.count, self.fields[0].type)]
 
-    def finished(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
+    def finish(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
         count = len(columns[0])
-        (kept,) = self.merged(columns, Parts(np.arange(count), count))
+        (kept,) = self.merge(columns, Parts(np.arange(count), count))
         runs = np.asarray(kept.flatten()).astype(np.int64) % _RUNS
         wholes = np.asarray(pc.list_parent_indices(kept)).astype(np.int64)
         width = 64 - self._bits + 2

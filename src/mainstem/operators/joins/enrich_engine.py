@@ -30,10 +30,10 @@ import pyarrow as pa
 
 from mainstem.operators.joins.join_results import EnrichPart as Part
 from mainstem.operators.joins.join_results import EnrichResults, JoinLate, TwoSided, in_order
-from mainstem.operators.joins.join_terms import LEFT, RIGHT, dense_keys, shifted
+from mainstem.operators.joins.join_terms import LEFT, RIGHT, dense_keys, shift
 from mainstem.operators.stage.arrow_columns import in_log_order, numbers, whole
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
-from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.stage.hashes import mix
 
 __all__ = ["EnrichEngine", "LatestEngine", "Versions", "known_ends"]
 
@@ -184,7 +184,7 @@ class EnrichEngine(TwoSided):
         own = [at for at in self.input_schema if at.name not in ("group", "tie")]
         return pa.schema([*STATE_COLUMNS, *own, ("shown", pa.int8()), ("version", pa.int64()), ("until", pa.int64())])
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {
             "enrich": "by time", "lateness": self.lateness, "corrected": self.corrected,
             "left": str(self.results.left), "right": str(self.results.right),
@@ -192,8 +192,8 @@ class EnrichEngine(TwoSided):
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
         rows = in_log_order(rows.combine_chunks())
-        rows = _dated(rows, clock)
-        reasons = self._refused(rows)
+        rows = _date_deletes(rows, clock)
+        reasons = self._find_reasons(rows)
         told = [
             self.late.rows(rows.filter(pa.array(reasons == reason)), str(reason))
             for reason in np.unique(reasons)
@@ -203,12 +203,12 @@ class EnrichEngine(TwoSided):
         batch = _Batch(self, state, rows.filter(pa.array(reasons == "")), clock)
         counts = {"late": int((reasons == "")[_late_versions(rows)].sum()), "too_late": late.num_rows}
         counted = {what: count for what, count in counts.items() if count}
-        return Step(batch.output(), batch.put(), batch.gone(), late, counted, own=batch.watermarks())
+        return Step(batch.output(), batch.put(), batch.find_gone(), late, counted, own=batch.watermarks())
 
-    def _refused(self, rows: pa.Table) -> npt.NDArray[Any]:
+    def _find_reasons(self, rows: pa.Table) -> npt.NDArray[Any]:
         found = np.full(rows.num_rows, "", dtype="U64")
         times, facts = numbers(rows, "time"), numbers(rows, "side") == LEFT
-        found[facts & (numbers(rows, "watermark") > shifted(times, self.lateness))] = (
+        found[facts & (numbers(rows, "watermark") > shift(times, self.lateness))] = (
             "too late: what was valid is forgotten"
         )
         found[times == NO_TIME] = "no time"
@@ -238,7 +238,7 @@ class _Batch:
         # With corrections a late version also counts for facts up to `lateness` earlier.
         slack = engine.lateness if engine.corrected else 0
         own, valid_from = numbers(self.rows, "watermark")[self.table], self.time[self.table]
-        counts = np.maximum(valid_from, shifted(own, -slack))
+        counts = np.maximum(valid_from, shift(own, -slack))
         gone = flags(self.rows, "taken_back")
         versions = Versions(
             self._keys[self.table], valid_from, counts, places, gone[self.table], remembered=engine.lateness
@@ -247,7 +247,7 @@ class _Batch:
         # The watermark at which a version is evicted: when the next one has held for `lateness`.
         over = np.where(ends == NO_TIME, valid_from, ends)
         last_gone = gone[self.table] & (ends == NEVER)
-        self._over = shifted(np.where(last_gone, shifted(counts, slack), over), engine.lateness + 1)
+        self._over = shift(np.where(last_gone, shift(counts, slack), over), engine.lateness + 1)
         # For each fact the row number of the version valid at its time; -1 for none.
         self.valid = np.full(self.rows.num_rows, -1)
         found = versions.at(self._keys[self.facts], self.time[self.facts])
@@ -266,12 +266,12 @@ class _Batch:
 
     def _new(self, rows: pa.Table) -> pa.Table:
         engine, count = self._engine, rows.num_rows
-        items = mixed(*(numbers(rows, name) for name in ("side", "partition", "offset", "tie")))
+        items = mix(*(numbers(rows, name) for name in ("side", "partition", "offset", "tie")))
         facts = numbers(rows, "side") == LEFT
         wakes = NEVER if engine.wait is None else min(self._clock.now + engine.wait, NEVER)
         known = {
             "item": items,
-            "event_due": np.where(facts, shifted(numbers(rows, "time"), 1), NEVER),
+            "event_due": np.where(facts, shift(numbers(rows, "time"), 1), NEVER),
             "processing_due": np.where(facts, wakes, NEVER),
             "shown": np.zeros(count, np.int8),
             "version": np.zeros(count, np.int64),
@@ -291,7 +291,7 @@ class _Batch:
         batch's is known."""
         own = np.maximum(self.time, numbers(self.rows, "watermark"))
         own = np.where(self.now_shown, own, NO_TIME)
-        return np.concatenate([own[facts] for facts, *_ in self._engine.results.kept(self._parts())])
+        return np.concatenate([own[facts] for facts, *_ in self._engine.results.filter_parts(self._parts())])
 
     def _parts(self) -> list[Part]:
         changed, shown = (in_order(self.rows, np.flatnonzero(which)) for which in (self.changed, self.now_shown))
@@ -320,7 +320,7 @@ class _Batch:
         found = self.event_due.copy()
         found[self.table] = self._over
         shown = self._was_shown | self.now_shown
-        kept_until = shifted(self.time, engine.lateness + 1) if engine.corrected else np.full(len(self.time), NO_TIME)
+        kept_until = shift(self.time, engine.lateness + 1) if engine.corrected else np.full(len(self.time), NO_TIME)
         return np.where(shown, kept_until, found)
 
     def put(self) -> pa.Table:
@@ -341,7 +341,7 @@ class _Batch:
             taken = taken.set_column(place, taken.schema.field(place), pa.array(values))
         return taken
 
-    def gone(self) -> pa.Table:
+    def find_gone(self) -> pa.Table:
         return self.rows.filter(pa.array(~self._fresh & self._done(self._dues()))).select(["group", "item"])
 
     def _done(self, dues: Int64Array) -> BoolArray:
@@ -362,7 +362,7 @@ def flags(rows: pa.Table, name: str) -> BoolArray:
     return np.asarray(whole(rows.column(name)).cast(pa.int8())).view(np.bool_)
 
 
-def _dated(rows: pa.Table, clock: BatchClock) -> pa.Table:
+def _date_deletes(rows: pa.Table, clock: BatchClock) -> pa.Table:
     """A delete without a time is effective from its append (`JoinSide.dated`), or, if that is unknown, from the time of the
     batch."""
     times = numbers(rows, "time")
@@ -391,7 +391,7 @@ class LatestEngine(TwoSided):
         own = [at for at in self.input_schema if at.name in ("check", "time", "partition", "offset", "right")]
         return pa.schema([*STATE_COLUMNS, *own])
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {"enrich": "latest", "left": str(self.results.left), "right": str(self.results.right)}
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
@@ -420,11 +420,11 @@ class LatestEngine(TwoSided):
         put = last[fresh[last] & ~gone[last]]
         # The end of the latest version is unknown.
         parts: list[Part] = [(facts, valid, np.full(len(facts), NEVER), "insert")]
-        own = [numbers(together, "watermark")[of] for of, *_ in self.results.kept(parts)]
+        own = [numbers(together, "watermark")[of] for of, *_ in self.results.filter_parts(parts)]
         return Step(
             self.results.table(together, parts),
             self._put(together.take(pa.array(put))),
-            self._gone(together, last[fresh[last] & gone[last]]),
+            self._identify(together, last[fresh[last] & gone[last]]),
             late,
             {"too_late": late.num_rows} if late.num_rows else {},
             own=own[0],
@@ -453,6 +453,6 @@ class LatestEngine(TwoSided):
         columns = [known[at.name] if at.name in known else rows.column(at.name) for at in self.state_schema]
         return pa.Table.from_arrays([whole(column) for column in columns], schema=self.state_schema)
 
-    def _gone(self, rows: pa.Table, which: Int64Array) -> pa.Table:
+    def _identify(self, rows: pa.Table, which: Int64Array) -> pa.Table:
         taken = rows.take(pa.array(which))
         return pa.table({"group": taken.column("group"), "item": taken.column("check")})

@@ -102,8 +102,8 @@ def join_columns(sides: tuple[JoinSide, JoinSide], terms: JoinTerms) -> tuple[li
     timed = left.time is not None
     check_clashes(sides, shared, EVENT_TIME.name if timed else None, "the later of the two event times")
     keys = {name: f"key_{place}" for place, name in enumerate(shared)}
-    columns = [Shown(keys.get(field.name, f"left.{field.name}"), _unmarked(field)) for field in left.fields]
-    columns += [Shown(f"right.{field.name}", _unmarked(field)) for field in right.fields if field.name not in shared]
+    columns = [Shown(keys.get(field.name, f"left.{field.name}"), _remove_mark(field)) for field in left.fields]
+    columns += [Shown(f"right.{field.name}", _remove_mark(field)) for field in right.fields if field.name not in shared]
     return [*columns, *([Shown("time", EVENT_TIME)] if timed else []), record], shared
 
 
@@ -131,6 +131,6 @@ def _is_time(field: pa.Field) -> bool:
     return any(name in (field.metadata or {}) for name in EVENT_TIME_MARK)
 
 
-def _unmarked(field: pa.Field) -> pa.Field:
+def _remove_mark(field: pa.Field) -> pa.Field:
     """The sides' own event times are plain columns of the result."""
     return pa.field(field.name, field.type) if _is_time(field) else field

@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from mainstem.errors import Invalid
 from mainstem.operators.joins.join_results import JoinLate, JoinResults, Part, TwoSided, in_order
-from mainstem.operators.joins.join_terms import LEFT, RIGHT, JoinTerms, dense_keys, found_pairs, shifted
+from mainstem.operators.joins.join_terms import LEFT, RIGHT, JoinTerms, dense_keys, find_pairs, shift
 from mainstem.operators.stage.arrow_columns import in_order_of, numbers, whole
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
-from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.stage.hashes import mix
 
 __all__ = ["JoinEngine"]
 
@@ -54,7 +54,7 @@ class JoinEngine(TwoSided):
         own = [at for at in self.input_schema if at.name not in ("group", "tie", "taken_back")]
         return pa.schema([*STATE_COLUMNS, *own, ("met", pa.int8())])
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         terms = self.terms
         return {
             "join": terms.how, "kept": "by side", "before": terms.before, "after": terms.after, "lateness": terms.lateness,
@@ -63,7 +63,7 @@ class JoinEngine(TwoSided):
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
         rows = in_order_of(rows.combine_chunks(), ("side", "partition", "offset", "tie"))
-        refused = self._refused(rows)
+        refused = self._find_reasons(rows)
         told = [
             self.late.rows(rows.filter(pa.array(refused == number)), REASONS[number])
             for number in range(1, len(REASONS))
@@ -81,12 +81,12 @@ class JoinEngine(TwoSided):
             output=batch.output(),
             own=batch.watermarks(),
             put=batch.put(),
-            gone=batch.gone(),
+            gone=batch.find_gone(),
             late=late,
             counts={what: count for what, count in counts.items() if count},
         )
 
-    def _refused(self, rows: pa.Table) -> npt.NDArray[Any]:
+    def _find_reasons(self, rows: pa.Table) -> npt.NDArray[Any]:
         """For each row the reason why it is not joined, as a number of `REASONS`; 0 if it is."""
         found = np.zeros(rows.num_rows, np.int8)
         if self.terms.bounded:
@@ -119,7 +119,7 @@ class _Batch:
         self._pairs_made = 0
         self.up, self.closed, self.forgotten = (
             np.where(self.side == LEFT, of(LEFT, self.time), of(RIGHT, self.time))
-            for of in (self._terms.up, self._terms.closed, self._terms.forgotten)
+            for of in (self._terms.up, self._terms.last_watermarks, self._terms.eviction_watermarks)
         )
         left, right = self._meetings()
         late_right, late_left = self.own[right] > self.closed[left], self.own[left] > self.closed[right]
@@ -134,7 +134,7 @@ class _Batch:
         self._follow()
 
     def _new(self, rows: pa.Table) -> pa.Table:
-        items = mixed(*(numbers(rows, name) for name in ("side", "partition", "offset", "tie")))
+        items = mix(*(numbers(rows, name) for name in ("side", "partition", "offset", "tie")))
         never = np.full(rows.num_rows, NEVER)
         group = _by_side(numbers(rows, "group"), numbers(rows, "side"))
         known = {
@@ -164,7 +164,7 @@ class _Batch:
         self, side: int, keys: Int64Array, asking: Int64Array, others: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
         lowest, highest = self._terms.range_of(side, self.time[asking])
-        found = found_pairs(
+        found = find_pairs(
             keys[asking], lowest, highest, keys[others], self.time[others], self._terms.limit, self._check_size
         )
         self.cut[asking] += found.cut
@@ -205,7 +205,7 @@ class _Batch:
                 found.append(made)
                 continue
             rows = left if right is None else np.maximum(left, right)
-            alone = np.maximum(own[rows], shifted(self.up[rows], 1))
+            alone = np.maximum(own[rows], shift(self.up[rows], 1))
             # A retraction or first match has the watermark of the first pair.
             found.append(np.where(self.alone[rows], alone, first[rows]))
         return np.concatenate(found)
@@ -238,7 +238,7 @@ class _Batch:
         """New and changed state rows."""
         woken = numbers(self.rows, "event_due") <= self._clock.watermark
         changed = np.flatnonzero((self._fresh | (self.after != self.met) | woken) & ~self._done())
-        due = np.where(self._waits, np.minimum(shifted(self.up, 1), self.forgotten), self.forgotten)[changed]
+        due = np.where(self._waits, np.minimum(shift(self.up, 1), self.forgotten), self.forgotten)[changed]
         # Usually only the new rows, which are adjacent at the end.
         together = len(changed) and changed[-1] - changed[0] == len(changed) - 1
         rows = self.rows.slice(changed[0], len(changed)) if together else self.rows.take(pa.array(changed))
@@ -247,7 +247,7 @@ class _Batch:
             rows = rows.set_column(place, rows.schema.field(place), pa.array(values))
         return rows
 
-    def gone(self) -> pa.Table:
+    def find_gone(self) -> pa.Table:
         return self.rows.filter(pa.array(~self._fresh & self._done())).select(["group", "item"])
 
     def too_late(self) -> list[pa.Table]:

@@ -48,7 +48,7 @@ class EnrichResults:
     def schema(self) -> pa.Schema:
         return pa.schema([("left", self.left), ("right", self.right), ("version", VERSION), ("change", pa.string())])
 
-    def kept(self, parts: Sequence[EnrichPart]) -> list[EnrichPart]:
+    def filter_parts(self, parts: Sequence[EnrichPart]) -> list[EnrichPart]:
         """For an inner join, without the facts that have no version."""
         if self.how != "inner":
             return list(parts)
@@ -58,7 +58,7 @@ class EnrichResults:
 
     def table(self, rows: pa.Table, parts: Sequence[EnrichPart]) -> pa.Table:
         """Facts with their versions."""
-        parts = self.kept(parts)
+        parts = self.filter_parts(parts)
         facts, versions, until = (
             np.concatenate([np.empty(0, np.int64), *(part[which] for part in parts)]).astype(np.int64)
             for which in range(3)
@@ -106,11 +106,11 @@ class JoinResults:
     def table(self, rows: pa.Table, times: Int64Array, parts: Sequence[Part]) -> pa.Table:
         """The output rows of these parts, in order."""
         changes = pa.concat_arrays([pa.repeat(pa.scalar(change), len(left)) for left, _, change in parts])
-        left = _numbered([left for left, _, _ in parts])
-        columns = [_taken(rows.column("left"), left)]
+        left = _concatenate([left for left, _, _ in parts])
+        columns = [_take(rows.column("left"), left)]
         if self.both:
-            right = _numbered([other for _, other, _ in parts if other is not None])
-            columns.append(_taken(rows.column("right"), right))
+            right = _concatenate([other for _, other, _ in parts if other is not None])
+            columns.append(_take(rows.column("right"), right))
             for name in self.shared:
                 of_left, of_right = (pc.struct_field(column, [name]) for column in columns[:2])
                 columns.append(pc.coalesce(of_left, of_right))
@@ -144,14 +144,14 @@ class JoinLate:
             of_left = pc.struct_field(whole(rows.column("left")), [left_name])
             of_right = pc.struct_field(whole(rows.column("right")), [right_name])
             columns.append(pc.if_else(pa.array(right), of_right, of_left))
-        columns += [_shown_times(numbers(rows, name)) for name in ("time", "watermark")]
+        columns += [_show_times(numbers(rows, name)) for name in ("time", "watermark")]
         columns += [pa.repeat(pa.scalar(reason), count), rows.column("partition"), rows.column("offset")]
         if missed is None:
             columns += [
                 pa.nulls(count, self.schema.field(f"missed_{name}").type) for name in ("time", "partition", "offset")
             ]
         else:
-            columns += [_shown_times(numbers(missed, "time")), missed.column("partition"), missed.column("offset")]
+            columns += [_show_times(numbers(missed, "time")), missed.column("partition"), missed.column("offset")]
         return pa.Table.from_arrays([whole(column) for column in columns], schema=self.schema)
 
 
@@ -161,11 +161,11 @@ def in_order(rows: pa.Table, which: Int64Array) -> Int64Array:
     return which[np.lexsort(places)]
 
 
-def _numbered(parts: Sequence[Int64Array]) -> Int64Array:
+def _concatenate(parts: Sequence[Int64Array]) -> Int64Array:
     return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
 
 
-def _taken(column: pa.ChunkedArray, rows: Int64Array) -> pa.Array:
+def _take(column: pa.ChunkedArray, rows: Int64Array) -> pa.Array:
     """Null where there is no row."""
     return whole(column).take(pa.array(rows, mask=rows < 0))
 
@@ -176,7 +176,7 @@ def _times(times: Int64Array, rows: Int64Array) -> Int64Array:
     return found
 
 
-def _shown_times(microseconds: Int64Array) -> pa.Array:
+def _show_times(microseconds: Int64Array) -> pa.Array:
     return pa.array(microseconds, mask=microseconds == NO_TIME).view(TIME)
 
 

@@ -14,7 +14,7 @@ from mainstem.operators.joins.join_results import INPUT_COLUMNS
 from mainstem.operators.joins.join_terms import LEFT
 from mainstem.operators.stage.arrow_columns import whole
 from mainstem.operators.stage.frame_columns import record_field
-from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.stage.hashes import mix
 from mainstem.operators.stage.keyed_rows import KeyedRows
 from mainstem.operators.stage.spark_hashes import hashable
 from mainstem.operators.windows.window_time import RowTime
@@ -53,7 +53,7 @@ class JoinSide:
     @property
     def watermarked(self) -> bool:
         """Whether rows have watermarks of their own."""
-        return self._keyed.watermarked
+        return self._keyed_rows.watermarked
 
     @property
     def placed(self) -> bool:
@@ -66,7 +66,7 @@ class JoinSide:
         return self.placed and all(hashable(self.schema.field(name).type) for name in self.on)
 
     @property
-    def _keyed(self) -> KeyedRows:
+    def _keyed_rows(self) -> KeyedRows:
         return KeyedRows(self.schema, self.on)
 
     @property
@@ -104,12 +104,12 @@ class JoinSide:
             other: F.lit(None).cast(spark_schema(pa.schema([("row", self.other)])).fields[0].dataType),
         }  # fmt: skip
         names = [*(at.name for at in INPUT_COLUMNS), "left", "right"]
-        ready = self._keyed.native(frame)
+        ready = self._keyed_rows.native(frame)
         return ready.select(*[columns.get(name, F.col(name)).alias(name) for name in names])
 
     def arrow(self, table: pa.Table) -> pa.Table:
         """Without Spark."""
-        ready = self._keyed.arrow(table)
+        ready = self._keyed_rows.arrow(table)
         count = table.num_rows
         keyed = np.ones(count, np.bool_)
         for place in range(len(self.on)):
@@ -127,7 +127,7 @@ class JoinSide:
             )
         places = [np.asarray(whole(ready.column(name))) for name in ("partition", "offset")]
         # Rows with a null key match nothing: they are spread over groups, else all would be in one.
-        group = np.where(keyed, np.asarray(whole(ready.column("group"))), mixed(*places) % UNKEYED_GROUPS)
+        group = np.where(keyed, np.asarray(whole(ready.column("group"))), mix(*places) % UNKEYED_GROUPS)
         columns = {
             "group": pa.array(group),
             "time": pc.fill_null(times, NO_TIME),

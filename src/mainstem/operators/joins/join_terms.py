@@ -24,7 +24,7 @@ import numpy as np
 
 from mainstem.operators.stage.engine import NEVER, NO_TIME, Int64Array
 
-__all__ = ["HOW", "How", "JoinTerms", "LEFT", "Pairs", "RIGHT", "dense_keys", "found_pairs", "shifted"]
+__all__ = ["HOW", "How", "JoinTerms", "LEFT", "Pairs", "RIGHT", "dense_keys", "find_pairs", "shift"]
 
 
 # Pairs of rows by key and time, found by bisection: only matching rows are visited.
@@ -56,7 +56,7 @@ def dense_keys(*parts: tuple[Int64Array, Int64Array]) -> list[Int64Array]:
     return np.split(found, np.cumsum([len(part[0]) for part in parts])[:-1])
 
 
-def found_pairs(
+def find_pairs(
     keys: Int64Array,
     lowest: Int64Array,
     highest: Int64Array,
@@ -71,7 +71,7 @@ def found_pairs(
     allocated.
 
     >>> one = np.array([0])
-    >>> pairs = found_pairs(one, one + 10, one + 20, np.array([0, 0, 1, 0]), np.array([25, 20, 15, 10]), 100)
+    >>> pairs = find_pairs(one, one + 10, one + 20, np.array([0, 0, 1, 0]), np.array([25, 20, 15, 10]), 100)
     >>> pairs.asking.tolist(), pairs.met.tolist()
     ([0, 0], [3, 1])
     """
@@ -96,7 +96,7 @@ def found_pairs(
     return Pairs(np.repeat(np.arange(len(keys)), counts), met, cut)
 
 
-def shifted(times: Int64Array, by: int) -> Int64Array:
+def shift(times: Int64Array, by: int) -> Int64Array:
     """Times shifted by a span, saturating at NO_TIME and NEVER."""
     if by >= 0:
         return np.where(times > NEVER - by, NEVER, times + by)
@@ -147,22 +147,22 @@ class JoinTerms:
             # The range includes NO_TIME, the time of rows without a time.
             return np.full(len(times), NO_TIME), np.full(len(times), NEVER)
         before, after = (self.before, self.after) if side == LEFT else (self.after, self.before)
-        return shifted(times, -before), shifted(times, after)
+        return shift(times, -before), shift(times, after)
 
     def up(self, side: int, times: Int64Array) -> Int64Array:
         """When the time of rows of a side is up: the end of the interval that they match."""
         return self.range_of(side, times)[1]
 
-    def closed(self, side: int, times: Int64Array) -> Int64Array:
+    def last_watermarks(self, side: int, times: Int64Array) -> Int64Array:
         """The last watermark with which another row can still match them."""
-        return shifted(self.up(side, times), self.lateness) if self.bounded else np.full(len(times), NEVER)
+        return shift(self.up(side, times), self.lateness) if self.bounded else np.full(len(times), NEVER)
 
-    def forgotten(self, side: int, times: Int64Array) -> Int64Array:
+    def eviction_watermarks(self, side: int, times: Int64Array) -> Int64Array:
         """The watermark at which they are evicted."""
-        return shifted(self.closed(side, times), self.span + 1) if self.bounded else np.full(len(times), NEVER)
+        return shift(self.last_watermarks(side, times), self.span + 1) if self.bounded else np.full(len(times), NEVER)
 
     def hopeless(self, times: Int64Array, watermarks: Int64Array) -> Any:
         """Whether rows are too late to match any row."""
         if not self.bounded:
             return np.zeros(len(times), np.bool_)
-        return watermarks > shifted(times, self.span + self.lateness)
+        return watermarks > shift(times, self.span + self.lateness)

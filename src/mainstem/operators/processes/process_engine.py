@@ -29,7 +29,7 @@ from mainstem.operators.processes.process_class import Process
 from mainstem.operators.processes.process_state import StateText, Timer, Timers
 from mainstem.operators.stage.arrow_columns import in_log_order, numbers
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, StateTable, Step
-from mainstem.operators.stage.hashes import mixed, text_hash
+from mainstem.operators.stage.hashes import mix, text_hash
 from mainstem.operators.stage.stage_task import END_OF_TIME
 
 __all__ = ["ProcessBatch", "ProcessEngine", "process_failed"]
@@ -100,7 +100,7 @@ class _Key:
     going_off: int = 0
 
     @property
-    def shown(self) -> Any:
+    def shown_value(self) -> Any:
         return self.value[0] if len(self.value) == 1 else self.value
 
 
@@ -206,11 +206,11 @@ class ProcessBatch:
             if key.timers.next_event <= rows[0][0]:
                 self._go_off_before(key, rows[0][0])
             run = _Rows(rows, key.timers)
-            self._collect("on_rows", key, run.last_watermark, run, key.shown, run, key.state, key.timers)
+            self._collect("on_rows", key, run.last_watermark, run, key.shown_value, run, key.state, key.timers)
             if not run.taken and not run.stopped:
                 raise Invalid(
                     f'on_rows of "{self.engine.using.__name__}" read none of its rows',
-                    detail=f"They are rows of the key {key.shown!r}; rows that are not read would be lost.",
+                    detail=f"They are rows of the key {key.shown_value!r}; rows that are not read would be lost.",
                     hint="Iterate over them: for row in rows.",
                 )
             rows = rows[run.taken :]
@@ -247,14 +247,14 @@ class ProcessBatch:
         if key.going_off > GOING_OFF_MAX:
             raise Invalid(
                 f'timer "{timer.name}" of process "{self.engine.using.__name__}" sets itself again endlessly',
-                detail=f"It fired {GOING_OFF_MAX} times in one batch for the key {key.shown!r}, last for {timer.at}.",
+                detail=f"It fired {GOING_OFF_MAX} times in one batch for the key {key.shown_value!r}, last for {timer.at}.",
                 hint="Set it to a later time than the one it fired for, and do not set it when timers.ended is true.",
             )
         key.timers.cancel(timer.name)
         # The last watermark before an event-time timer fires; unknown for processing time.
         own = timer.at - 1 if timer.kind == "event" else NO_TIME
         at = as_datetime(timer.at)
-        self._collect("on_timer", key, lambda: own, None, key.shown, timer.name, at, key.state, key.timers)
+        self._collect("on_timer", key, lambda: own, None, key.shown_value, timer.name, at, key.state, key.timers)
 
     def _collect(
         self, method: str, key: _Key, watermark: Callable[[], int], run: _Rows | None, *arguments: Any
@@ -307,9 +307,9 @@ class ProcessBatch:
     def _changes(self) -> dict[str, pa.Table]:
         put: list[dict[str, Any]] = []
         gone: list[tuple[int, int, str | None]] = []
-        empty = self.engine.text.written(self.engine.text.new())
+        empty = self.engine.text.write(self.engine.text.new())
         for key in self.keys.values():
-            text = self._written(key)
+            text = self._write(key)
             if text == empty and not key.timers.by_name:
                 if key.text is not None:
                     gone.append((key.group, key.check, None))
@@ -319,11 +319,11 @@ class ProcessBatch:
                 if key.kept.get(name) != timer:
                     put.append(self._timer_row(key, timer))
             gone.extend((key.group, key.check, name) for name in key.kept if name not in key.timers.by_name)
-        return {"put": self._put(put), "gone": _gone(gone)}
+        return {"put": self._put(put), "gone": _identify(gone)}
 
-    def _written(self, key: _Key) -> str:
+    def _write(self, key: _Key) -> str:
         try:
-            return self.engine.text.written(key.state)
+            return self.engine.text.write(key.state)
         except MainstemError as error:
             raise process_failed(self.engine.using, "on_rows", key.value, error, None) from error
 
@@ -349,10 +349,10 @@ class ProcessBatch:
 def _items(rows: list[tuple[int, int, str | None]]) -> Any:
     checks = np.array([check for _, check, _ in rows], np.int64)
     names = np.array([0 if name is None else text_hash(name) for _, _, name in rows], np.int64)
-    return mixed(checks, names)
+    return mix(checks, names)
 
 
-def _gone(rows: list[tuple[int, int, str | None]]) -> pa.Table:
+def _identify(rows: list[tuple[int, int, str | None]]) -> pa.Table:
     groups = pa.array([group for group, _, _ in rows], pa.int64())
     return pa.table({"group": groups, "item": pa.array(_items(rows), pa.int64())})
 
@@ -380,7 +380,7 @@ class ProcessEngine:
         plain = [pa.field(f"o_{place}", column.type) for place, column in enumerate(self.output)]
         return pa.schema([*plain, ("change", pa.string())])
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {
             "process": self.using.__name__,
             "by": [schema_to_ddl(pa.schema([column])) for column in self.by_fields],
@@ -390,7 +390,7 @@ class ProcessEngine:
 
     def takes(self, kept: Mapping[str, Any]) -> bool:
         """Whether it can use the described state; raises if that needs another version or an upgrade."""
-        now = self.described()
+        now = self.describe()
         if any(kept.get(name) != now[name] for name in ("process", "by")):
             return False
         before, version = kept["version"], now["version"]

@@ -145,7 +145,7 @@ class StateText:
         """The state of a new key."""
         return self.state()
 
-    def written(self, value: Any) -> str:
+    def write(self, value: Any) -> str:
         """A state as text; the same text for an equal state."""
         if type(value) is not self.state:
             raise Invalid(
@@ -154,17 +154,17 @@ class StateText:
                 hint="Change the fields of the given state instead.",
             )
         types = self._types
-        fields = {name: _encoded(getattr(value, name), hint, name, types) for name, hint in types[self.state].items()}
+        fields = {name: _encode(getattr(value, name), hint, name, types) for name, hint in types[self.state].items()}
         return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
     def read(self, text: str) -> Any:
         """The state that was written as this text by this version of the class."""
-        return _built(self.state, self.fields(text), self._types)
+        return _build(self.state, self.fields(text), self._types)
 
     @staticmethod
     def fields(text: str) -> dict[str, Any]:
         """The fields of a text, whichever class wrote it."""
-        return {name: _decoded(value) for name, value in json.loads(text).items()}
+        return {name: _decode(value) for name, value in json.loads(text).items()}
 
 
 def type_name(hint: Any) -> str:
@@ -240,7 +240,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
-def _encoded(value: Any, hint: Any, path: str, types: Types) -> Any:
+def _encode(value: Any, hint: Any, path: str, types: Types) -> Any:
     inner, optional = _without_none(hint)
     if value is None and optional:
         return None
@@ -250,15 +250,15 @@ def _encoded(value: Any, hint: Any, path: str, types: Types) -> Any:
         repeated = origin is not tuple or (len(hints) == 2 and hints[1] is Ellipsis)
         if repeated or len(hints) == len(value):
             of = [hints[0]] * len(value) if repeated else hints
-            found = [_encoded(element, one, path, types) for element, one in zip(value, of, strict=True)]
+            found = [_encode(element, one, path, types) for element, one in zip(value, of, strict=True)]
             # Sorted, because a set has no order and equal states must give equal texts.
             return {"list": sorted(found, key=json.dumps) if origin is set else found}
     if origin is dict and isinstance(value, dict):
         key, item = get_args(inner)
-        return {"dict": [[_encoded(k, key, path, types), _encoded(v, item, path, types)] for k, v in value.items()]}
+        return {"dict": [[_encode(k, key, path, types), _encode(v, item, path, types)] for k, v in value.items()]}
     if inner in types and type(value) is inner:
         fields = types[inner].items()
-        return {"fields": {name: _encoded(getattr(value, name), of, f"{path}.{name}", types) for name, of in fields}}
+        return {"fields": {name: _encode(getattr(value, name), of, f"{path}.{name}", types) for name, of in fields}}
     if inner is float and type(value) in (int, float):
         return float(value)
     if inner in _PLAIN and type(value) is inner:
@@ -286,9 +286,9 @@ _TAGGED: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     (bytes, "bytes", lambda value: base64.b64encode(value).decode()),
 )
 _READ: dict[str, Callable[[Any], Any]] = {
-    "list": lambda values: [_decoded(value) for value in values],
-    "dict": lambda pairs: {_hashable(_decoded(key)): _decoded(value) for key, value in pairs},
-    "fields": lambda fields: {name: _decoded(value) for name, value in fields.items()},
+    "list": lambda values: [_decode(value) for value in values],
+    "dict": lambda pairs: {_hashable(_decode(key)): _decode(value) for key, value in pairs},
+    "fields": lambda fields: {name: _decode(value) for name, value in fields.items()},
     "time": lambda us: as_datetime(us).astimezone(UTC),
     "date": date.fromisoformat,
     "span": lambda us: us * _MICROSECOND,
@@ -297,7 +297,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _decoded(value: Any) -> Any:
+def _decode(value: Any) -> Any:
     if isinstance(value, dict):
         ((tag, inner),) = value.items()
         return _READ[tag](inner)
@@ -308,20 +308,20 @@ def _hashable(value: Any) -> Any:
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
-def _built(kind: type, fields: Mapping[str, Any], types: Types) -> Any:
-    return kind(**{name: _shaped(fields[name], hint, types) for name, hint in types[kind].items()})
+def _build(kind: type, fields: Mapping[str, Any], types: Types) -> Any:
+    return kind(**{name: _shape(fields[name], hint, types) for name, hint in types[kind].items()})
 
 
-def _shaped(value: Any, hint: Any, types: Types) -> Any:
+def _shape(value: Any, hint: Any, types: Types) -> Any:
     """A decoded value as its declared type: lists become tuples and sets, dicts become dataclasses."""
     inner, _ = _without_none(hint)
     if value is None or inner in _PLAIN:
         return value
     if inner in types:
-        return _built(inner, value, types)
+        return _build(inner, value, types)
     origin, of = get_origin(inner), get_args(inner)
     if origin is dict:
-        return {_shaped(key, of[0], types): _shaped(item, of[1], types) for key, item in value.items()}
+        return {_shape(key, of[0], types): _shape(item, of[1], types) for key, item in value.items()}
     if origin is tuple and not (len(of) == 2 and of[1] is Ellipsis):
-        return tuple(_shaped(element, one, types) for element, one in zip(value, of, strict=True))
-    return origin(_shaped(element, of[0], types) for element in value)
+        return tuple(_shape(element, one, types) for element, one in zip(value, of, strict=True))
+    return origin(_shape(element, of[0], types) for element in value)

@@ -115,5 +115,5 @@ class Engine(Protocol):
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
         """Process the rows of a batch, in the order of (topic, partition, offset), and the state that is due."""
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What the stored state depends on, as JSON: an engine with another description cannot use it."""

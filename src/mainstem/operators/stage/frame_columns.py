@@ -1,7 +1,7 @@
 """What an operator needs of its rows: their columns, which of them is the event time, which make a key, and steps that
 compute columns.
 
-Rows are a DataFrame. Another class of rows registers its own `columns_of`, `transform_with`, `staged`, `read_aggregates` and
+Rows are a DataFrame. Another class of rows registers its own `columns_of`, `transform_with`, `add_stage`, `read_aggregates` and
 `read_order`: operators use nothing else of their rows, except `isStreaming` and `columns`.
 """
 
@@ -34,9 +34,9 @@ __all__ = [
     "check_uncorrected",
     "columns_of",
     "event_time_of",
-    "quoted",
+    "quote_name",
     "record_field",
-    "shaped",
+    "select_columns",
     "shown_results",
     "transform",
     "transform_with",
@@ -188,7 +188,7 @@ def add_columns(table: pa.Table, columns: pa.Table) -> pa.Table:
     return table
 
 
-def shaped(rows: DataFrame, columns: Sequence[Shown | str]) -> DataFrame:
+def select_columns(rows: DataFrame, columns: Sequence[Shown | str]) -> DataFrame:
     """The rows with these columns, under these names and with these marks; a plain name is a column that stays unchanged.
 
     Only a select.
@@ -201,9 +201,9 @@ def _select(frame: DataFrame, columns: Sequence[Shown | str]) -> DataFrame:
 
     def column(shown: Shown | str) -> Column:
         if isinstance(shown, str):
-            return F.col(quoted(shown))
+            return F.col(quote_name(shown))
         first, _, rest = shown.source.partition(".")
-        path = f"{first}.{quoted(rest)}" if rest else quoted(first)
+        path = f"{first}.{quote_name(rest)}" if rest else quote_name(first)
         return F.col(path).alias(shown.field.name, **_marks(shown.field))
 
     return frame.select([column(shown) for shown in columns])
@@ -219,7 +219,7 @@ def _select_arrow(table: pa.Table, columns: Sequence[Shown | str]) -> pa.Table:
     return pa.Table.from_arrays(found, names=[field.name for field in fields]).cast(pa.schema(fields))
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """A column name, quoted for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 

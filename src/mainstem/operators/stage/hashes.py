@@ -16,17 +16,17 @@ import pyarrow.compute as pc
 from mainstem.operators.stage.engine import Int64Array
 from mainstem.operators.stage.spark_hashes import buckets_of
 
-__all__ = ["bucket_groups", "key_hashes", "mixed", "text_hash"]
+__all__ = ["bucket_groups", "key_hashes", "mix", "text_hash"]
 
 # The constants of splitmix64, a mixer whose every output bit depends on every input bit.
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
-def mixed(*numbers: Int64Array) -> Int64Array:
+def mix(*numbers: Int64Array) -> Int64Array:
     """One hash of several integer columns for each row.
 
-    >>> one, two = mixed(np.array([1, 1]), np.array([2, 3]))
+    >>> one, two = mix(np.array([1, 1]), np.array([2, 3]))
     >>> one != two
     np.True_
     """
@@ -64,7 +64,7 @@ def key_hashes(columns: list[pa.ChunkedArray], count: int, salt: str) -> Int64Ar
             encoded = pc.dictionary_encode(whole, null_encoding="encode")
             values = [text_hash(f"{salt}{value!r}") for value in encoded.dictionary.to_pylist()]
             hashes = np.array([*values, 0], np.int64)[np.asarray(encoded.indices)]
-        found = mixed(found, hashes)
+        found = mix(found, hashes)
     return found
 
 

@@ -27,7 +27,7 @@ from mainstem.operators.stage.arrow_columns import microseconds, whole
 from mainstem.operators.stage.engine import Int64Array
 from mainstem.operators.stage.frame_columns import record_field
 from mainstem.operators.stage.hashes import key_hashes
-from mainstem.operators.stage.spark_hashes import hashable, hashed_keys
+from mainstem.operators.stage.spark_hashes import hashable, identify_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -157,7 +157,7 @@ def native_tie(schema: pa.Schema) -> Column:
 def arrow_hashes(keys: Sequence[pa.ChunkedArray], count: int) -> tuple[Int64Array, Int64Array]:
     """`group` and `check`: Spark's hashes if all types are `hashable`, else our own."""
     if all(hashable(key.type) for key in keys):
-        return hashed_keys([whole(key) for key in keys], count)
+        return identify_keys([whole(key) for key in keys], count)
     columns = list(keys)
     return key_hashes(columns, count, "group"), key_hashes(columns, count, "check")
 

@@ -37,7 +37,7 @@ KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Packing, JoinSide, Row
 
 def to_option(packing: Packing) -> str:
     """A packing as text."""
-    return json.dumps(_written(packing))
+    return json.dumps(_write(packing))
 
 
 # Cached, since a worker serves many batches.
@@ -48,19 +48,19 @@ def packing_of(option: str) -> Packing:
     return found
 
 
-def _written(value: Any) -> Any:
+def _write(value: Any) -> Any:
     kind = KINDS.get(type(value).__name__)
     if kind is not None and type(value) is kind:
-        known = {field.name: _written(getattr(value, field.name)) for field in fields(kind)}
+        known = {field.name: _write(getattr(value, field.name)) for field in fields(kind)}
         return {"kind": kind.__name__, "fields": known}
     if isinstance(value, tuple):
-        return {"tuple": [_written(part) for part in value]}
+        return {"tuple": [_write(part) for part in value]}
     if isinstance(value, list):
-        return [_written(part) for part in value]
+        return [_write(part) for part in value]
     if isinstance(value, pa.Schema):
         return {"schema": base64.b64encode(value.serialize().to_pybytes()).decode()}
     if isinstance(value, pa.DataType):
-        return {"type": _written(pa.schema([("of", value)]))}
+        return {"type": _write(pa.schema([("of", value)]))}
     if value is None or isinstance(value, str | int | float | bool):
         return value
     raise Invalid(f"{type(value).__name__} cannot be passed to a Spark source", detail=f"It is {value!r}.")
@@ -92,4 +92,4 @@ class PackedTopicReader(TopicStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         packing = packing_of(self._option)
-        return packing.packed(self.rows(partition, packing.schema))
+        return packing.pack(self.rows(partition, packing.schema))

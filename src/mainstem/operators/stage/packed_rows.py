@@ -28,7 +28,7 @@ from mainstem.spark.plan.row_condition import Condition, condition_mask, value_o
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["BUCKET", "PACKED", "Packing", "is_packed", "packed_markers", "unpacked"]
+__all__ = ["BUCKET", "PACKED", "Packing", "is_packed", "packed_markers", "unpack"]
 
 BUCKET = "mainstem_bucket"
 PACKED = pa.schema([(BUCKET, pa.int32()), ("mainstem_packed", pa.binary())])
@@ -59,14 +59,14 @@ class Packing:
     taken: pa.Schema
     buckets: int
 
-    def packed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """All rows of a reader, as `PACKED`."""
-        for rows in _gathered(batches):
-            taken = self.taken_from(rows)
+        for rows in _gather(batches):
+            taken = self.take_from(rows)
             if taken.num_rows:
-                yield self._divided(taken)
+                yield self._divide(taken)
 
-    def taken_from(self, rows: pa.Table) -> pa.Table:
+    def take_from(self, rows: pa.Table) -> pa.Table:
         """The engine's input for these rows."""
         [batch] = rows.combine_chunks().to_batches()
         if self.condition is not None:
@@ -76,7 +76,7 @@ class Packing:
         table = pa.Table.from_arrays(arrays, names=[name for name, _ in self.columns])
         return self.preparation.arrow(table).select(self.taken.names).cast(self.taken)
 
-    def _divided(self, rows: pa.Table) -> pa.RecordBatch:
+    def _divide(self, rows: pa.Table) -> pa.RecordBatch:
         """One value for each bucket with rows, all in one buffer."""
         buckets = buckets_of(np.asarray(whole(rows.column("group"))), self.buckets)
         sent = rows.select([name for name in rows.schema.names if rows.column(name).null_count < rows.num_rows])
@@ -105,7 +105,7 @@ def packed_markers(rows: DataFrame, buckets: int) -> DataFrame:
     return numbers.selectExpr(f"CAST(id AS INT) AS {BUCKET}", f"CAST('' AS BINARY) AS {PACKED.names[1]}")
 
 
-def unpacked(batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) -> tuple[int, pa.Table]:
+def unpack(batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) -> tuple[int, pa.Table]:
     """The bucket, and its rows as the engine takes them. Without packed rows the bucket is the number of the task."""
     bucket, tables = task, [schema.empty_table()]
     for batch in batches:
@@ -120,7 +120,7 @@ def unpacked(batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) ->
     return bucket, pa.concat_tables(tables)
 
 
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Small batches together: a block of the log may have one row."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:

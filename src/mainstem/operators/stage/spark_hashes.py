@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from mainstem.operators.stage.engine import Int64Array
 
-__all__ = ["buckets_of", "hashable", "hashed", "hashed_keys"]
+__all__ = ["buckets_of", "hash_columns", "hashable", "identify_keys"]
 
 UInt64Array = npt.NDArray[np.uint64]
 UInt32Array = npt.NDArray[np.uint32]
@@ -42,19 +42,19 @@ def hashable(kind: pa.DataType) -> bool:
     return any(is_of(kind) for is_of in plain) or (pa.types.is_timestamp(kind) and kind.unit == "us")
 
 
-def hashed_keys(columns: Sequence[pa.Array], count: int) -> tuple[Int64Array, Int64Array]:
+def identify_keys(columns: Sequence[pa.Array], count: int) -> tuple[Int64Array, Int64Array]:
     """`group` and `check` of keys; see `keyed_rows.native_hashes`."""
     if not columns:
         return np.zeros(count, np.int64), np.zeros(count, np.int64)
     nulls = [column.is_null() for column in columns]
-    check = hashed([pa.repeat(pa.scalar("check"), 1)], 1)
-    return hashed(columns, count), hashed([*columns, *nulls], count, int(check[0]))
+    check = hash_columns([pa.repeat(pa.scalar("check"), 1)], 1)
+    return hash_columns(columns, count), hash_columns([*columns, *nulls], count, int(check[0]))
 
 
-def hashed(columns: Sequence[pa.Array], count: int, seed: int = SEED) -> Int64Array:
+def hash_columns(columns: Sequence[pa.Array], count: int, seed: int = SEED) -> Int64Array:
     """`xxhash64` of some columns: the hash of a column is the seed of the next; a null leaves it unchanged.
 
-    >>> hashed([pa.array([1, None]), pa.array(["Spark", "Spark"])], 2).tolist()
+    >>> hash_columns([pa.array([1, None]), pa.array(["Spark", "Spark"])], 2).tolist()
     [5232548436287321068, -4294468057691064905]
     """
     found = np.full(count, np.int64(seed)).view(np.uint64)
@@ -73,8 +73,8 @@ def buckets_of(groups: Int64Array, count: int) -> Int64Array:
     words = np.ascontiguousarray(groups, np.int64).view(np.uint32).reshape(-1, 2)
     found = np.full(len(groups), SEED, np.uint32)
     for word in (words[:, 0], words[:, 1]):
-        mixed = _turned32(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
-        found = _turned32(found ^ mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+        mixed = _rotate32(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+        found = _rotate32(found ^ mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
     found ^= np.uint32(8)
     found = (found ^ (found >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     found = (found ^ (found >> np.uint32(13))) * np.uint32(0xC2B2AE35)
@@ -91,10 +91,10 @@ def _number(column: pa.Array, seeds: UInt64Array) -> UInt64Array:
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_int64(kind):
         values = np.asarray(pc.fill_null(column.cast(pa.int64()), 0)).view(np.uint64)
-        return _mixed(_word(seeds + _P5 + np.uint64(8), values))
+        return _mix(_word(seeds + _P5 + np.uint64(8), values))
     plain = column.cast(pa.int8() if pa.types.is_boolean(kind) else pa.int32())
     values = np.asarray(pc.fill_null(plain, 0)).astype(np.int32)
-    return _mixed(_half_word(seeds + _P5 + np.uint64(4), values.view(np.uint32)))
+    return _mix(_half_word(seeds + _P5 + np.uint64(4), values.view(np.uint32)))
 
 
 def _text(column: pa.Array, seeds: UInt64Array) -> UInt64Array:
@@ -114,8 +114,8 @@ def _text(column: pa.Array, seeds: UInt64Array) -> UInt64Array:
     at, left = at + left // 4 * 4, left % 4
     for place in range(3):
         rows = _those(left > place)
-        found[rows] = _turned(found[rows] ^ (content[at[rows] + place].astype(np.uint64) * _P5), 11) * _P1
-    return _mixed(found)
+        found[rows] = _rotate(found[rows] ^ (content[at[rows] + place].astype(np.uint64) * _P5), 11) * _P1
+    return _mix(found)
 
 
 def _stripes(content: npt.NDArray[np.uint8], at: Int64Array, lengths: Int64Array, seeds: UInt64Array) -> UInt64Array:
@@ -133,10 +133,10 @@ def _stripes(content: npt.NDArray[np.uint8], at: Int64Array, lengths: Int64Array
     for number, rows in enumerate(going_on):
         for place, lane in enumerate(lanes):
             word = _there(content, at[:rows] + (32 * number + 8 * place), np.uint64)
-            lane[:rows] = _turned(lane[:rows] + word * _P2, 31) * _P1
-    mixed = sum((_turned(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)), np.uint64(0) * seeds)
+            lane[:rows] = _rotate(lane[:rows] + word * _P2, 31) * _P1
+    mixed = sum((_rotate(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)), np.uint64(0) * seeds)
     for lane in lanes:
-        mixed = (mixed ^ (_turned(lane * _P2, 31) * _P1)) * _P1 + _P4
+        mixed = (mixed ^ (_rotate(lane * _P2, 31) * _P1)) * _P1 + _P4
     found[long] = mixed
     return found
 
@@ -156,22 +156,22 @@ def _there(content: npt.NDArray[np.uint8], places: Int64Array, kind: type[np.uns
 
 
 def _word(found: UInt64Array, words: UInt64Array) -> UInt64Array:
-    return _turned(found ^ (_turned(words * _P2, 31) * _P1), 27) * _P1 + _P4
+    return _rotate(found ^ (_rotate(words * _P2, 31) * _P1), 27) * _P1 + _P4
 
 
 def _half_word(found: UInt64Array, words: UInt32Array) -> UInt64Array:
-    return _turned(found ^ (words.astype(np.uint64) * _P1), 23) * _P2 + _P3
+    return _rotate(found ^ (words.astype(np.uint64) * _P1), 23) * _P2 + _P3
 
 
-def _mixed(found: UInt64Array) -> UInt64Array:
+def _mix(found: UInt64Array) -> UInt64Array:
     found = (found ^ (found >> np.uint64(33))) * _P2
     found = (found ^ (found >> np.uint64(29))) * _P3
     return found ^ (found >> np.uint64(32))
 
 
-def _turned(numbers: UInt64Array, by: int) -> UInt64Array:
+def _rotate(numbers: UInt64Array, by: int) -> UInt64Array:
     return (numbers << np.uint64(by)) | (numbers >> np.uint64(64 - by))
 
 
-def _turned32(numbers: UInt32Array, by: int) -> UInt32Array:
+def _rotate32(numbers: UInt32Array, by: int) -> UInt32Array:
     return (numbers << np.uint32(by)) | (numbers >> np.uint32(32 - by))

@@ -42,12 +42,12 @@ __all__ = [
     "Preparation",
     "Stage",
     "StageSpec",
-    "prepared_batch",
-    "prepared_together",
-    "remembered",
+    "add_stage",
+    "prepare_batch",
+    "prepare_inputs",
+    "remember",
+    "show_late_rows",
     "stage_schema",
-    "staged",
-    "told_late",
 ]
 
 T = TypeVar("T")
@@ -121,12 +121,12 @@ class BatchStages(Protocol):
     def root(self, number: int) -> DataFrame:
         """The rows of the streaming query for a stage; if it has several inputs, those of all inputs, prepared."""
 
-    def passed(self, stage: Stage) -> DataFrame:
+    def run_stage(self, stage: Stage) -> DataFrame:
         """The output rows of a stage."""
 
 
 @singledispatch
-def staged(rows: DataFrame, spec: StageSpec, *others: DataFrame, name: str | None = None) -> DataFrame:
+def add_stage(rows: DataFrame, spec: StageSpec, *others: DataFrame, name: str | None = None) -> DataFrame:
     """The output rows of an engine for these rows, with `record` as the last column.
 
     Batch rows are processed all at once. Each input has its own preparation (`spec.preparations`).
@@ -137,18 +137,18 @@ def staged(rows: DataFrame, spec: StageSpec, *others: DataFrame, name: str | Non
     stage = Stage(number, spec, name or "", inputs)
     batch: BatchStages | None = None if build is None else build.batch
     if batch is not None:
-        return batch.passed(stage)
+        return batch.run_stage(stage)
     if not any(given.isStreaming for given in inputs):
         from mainstem.operators.stage.stage_task import at_once
 
-        return at_once(prepared_together(stage), spec)
+        return at_once(prepare_inputs(stage), spec)
     _check_streams(stage)
     if build is not None:
         build.stages[number] = stage
     return placeholder(rows, number, spark_schema(stage_schema(spec.engine)))
 
 
-def prepared_together(stage: Stage, which: Sequence[int] | None = None) -> DataFrame:
+def prepare_inputs(stage: Stage, which: Sequence[int] | None = None) -> DataFrame:
     """The rows of a stage's inputs, or of some of them, as its engine takes them."""
     places = range(len(stage.inputs)) if which is None else which
     parts = [stage.spec.preparations[place].native(stage.inputs[place]) for place in places]
@@ -158,17 +158,17 @@ def prepared_together(stage: Stage, which: Sequence[int] | None = None) -> DataF
     return united
 
 
-def prepared_batch(batch: BatchStages, stage: Stage) -> DataFrame:
+def prepare_batch(batch: BatchStages, stage: Stage) -> DataFrame:
     """The rows of a batch as the stage's engine takes them: those of the streaming query and of earlier stages."""
     given = [place for place, rows in enumerate(stage.inputs) if not rows.isStreaming]
     if len(given) == len(stage.inputs):
-        return prepared_together(stage)
+        return prepare_inputs(stage)
     root = batch.root(stage.number)
     if is_packed(root):
         return root
     if len(stage.inputs) == 1:
         return stage.spec.prepare(root)
-    return root.unionByName(prepared_together(stage, given)) if given else root
+    return root.unionByName(prepare_inputs(stage, given)) if given else root
 
 
 def _check_streams(stage: Stage) -> None:
@@ -187,7 +187,7 @@ def stage_schema(engine: Engine) -> pa.Schema:
     return pa.schema([*shown, pa.field("record", WATERMARKED_RECORD, metadata=RECORD_MARK)])
 
 
-def remembered(key: str, make: Callable[[], T]) -> T:
+def remember(key: str, make: Callable[[], T]) -> T:
     """The value of `make` from the first build of the program, for the operator that is being built now.
 
     A program is built several times: what takes a millisecond or more to compute is cached here.
@@ -209,7 +209,7 @@ TIME = pa.timestamp("us", "UTC")
 _TIMES = ("time", "watermark", "window_start", "window_end")
 
 
-def told_late(rows: pa.Table, spec: StageSpec) -> pa.Table:
+def show_late_rows(rows: pa.Table, spec: StageSpec) -> pa.Table:
     """The late rows of an engine. Its own columns keep their names: a user's "offset" becomes "offset_"."""
     for place, column in enumerate(rows.schema):
         if column.name in _TIMES and column.type == pa.int64():

@@ -25,7 +25,7 @@ from mainstem.crash_points import reach
 from mainstem.log.watermark import NO_TIME, WATERMARKED_RECORD
 from mainstem.operators.stage.engine import NEVER, BatchClock, Engine, Step
 from mainstem.operators.stage.hashes import bucket_groups
-from mainstem.operators.stage.packed_rows import BUCKET, is_packed, packed_markers, unpacked
+from mainstem.operators.stage.packed_rows import BUCKET, is_packed, packed_markers, unpack
 from mainstem.operators.stage.spark_hashes import buckets_of
 from mainstem.operators.stage.stage import StageSpec, stage_schema
 from mainstem.operators.stage.state_run_file import RunEntry
@@ -35,7 +35,7 @@ from mainstem.spark.sources.worker_memory import spare_collections
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["BucketState", "END_OF_TIME", "StageBatch", "at_once", "shown", "through_stage"]
+__all__ = ["BucketState", "END_OF_TIME", "StageBatch", "add_record", "at_once", "through_stage"]
 
 # The watermark when all rows have arrived.
 END_OF_TIME = NEVER - 1
@@ -74,7 +74,7 @@ class StageBatch:
     # Whether each bucket has a marker among its rows; if not, the number of a task is that of its bucket.
     marked: bool = False
 
-    def numbered(self, rows: pa.Table, task: int) -> tuple[int, pa.Table]:
+    def find_bucket(self, rows: pa.Table, task: int) -> tuple[int, pa.Table]:
         """The bucket of these rows, and the rows without markers."""
         if self.buckets == 1 or not rows.num_rows:
             return min(task, self.buckets - 1), rows
@@ -97,7 +97,7 @@ class StageBatch:
         after = BucketState(tuple(runs), state.live, before.given + done.output.num_rows)
         late = self._leave_late(bucket, done)
         self._leave_receipt(bucket, after, done, late, rows.num_rows)
-        return shown(done, bucket, before.given, self.clock, self.behind)
+        return add_record(done, bucket, before.given, self.clock, self.behind)
 
     def _leave_late(self, bucket: int, done: Step) -> str:
         if done.late is None or not done.late.num_rows:
@@ -119,7 +119,7 @@ class StageBatch:
         os.rename(f"{name}.part", f"{name}.json")
 
 
-def shown(done: Step, bucket: int, given: int, clock: BatchClock, behind: int = 0) -> pa.Table:
+def add_record(done: Step, bucket: int, given: int, clock: BatchClock, behind: int = 0) -> pa.Table:
     """The output of an engine, with `record` in place of `change`. `behind`: as in `StageSpec`."""
     output, count = done.output, done.output.num_rows
     change = output.column("change").combine_chunks()
@@ -154,7 +154,7 @@ def _times(at: int, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(known, pa.int64()), count).view(pa.timestamp("us", "UTC"))
 
 
-def _planned(rows: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _cast_batches(rows: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Cast to exactly the types of the stage's schema."""
     plain = pa.schema([pa.field(at.name, at.type) for at in schema])
     yield from rows.select(plain.names).cast(plain).to_batches()
@@ -170,22 +170,22 @@ def through_stage(prepared: DataFrame, spec: StageSpec, batch: StageBatch) -> Da
         assert context is not None
         spare_collections()
         if taken is None:
-            bucket, rows = batch.numbered(_collected(batches, empty), context.partitionId())
+            bucket, rows = batch.find_bucket(_collect(batches, empty), context.partitionId())
         else:
-            bucket, rows = unpacked(batches, taken, context.partitionId())
-        yield from _planned(batch.step(bucket, rows), schema)
+            bucket, rows = unpack(batches, taken, context.partitionId())
+        yield from _cast_batches(batch.step(bucket, rows), schema)
 
     schema, empty = stage_schema(spec.engine), _empty(prepared)
     taken = spec.packed if is_packed(prepared) else None
     if taken is not None:
         rows = prepared.union(packed_markers(prepared, batch.buckets)) if batch.marked else prepared
-        return _mapped(rows.repartitionById(batch.buckets, BUCKET), one_bucket, spec.engine)
+        return _map(rows.repartitionById(batch.buckets, BUCKET), one_bucket, spec.engine)
     if batch.marked and batch.buckets > 1:
         groups = ", ".join(f"{group}L" for group in bucket_groups(batch.buckets))
         markers = prepared.sparkSession.range(0, batch.buckets, 1, 1)
         markers = markers.selectExpr(f"element_at(array({groups}), CAST(id AS INT) + 1) AS group")
         prepared = prepared.unionByName(markers, allowMissingColumns=True)
-    return _mapped(prepared.repartition(batch.buckets, "group"), one_bucket, spec.engine)
+    return _map(prepared.repartition(batch.buckets, "group"), one_bucket, spec.engine)
 
 
 def at_once(prepared: DataFrame, spec: StageSpec) -> DataFrame:
@@ -199,12 +199,12 @@ def at_once(prepared: DataFrame, spec: StageSpec) -> DataFrame:
 
         context = TaskContext.get()
         assert context is not None
-        done = engine.step(MemoryState(engine.state_schema), _collected(batches, empty), clock)
-        yield from _planned(shown(done, context.partitionId(), 0, clock), schema)
+        done = engine.step(MemoryState(engine.state_schema), _collect(batches, empty), clock)
+        yield from _cast_batches(add_record(done, context.partitionId(), 0, clock), schema)
 
     empty = _empty(prepared)
     count = int(prepared.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
-    return _mapped(prepared.repartition(count, "group"), one_bucket, engine)
+    return _map(prepared.repartition(count, "group"), one_bucket, engine)
 
 
 def _empty(prepared: DataFrame) -> pa.Table:
@@ -214,12 +214,12 @@ def _empty(prepared: DataFrame) -> pa.Table:
     return pa.schema([pa.field(at.name, at.type) for at in arrow_schema(prepared.schema)]).empty_table()
 
 
-def _collected(batches: Iterator[pa.RecordBatch], empty: pa.Table) -> pa.Table:
+def _collect(batches: Iterator[pa.RecordBatch], empty: pa.Table) -> pa.Table:
     given = [batch for batch in batches if batch.num_rows]
     return pa.Table.from_batches(given) if given else empty
 
 
-def _mapped(rows: DataFrame, function: Callable[[Any], Any], engine: Engine) -> DataFrame:
+def _map(rows: DataFrame, function: Callable[[Any], Any], engine: Engine) -> DataFrame:
     from mainstem.spark.spark_types import spark_schema
 
     return rows.mapInArrow(function, spark_schema(stage_schema(engine)))

@@ -33,7 +33,17 @@ import pyarrow.compute as pc
 from mainstem.errors import Corrupt
 from mainstem.operators.stage.engine import NEVER, Int64Array
 
-__all__ = ["OWN_COLUMNS", "RunEntry", "RunFile", "Scale", "check_run", "narrowed", "open_run", "widened", "write_run"]
+__all__ = [
+    "OWN_COLUMNS",
+    "RunEntry",
+    "RunFile",
+    "Scale",
+    "check_run",
+    "narrow_column",
+    "open_run",
+    "widen_column",
+    "write_run",
+]
 
 
 # Narrow columns: integers in as few bytes as their range needs, readable in place.
@@ -67,7 +77,7 @@ class Scale:
         return self.type is None
 
 
-def narrowed(name: str, column: pa.Array) -> tuple[pa.Field, pa.Array]:
+def narrow_column(name: str, column: pa.Array) -> tuple[pa.Field, pa.Array]:
     """A column in as few bytes as possible, and its field."""
     plain = pa.field(name, column.type), column
     if str(column.type) not in _TYPES or not len(column):
@@ -88,7 +98,7 @@ def narrowed(name: str, column: pa.Array) -> tuple[pa.Field, pa.Array]:
     return _field(name, narrow, column.type, low, step), kept
 
 
-def widened(field: pa.Field, column: pa.Array) -> pa.Array:
+def widen_column(field: pa.Field, column: pa.Array) -> pa.Array:
     """The column in its original type."""
     scale = Scale(field)
     if scale.type is None:
@@ -158,18 +168,18 @@ class RunFile:
                 hint="Run the program with the version of mainstem that wrote it, or a later one.",
             )
         self.batch = batch
-        self.group = self._kept("group")
-        self.item = self._kept("item")
+        self.group = self._read_column("group")
+        self.item = self._read_column("item")
         self.gone = np.asarray(self.table.column("gone").cast(pa.int8())).view(np.bool_)
         self._own = [name for name in self.table.schema.names if name not in OWN_COLUMNS]
 
-    def _kept(self, name: str) -> Any:
+    def _read_column(self, name: str) -> Any:
         return self.table.column(name).to_numpy(zero_copy_only=False)
 
     def _is_one(self, name: str) -> bool:
         return bool(pa.types.is_null(self.table.schema.field(name).type))
 
-    def _reached(self, kind: str, at: int) -> int:
+    def _count_due(self, kind: str, at: int) -> int:
         """The number of times of this kind at or before `at`."""
         name = f"{kind}_due_sorted"
         scale = Scale(self.table.schema.field(name))
@@ -177,40 +187,40 @@ class RunFile:
             return 0
         if self._is_one(name):
             return int(self.table.num_rows)
-        times, wanted = self._kept(name), (at - scale.base) // scale.step
+        times, wanted = self._read_column(name), (at - scale.base) // scale.step
         if wanted > np.iinfo(times.dtype).max:
             return int(self.table.num_rows)
         return int(np.searchsorted(times, times.dtype.type(wanted), side="right"))
 
     def rows_due(self, kind: str, after: int, up_to: int) -> Any:
         """The numbers of the rows whose time of this kind ("event", "processing") is after `after`, up to `up_to`."""
-        first, end = self._reached(kind, after), self._reached(kind, up_to)
+        first, end = self._count_due(kind, after), self._count_due(kind, up_to)
         name = f"{kind}_due_row"
         if self._is_one(f"{kind}_due_sorted"):
             return np.arange(first, end)
         scale = Scale(self.table.schema.field(name))
-        return self._kept(name)[first:end].astype(np.int64) * scale.step + scale.base
+        return self._read_column(name)[first:end].astype(np.int64) * scale.step + scale.base
 
     def first_due(self, kind: str, after: int) -> int:
         """The first time of this kind after `after`; NEVER if there is none."""
-        place = self._reached(kind, after)
+        place = self._count_due(kind, after)
         name = f"{kind}_due_sorted"
         if place >= self.table.num_rows:
             return NEVER
-        return int(widened(self.table.schema.field(name), self.table.column(name).slice(place, 1))[0].as_py())
+        return int(widen_column(self.table.schema.field(name), self.table.column(name).slice(place, 1))[0].as_py())
 
-    def taken(self, rows: Int64Array) -> pa.RecordBatch:
+    def take(self, rows: Int64Array) -> pa.RecordBatch:
         """Some rows, with the columns of the state."""
         which = pa.array(rows)
-        return self._widened(lambda column: column.take(which))
+        return self._widen(lambda column: column.take(which))
 
     def everything(self) -> pa.RecordBatch:
         """All rows, with the columns of the state."""
-        return self._widened(lambda column: column)
+        return self._widen(lambda column: column)
 
-    def _widened(self, part: Callable[[pa.Array], pa.Array]) -> pa.RecordBatch:
+    def _widen(self, part: Callable[[pa.Array], pa.Array]) -> pa.RecordBatch:
         names = ["group", "item", "event_due", "processing_due", *self._own]
-        columns = [widened(self.table.schema.field(name), part(self.table.column(name))) for name in names]
+        columns = [widen_column(self.table.schema.field(name), part(self.table.column(name))) for name in names]
         return pa.RecordBatch.from_arrays(columns, names=names)
 
 
@@ -228,7 +238,7 @@ def write_run(folder: str, state: pa.Table, gone: Any, batch: int) -> RunEntry:
     for name in state.schema.names:
         columns.setdefault(name, _whole(state.column(name)))
     # Hashes cannot be narrowed, and are searched in place.
-    kept = dict(narrowed(name, column) for name, column in columns.items() if name not in ("group", "item"))
+    kept = dict(narrow_column(name, column) for name, column in columns.items() if name not in ("group", "item"))
     hashes = {pa.field(name, pa.int64()): _whole(state.column(name)) for name in ("group", "item")}
     fields, arrays = zip(*(hashes | kept).items(), strict=True)
     schema = pa.schema(fields, metadata={b"mainstem.format": FORMAT})
@@ -260,15 +270,15 @@ def check_run(folder: str, entry: RunEntry) -> None:
     try:
         size, checksum = os.path.getsize(path), _crc32c(path)
     except OSError as error:
-        raise _damaged(path, f"It cannot be read: {error.strerror}.") from error
+        raise _corrupt_state(path, f"It cannot be read: {error.strerror}.") from error
     if (size, checksum) != (entry.bytes, entry.crc32c):
-        raise _damaged(
+        raise _corrupt_state(
             path,
             f"It should have {entry.bytes} bytes with checksum {entry.crc32c:08x}; it has {size} with {checksum:08x}.",
         )
 
 
-def _damaged(path: str, detail: str) -> Corrupt:
+def _corrupt_state(path: str, detail: str) -> Corrupt:
     return Corrupt(
         "the state of a flow is damaged",
         detail=f'The file is "{path}". {detail}',

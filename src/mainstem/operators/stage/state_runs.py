@@ -202,11 +202,11 @@ class StateRuns:
 
     def find(self, groups: Int64Array) -> pa.Table:
         wanted = np.unique(np.asarray(groups, np.int64))
-        return self._gathered(*self._newest([_rows_of(run, wanted) for run in self._runs]))
+        return self._gather(*self._newest([_rows_of(run, wanted) for run in self._runs]))
 
     def find_items(self, groups: Int64Array, items: Int64Array) -> pa.Table:
         found = [_places(run, np.asarray(groups, np.int64), np.asarray(items, np.int64)) for run in self._runs]
-        return self._gathered(*self._newest([np.unique(at[at >= 0]) for at in found]))
+        return self._gather(*self._newest([np.unique(at[at >= 0]) for at in found]))
 
     def due(self, clock: BatchClock) -> pa.Table:
         """As in `StateTable`. In runs from before the last batch, only rows that became due since are searched."""
@@ -231,7 +231,7 @@ class StateRuns:
             if not self.live:
                 return []
             entries.append(write_run(self._folder, changed, gone, batch))
-        return self._merged(entries, batch)
+        return self._merge(entries, batch)
 
     def _changes(self, step: Step) -> tuple[pa.Table, Any]:
         parts, marks = [], []
@@ -272,7 +272,7 @@ class StateRuns:
             unknown &= ~known
         return int((~gone & ~alive).sum()) - int((gone & alive).sum())
 
-    def _merged(self, entries: list[RunEntry], batch: int) -> list[RunEntry]:
+    def _merge(self, entries: list[RunEntry], batch: int) -> list[RunEntry]:
         """Merge the newest runs if many have about the same size, or all if most of their rows are dead."""
         count = _merged_count([entry.rows for entry in entries], self.live)
         if not count:
@@ -295,8 +295,8 @@ class StateRuns:
         places, rows, gone = _newest_of(self._runs, found)
         return places[~gone], rows[~gone]
 
-    def _gathered(self, places: Int64Array, rows: Int64Array) -> pa.Table:
-        return _taken(self._runs, places, rows, self._schema)
+    def _gather(self, places: Int64Array, rows: Int64Array) -> pa.Table:
+        return _take(self._runs, places, rows, self._schema)
 
 
 _OWN = {at.name for at in STATE_COLUMNS}
@@ -376,14 +376,14 @@ def _newest_of(runs: Sequence[RunFile], found: Sequence[Int64Array]) -> tuple[An
     return places[kept], rows[kept], gone[kept]
 
 
-def _taken(runs: Sequence[RunFile], places: Int64Array, rows: Int64Array, schema: pa.Schema) -> pa.Table:
+def _take(runs: Sequence[RunFile], places: Int64Array, rows: Int64Array, schema: pa.Schema) -> pa.Table:
     """Rows of several runs, in the order given."""
     parts, origins = [], []
     for number, run in enumerate(runs):
         of_run = np.flatnonzero(places == number)
         if len(of_run):
             # A file does not record which columns are not null, as engines' own tables do.
-            taken = pa.Table.from_batches([run.taken(rows[of_run])]).select(schema.names)
+            taken = pa.Table.from_batches([run.take(rows[of_run])]).select(schema.names)
             parts.append(pa.Table.from_arrays(taken.columns, schema=schema))
             origins.append(of_run)
     if not parts:

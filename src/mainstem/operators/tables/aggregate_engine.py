@@ -28,19 +28,19 @@ from mainstem.errors import Invalid
 from mainstem.operators.aggregates.accumulators import AggregateCall, Average, Parts, lists_of
 from mainstem.operators.aggregates.counted_accumulators import Counted
 from mainstem.operators.stage.engine import STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
-from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.stage.hashes import mix
 from mainstem.operators.tables.weights import (
-    changes_shown,
-    found_in,
-    left_out,
+    emit_changes,
+    find_groups,
+    identify_rows,
     places_of,
     state_rows,
-    summed,
+    sum_weights,
     value_ranks,
     weights_of,
     whole,
 )
-from mainstem.operators.windows.numbering import differ, numbered, numbers
+from mainstem.operators.windows.numbering import differ, number_rows, numbers
 
 __all__ = ["AggregateEngine", "ChangingAggregates", "Values", "no_room"]
 
@@ -91,16 +91,16 @@ class ChangingAggregates:
                 )
 
     @cached_property
-    def valued(self) -> tuple[int, ...]:
+    def valued_calls(self) -> tuple[int, ...]:
         """The numbers of the functions whose values are stored."""
         return tuple(number for number, call in enumerate(self.calls) if not _is_added(call))
 
     @cached_property
-    def _added(self) -> dict[int, pa.DataType | None]:
+    def _added_types(self) -> dict[int, pa.DataType | None]:
         """The numbers of the others, and the types of their sums; None for a count."""
         found: dict[int, pa.DataType | None] = {}
         for number, call in enumerate(self.calls):
-            if number not in self.valued:
+            if number not in self.valued_calls:
                 found[number] = None if call.function == "count" else _sum_type(call)
         return found
 
@@ -108,7 +108,7 @@ class ChangingAggregates:
     def added_fields(self) -> list[pa.Field]:
         """The state of a group: the number of values, and their sum."""
         fields = []
-        for number, of in self._added.items():
+        for number, of in self._added_types.items():
             fields.append(pa.field(f"a{number}_count", pa.int64()))
             fields += [] if of is None else [pa.field(f"a{number}_sum", of)]
         return fields
@@ -125,21 +125,21 @@ class ChangingAggregates:
         """The results: o0, o1, ..."""
         return pa.schema([(f"o{number}", call.output) for number, call in enumerate(self.calls)])
 
-    def described(self) -> list[list[str]]:
+    def describe(self) -> list[list[str]]:
         """What the stored state depends on."""
         return [[call.function, call.text, str(call.output), repr(call.constants)] for call in self.calls]
 
     # Arguments of rows
 
-    def added(self, rows: pa.Table, weights: Int64Array, ids: Int64Array, count: int) -> dict[str, pa.Array]:
+    def sum_changes(self, rows: pa.Table, weights: Int64Array, ids: Int64Array, count: int) -> dict[str, pa.Array]:
         """The changes of each group's counts and sums, for rows of weight 1 and -1."""
         parts = Parts(ids, count)
         found: dict[str, pa.Array] = {}
-        for number, of in self._added.items():
+        for number, of in self._added_types.items():
             inputs = self.calls[number].inputs
             value = whole(rows.column(f"i{number}_0")) if inputs else pa.array(weights)
             there = np.asarray(value.is_valid())
-            found[f"a{number}_count"] = _plain(parts.added(pa.array(weights * there)))
+            found[f"a{number}_count"] = _plain(parts.sum(pa.array(weights * there)))
             if of is not None:
                 wide = value.cast(of)
                 signed = pc.if_else(pa.array(weights < 0), pc.negate(wide), wide) if len(wide) else wide
@@ -160,11 +160,11 @@ class ChangingAggregates:
 
     # Results
 
-    def finished(self, added: dict[str, pa.Array], values: dict[int, Values], rows: Int64Array) -> pa.Table:
+    def finish(self, added: dict[str, pa.Array], values: dict[int, Values], rows: Int64Array) -> pa.Table:
         """The results of groups; `rows` is the number of rows of each."""
         answers = []
         for number, call in enumerate(self.calls):
-            if number in self._added:
+            if number in self._added_types:
                 found = self._of_numbers(number, call, added)
             else:
                 found = _of_values(replace(call), number, values[number], len(rows))
@@ -176,7 +176,7 @@ class ChangingAggregates:
         if call.function == "count":
             return counts
         sums = pc.if_else(pc.equal(counts, 0), None, added[f"a{number}_sum"])
-        return sums if call.function == "sum" else Average(number, call).finished([sums, counts], counts)
+        return sums if call.function == "sum" else Average(number, call).finish([sums, counts], counts)
 
 
 def _is_added(call: AggregateCall) -> bool:
@@ -206,9 +206,9 @@ def _sums(parts: Parts, values: pa.Array, call: AggregateCall) -> pa.Array:
     """Sums that raise on overflow; Arrow's sums of integers wrap around silently."""
     ends = pc.min_max(values).as_py() if pa.types.is_integer(values.type) else {"min": None, "max": None}
     if max(abs(ends["min"] or 0), abs(ends["max"] or 0)) * len(values) < 2**63:
-        return parts.added(values)
+        return parts.sum(values)
     try:
-        return parts.added(values.cast(pa.decimal128(_WIDE, 0))).cast(values.type)
+        return parts.sum(values.cast(pa.decimal128(_WIDE, 0))).cast(values.type)
     except pa.ArrowInvalid as error:
         raise no_room(call) from error
 
@@ -229,9 +229,9 @@ def _of_values(call: AggregateCall, number: int, found: Values, count: int) -> p
     starts = np.cumsum(sizes) - sizes
     none = sizes == 0
     if function in ("min", "min_by"):
-        return _picked(values, starts, none, function)
+        return _pick(values, starts, none, function)
     if function in ("max", "max_by"):
-        return _picked(values, starts + sizes - 1, none, function)
+        return _pick(values, starts + sizes - 1, none, function)
     if function in ("count_distinct", "approx_count_distinct"):
         return pa.array(sizes)
     if function == "collect_set":
@@ -248,10 +248,10 @@ def _of_values(call: AggregateCall, number: int, found: Values, count: int) -> p
     items = pa.StructArray.from_arrays(
         [values.cast(of.value_type.field("value").type, safe=False), pa.array(counts)], fields=list(of.value_type)
     )
-    return kept.finished([lists_of(ids, items, count, of)], pa.array(sizes))
+    return kept.finish([lists_of(ids, items, count, of)], pa.array(sizes))
 
 
-def _picked(values: pa.Array, places: Int64Array, none: np.ndarray, function: str) -> pa.Array:
+def _pick(values: pa.Array, places: Int64Array, none: np.ndarray, function: str) -> pa.Array:
     if not len(values):
         return pa.nulls(len(none), values.type.field("value").type if function in _PAIRS else values.type)
     taken = values.take(pa.array(np.minimum(places, len(values) - 1), mask=none))
@@ -307,15 +307,15 @@ class AggregateEngine:
     @property
     def state_schema(self) -> pa.Schema:
         own = [("check", pa.int64()), ("number", pa.int16()), ("count", pa.int64())]
-        values = [self.aggregates.value_field(number) for number in self.aggregates.valued]
+        values = [self.aggregates.value_field(number) for number in self.aggregates.valued_calls]
         return pa.schema([*STATE_COLUMNS, *own, *self.by_fields, *self.aggregates.added_fields, *values])
 
     @property
     def output_schema(self) -> pa.Schema:
         return pa.schema([*self.by_fields, *self.aggregates.output_schema, ("change", pa.string())])
 
-    def described(self) -> dict[str, Any]:
-        return {"by": [str(field.type) for field in self.by_fields], "aggregates": self.aggregates.described()}
+    def describe(self) -> dict[str, Any]:
+        return {"by": [str(field.type) for field in self.by_fields], "aggregates": self.aggregates.describe()}
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
         return _Batch(self, state, rows).step()
@@ -329,15 +329,15 @@ class _Batch:
         self.rows = rows
         self.weights = weights_of(rows, "aggregate")
         group, check = numbers(rows, "group"), numbers(rows, "check")
-        self.ids, firsts = numbered(group, check)
+        self.ids, firsts = number_rows(group, check)
         self.count = len(firsts)
         self.group, self.check = group[firsts], check[firsts]
-        self.item = mixed(self.check, np.full(self.count, GROUP, np.int64))
+        self.item = mix(self.check, np.full(self.count, GROUP, np.int64))
         self.by = rows.select([field.name for field in engine.by_fields]).take(pa.array(firsts))
-        self.known = found_in(state, self.group)
+        self.known = find_groups(state, self.group)
         self.places = places_of(self.known, self.group, self.item)
         # For each stored row the number of its group; -1 for another group with the same hash.
-        both, first = numbered(
+        both, first = number_rows(
             np.r_[self.group, numbers(self.known, "group")], np.r_[self.check, numbers(self.known, "check")]
         )
         numbers_of = np.full(len(first), -1, np.int64)
@@ -349,10 +349,10 @@ class _Batch:
     def step(self) -> Step:
         before, change = self._known_numbers(), self._changed_numbers()
         after = {name: self._sum(name, before[name], change[name]) for name in before}
-        values = {number: self._values(number, place) for place, number in enumerate(self.aggregates.valued)}
+        values = {number: self._values(number, place) for place, number in enumerate(self.aggregates.valued_calls)}
         rows = [np.maximum(np.asarray(numbers_of["count"]), 0) for numbers_of in (before, after)]
         answers = [
-            self.aggregates.finished(numbers_of, {at: pair[time] for at, pair in values.items()}, rows[time])
+            self.aggregates.finish(numbers_of, {at: pair[time] for at, pair in values.items()}, rows[time])
             for time, numbers_of in enumerate((before, after))
         ]
         self._keep_groups(before, after, change)
@@ -381,7 +381,7 @@ class _Batch:
 
     def _changed_numbers(self) -> dict[str, pa.Array]:
         rows = np.bincount(self.ids, self.weights, self.count).astype(np.int64)
-        return {"count": pa.array(rows), **self.aggregates.added(self.rows, self.weights, self.ids, self.count)}
+        return {"count": pa.array(rows), **self.aggregates.sum_changes(self.rows, self.weights, self.ids, self.count)}
 
     def _keep_groups(
         self, before: dict[str, pa.Array], after: dict[str, pa.Array], change: dict[str, pa.Array]
@@ -391,15 +391,15 @@ class _Batch:
             moved |= np.asarray(pc.not_equal(column, pa.scalar(0).cast(column.type)))
         there = np.asarray(after["count"]) != 0
         put, gone = np.flatnonzero(moved & there), np.flatnonzero(~there & (self.places >= 0))
-        self.gone.append(left_out(self.group[gone], self.item[gone]))
+        self.gone.append(identify_rows(self.group[gone], self.item[gone]))
         taken = self.by.take(pa.array(put))
         columns: dict[str, object] = {name: column.take(pa.array(put)) for name, column in after.items()}
         columns |= {field.name: whole(taken.column(field.name)) for field in self.engine.by_fields}
         columns |= {"group": self.group[put], "item": self.item[put], "check": self.check[put]}
         columns["number"] = np.full(len(put), GROUP, np.int16)
-        self.put.append(self._stored(columns, len(put)))
+        self.put.append(self._build_rows(columns, len(put)))
 
-    def _stored(self, columns: dict[str, object], count: int) -> pa.Table:
+    def _build_rows(self, columns: dict[str, object], count: int) -> pa.Table:
         schema = self.engine.state_schema
         nothing = {at.name: pa.nulls(count, at.type) for at in list(schema)[len(STATE_COLUMNS) :]}
         return state_rows(schema, {**nothing, **columns})
@@ -411,8 +411,8 @@ class _Batch:
         field = self.aggregates.value_field(number)
         value, there = self.aggregates.value(self.rows, number)
         ids, weights = self.ids[there], self.weights[there]
-        item = mixed(self.check[ids], np.full(len(ids), number), numbers(self.rows, f"h_{place}")[there])
-        firsts, change = summed(weights, self.group[ids], item)
+        item = mix(self.check[ids], np.full(len(ids), number), numbers(self.rows, f"h_{place}")[there])
+        firsts, change = sum_weights(weights, self.group[ids], item)
         ids, item = ids[firsts], item[firsts]
         old = np.flatnonzero((numbers(self.known, "number") == number) & (self.known_ids >= 0))
         known = self.known.take(pa.array(old))
@@ -431,14 +431,14 @@ class _Batch:
         after[len(old) :] = change[new]
         self._keep_values(number, all_ids, items, both, before, after)
         order = np.lexsort((items, value_ranks(both), all_ids))
-        return _present(order, all_ids, both, before), _present(order, all_ids, both, after)
+        return _keep_present(order, all_ids, both, before), _keep_present(order, all_ids, both, after)
 
     def _keep_values(
         self, number: int, ids: Int64Array, items: Int64Array, values: pa.Array, before: Int64Array, after: Int64Array
     ) -> None:
         put = np.flatnonzero((before != after) & (after != 0))
         gone = np.flatnonzero((before != after) & (after == 0))
-        self.gone.append(left_out(self.group[ids[gone]], items[gone]))
+        self.gone.append(identify_rows(self.group[ids[gone]], items[gone]))
         columns: dict[str, object] = {
             "group": self.group[ids[put]],
             "item": items[put],
@@ -447,7 +447,7 @@ class _Batch:
             "count": after[put],
             f"v{number}": values.take(pa.array(put)),
         }
-        self.put.append(self._stored(columns, len(put)))
+        self.put.append(self._build_rows(columns, len(put)))
 
     # Output
 
@@ -461,7 +461,7 @@ class _Batch:
             shown.append(pa.Table.from_arrays([whole(column) for column in taken], schema=self._plain))
         weights = np.r_[np.full(len(places[0]), -1), np.ones(len(places[1]), np.int64)]
         which = np.concatenate(places)
-        output = changes_shown(pa.concat_tables(shown), weights, (self.group[which], self.item[which]))
+        output = emit_changes(pa.concat_tables(shown), weights, (self.group[which], self.item[which]))
         return pa.Table.from_arrays([whole(at) for at in output.columns], schema=self.engine.output_schema)
 
     @property
@@ -469,6 +469,6 @@ class _Batch:
         return pa.schema([*self.engine.by_fields, *self.aggregates.output_schema])
 
 
-def _present(order: Int64Array, ids: Int64Array, values: pa.Array, counts: Int64Array) -> Values:
+def _keep_present(order: Int64Array, ids: Int64Array, values: pa.Array, counts: Int64Array) -> Values:
     there = order[counts[order] > 0]
     return Values(ids[there], values.take(pa.array(there)), counts[there])

@@ -17,19 +17,19 @@ from mainstem.operators.stage.frame_columns import (
     by_names,
     check_record,
     columns_of,
-    quoted,
+    quote_name,
     record_field,
     transform_with,
 )
 from mainstem.operators.stage.stage import StageSpec
 from mainstem.operators.tables.aggregate_engine import AggregateEngine, ChangingAggregates
 from mainstem.operators.tables.changed_rows import ChangedRows
-from mainstem.operators.tables.changing import check_hashable, shown_changes
+from mainstem.operators.tables.changing import check_hashable, show_changes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["AggregatePlan", "planned_aggregate"]
+__all__ = ["AggregatePlan", "plan_aggregate"]
 
 
 @dataclass(frozen=True)
@@ -43,28 +43,28 @@ class AggregatePlan:
     inputs: Mapping[str, Value]
     answers: Mapping[str, Value]
 
-    def narrowed(self, rows: DataFrame) -> DataFrame:
+    def narrow(self, rows: DataFrame) -> DataFrame:
         """The columns that the stage needs."""
         names = [*(field.name for field in self.key), *([] if self.record is None else [self.record])]
         return _select_with(rows, names, self.inputs)
 
-    def shown(self, rows: DataFrame) -> DataFrame:
+    def show(self, rows: DataFrame) -> DataFrame:
         """The stage's output as the user sees it."""
         key = [Shown(f"by_{place}", field) for place, field in enumerate(self.key)]
         answered = _select_with(rows, [*(shown.source for shown in key), "record"], self.answers)
-        return shown_changes(answered, [*key, *self.answers])
+        return show_changes(answered, [*key, *self.answers])
 
 
 def _select_with(rows: DataFrame, names: Sequence[str], values: Mapping[str, Value]) -> DataFrame:
     """These columns, and values computed from all columns."""
 
     def native(frame: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
-        return frame.select(*map(quoted, names), *(column.alias(name) for name, column in columns.items()))
+        return frame.select(*map(quote_name, names), *(column.alias(name) for name, column in columns.items()))
 
     return transform_with(rows, values, native, lambda table, computed: add_columns(table.select(names), computed))
 
 
-def planned_aggregate(rows: DataFrame, by: str | Sequence[str], aggregates: Sequence[Any]) -> AggregatePlan:
+def plan_aggregate(rows: DataFrame, by: str | Sequence[str], aggregates: Sequence[Any]) -> AggregatePlan:
     """Everything is checked here, so that errors are raised while the program is built."""
     schema = columns_of(rows)
     names = by_names(by, schema, "aggregate")
@@ -78,15 +78,18 @@ def planned_aggregate(rows: DataFrame, by: str | Sequence[str], aggregates: Sequ
         for number, call in enumerate(written.calls)
         for place, of in enumerate(call.inputs)
     ]
-    check_hashable([field for field in inputs if int(field.name[1:].split("_")[0]) in functions.valued], "aggregate")
+    check_hashable(
+        [field for field in inputs if int(field.name[1:].split("_")[0]) in functions.valued_calls], "aggregate"
+    )
     key = tuple(schema.field(name) for name in names)
     narrow = pa.schema([*key, *([] if record is None else [record]), *inputs])
     hashed = tuple(
-        tuple(field.name for field in inputs if field.name.startswith(f"i{number}_")) for number in functions.valued
+        tuple(field.name for field in inputs if field.name.startswith(f"i{number}_"))
+        for number in functions.valued_calls
     )
     changed = ChangedRows(narrow, names, hashed=hashed, kept=tuple(field.name for field in inputs))
     engine = AggregateEngine(changed.by_fields, functions)
-    values = [written.calls[number].text for number in functions.valued]
+    values = [written.calls[number].text for number in functions.valued_calls]
     kept = f", and for each its values of {', '.join(values)}" if values else ""
     spec = StageSpec(
         "aggregate",

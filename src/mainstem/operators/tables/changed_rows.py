@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 
 from mainstem.operators.stage.arrow_columns import whole
 from mainstem.operators.stage.engine import Int64Array
-from mainstem.operators.stage.frame_columns import quoted, record_field
-from mainstem.operators.stage.hashes import key_hashes, mixed
+from mainstem.operators.stage.frame_columns import quote_name, record_field
+from mainstem.operators.stage.hashes import key_hashes, mix
 from mainstem.operators.stage.keyed_rows import native_hashes
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class ChangedRows:
         """With Spark."""
         from pyspark.sql import functions as F
 
-        columns = {name: F.col(quoted(name)) for name in self.schema.names}
+        columns = {name: F.col(quote_name(name)) for name in self.schema.names}
         hashes = [F.xxhash64(*native_hashes(self.schema, names)) for names in self.hashed]
         row = [F.struct(*(columns[name].alias(name) for name in self.row)).alias("row")] if self.row else []
         return frame.select(
@@ -108,7 +108,7 @@ class ChangedRows:
 
     def _arrow_hash(self, table: pa.Table, names: tuple[str, ...]) -> Int64Array:
         columns = [table.column(name) for name in names]
-        return mixed(*(key_hashes(columns, table.num_rows, salt) for salt in ("group", "check")))
+        return mix(*(key_hashes(columns, table.num_rows, salt) for salt in ("group", "check")))
 
     def _arrow_weight(self, table: pa.Table) -> pa.Array:
         record = record_field(self.schema)

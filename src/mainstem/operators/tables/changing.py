@@ -21,7 +21,7 @@ from mainstem.errors import Invalid
 from mainstem.log.record import CHANGING_MARK, RECORD_MARK
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.operators.stage.arrow_columns import whole
-from mainstem.operators.stage.frame_columns import Shown, record_field, shaped, transform
+from mainstem.operators.stage.frame_columns import Shown, record_field, select_columns, transform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,7 +32,7 @@ __all__ = [
     "check_hashable",
     "is_changing",
     "row_columns",
-    "shown_changes",
+    "show_changes",
     "table_source",
 ]
 
@@ -77,10 +77,10 @@ def check_hashable(fields: Sequence[pa.Field], operator: str) -> None:
             )
 
 
-def shown_changes(rows: DataFrame, columns: Sequence[Shown | str]) -> DataFrame:
+def show_changes(rows: DataFrame, columns: Sequence[Shown | str]) -> DataFrame:
     """The output of a stage as a changing table, with these columns."""
     deletes_first = transform(rows, _number_deletes, _number_deletes_arrow)
-    return shaped(deletes_first, [*columns, Shown("record", _RECORD)])
+    return select_columns(deletes_first, [*columns, Shown("record", _RECORD)])
 
 
 def _number_deletes(rows: DataFrame) -> DataFrame:

@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from mainstem.operators.stage.engine import STATE_COLUMNS, BatchClock, StateTable, Step
 from mainstem.operators.tables.weights import (
-    changes_shown,
-    found_in,
-    left_out,
+    emit_changes,
+    find_groups,
+    identify_rows,
     places_of,
     state_rows,
-    summed,
+    sum_weights,
     weights_of,
     whole,
 )
@@ -43,14 +43,14 @@ class DistinctEngine:
     def output_schema(self) -> pa.Schema:
         return pa.schema([("row", self.row_type), ("change", pa.string())])
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {"distinct": str(self.row_type)}
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
         group, item = numbers(rows, "group"), numbers(rows, "check")
-        firsts, change = summed(weights_of(rows, "distinct"), group, item)
+        firsts, change = sum_weights(weights_of(rows, "distinct"), group, item)
         group, item = group[firsts], item[firsts]
-        known = found_in(state, group)
+        known = find_groups(state, group)
         places = places_of(known, group, item)
         before = np.where(places >= 0, np.r_[numbers(known, "count"), 0][places], 0)
         after = before + change
@@ -59,11 +59,11 @@ class DistinctEngine:
         output = rows.select(["row"]).take(pa.array(firsts[shown]))
         there, gone = np.flatnonzero(after != 0), np.flatnonzero((after == 0) & (places >= 0))
         return Step(
-            _typed(changes_shown(output, moved[shown], (group[shown], item[shown])), self.output_schema),
+            _cast_rows(emit_changes(output, moved[shown], (group[shown], item[shown])), self.output_schema),
             put=state_rows(self.state_schema, {"group": group[there], "item": item[there], "count": after[there]}),
-            gone=left_out(group[gone], item[gone]),
+            gone=identify_rows(group[gone], item[gone]),
         )
 
 
-def _typed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def _cast_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays([whole(rows.column(at.name)).cast(at.type) for at in schema], schema=schema)

@@ -27,17 +27,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.operators.stage.engine import STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
-from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.stage.hashes import mix
 from mainstem.operators.tables.weights import (
-    changes_shown,
-    found_in,
-    left_out,
+    emit_changes,
+    find_groups,
+    identify_rows,
     places_of,
     state_rows,
     value_ranks,
     whole,
 )
-from mainstem.operators.windows.numbering import numbered, numbers, running_max
+from mainstem.operators.windows.numbering import number_rows, numbers, running_max
 
 __all__ = ["TableEngine", "table_input"]
 
@@ -71,16 +71,16 @@ class TableEngine:
     def output_schema(self) -> pa.Schema:
         return pa.schema([("row", self.row_type), ("change", pa.string())])
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {"table": str(self.row_type), "order": str(self.order)}
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
         rows = rows.take(pa.array(np.lexsort([numbers(rows, name) for name in ("tie", "offset", "partition")])))
         group = numbers(rows, "group")
-        item = mixed(numbers(rows, "check"), np.zeros(len(group), np.int64))
-        ids, firsts = numbered(group, item)
+        item = mix(numbers(rows, "check"), np.zeros(len(group), np.int64))
+        ids, firsts = number_rows(group, item)
         group, item = group[firsts], item[firsts]
-        known = found_in(state, group)
+        known = find_groups(state, group)
         places = places_of(known, group, item)
         newest, orders = self._newest(rows, ids, known, places)
         # Keys whose newest row is in this batch.
@@ -96,7 +96,7 @@ class TableEngine:
         lost = np.flatnonzero(~kept & (old >= 0))
         orders = None if orders is None else orders.take(pa.array(keys))
         put = self._state(chosen, group[keys], item[keys], orders, np.flatnonzero(kept))
-        return Step(output, put, left_out(group[keys][lost], item[keys][lost]))
+        return Step(output, put, identify_rows(group[keys][lost], item[keys][lost]))
 
     def _newest(
         self, rows: pa.Table, ids: Int64Array, known: pa.Table, places: Int64Array
@@ -136,7 +136,7 @@ class TableEngine:
         ])  # fmt: skip
         weights = np.r_[np.full(len(old), -1), np.ones(int(put.sum()), np.int64)]
         order = np.r_[np.flatnonzero(taken), np.flatnonzero(put)]
-        shown = changes_shown(rows, weights, (group[order], order))
+        shown = emit_changes(rows, weights, (group[order], order))
         return pa.Table.from_arrays([whole(column) for column in shown.columns], schema=self.output_schema)
 
     def _state(

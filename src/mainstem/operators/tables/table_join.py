@@ -12,10 +12,10 @@ import pyarrow as pa
 from mainstem.errors import Invalid, did_you_mean
 from mainstem.operators.stage.arrow_columns import numbers, whole
 from mainstem.operators.stage.frame_columns import Shown, by_names, check_record, columns_of
-from mainstem.operators.stage.hashes import mixed
-from mainstem.operators.stage.stage import Preparation, StageSpec, remembered, staged
+from mainstem.operators.stage.hashes import mix
+from mainstem.operators.stage.stage import Preparation, StageSpec, add_stage, remember
 from mainstem.operators.tables.changed_rows import ChangedRows
-from mainstem.operators.tables.changing import check_hashable, row_columns, shown_changes
+from mainstem.operators.tables.changing import check_hashable, row_columns, show_changes
 from mainstem.operators.tables.table_join_engine import HOWS, LEFT, RIGHT, TableJoinEngine
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ def table_join(
 
     A key column with the same name on both sides is in the result once. Null equals nothing.
     """
-    spec, columns = remembered("table_join", lambda: _planned(left, right, on, how, limit))
-    return shown_changes(staged(left, spec, right, name=name), columns)
+    spec, columns = remember("table_join", lambda: _plan(left, right, on, how, limit))
+    return show_changes(add_stage(left, spec, right, name=name), columns)
 
 
-def _planned(
+def _plan(
     left: DataFrame, right: DataFrame, on: Mapping[str, str], how: str, limit: int | None
 ) -> tuple[StageSpec, list[Shown]]:
     if how not in HOWS:
@@ -73,7 +73,7 @@ def _planned(
         # It does not affect the state.
         changeable=frozenset({"limit"}),
     )
-    return spec, _shown(schemas, shared, how)
+    return spec, _plan_columns(schemas, shared, how)
 
 
 def _side(schema: pa.Schema, key: tuple[str, ...]) -> ChangedRows:
@@ -81,7 +81,7 @@ def _side(schema: pa.Schema, key: tuple[str, ...]) -> ChangedRows:
     return ChangedRows(schema, key, hashed=(row,), row=row)
 
 
-def _shown(schemas: Sequence[pa.Schema], shared: tuple[str, ...], how: str) -> list[Shown]:
+def _plan_columns(schemas: Sequence[pa.Schema], shared: tuple[str, ...], how: str) -> list[Shown]:
     """The columns of the left side, then those of the right one."""
     found = []
     for field in row_columns(schemas[LEFT]):
@@ -142,12 +142,12 @@ class _SideRows:
         for place in range(len(self.changed.by)):
             keyed = keyed & F.col(f"by_{place}").isNotNull()
 
-        def hashed(name: str) -> Column:
+        def hash_column(name: str) -> Column:
             return F.when(keyed, F.col(name)).otherwise(F.xxhash64(F.lit(mine), F.lit(name), F.col("h_0")))
 
         columns = {
-            "group": hashed("group"),
-            "check": hashed("check"),
+            "group": hash_column("group"),
+            "check": hash_column("check"),
             "weight": F.col("weight"),
             "h_0": F.col("h_0"),
             "side": F.lit(self.side).cast("tinyint"),
@@ -164,7 +164,7 @@ class _SideRows:
             keyed &= np.asarray(whole(rows.column(f"by_{place}")).is_valid())
         own = numbers(rows, "h_0")
         columns: dict[str, Any] = {
-            name: np.where(keyed, numbers(rows, name), mixed(own, np.full(len(own), 7 * self.side + place)))
+            name: np.where(keyed, numbers(rows, name), mix(own, np.full(len(own), 7 * self.side + place)))
             for place, name in enumerate(("group", "check"))
         }
         columns |= {"weight": rows.column("weight"), "h_0": own, "side": np.full(len(own), self.side, np.int8)}

@@ -28,9 +28,17 @@ import pyarrow.compute as pc
 
 from mainstem.errors import Invalid
 from mainstem.operators.stage.engine import STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
-from mainstem.operators.stage.hashes import mixed
-from mainstem.operators.tables.weights import changes_shown, left_out, places_of, state_rows, summed, weights_of, whole
-from mainstem.operators.windows.numbering import numbered, numbers
+from mainstem.operators.stage.hashes import mix
+from mainstem.operators.tables.weights import (
+    emit_changes,
+    identify_rows,
+    places_of,
+    state_rows,
+    sum_weights,
+    weights_of,
+    whole,
+)
+from mainstem.operators.windows.numbering import number_rows, numbers
 
 __all__ = ["HOWS", "LEFT", "RIGHT", "TableJoinEngine"]
 
@@ -72,17 +80,17 @@ class TableJoinEngine:
         keys = [(f"key_{place}", self.left_type.field(name).type) for place, name in enumerate(self.shared)]
         return pa.schema([*keys, ("left", self.left_type), ("right", self.right_type), ("change", pa.string())])
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {"join": [str(self.left_type), str(self.right_type)], "how": self.how, "shared": list(self.shared)}
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
         side, check = numbers(rows, "side"), numbers(rows, "check")
         key = numbers(rows, "group")
-        item = mixed(check, numbers(rows, "h_0"))
+        item = mix(check, numbers(rows, "h_0"))
         group = _groups(key, side)
-        firsts, change = summed(weights_of(rows, "join"), group, item)
+        firsts, change = sum_weights(weights_of(rows, "join"), group, item)
         group, item = group[firsts], item[firsts]
-        known = self._known(state, key[firsts], side[firsts], group, item)
+        known = self._find_stored(state, key[firsts], side[firsts], group, item)
         places = places_of(known, group, item)
         new = places < 0
         names = ["key", "check", "side", "left", "right"]
@@ -97,11 +105,11 @@ class TableJoinEngine:
         left, right, weights = _Batch(self, table, before, after).changes()
         output = self._output(table, left, right)
         order = [np.r_[of, 0][rows_of] for rows_of in (left, right) for of in (groups, items)]
-        shown = changes_shown(output, weights, order)
+        shown = emit_changes(output, weights, order)
         put, gone = self._state(table, groups, items, before, after)
         return Step(pa.Table.from_arrays([whole(at) for at in shown.columns], schema=self.output_schema), put, gone)
 
-    def _known(
+    def _find_stored(
         self, state: StateTable, key: Int64Array, side: Int64Array, group: Int64Array, item: Int64Array
     ) -> pa.Table:
         """The stored rows that change, and all rows that they match.
@@ -116,7 +124,7 @@ class TableJoinEngine:
             state.find_items(group[~whole_sides], item[~whole_sides]),
         ]
         rows = pa.concat_tables(found).combine_chunks()
-        _, firsts = numbered(numbers(rows, "group"), numbers(rows, "item"))
+        _, firsts = number_rows(numbers(rows, "group"), numbers(rows, "item"))
         return rows.take(pa.array(firsts))
 
     def _output(self, table: pa.Table, left: Int64Array, right: Int64Array) -> pa.Table:
@@ -136,7 +144,7 @@ class TableJoinEngine:
         taken = table.take(pa.array(put))
         columns: dict[str, object] = {name: whole(taken.column(name)) for name in taken.column_names}
         columns |= {"group": group[put], "item": items[put], "count": after[put]}
-        return state_rows(self.state_schema, columns), left_out(group[gone], items[gone])
+        return state_rows(self.state_schema, columns), identify_rows(group[gone], items[gone])
 
 
 class _Batch:
@@ -147,7 +155,7 @@ class _Batch:
         self.table = table
         # A row that was deleted before its insert has a negative count: it is not in the table.
         self.before, self.after = np.maximum(before, 0), np.maximum(after, 0)
-        self.ids, self.firsts = numbered(numbers(table, "key"), numbers(table, "check"))
+        self.ids, self.firsts = number_rows(numbers(table, "key"), numbers(table, "check"))
         side = numbers(table, "side")
         self.sides = [np.flatnonzero(side == LEFT), np.flatnonzero(side == RIGHT)]
         self.changed = self.before != self.after
@@ -165,7 +173,7 @@ class _Batch:
         if len(found) > 1:
             # An unmatched row equals a pair whose other row has only nulls.
             both = [np.where(self._blank(side)[rows], 0, rows + 1) for side, rows in enumerate((left, right))]
-            moved, weights = summed(weights, self.ids[np.maximum(left, right)], *both)
+            moved, weights = sum_weights(weights, self.ids[np.maximum(left, right)], *both)
         else:
             moved = np.flatnonzero(weights)
             weights = weights[moved]
@@ -186,14 +194,14 @@ class _Batch:
         changed = self.changed
         # Every pair with a changed row, once.
         parts = [
-            self._met(left[changed[left]], right),
-            self._met(left[~changed[left]], right[changed[right]]),
+            self._match(left[changed[left]], right),
+            self._match(left[~changed[left]], right[changed[right]]),
         ]
         ours, theirs = (np.concatenate(rows) for rows in zip(*parts, strict=True))
         now = self.after[ours] * self.after[theirs]
         return ours, theirs, now - self.before[ours] * self.before[theirs]
 
-    def _met(self, ours: Int64Array, theirs: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def _match(self, ours: Int64Array, theirs: Int64Array) -> tuple[Int64Array, Int64Array]:
         theirs = theirs[np.argsort(self.ids[theirs], kind="stable")]
         keys = self.ids[theirs]
         first = np.searchsorted(keys, self.ids[ours], side="left")
@@ -241,4 +249,4 @@ class _Batch:
 
 def _groups(key: Int64Array, side: Int64Array) -> Int64Array:
     """Rows of each side are stored in their own groups."""
-    return mixed(key, side)
+    return mix(key, side)

@@ -18,19 +18,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.operators.stage.engine import STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
-from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.stage.hashes import mix
 from mainstem.operators.tables.weights import (
-    changes_shown,
-    found_in,
-    left_out,
+    emit_changes,
+    find_groups,
+    identify_rows,
     places_of,
     state_rows,
-    summed,
+    sum_weights,
     value_ranks,
     weights_of,
     whole,
 )
-from mainstem.operators.windows.numbering import numbered, numbers
+from mainstem.operators.windows.numbering import number_rows, numbers
 
 if TYPE_CHECKING:
     pass
@@ -69,15 +69,15 @@ class TopEngine:
     def output_schema(self) -> pa.Schema:
         return pa.schema([("row", self.row_type), ("change", pa.string())])
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         orders = [[str(of), part.text] for of, part in zip(self.order_types, self.parts, strict=True)]
         return {"top": self.limit, "row": str(self.row_type), "order": orders}
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
         group, check = numbers(rows, "group"), numbers(rows, "check")
-        item = mixed(check, numbers(rows, "h_0"))
-        firsts, change = summed(weights_of(rows, "top"), group, item)
-        known = found_in(state, group[firsts])
+        item = mix(check, numbers(rows, "h_0"))
+        firsts, change = sum_weights(weights_of(rows, "top"), group, item)
+        known = find_groups(state, group[firsts])
         places = places_of(known, group[firsts], item[firsts])
         new = places < 0
         # All rows of the groups: stored rows, then new ones.
@@ -92,7 +92,7 @@ class TopEngine:
         after[known.num_rows :] = change[new]
         moved = self._among_the_first(table, items, after) - self._among_the_first(table, items, before)
         shown = np.flatnonzero(moved)
-        output = changes_shown(
+        output = emit_changes(
             table.select(["row"]).take(pa.array(shown)), moved[shown], (numbers(table, "group")[shown], items[shown])
         )
         put, gone = self._state(table, items, before, after)
@@ -109,8 +109,8 @@ class TopEngine:
         if not len(present):
             return found
         chosen = table.take(pa.array(present))
-        ids, _ = numbered(numbers(chosen, "group"), numbers(chosen, "check"))
-        order = self._sorted(chosen, ids, items[present])
+        ids, _ = number_rows(numbers(chosen, "group"), numbers(chosen, "check"))
+        order = self._sort(chosen, ids, items[present])
         many, ids = counts[present][order], ids[order]
         ends = np.cumsum(many)
         begins = np.r_[True, ids[1:] != ids[:-1]]
@@ -119,7 +119,7 @@ class TopEngine:
         found[present[order]] = np.clip(self.limit - (earlier - of_group), 0, many)
         return found
 
-    def _sorted(self, rows: pa.Table, ids: Int64Array, items: Int64Array) -> Int64Array:
+    def _sort(self, rows: pa.Table, ids: Int64Array, items: Int64Array) -> Int64Array:
         """The rows sorted by group and order."""
         keys = [ids]
         for name, part in zip(self._orders, self.parts, strict=True):
@@ -137,7 +137,7 @@ class TopEngine:
         taken = table.take(pa.array(put))
         columns: dict[str, object] = {name: whole(taken.column(name)) for name in ("check", *self._orders, "row")}
         columns |= {"group": group[put], "item": items[put], "count": after[put]}
-        return state_rows(self.state_schema, columns), left_out(group[gone], items[gone])
+        return state_rows(self.state_schema, columns), identify_rows(group[gone], items[gone])
 
 
 def _ranks(values: pa.Array | pa.ChunkedArray, part: OrderPart) -> Int64Array:

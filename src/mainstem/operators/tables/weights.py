@@ -13,15 +13,15 @@ import pyarrow.compute as pc
 
 from mainstem.errors import Invalid
 from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, Int64Array, StateTable
-from mainstem.operators.windows.numbering import numbered, numbers
+from mainstem.operators.windows.numbering import number_rows, numbers
 
 __all__ = [
-    "changes_shown",
-    "found_in",
-    "left_out",
+    "emit_changes",
+    "find_groups",
+    "identify_rows",
     "places_of",
     "state_rows",
-    "summed",
+    "sum_weights",
     "value_ranks",
     "weights_of",
     "whole",
@@ -40,13 +40,13 @@ def weights_of(rows: pa.Table, operator: str) -> Int64Array:
     return np.asarray(column).astype(np.int64, copy=False)
 
 
-def summed(weights: Int64Array, *keys: Int64Array) -> tuple[Int64Array, Int64Array]:
+def sum_weights(weights: Int64Array, *keys: Int64Array) -> tuple[Int64Array, Int64Array]:
     """For rows identified by keys: the first row of each, and its total weight; those whose weights cancel are left out.
 
-    >>> summed(np.array([1, 1, -1, 1]), np.array([7, 5, 7, 5]))
+    >>> sum_weights(np.array([1, 1, -1, 1]), np.array([7, 5, 7, 5]))
     (array([1]), array([2]))
     """
-    ids, firsts = numbered(*keys)
+    ids, firsts = number_rows(*keys)
     total = np.bincount(ids, weights, len(firsts)).astype(np.int64)
     moved = np.flatnonzero(total)
     return firsts[moved], total[moved]
@@ -67,7 +67,7 @@ def _pairs(groups: Int64Array, items: Int64Array) -> np.ndarray:
     return pairs
 
 
-def changes_shown(output: pa.Table, weights: Int64Array, order: Sequence[Int64Array]) -> pa.Table:
+def emit_changes(output: pa.Table, weights: Int64Array, order: Sequence[Int64Array]) -> pa.Table:
     """A row for every unit of weight, with its change: deletes first, each in a fixed order."""
     rows = np.lexsort((*reversed(order), weights > 0))
     rows = np.repeat(rows, np.abs(weights[rows]))
@@ -86,12 +86,12 @@ def state_rows(schema: pa.Schema, columns: dict[str, object]) -> pa.Table:
     return pa.Table.from_arrays(plain, names=schema.names).cast(schema)
 
 
-def left_out(groups: Int64Array, items: Int64Array) -> pa.Table:
+def identify_rows(groups: Int64Array, items: Int64Array) -> pa.Table:
     """The group and item of state rows to delete."""
     return pa.Table.from_arrays([pa.array(groups), pa.array(items)], schema=pa.schema(STATE_COLUMNS[:2]))
 
 
-def found_in(state: StateTable, groups: Int64Array) -> pa.Table:
+def find_groups(state: StateTable, groups: Int64Array) -> pa.Table:
     """The state rows of some groups, in one chunk."""
     return state.find(np.unique(groups)).combine_chunks()
 
@@ -123,7 +123,7 @@ def value_ranks(values: pa.Array | pa.ChunkedArray) -> Int64Array:
         _, ranks = np.unique(np.asarray(column.fill_null(0.0)) + 0.0, return_inverse=True)
     elif pa.types.is_struct(column.type):
         fields = [value_ranks(column.field(place)) for place in range(column.type.num_fields)]
-        ranks = numbered(*fields)[0] if fields else np.zeros(len(column), np.int64)
+        ranks = number_rows(*fields)[0] if fields else np.zeros(len(column), np.int64)
     elif pa.types.is_nested(column.type):
         _, ranks = np.unique(np.array([repr(value) for value in column.to_pylist()]), return_inverse=True)
     else:

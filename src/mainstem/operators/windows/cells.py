@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, Int64Array, StateTable
-from mainstem.operators.windows.numbering import Mask, numbered, numbers
+from mainstem.operators.windows.numbering import Mask, number_rows, numbers
 
 __all__ = [
     "CELL",
@@ -39,8 +39,8 @@ __all__ = [
     "REMEMBERED",
     "WAITING",
     "WindowAggregates",
-    "held",
-    "typed",
+    "cast_rows",
+    "find_state",
 ]
 
 CELL, WAITING, REMEMBERED = 0, 1, 2
@@ -64,13 +64,13 @@ class WindowAggregates(Protocol):
     def output_schema(self) -> pa.Schema:
         """One column for each function: o0, o1, ..."""
 
-    def merged(self, partials: pa.Table, ids: Int64Array, count: int) -> pa.Table:
+    def merge(self, partials: pa.Table, ids: Int64Array, count: int) -> pa.Table:
         """Accumulators with the same id, merged in the order of the rows; row i is id i."""
 
     def empty(self, count: int) -> pa.Table:
         """Accumulators of no rows."""
 
-    def finished(self, partials: pa.Table) -> pa.Table:
+    def finish(self, partials: pa.Table) -> pa.Table:
         """The results of the functions."""
 
 
@@ -125,7 +125,7 @@ class CellLayout:
             ]
         )
 
-    def stored(self, columns: dict[str, object], *tables: pa.Table) -> pa.Table:
+    def build_rows(self, columns: dict[str, object], *tables: pa.Table) -> pa.Table:
         """State rows from arrays and tables; other columns are null."""
         given: dict[str, object] = {name: table.column(name) for table in tables for name in table.column_names}
         given |= columns
@@ -157,12 +157,12 @@ class Cells:
         """Cells from the state: `index` is the row of each in `kept`, -1 for a new, empty cell."""
         return cls(
             layout,
-            _taken(kept.select(layout.aggregates.partial_schema.names), index, layout.aggregates.empty(1)),
-            _taken(kept.select(layout.shown_schema.names), index, _nulls(layout.shown_schema)),
-            _picked(numbers(kept, "rows"), index, 0),
-            _picked(numbers(kept, "panes"), index, 0),
-            _picked(numbers(kept, "timing"), index, NOT_SHOWN),
-            _picked(numbers(kept, "processing_due"), index, NEVER),
+            _take(kept.select(layout.aggregates.partial_schema.names), index, layout.aggregates.empty(1)),
+            _take(kept.select(layout.shown_schema.names), index, _nulls(layout.shown_schema)),
+            _pick(numbers(kept, "rows"), index, 0),
+            _pick(numbers(kept, "panes"), index, 0),
+            _pick(numbers(kept, "timing"), index, NOT_SHOWN),
+            _pick(numbers(kept, "processing_due"), index, NEVER),
         )
 
     @property
@@ -182,7 +182,7 @@ class Cells:
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[Cells]) -> Cells:
+    def concatenate(cls, parts: Sequence[Cells]) -> Cells:
         """The cells of all parts, concatenated."""
         return cls(
             parts[0].layout,
@@ -198,9 +198,9 @@ class Cells:
         """Reset the accumulators of these cells."""
         if which.any():
             index = np.where(which, -1, np.arange(self.count))
-            self.partials = _taken(self.partials, index, self.layout.aggregates.empty(1))
+            self.partials = _take(self.partials, index, self.layout.aggregates.empty(1))
 
-    def stored(self, chosen: Int64Array, columns: dict[str, object], keys: pa.Table) -> pa.Table:
+    def build_rows(self, chosen: Int64Array, columns: dict[str, object], keys: pa.Table) -> pa.Table:
         """State rows of some cells; `columns` and `keys` have their other columns."""
         here: dict[str, object] = {
             "processing_due": self.due[chosen],
@@ -212,14 +212,14 @@ class Cells:
         tables = [keys, self.partials.take(pa.array(chosen))]
         if self.layout.keeps_shown:
             tables.append(self.shown.take(pa.array(chosen)))
-        return self.layout.stored(here | columns, *tables)
+        return self.layout.build_rows(here | columns, *tables)
 
 
 def _nulls(schema: pa.Schema) -> pa.Table:
     return pa.table([pa.nulls(1, at.type) for at in schema], schema=schema)
 
 
-def _taken(rows: pa.Table, index: Int64Array, otherwise: pa.Table) -> pa.Table:
+def _take(rows: pa.Table, index: Int64Array, otherwise: pa.Table) -> pa.Table:
     """Rows by number; for -1 the single row of `otherwise`."""
     if not rows.num_columns:
         return rows.schema.empty_table()
@@ -229,12 +229,12 @@ def _taken(rows: pa.Table, index: Int64Array, otherwise: pa.Table) -> pa.Table:
     return both.combine_chunks().take(pa.array(np.where(index < 0, rows.num_rows, index)))
 
 
-def _picked(values: Int64Array, index: Int64Array, otherwise: int) -> Int64Array:
+def _pick(values: Int64Array, index: Int64Array, otherwise: int) -> Int64Array:
     picked: Int64Array = np.r_[values, np.int64(otherwise)][np.where(index < 0, len(values), index)]
     return picked
 
 
-def held(state: StateTable, groups: Int64Array, due: pa.Table) -> pa.Table:
+def find_state(state: StateTable, groups: Int64Array, due: pa.Table) -> pa.Table:
     """The state rows of some groups, and those that are due; each once."""
     if not len(groups):
         return due
@@ -242,11 +242,11 @@ def held(state: StateTable, groups: Int64Array, due: pa.Table) -> pa.Table:
     if not due.num_rows:
         return found
     both = pa.concat_tables([found, due]).combine_chunks()
-    _, firsts = numbered(numbers(both, "group"), numbers(both, "item"))
+    _, firsts = number_rows(numbers(both, "group"), numbers(both, "item"))
     return both if len(firsts) == both.num_rows else both.take(pa.array(firsts))
 
 
-def typed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def cast_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Cast to exactly these fields: input columns may be not null, or large strings."""
     both = zip(rows.columns, schema, strict=True)
     columns = [column if column.type == at.type else column.cast(at.type) for column, at in both]

@@ -11,7 +11,17 @@ import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, Int64Array
 
-__all__ = ["Mask", "differ", "last_of_each", "later", "numbered", "numbers", "ordinals", "running_max", "whole_column"]
+__all__ = [
+    "Mask",
+    "differ",
+    "last_of_each",
+    "later",
+    "number_rows",
+    "numbers",
+    "ordinals",
+    "running_max",
+    "whole_column",
+]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -32,12 +42,12 @@ def numbers(table: pa.Table, name: str, absent: int = 0) -> Int64Array:
     return np.asarray(column).astype(np.int64, copy=False)
 
 
-def numbered(*keys: Int64Array) -> tuple[Int64Array, Int64Array]:
+def number_rows(*keys: Int64Array) -> tuple[Int64Array, Int64Array]:
     """A number for each row, equal if all keys are equal; and the first row of each number.
 
     Numbers are in the order of the keys.
 
-    >>> numbered(np.array([7, 5, 7]), np.array([1, 1, 1]))
+    >>> number_rows(np.array([7, 5, 7]), np.array([1, 1, 1]))
     (array([1, 0, 1]), array([1, 0]))
     """
     count = len(keys[0])

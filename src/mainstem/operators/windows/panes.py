@@ -116,7 +116,7 @@ class PaneEngine:
             ]
         )
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {
             "windows": self.windows,
             "state": [[at.name, str(at.type)] for at in self.state_schema],
@@ -160,7 +160,7 @@ class Panes:
         self.layout = layout
         self.cells = cells
         nothing = np.zeros(cells.count, np.int64)
-        self._before = _Shown(np.arange(cells.count), cells.panes - 1, cells.timing, self._named(cells.shown), nothing)
+        self._before = _Shown(np.arange(cells.count), cells.panes - 1, cells.timing, self._rename(cells.shown), nothing)
         self._shown: list[_Shown] = []
 
     def show(
@@ -178,7 +178,7 @@ class Panes:
         cells = self.cells
         if not len(ids):
             return
-        values = self.layout.aggregates.finished(partials)
+        values = self.layout.aggregates.finish(partials)
         if self.layout.keeps_shown and self.layout.results != "discard":
             put = forced | self._changed(ids, values)
             if not put.all():
@@ -200,13 +200,13 @@ class Panes:
         """Which of these differ from the previous pane of their cell."""
         places = np.arange(len(ids))
         again = np.r_[False, ids[1:] == ids[:-1]]
-        before = self._named(self.cells.shown)
+        before = self._rename(self.cells.shown)
         all_values = pa.concat_tables([before, values.cast(before.schema)]).combine_chunks()
         index = np.where(again, before.num_rows + places - 1, ids)
         new = ~again & (self.cells.timing[ids] == NOT_SHOWN)
         return np.asarray(new | differ(values, all_values.take(pa.array(index))))
 
-    def _named(self, shown: pa.Table) -> pa.Table:
+    def _rename(self, shown: pa.Table) -> pa.Table:
         return shown.rename_columns(self.layout.aggregates.output_schema.names) if self.layout.keeps_shown else shown
 
     def output(self, keys: pa.Table, final: Mask) -> tuple[pa.Table, Int64Array, Int64Array]:

@@ -119,7 +119,7 @@ class SessionRounds(WindowRounds):
         np.maximum.at(high, places, sessions.end[closed])
         return low[at], high[at]
 
-    def _merged(self, sessions: ChangingWindows, rows: Int64Array) -> ChangingWindows:
+    def _merge(self, sessions: ChangingWindows, rows: Int64Array) -> ChangingWindows:
         """The sessions with these rows merged in."""
         engine, old = self.engine, len(sessions.key)
         component = np.r_[sessions.component, self.row_component[rows]]
@@ -147,9 +147,9 @@ class SessionRounds(WindowRounds):
         self._take_back(sessions, grown, first[ids[grown]])
         merged = Cells.of_state(self.layout, self.layout.state_schema.empty_table(), np.full(count, -1))
         if stays.any():
-            merged = Cells.joined([cells, merged]).take(np.where(stays, was, old + np.arange(count)))
+            merged = Cells.concatenate([cells, merged]).take(np.where(stays, was, old + np.arange(count)))
         parts = pa.concat_tables([cells.partials, self.row_partials.take(pa.array(rows))])
-        merged.partials = self.layout.aggregates.merged(parts, ids, count)
+        merged.partials = self.layout.aggregates.merge(parts, ids, count)
         before = np.zeros(count, np.int64)
         np.add.at(before, ids[:old], cells.pending)
         merged.pending = before + came
@@ -161,7 +161,7 @@ class SessionRounds(WindowRounds):
         found = np.empty(count, np.int64)
         found[ids] = component
         made = ChangingWindows(key, found, new_start, new_end, closed, np.full(count, NO_TIME), merged)
-        self._counted(made, came > 0, watermark)
+        self._emit_counted(made, came > 0, watermark)
         return made
 
 
@@ -187,21 +187,21 @@ class SessionEngine(PaneEngine):
     def behind(self) -> int:
         return self.closes_after
 
-    def described(self) -> dict[str, Any]:
-        return {**super().described(), "touching": self.touching}
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "touching": self.touching}
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
         came = WaitingRows(self.layout, rows, "gap", clock)
         over = came.over(self.closes_after + self.lateness)
-        too_late = came.taken(came.known & (over <= came.watermark))
-        kept, ready, waits, released = came.sorted_out(state, over > came.watermark)
+        too_late = came.take(came.known & (over <= came.watermark))
+        kept, ready, waits, released = came.separate(state, over > came.watermark)
         if not (rows.num_rows or kept.num_rows or ready.rows.num_rows):
             return Step(self.output_schema.empty_table())
         rounds = SessionRounds(self, kept, ready, clock)
         late_rows = int((later(ready.end, self.closes_after) <= ready.watermark).sum())
         rounds.run()
         put, gone = rounds.state()
-        timeless = came.taken(~came.known)
+        timeless = came.take(~came.known)
         late = late_contributions(self.late_schema, pa.concat_tables([too_late, timeless]), self.aggregates)
         put = pa.concat_tables([put, waits])
         gone = pa.concat_tables([gone, released])

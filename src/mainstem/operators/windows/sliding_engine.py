@@ -26,9 +26,9 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, BatchClock, Int64Array, StateTable, Step
-from mainstem.operators.stage.hashes import mixed
+from mainstem.operators.stage.hashes import mix
 from mainstem.operators.windows.cells import CELL, POSITION, REMEMBERED
-from mainstem.operators.windows.numbering import later, numbered, numbers, ordinals
+from mainstem.operators.windows.numbering import later, number_rows, numbers, ordinals
 from mainstem.operators.windows.panes import PaneEngine
 from mainstem.operators.windows.waiting_rows import ReadyRows, WaitingRows, late_contributions
 from mainstem.operators.windows.window_engine import WindowEngine
@@ -64,12 +64,12 @@ class SlidingEngine(PaneEngine):
         # The emitted end of a window is its last moment.
         return 1
 
-    def described(self) -> dict[str, Any]:
-        return {**super().described(), "span": self.span}
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "span": self.span}
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
         came = WaitingRows(self.layout, rows, 1, clock)
-        kept, ready, waits, released = came.sorted_out(state, came.known)
+        kept, ready, waits, released = came.separate(state, came.known)
         remembered = kept.filter(pa.array(numbers(kept, "kind") == REMEMBERED))
         pairs = self._pairs(remembered, ready)
         done = self.cells.step(_CellsAlone(state), pairs, clock)
@@ -84,7 +84,7 @@ class SlidingEngine(PaneEngine):
     def _pairs(self, remembered: pa.Table, ready: ReadyRows) -> pa.Table:
         """New pairs of row and window, as input of the engine of cells."""
         rows = pa.concat_tables([remembered, ready.rows]).combine_chunks()
-        key, _ = numbered(numbers(rows, "group"), numbers(rows, "check"))
+        key, _ = number_rows(numbers(rows, "group"), numbers(rows, "check"))
         busy = np.zeros(int(key.max()) + 1 if len(key) else 0, np.bool_)
         busy[key[remembered.num_rows :]] = True
         new = np.arange(rows.num_rows) >= remembered.num_rows
@@ -92,7 +92,7 @@ class SlidingEngine(PaneEngine):
         rows, key, new = rows.take(pa.array(chosen)), key[chosen], new[chosen]
         time, own = numbers(rows, "window_start"), numbers(rows, "watermark")
         # Each row makes the window that ends at its time, and the one that begins after it.
-        ids, firsts = numbered(np.r_[key, key], np.r_[time - self.span, time + 1])
+        ids, firsts = number_rows(np.r_[key, key], np.r_[time - self.span, time + 1])
         start, of_key = np.r_[time - self.span, time + 1][firsts], np.r_[key, key][firsts]
         made = np.full(len(firsts), NEVER)
         np.minimum.at(made, ids, np.r_[own, own])
@@ -131,15 +131,15 @@ class SlidingEngine(PaneEngine):
         rows = ready.rows.take(pa.array(stays))
         position = [numbers(rows, at.name) for at in POSITION]
         columns: dict[str, object] = {
-            "item": mixed(numbers(rows, "check"), np.full(len(stays), REMEMBERED, np.int64), *position),
+            "item": mix(numbers(rows, "check"), np.full(len(stays), REMEMBERED, np.int64), *position),
             "event_due": due[stays],
             "kind": np.full(len(stays), REMEMBERED, np.int8),
         }
-        return self.layout.stored(columns, rows)
+        return self.layout.build_rows(columns, rows)
 
     def _late(self, came: WaitingRows) -> pa.Table | None:
         """Rows that are too late for the window that ends at their time; they may count in windows that end later."""
-        rows = came.taken(~came.known | (came.over(self.lateness) <= came.watermark))
+        rows = came.take(~came.known | (came.over(self.lateness) <= came.watermark))
         late = late_contributions(self.late_schema, rows, self.aggregates)
         if late is None:
             return None

@@ -60,7 +60,7 @@ class Trigger:
             parts.append("each row" if self.rows == 1 else f"after {self.rows} rows")
         return " or ".join(parts)
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         periods = [[period.length, "epoch" if period.aligned else "first row"] for period in self.periods]
         return {"rows": self.rows, "periods": periods}
 

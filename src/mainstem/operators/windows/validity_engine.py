@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.windows.cells import NOT_SHOWN, Cells
-from mainstem.operators.windows.numbering import later, numbered, ordinals
+from mainstem.operators.windows.numbering import later, number_rows, ordinals
 from mainstem.operators.windows.panes import PaneEngine
 from mainstem.operators.windows.waiting_rows import ReadyRows, WaitingRows, late_contributions
 from mainstem.operators.windows.window_rounds import ChangingWindows, RoundsEngine, WindowRounds
@@ -82,7 +82,7 @@ class ValidityRounds(WindowRounds):
         time = np.r_[windows.start, self.row_start[rows], np.full(len(ends), END)]
         rank = np.r_[np.full(len(of_window), -1), ordinals(at), np.full(len(ends), -2)]
         # Of several with the same time only the first counts.
-        block, firsts = numbered(key, time)
+        block, firsts = number_rows(key, time)
         first_rank = np.full(len(firsts), NEVER)
         np.minimum.at(first_rank, block, rank)
         following = next_earlier(first_rank)
@@ -92,7 +92,7 @@ class ValidityRounds(WindowRounds):
             place = np.where(beyond, following[place], place)
         return np.asarray(time[firsts][place], np.int64)
 
-    def _merged(self, windows: ChangingWindows, rows: Int64Array) -> ChangingWindows:
+    def _merge(self, windows: ChangingWindows, rows: Int64Array) -> ChangingWindows:
         late = self.row_watermark[rows] >= self.row_next[rows]
         gone = late & (self.row_watermark[rows] >= later(self.row_next[rows], self.engine.lateness))
         self._drop(rows[gone])
@@ -103,7 +103,7 @@ class ValidityRounds(WindowRounds):
         old = len(windows.key)
         component = np.r_[windows.component, self.row_component[rows]]
         time = np.r_[windows.start, self.row_start[rows]]
-        ids, firsts = numbered(component, time)
+        ids, firsts = number_rows(component, time)
         count = len(firsts)
         start, of = time[firsts], component[firsts]
         end = np.r_[start[1:], END]
@@ -123,9 +123,9 @@ class ValidityRounds(WindowRounds):
         # The window of a late row is closed, like the one that it splits.
         closed[ids[old:][late]] = True
         empty = Cells.of_state(self.layout, self.layout.state_schema.empty_table(), np.full(1, -1))
-        merged = Cells.joined([cells, empty]).take(np.where(stays, was, old))
+        merged = Cells.concatenate([cells, empty]).take(np.where(stays, was, old))
         parts = pa.concat_tables([cells.partials, self.row_partials.take(pa.array(rows))])
-        merged.partials = self.layout.aggregates.merged(parts, ids, count)
+        merged.partials = self.layout.aggregates.merge(parts, ids, count)
         pending = np.r_[cells.pending, 0][was]
         if self.layout.results != "discard":
             # Retracted windows are emitted again.
@@ -138,11 +138,13 @@ class ValidityRounds(WindowRounds):
         merged.due[merged.pending == 0] = NEVER
         merged.due[stays & (came == 0)] = cells.due[was[stays & (came == 0)]]
         key = np.r_[windows.key, self.row_key[rows]][firsts]
-        made = ChangingWindows(key, of, start, end, closed, self._made(windows, was, of, ids[old:], rows), merged)
-        self._counted(made, (came > 0) | divided, watermark)
+        made = ChangingWindows(
+            key, of, start, end, closed, self._maker_watermarks(windows, was, of, ids[old:], rows), merged
+        )
+        self._emit_counted(made, (came > 0) | divided, watermark)
         return made
 
-    def _made(
+    def _maker_watermarks(
         self, windows: ChangingWindows, was: Int64Array, of: Int64Array, ids: Int64Array, rows: Int64Array
     ) -> Int64Array:
         """The watermark of the row that made each window: the later of the rows at its start and its end."""
@@ -203,7 +205,7 @@ class ValidityEngine(PaneEngine):
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
         came = WaitingRows(self.layout, rows, 1, clock)
-        kept, ready, waits, released = came.sorted_out(state, came.known, beyond=1)
+        kept, ready, waits, released = came.separate(state, came.known, beyond=1)
         if not (rows.num_rows or kept.num_rows or ready.rows.num_rows):
             return Step(self.output_schema.empty_table())
         rounds = ValidityRounds(self, kept, ready, clock)
@@ -211,7 +213,7 @@ class ValidityEngine(PaneEngine):
         put, gone = rounds.state()
         put, gone = pa.concat_tables([put, waits]), pa.concat_tables([gone, released])
         late = [late_contributions(self.late_schema, part, self.aggregates)
-                for part in (rounds.too_late(), came.taken(~came.known))]  # fmt: skip
+                for part in (rounds.too_late(), came.take(~came.known))]  # fmt: skip
         given = [part for part in late if part is not None]
         too_late = pa.concat_tables(given) if given else None
         counts = {"late": rounds.late_count, "too_late": 0 if too_late is None else too_late.num_rows}

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock, Int64Array, StateTable
-from mainstem.operators.stage.hashes import mixed
-from mainstem.operators.windows.cells import POSITION, WAITING, CellLayout, WindowAggregates, held, typed
+from mainstem.operators.stage.hashes import mix
+from mainstem.operators.windows.cells import POSITION, WAITING, CellLayout, WindowAggregates, cast_rows, find_state
 from mainstem.operators.windows.numbering import Mask, later, numbers, whole_column
 
 __all__ = ["ReadyRows", "WaitingRows", "late_contributions", "late_schema"]
@@ -45,7 +45,7 @@ def late_contributions(schema: pa.Schema, rows: pa.Table, aggregates: WindowAggr
     if not rows.num_rows:
         return None
     partials = rows.select(aggregates.partial_schema.names)
-    finished = aggregates.finished(partials)
+    finished = aggregates.finish(partials)
     time, watermark = whole_column(rows, "time"), whole_column(rows, "watermark")
     known = np.asarray(time.is_valid()) & np.asarray(watermark.is_valid())
     behind = np.asarray(watermark.fill_null(0)) - np.asarray(time.fill_null(0))
@@ -89,7 +89,7 @@ class WaitingRows:
         """When a row's own span can no longer be corrected."""
         return later(self.end, lateness)
 
-    def taken(self, which: Mask) -> pa.Table:
+    def take(self, which: Mask) -> pa.Table:
         """Some rows with their own spans, as `late_contributions` takes them."""
         chosen = np.flatnonzero(which)
         rows = self.rows.take(pa.array(chosen))
@@ -100,7 +100,7 @@ class WaitingRows:
             .append_column("rows", pa.array(np.ones(len(chosen), np.int64)))
         )
 
-    def sorted_out(
+    def separate(
         self, state: StateTable, counted: Mask, *, beyond: int = 0
     ) -> tuple[pa.Table, ReadyRows, pa.Table, pa.Table]:
         """The state of the touched keys; the rows that are ready; those that wait; those that waited.
@@ -112,22 +112,22 @@ class WaitingRows:
         due = state.due(self.clock)
         waited = due.filter(pa.array(_waiting(due)))
         groups = np.r_[numbers(self.rows, "group")[ready], numbers(waited, "group")]
-        kept = held(state, groups, due)
+        kept = find_state(state, groups, due)
         kept = kept.filter(pa.array(~_waiting(kept)))
-        now = self._stored(ready, beyond)
+        now = self._build_rows(ready, beyond)
         rows = pa.concat_tables([now, waited]).combine_chunks()
         readied = ReadyRows(
             numbers(rows, "window_start"), numbers(rows, "window_end"), numbers(rows, "watermark", NO_TIME), rows
         )
-        return kept, readied, self._stored(waits, beyond), waited.select(["group", "item"])
+        return kept, readied, self._build_rows(waits, beyond), waited.select(["group", "item"])
 
-    def _stored(self, which: Mask, beyond: int) -> pa.Table:
+    def _build_rows(self, which: Mask, beyond: int) -> pa.Table:
         chosen = np.flatnonzero(which)
         rows = self.rows.take(pa.array(chosen))
         position = [numbers(rows, at.name) for at in POSITION]
         count = len(chosen)
         columns: dict[str, object] = {
-            "item": mixed(numbers(rows, "check"), np.full(count, WAITING, np.int64), *position),
+            "item": mix(numbers(rows, "check"), np.full(count, WAITING, np.int64), *position),
             "event_due": later(self.watermark[chosen], beyond),
             "processing_due": np.full(count, NEVER, np.int64),
             "kind": np.full(count, WAITING, np.int8),
@@ -139,8 +139,8 @@ class WaitingRows:
         names = ["group", "check", *self.layout.by.names, *(at.name for at in POSITION)]
         names += self.layout.aggregates.partial_schema.names
         schema = self.layout.state_schema
-        plain = typed(rows.select(names), pa.schema([schema.field(name) for name in names]))
-        return self.layout.stored(columns, plain)
+        plain = cast_rows(rows.select(names), pa.schema([schema.field(name) for name in names]))
+        return self.layout.build_rows(columns, plain)
 
 
 def _waiting(rows: pa.Table) -> Mask:

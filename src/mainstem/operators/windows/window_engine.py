@@ -24,9 +24,9 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
-from mainstem.operators.stage.hashes import mixed
-from mainstem.operators.windows.cells import CELL, POSITION, WAITING, CellLayout, Cells, held, typed
-from mainstem.operators.windows.numbering import Mask, later, numbered, numbers
+from mainstem.operators.stage.hashes import mix
+from mainstem.operators.windows.cells import CELL, POSITION, WAITING, CellLayout, Cells, cast_rows, find_state
+from mainstem.operators.windows.numbering import Mask, later, number_rows, numbers
 from mainstem.operators.windows.panes import EARLY, LATE, ON_TIME, PaneEngine, Panes
 from mainstem.operators.windows.triggers import Trigger
 from mainstem.operators.windows.waiting_rows import late_contributions
@@ -76,13 +76,13 @@ class WindowEngine(PaneEngine):
         )
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
-        rows, late = self._divided(rows, clock)
-        kept = held(state, numbers(rows, "group"), state.due(clock))
+        rows, late = self._divide(rows, clock)
+        kept = find_state(state, numbers(rows, "group"), state.due(clock))
         if not (rows.num_rows or kept.num_rows or late.num_rows):
             return Step(self.output_schema.empty_table())
         return _Batch(self, kept, rows, clock).step(late)
 
-    def _divided(self, rows: pa.Table, clock: BatchClock) -> tuple[pa.Table, pa.Table]:
+    def _divide(self, rows: pa.Table, clock: BatchClock) -> tuple[pa.Table, pa.Table]:
         """Rows to process, and rows that are too late."""
         timing = numbers(rows, "timing")
         end = numbers(rows, "window_end")
@@ -103,8 +103,8 @@ class _Batch:
         kind = numbers(kept, "kind")
         both = pa.concat_tables([_keys(kept, engine.by), _keys(rows, engine.by)]).combine_chunks()
         start, end = numbers(both, "window_start"), numbers(both, "window_end")
-        item = mixed(numbers(both, "check"), start, end)
-        ids, _ = numbered(numbers(both, "group"), item)
+        item = mix(numbers(both, "check"), start, end)
+        ids, _ = number_rows(numbers(both, "group"), item)
         due = (numbers(kept, "event_due") <= clock.watermark) | (numbers(kept, "processing_due") <= clock.now)
         touched = np.zeros(int(ids.max()) + 1 if len(ids) else 0, np.bool_)
         touched[ids[np.r_[due, np.ones(rows.num_rows, np.bool_)]]] = True
@@ -192,8 +192,8 @@ class _Batch:
         waited = np.flatnonzero(over[self.waiting_cells])
         fields = pa.schema([self.layout.state_schema.field(name) for name in names])
         parts = [
-            typed(self.waiting.select(names).take(waited), fields),
-            typed(self.rows.select(names).take(now), fields),
+            cast_rows(self.waiting.select(names).take(waited), fields),
+            cast_rows(self.rows.select(names).take(now), fields),
         ]
         return pa.concat_tables(parts).combine_chunks(), np.r_[self.waiting_cells[waited], self.row_cells[now]]
 
@@ -204,7 +204,7 @@ class _Batch:
         cells = self.cells
         kept = np.flatnonzero(stays)
         columns: dict[str, object] = {"item": self.item[kept], "event_due": due[kept]}
-        cell_rows = cells.stored(kept, columns, self.keys.take(pa.array(kept)))
+        cell_rows = cells.build_rows(kept, columns, self.keys.take(pa.array(kept)))
         put = pa.concat_tables([cell_rows, self._waiting(over, timing)])
         released = self.waiting.filter(pa.array(over[self.waiting_cells])).select(["group", "item"])
         forgotten = np.flatnonzero(expired & self.kept)
@@ -221,21 +221,21 @@ class _Batch:
             position = [numbers(rows, at.name) for at in POSITION]
             columns: dict[str, object] = {at.name: rows.column(at.name).cast(at.type) for at in POSITION}
             columns["watermark"] = rows.column("watermark")
-            item = mixed(self.item[ids], *position)
+            item = mix(self.item[ids], *position)
             partials, count = _partials(rows, self.layout), numbers(rows, "rows")
         else:
             # One state row for all waiting rows of a window.
             columns = {}
             before = np.flatnonzero(np.isin(self.waiting_cells, ids))
-            some, firsts = numbered(np.r_[self.waiting_cells[before], ids])
+            some, firsts = number_rows(np.r_[self.waiting_cells[before], ids])
             waiting = self.waiting.take(before)
             parts = pa.concat_tables([_partials(waiting, self.layout), _partials(rows, self.layout)])
-            partials = self.layout.aggregates.merged(parts, some, len(firsts)) if len(firsts) else parts
+            partials = self.layout.aggregates.merge(parts, some, len(firsts)) if len(firsts) else parts
             count = np.bincount(some, np.r_[numbers(waiting, "rows"), numbers(rows, "rows")], len(firsts)).astype(
                 np.int64
             )
             ids = np.r_[self.waiting_cells[before], ids][firsts]
-            item = mixed(self.item[ids], np.full(len(ids), WAITING, np.int64))
+            item = mix(self.item[ids], np.full(len(ids), WAITING, np.int64))
         columns |= {
             "item": item,
             "event_due": self.end[ids],
@@ -243,18 +243,18 @@ class _Batch:
             "kind": np.full(len(ids), WAITING, np.int8),
             "rows": count,
         }
-        return self.layout.stored(columns, self.keys.take(pa.array(ids)), partials)
+        return self.layout.build_rows(columns, self.keys.take(pa.array(ids)), partials)
 
 
 def _keys(rows: pa.Table, by: pa.Schema) -> pa.Table:
     names = ["group", "check", *by.names, "window_start", "window_end"]
     types = [pa.int64(), pa.int64(), *by.types, pa.int64(), pa.int64()]
-    return typed(rows.select(names), pa.schema(list(zip(names, types, strict=True))))
+    return cast_rows(rows.select(names), pa.schema(list(zip(names, types, strict=True))))
 
 
 def _partials(rows: pa.Table, layout: CellLayout) -> pa.Table:
     schema = layout.aggregates.partial_schema
-    return typed(rows.select(schema.names), schema)
+    return cast_rows(rows.select(schema.names), schema)
 
 
 def _rows_in(rows: pa.Table) -> int:

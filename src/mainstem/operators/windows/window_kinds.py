@@ -17,7 +17,7 @@ from mainstem.errors import Invalid
 
 __all__ = [
     "Calendar", "Cumulating", "Everything", "Hopping", "Sessions", "Sliding", "Tumbling", "Validity", "WindowKind",
-    "calendar", "cumulating", "everything", "hopping", "sessions", "shown_window", "sliding", "tumbling", "validity",
+    "calendar", "cumulating", "everything", "hopping", "sessions", "show_window", "sliding", "tumbling", "validity",
 ]  # fmt: skip
 
 _UNITS = ("hour", "day", "week", "month", "quarter", "year")
@@ -87,10 +87,10 @@ class Validity:
 WindowKind = Tumbling | Hopping | Cumulating | Calendar | Everything | Sliding | Sessions | Validity
 
 
-def shown_window(window: WindowKind) -> dict[str, str]:
+def show_window(window: WindowKind) -> dict[str, str]:
     """The kind of a window and its parameters, as a person reads them.
 
-    >>> shown_window(tumbling("90 seconds"))
+    >>> show_window(tumbling("90 seconds"))
     {'window': 'tumbling', 'size': '1 minute 30 seconds', 'offset': '0 seconds'}
     """
     given = {at.name: getattr(window, at.name) for at in fields(window)}

@@ -25,21 +25,21 @@ from mainstem.operators.stage.frame_columns import (
     by_names,
     check_uncorrected,
     columns_of,
-    quoted,
+    quote_name,
     shown_results,
     transform_with,
 )
 from mainstem.operators.stage.stage import Parameter, StageSpec
 from mainstem.operators.windows.window_assignment import WindowAssignment
 from mainstem.operators.windows.window_engine import WindowEngine
-from mainstem.operators.windows.window_kinds import Everything, Sessions, Sliding, Validity, WindowKind, shown_window
+from mainstem.operators.windows.window_kinds import Everything, Sessions, Sliding, Validity, WindowKind, show_window
 from mainstem.operators.windows.window_rows import WindowRows
 from mainstem.operators.windows.window_time import RowTime, row_time
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["WindowPlan", "planned"]
+__all__ = ["WindowPlan", "plan_windows"]
 
 RESERVED = ("window", "pane", "record")
 _TIME = pa.timestamp("us", "UTC")
@@ -57,14 +57,14 @@ class WindowPlan:
     written: WrittenAggregates
     results: str
 
-    def narrowed(self, rows: DataFrame) -> DataFrame:
+    def narrow(self, rows: DataFrame) -> DataFrame:
         """The columns that the stage needs."""
         values: dict[str, Value] = dict(self.written.inputs)
         if isinstance(self.window, Sessions) and not isinstance(self.window.gap, int):
             values["gap"] = self.window.gap
         return transform_with(rows, values, self._narrow, self._narrow_arrow)
 
-    def shown(self, rows: DataFrame) -> DataFrame:
+    def show(self, rows: DataFrame) -> DataFrame:
         """The stage's output as the user sees it."""
         return transform_with(rows, self.written.answers, lambda frame, _: frame.select(*self._after), self._show_arrow)
 
@@ -79,7 +79,7 @@ class WindowPlan:
     def _before(self) -> list[Any]:
         from pyspark.sql import functions as F
 
-        keys = [F.col(quoted(field.name)).alias(f"by_{place}") for place, field in enumerate(self.key)]
+        keys = [F.col(quote_name(field.name)).alias(f"by_{place}") for place, field in enumerate(self.key)]
         inputs: dict[str, Any] = self.written.inputs
         return [
             *keys,
@@ -130,7 +130,7 @@ class WindowPlan:
         return add_columns(add_columns(shown, answers), rows.select(["pane", "record"]))
 
 
-def planned(
+def plan_windows(
     rows: DataFrame,
     window: WindowKind,
     by: str | Sequence[str],
@@ -169,7 +169,7 @@ def _parameters(
 ) -> dict[str, Parameter]:
     """The effective parameters, with those of the window."""
     return {
-        **shown_window(window),
+        **show_window(window),
         "by": list(names),
         "aggregates": list(calls),
         "on": time.title,

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock, Int64Array
-from mainstem.operators.stage.hashes import mixed
-from mainstem.operators.windows.cells import NOT_SHOWN, POSITION, CellLayout, Cells, WindowAggregates, typed
-from mainstem.operators.windows.numbering import Mask, last_of_each, later, numbered, numbers, ordinals
+from mainstem.operators.stage.hashes import mix
+from mainstem.operators.windows.cells import NOT_SHOWN, POSITION, CellLayout, Cells, WindowAggregates, cast_rows
+from mainstem.operators.windows.numbering import Mask, last_of_each, later, number_rows, numbers, ordinals
 from mainstem.operators.windows.panes import DELETE, EARLY, LATE, ON_TIME, Panes, pane_rows, with_final
 from mainstem.operators.windows.triggers import Trigger
 from mainstem.operators.windows.waiting_rows import ReadyRows
@@ -95,7 +95,7 @@ class Phase:
     def _add(self, cells: Cells, arrivals: Arrivals) -> None:
         parts = pa.concat_tables([cells.partials, arrivals.partials])
         ids = np.r_[np.arange(cells.count), arrivals.cells]
-        cells.partials = cells.layout.aggregates.merged(parts, ids, cells.count)
+        cells.partials = cells.layout.aggregates.merge(parts, ids, cells.count)
         came = np.bincount(arrivals.cells, arrivals.rows, cells.count).astype(np.int64)
         cells.pending = cells.pending + came
 
@@ -110,7 +110,7 @@ class Phase:
         of_cell = ids[begins]
         first = ordinals(of_cell) == 0
         parts = pa.concat_tables([cells.partials.take(pa.array(of_cell[first])), arrivals.partials])
-        merged = aggregates.merged(parts, np.r_[np.flatnonzero(first), segments], count)
+        merged = aggregates.merge(parts, np.r_[np.flatnonzero(first), segments], count)
         discards = cells.layout.results == "discard"
         so_far = running(aggregates, merged, ordinals(of_cell)) if self.last_only or not discards else merged
         merged = merged if discards else so_far
@@ -145,7 +145,7 @@ def running(aggregates: WindowAggregates, partials: pa.Table, place: Int64Array)
     while len(place) and reach <= int(place.max()):
         rows = np.flatnonzero(place >= reach)
         both = pa.concat_tables([partials.take(pa.array(rows - reach)), partials.take(pa.array(rows))])
-        merged = aggregates.merged(both, np.r_[np.arange(len(rows)), np.arange(len(rows))], len(rows))
+        merged = aggregates.merge(both, np.r_[np.arange(len(rows)), np.arange(len(rows))], len(rows))
         index = np.arange(len(place))
         index[rows] = len(place) + np.arange(len(rows))
         partials = pa.concat_tables([partials, merged]).combine_chunks().take(pa.array(index))
@@ -198,7 +198,7 @@ class ChangingWindows:
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[ChangingWindows]) -> ChangingWindows:
+    def concatenate(cls, parts: Sequence[ChangingWindows]) -> ChangingWindows:
         return cls(
             np.concatenate([part.key for part in parts]),
             np.concatenate([part.component for part in parts]),
@@ -206,7 +206,7 @@ class ChangingWindows:
             np.concatenate([part.end for part in parts]),
             np.concatenate([part.closed for part in parts]),
             np.concatenate([part.made for part in parts]),
-            Cells.joined([part.cells for part in parts]),
+            Cells.concatenate([part.cells for part in parts]),
         )
 
 
@@ -227,8 +227,8 @@ class WindowRounds:
         count = kept.num_rows
         names = ["group", "check", *engine.by.names]
         schema = pa.schema([self.layout.state_schema.field(name) for name in names])
-        both = pa.concat_tables([typed(part.select(names), schema) for part in (kept, ready.rows)]).combine_chunks()
-        key, firsts = numbered(numbers(both, "group"), numbers(both, "check"))
+        both = pa.concat_tables([cast_rows(part.select(names), schema) for part in (kept, ready.rows)]).combine_chunks()
+        key, firsts = number_rows(numbers(both, "group"), numbers(both, "check"))
         self.keys = both.take(pa.array(firsts))
         start = np.r_[numbers(kept, "window_start"), ready.start]
         end = np.r_[numbers(kept, "window_end"), ready.end]
@@ -266,7 +266,7 @@ class WindowRounds:
         """The number of rows that each active component takes in this round."""
 
     @abstractmethod
-    def _merged(self, windows: ChangingWindows, rows: Int64Array) -> ChangingWindows:
+    def _merge(self, windows: ChangingWindows, rows: Int64Array) -> ChangingWindows:
         """The windows with these rows merged in."""
 
     @property
@@ -291,16 +291,16 @@ class WindowRounds:
     def run(self) -> None:
         while len(self.active):
             self._round()
-        self.pool = ChangingWindows.joined([self.pool, *self.done])
+        self.pool = ChangingWindows.concatenate([self.pool, *self.done])
         now = np.full(len(self.pool.key), self.clock.watermark, np.int64)
-        self.pool = self._closed(self.pool, now, ends_batch=True)
+        self.pool = self._close(self.pool, now, ends_batch=True)
 
     def _round(self) -> None:
         at = np.searchsorted(self.active, self.pool.component)
-        windows = self._closed(self.pool, self.row_watermark[self.next[at]], ends_batch=False)
+        windows = self._close(self.pool, self.row_watermark[self.next[at]], ends_batch=False)
         taken = self._run_lengths(windows)
         rows = np.repeat(self.next, taken) + ordinals(np.repeat(np.arange(len(taken)), taken))
-        self.pool = self._merged(windows, rows)
+        self.pool = self._merge(windows, rows)
         self.next = self.next + taken
         left = self.next < self.ends
         if not left.all():
@@ -309,7 +309,7 @@ class WindowRounds:
             self.pool = self.pool.take(np.flatnonzero(busy))
             self.active, self.next, self.ends = self.active[left], self.next[left], self.ends[left]
 
-    def _closed(self, windows: ChangingWindows, watermark: Int64Array, *, ends_batch: bool) -> ChangingWindows:
+    def _close(self, windows: ChangingWindows, watermark: Int64Array, *, ends_batch: bool) -> ChangingWindows:
         """Emit the on-time panes of windows that the watermark closes, evict those beyond their lateness; timers come last."""
         engine, cells, now = self.engine, windows.cells, self.clock.now
         woken = (cells.due <= now) & ends_batch
@@ -349,12 +349,12 @@ class WindowRounds:
         nothing = np.zeros(len(which), np.bool_)
         index, timing = cells.panes[which] - 1, cells.timing[which]
         change = np.full(len(which), DELETE)
-        keys = self._named(windows)
+        keys = self._name_windows(windows)
         self._output.append(pane_rows(self.layout, keys, which, values, which, index, timing, nothing, change))
         self._shown.append(_ids(windows)[which])
         self._own.append(own)
 
-    def _counted(self, windows: ChangingWindows, came: Mask, own: Int64Array) -> None:
+    def _emit_counted(self, windows: ChangingWindows, came: Mask, own: Int64Array) -> None:
         """Emit the panes of triggers that count rows; `own`: the watermark of the last row of each window."""
         for trigger, timing, of in (
             (self.engine.early, EARLY, ~windows.closed),
@@ -372,14 +372,14 @@ class WindowRounds:
 
     # Output and state
 
-    def _named(self, windows: ChangingWindows) -> pa.Table:
+    def _name_windows(self, windows: ChangingWindows) -> pa.Table:
         keys = self.keys.take(pa.array(windows.key))
         return keys.append_column("window_start", pa.array(windows.start)).append_column(
             "window_end", pa.array(windows.end)
         )
 
     def _put_out(self, windows: ChangingWindows, panes: Panes) -> None:
-        rows, cells, own = panes.output(self._named(windows), np.zeros(len(windows.key), np.bool_))
+        rows, cells, own = panes.output(self._name_windows(windows), np.zeros(len(windows.key), np.bool_))
         if rows.num_rows:
             self._output.append(rows)
             self._shown.append(_ids(windows)[cells])
@@ -395,7 +395,7 @@ class WindowRounds:
         if not (self._shown and self._forgotten):
             return rows
         shown, forgotten = np.concatenate(self._shown), np.concatenate(self._forgotten)
-        ids, _ = numbered(*np.concatenate([shown, forgotten]).T)
+        ids, _ = number_rows(*np.concatenate([shown, forgotten]).T)
         last = np.full(int(ids.max()) + 1, -1, np.int64)
         # In order, so that the last row of a window overwrites the others.
         last[ids[: len(shown)]] = np.arange(len(shown))
@@ -408,13 +408,13 @@ class WindowRounds:
     def state(self) -> tuple[pa.Table, pa.Table]:
         """The state rows to upsert, and those to delete."""
         windows = self.pool
-        keys = self._named(windows)
-        item = mixed(numbers(keys, "check"), windows.start, windows.end)
+        keys = self._name_windows(windows)
+        item = mix(numbers(keys, "check"), windows.start, windows.end)
         closes = self._closes(windows.end)
         due = np.where(windows.closed, later(closes, self.engine.lateness), closes)
-        put = windows.cells.stored(np.arange(len(item)), {"item": item, "event_due": due}, keys)
+        put = windows.cells.build_rows(np.arange(len(item)), {"item": item, "event_due": due}, keys)
         both = np.r_[numbers(put, "group"), numbers(self._before, "group")], np.r_[item, numbers(self._before, "item")]
-        ids, firsts = numbered(*both)
+        ids, firsts = number_rows(*both)
         gone = firsts[ids[len(item) :]] >= len(item)
         return put, self._before.filter(pa.array(gone))
 

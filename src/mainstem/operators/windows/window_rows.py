@@ -59,20 +59,20 @@ class WindowRows:
         """Prepare a frame that is not a stream. In few steps: Spark analyses each of them for every batch."""
         partials = self.aggregates.native_row()
         if self.assignment is None and self.sessions and not self.single:
-            return self._within_gaps(rows).selectExpr(*self._wanted())
+            return self._within_gaps(rows).selectExpr(*self._select_wanted())
         if self.assignment is None:
             watermark = f"coalesce(watermark, {_NO_TIME}) AS known_watermark"
             prepared = rows.selectExpr("*", *partials, watermark, *self._hashes())
-            return prepared.selectExpr(*self._wanted(watermark="known_watermark"))
+            return prepared.selectExpr(*self._select_wanted(watermark="known_watermark"))
         if self.single:
-            prepared = self._assigned(rows, *partials, "1L AS rows", *self._hashes())
+            prepared = self._assign(rows, *partials, "1L AS rows", *self._hashes())
         else:
             prepared = self._put_together(
-                self._assigned(rows, *(f"IF({_LATE}, {at}, NULL) AS late_{at}" for at in _ALONE))
+                self._assign(rows, *(f"IF({_LATE}, {at}, NULL) AS late_{at}" for at in _ALONE))
             )
-        return self._exploded(prepared)
+        return self._explode(prepared)
 
-    def _assigned(self, rows: DataFrame, *more: str) -> DataFrame:
+    def _assign(self, rows: DataFrame, *more: str) -> DataFrame:
         """Add the row's windows, and more columns that may use them."""
         assert self.assignment is not None
         windows = (f"{sql} AS {name}" for name, sql in self.assignment.native().items())
@@ -124,7 +124,7 @@ class WindowRows:
             "*", "last - time + own_gap AS gap", *self._hashes()
         )
 
-    def _exploded(self, rows: DataFrame) -> DataFrame:
+    def _explode(self, rows: DataFrame) -> DataFrame:
         """One row for each window."""
         assert self.assignment is not None
         step, start_step = self.assignment.step, self.assignment.start_step
@@ -135,9 +135,9 @@ class WindowRows:
         timing = f"CAST(CASE WHEN {place} < {gone} THEN 2 WHEN {place} < {closed} THEN 1 ELSE 0 END AS TINYINT)"
         moved = {"window_start": start_step, "window_end": step}
         windows = {name: f"{name} + place * {by}L" for name, by in moved.items() if by}
-        return rows.selectExpr(*self._wanted(timing=timing, **windows))
+        return rows.selectExpr(*self._select_wanted(timing=timing, **windows))
 
-    def _wanted(self, **made: str) -> list[str]:
+    def _select_wanted(self, **made: str) -> list[str]:
         return [f"{made[name]} AS {name}" if name in made else name for name in self.wanted.names]
 
     def _hashes(self) -> list[str]:

@@ -70,7 +70,7 @@ class RowTime:
     def arrow(self, rows: pa.Table) -> pa.Table:
         """The same columns."""
         count = rows.num_rows
-        time = _microseconds(_followed(rows, self.path))
+        time = _microseconds(_follow(rows, self.path))
         place: dict[str, pa.Array] = {
             "watermark": pa.nulls(count, pa.int64()),
             "partition": pa.array(np.zeros(count, np.int32)),
@@ -131,7 +131,7 @@ def _has_windows(schema: pa.Schema) -> bool:
     return bool(pa.types.is_struct(of) and of.get_field_index("end") >= 0)
 
 
-def _followed(rows: pa.Table, path: tuple[str, ...]) -> pa.Array:
+def _follow(rows: pa.Table, path: tuple[str, ...]) -> pa.Array:
     found = _whole(rows.column(path[0]))
     return found if len(path) == 1 else pc.struct_field(found, list(path[1:]))
 
