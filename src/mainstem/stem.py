@@ -29,7 +29,7 @@ from mainstem.spark.checkpoint.checkpoint_location import checkpoints_of_home
 from mainstem.spark.sources.spark_topic import SparkTopic
 from mainstem.spark.sources.topic_glob import TopicGlob
 from mainstem.spark.sources.topic_writer import NewTopic
-from mainstem.spark.spark_session import prepared, spark_session
+from mainstem.spark.spark_session import prepare_session, spark_session
 from mainstem.views.home_views import backend_of_home
 from mainstem.views.spark_view import SparkView
 from mainstem.views.view import View
@@ -319,7 +319,7 @@ class Mainstem:
             from mainstem.spark.sources.topic_source import TopicsSource
             from mainstem.views.view_source import ViewSource
 
-            return prepared(self._spark, PackedTopicSource, TopicsSource, ViewSource)
+            return prepare_session(self._spark, PackedTopicSource, TopicsSource, ViewSource)
 
     def start(self, flows: Flows, *, only: Sequence[str] | None = None) -> RunningFlows:
         """Start the flows of a program (or those named in `only`), and return a handle for each, by name."""

@@ -13,7 +13,7 @@ from mainstem.spark.checkpoint.checkpoint_check import check_topics
 from mainstem.spark.checkpoint.checkpoint_offsets import last_batch, source_offsets
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.checkpoint.read_since import check_no_deletions_missed
-from mainstem.spark.sources.topic_glob import fitting
+from mainstem.spark.sources.topic_glob import match_topics
 
 if TYPE_CHECKING:
     from mainstem.flows.program import PlannedFlow
@@ -234,7 +234,7 @@ def replayed_topics(log: Log, planned: PlannedFlow) -> list[str]:
     names = log.topic_names()
     # A topic that an earlier flow of the program will create is still empty.
     read = {name for name in planned.topics if name in names}
-    return sorted({*read, *(name for pattern in patterns for name in fitting(pattern, names))})
+    return sorted({*read, *(name for pattern in patterns for name in match_topics(pattern, names))})
 
 
 def rows_to_replay(log: Log, planned: PlannedFlow) -> int:

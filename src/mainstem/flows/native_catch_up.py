@@ -100,7 +100,7 @@ class NativeCatchUp:
         self._check_noted(reached)
         if planned == done:
             self.history.place(reached + 1)
-        elif gone := self.history.missing(reached):
+        elif gone := self.history.find_missing(reached):
             raise _damaged(self.history.read, f"The files of the current batch are missing: {', '.join(gone)}.")
         # Else the current batch has its files; the next ones are placed after it is written.
 

@@ -42,7 +42,7 @@ from mainstem.spark.checkpoint.native_history import NativeHistory
 from mainstem.spark.plan.flow_plan import (
     Operator,
     PlainRead,
-    aggregated_without_record,
+    find_leaves_without_record,
     fingerprint,
     leaves_in,
     needed_columns,
@@ -54,7 +54,7 @@ from mainstem.spark.plan.flow_plan import (
     stages_in,
 )
 from mainstem.spark.sources.agreed_cut import new_agreement, write_sources
-from mainstem.spark.sources.topic_glob import fitting
+from mainstem.spark.sources.topic_glob import match_topics
 from mainstem.spark.sources.topic_request import LIGHT_ROWS_MAX, OPTION, ROWS_MAX, TOPIC_SOURCE
 from mainstem.spark.spark_session import has_times
 from mainstem.spark.spark_types import TIME_HINT, arrow_schema, check_no_times, spark_schema
@@ -194,7 +194,7 @@ def _span(leaf: Leaf, log: Log, *, table: bool) -> int | None:
 def _topics(leaf: Leaf, log: Log) -> list[str]:
     """The topics that an input reads."""
     glob = leaf.source.removeprefix(TOPICS)
-    return [leaf.source] if glob == leaf.source else fitting(glob, log.topic_names())
+    return [leaf.source] if glob == leaf.source else match_topics(glob, log.topic_names())
 
 
 Flows: TypeAlias = "Callable[[Mainstem], Iterable[Flow]]"
@@ -286,7 +286,7 @@ class Program:
     def _planned(self) -> list[PlannedFlow]:
         planned: list[PlannedFlow] = []
         self._build = Build(cuts=self._cuts)
-        with self._build.entered():
+        with self._build.enter():
             for flow in _yielded(self._flows, self._stem):
                 _check_apart(flow, planned)
                 with spark_errors(f'flow "{flow.name}"'):
@@ -298,7 +298,7 @@ class Program:
     def _check_repeatable(self, planned: Sequence[PlannedFlow]) -> None:
         """Build the program a second time, and raise `Invalid` if it differs: a run is built from what was checked."""
         again = Build(cuts=self._cuts, schemas=self._build.schemas)
-        with again.entered():
+        with again.enter():
             flows = list(_yielded(self._flows, self._stem))
         if (names := [flow.name for flow in flows]) != [flow.name for flow in planned]:
             raise _not_repeatable(
@@ -361,7 +361,7 @@ class Program:
 
     def _check_changes(self, rows: DataFrame, flow: str) -> None:
         """Raise `Invalid` if Spark would count the deletes of a view as rows."""
-        for number in sorted(aggregated_without_record(rows)):
+        for number in sorted(find_leaves_without_record(rows)):
             source = self._build.leaves[number].source
             if source.startswith("view "):
                 raise Invalid(
@@ -404,7 +404,7 @@ class Program:
                 together=together,
             )  # fmt: skip
             try:
-                with build.entered():
+                with build.enter():
                     flow = next(flow for flow in _yielded(self._flows, self._stem) if flow.name == planned.name)
                     if arrow_schema(flow.rows.schema).equals(planned.schema, check_metadata=False):
                         stages = stages_of(flow.rows, build.stages, flow.name)
@@ -429,7 +429,7 @@ class Program:
         build = Build(
             run=run, frames=self._build.frames, schemas=self._build.schemas, memory=self._build.memory, batch=batch
         )
-        with build.entered():
+        with build.enter():
             return next(flow for flow in _yielded(self._flows, self._stem) if flow.name == planned.name).rows
 
 

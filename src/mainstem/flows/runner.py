@@ -82,7 +82,7 @@ def caught_up(stem: Mainstem, checkpoint: str) -> bool:
 def _has_tokens(stem: Mainstem, offset: Mapping[str, Any]) -> bool:
     """Whether the flow has read all output of the flows that write into its topic."""
     backend = stem.log.open_topic(offset["topic"])
-    passed = PassedTokens(lambda: stem.log, stem.home, offset["topic"]).passed(backend)
+    passed = PassedTokens(lambda: stem.log, stem.home, offset["topic"]).find(backend)
     ends = {number: backend.latest(number) for number in passed.ends}
     # Nothing behind an open transaction can be read yet.
     return not passed.reached(ends) or not missing_of(_numbered(passed.applied), _numbered(offset.get("applied", {})))
@@ -399,7 +399,7 @@ class RunningFlows:
             )  # fmt: skip
             location.push_removals()
             if sink.kind == "topic":
-                with store.guarded(run):
+                with store.guard(run):
                     note_rows(checkpoint, writer.committed_batch)
             catch_up = NativeCatchUp.begin(planned, checkpoint, self._stem.log)
             if catch_up is not None and not catch_up.over:
@@ -509,7 +509,7 @@ class RunningFlows:
                 written = writer.write(rows, batch)
                 if written.rows and sink.kind == "topic":
                     # A fenced run must not change the notes of the newer one.
-                    with store.guarded(run):
+                    with store.guard(run):
                         note_rows(checkpoint, number)
             reach("batch_written", number)
             if staged is not None and way is not None:

@@ -319,7 +319,7 @@ class StagedBatches:
         reach("stage_late_appended")
         clock = {"watermark": way.clock.watermark, "now": way.clock.now}
         # A fenced run must not change the state of the newer one.
-        with self._store.guarded(self._run):
+        with self._store.guard(self._run):
             self._manifests.write(number, {"clock": clock, "stages": content})
         reach("stage_manifest_written")
         self._last = (number, content)

@@ -32,7 +32,7 @@ from mainstem.flows.runner import RunningFlows
 from mainstem.log.append_result import token_of
 from mainstem.operators.windows.panes import BATCH_DEPENDENT, COUNTS
 from mainstem.spark.checkpoint.checkpoint_offsets import applied_offsets
-from mainstem.spark.checkpoint.flow_store import FlowStore, running_in
+from mainstem.spark.checkpoint.flow_store import FlowStore, find_process
 from mainstem.spark.checkpoint.rejected_rows import rejected_topic_of
 from mainstem.views.spark_view import SparkView
 from mainstem.views.view_store import VersionSnapshot
@@ -205,7 +205,7 @@ class Replay:
 
     def _check_alone(self) -> None:
         for run in self._store.read().get("runs", {}).values():
-            if (process := running_in(run)) is not None:
+            if (process := find_process(run)) is not None:
                 raise Conflict(
                     f'view "{self._into}" is being checked',
                     detail=f"Process {process['pid']} runs the check.",
@@ -517,7 +517,7 @@ class ViewCheck:
                     )
 
     def _running_in(self, version: int) -> int | None:
-        process = running_in(FlowStore(self._stem.home, self._planned.name).of_version(version))
+        process = find_process(FlowStore(self._stem.home, self._planned.name).of_version(version))
         return None if process is None else int(process["pid"])
 
     def _depends(self) -> list[str]:

@@ -86,7 +86,7 @@ def check_sources(stem: Mainstem, file: ProgramFile) -> None:
     """
     build = Build(schemas=_UnknownSchemas())
     try:
-        with build.entered():
+        with build.enter():
             for flow in file.flows(_WithoutSpark(stem)):
                 build.schemas[f"{flow.into.kind}:{flow.into.name}"] = flow.rows
     except MainstemError as error:
