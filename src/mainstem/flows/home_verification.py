@@ -80,16 +80,16 @@ def verify_home(
     for name in view_names(home):
         step(f"view {name}")
         found.views.append(name)
-        found.problems += _looked_at(lambda name=name: _view_problems(home, name))  # type: ignore[misc]
+        found.problems += _look_repeatedly(lambda name=name: _view_problems(home, name))  # type: ignore[misc]
     within = "" if folders == "all" else f"{home}/"
     for name in flow_names(home):
         step(f"flow {name}")
         found.flows.append(name)
-        found.problems += _looked_at(lambda name=name: _flow_problems(home, name, within))  # type: ignore[misc]
+        found.problems += _look_repeatedly(lambda name=name: _flow_problems(home, name, within))  # type: ignore[misc]
     return found
 
 
-def _looked_at(look: Callable[[], Iterator[HomeProblem]]) -> list[HomeProblem]:
+def _look_repeatedly(look: Callable[[], Iterator[HomeProblem]]) -> list[HomeProblem]:
     """The problems found in every one of `LOOKS` attempts."""
     problems = list(look())
     for _ in range(LOOKS - 1):

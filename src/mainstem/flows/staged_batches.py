@@ -408,7 +408,7 @@ class BatchOnItsWay:
             return stage.inputs[0].sparkSession.createDataFrame([], spark_schema(stage_schema(stage.spec.engine)))
         return self._through(stage, name, prepared_batch(self, stage))
 
-    def bound(self) -> DataFrame | None:
+    def bind(self) -> DataFrame | None:
         """The output of the flow for the batch; None if the program must be built for it."""
         if self._plans is None:
             return None

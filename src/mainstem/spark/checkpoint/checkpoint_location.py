@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 
 from mainstem.durable_files import REAL_FILES, decode_checked, encode_checked, replace_file
 from mainstem.errors import CorruptHome, Invalid, MainstemError, Unavailable
-from mainstem.settings import environment_with, remember, remembered
+from mainstem.settings import environment_with, read_address, remember
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +61,7 @@ def checkpoints_of_home(home: str, address: str | None = None) -> str | None:
     if address is not None:
         remember(home, FILE, _address_to_url(address), about=_ABOUT)
         return _address_to_url(address)
-    found = environment_with("MAINSTEM_").get("checkpoints") or remembered(
+    found = environment_with("MAINSTEM_").get("checkpoints") or read_address(
         home, FILE, example="hdfs://namenode:8020/shop", without="checkpoints are in the home itself"
     )
     return None if found is None else _address_to_url(found)
