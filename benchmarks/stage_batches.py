@@ -48,9 +48,7 @@ def measure(rounds: int, rows: int, warm_up: int = 6) -> list[Figure]:
                     for row in range(rows)
                 ]
                 before = cpu_seconds()
-                with mock.patch.object(
-                    BatchOnItsWay, "bound", BatchOnItsWay.bound if way == "bound" else lambda _: None
-                ):
+                with mock.patch.object(BatchOnItsWay, "bind", BatchOnItsWay.bind if way == "bound" else lambda _: None):
                     orders.append(batch)
                     running.wait_until_idle()
                 if number >= 2 * warm_up:

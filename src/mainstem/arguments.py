@@ -13,9 +13,9 @@ from mainstem.errors import Invalid, did_you_mean
 
 __all__ = [
     "INTEGER_MAX",
-    "chosen",
+    "check_choice",
     "column_names",
-    "named",
+    "find_name",
     "path_text",
     "show_value",
     "text",
@@ -80,10 +80,10 @@ def text(value: object, setting: str, *, hint: str = "") -> str:
     return value
 
 
-def chosen(value: object, setting: str, choices: Sequence[str], *, detail: str = "") -> str:
+def check_choice(value: object, setting: str, choices: Sequence[str], *, detail: str = "") -> str:
     """One of several words.
 
-    >>> chosen("epoch", "since", ["epoch", "first row"])
+    >>> check_choice("epoch", "since", ["epoch", "first row"])
     'epoch'
     """
     if isinstance(value, str) and value in choices:
@@ -149,10 +149,10 @@ def values(given: object, setting: str) -> list[object]:
     )
 
 
-def named(value: object, kind: str, known: type) -> str:
+def find_name(value: object, kind: str, known: type) -> str:
     """The name of a thing that was given by its name or as itself.
 
-    >>> named("orders", "topic", int)
+    >>> find_name("orders", "topic", int)
     'orders'
     """
     if isinstance(value, str):

@@ -38,7 +38,7 @@ def check_name(name: str, kind: str = "topic") -> str:
     """
     check_own_name(name, kind)
     if name.lower().startswith(_OWN_PREFIX):
-        raise _refused(name, kind, f'begins with "{_OWN_PREFIX}"', "Such names are reserved for Mainstem's own topics.")
+        raise _refusal(name, kind, f'begins with "{_OWN_PREFIX}"', "Such names are reserved for Mainstem's own topics.")
     return name
 
 
@@ -49,34 +49,34 @@ def check_own_name(name: str, kind: str = "topic") -> str:
     'mainstem.metrics'
     """
     if not isinstance(name, str):
-        what = f"{kind} name {_shown(repr(name))} is {type(name).__name__}, not text"
+        what = f"{kind} name {_escape_name(repr(name))} is {type(name).__name__}, not text"
         raise InvalidName(what, detail=_ALLOWED, hint=_EXAMPLE, name=name)
     if not name:
-        raise _refused(name, kind, "is empty", _ALLOWED)
+        raise _refusal(name, kind, "is empty", _ALLOWED)
     # First, because everything below would look at each character of it.
     if (length := len(name.encode("utf-8", "surrogatepass"))) > NAME_BYTES_MAX:
-        raise _refused(name, kind, f"is {length} bytes long", f"The longest name allowed has {NAME_BYTES_MAX} bytes.")
+        raise _refusal(name, kind, f"is {length} bytes long", f"The longest name allowed has {NAME_BYTES_MAX} bytes.")
     if found := _REFUSED_CHARACTER.search(name):
-        raise _refused(name, kind, f"holds {_character(found[0])}", _ALLOWED)
+        raise _refusal(name, kind, f"holds {_character(found[0])}", _ALLOWED)
     if name[0] in ".-":
         hides = "It would be a hidden file." if name[0] == "." else "It would be taken for an option of a command."
-        raise _refused(name, kind, f'begins with "{name[0]}"', hides)
+        raise _refusal(name, kind, f'begins with "{name[0]}"', hides)
     if name[-1] == ".":
-        raise _refused(name, kind, 'ends with "."', "Some file systems drop it, so that two names become the same.")
+        raise _refusal(name, kind, 'ends with "."', "Some file systems drop it, so that two names become the same.")
     if ".." in name:
-        raise _refused(name, kind, 'holds ".."', "In a path that means the directory above.")
+        raise _refusal(name, kind, 'holds ".."', "In a path that means the directory above.")
     if (device := name.partition(".")[0]).lower() in _DEVICES:
-        raise _refused(name, kind, f'is the device "{device}" to Windows', "A home could not be copied there.")
+        raise _refusal(name, kind, f'is the device "{device}" to Windows', "A home could not be copied there.")
     return name
 
 
-def _refused(name: str, kind: str, complaint: str, detail: str) -> InvalidName:
+def _refusal(name: str, kind: str, complaint: str, detail: str) -> InvalidName:
     likely = _likely(name)
     hint = f'Perhaps "{likely}".' if likely else _EXAMPLE
-    return InvalidName(f'{kind} name "{_shown(name)}" {complaint}', detail=detail, hint=hint, name=name)
+    return InvalidName(f'{kind} name "{_escape_name(name)}" {complaint}', detail=detail, hint=hint, name=name)
 
 
-def _shown(name: str) -> str:
+def _escape_name(name: str) -> str:
     """`name` so that it can do no harm on a terminal: control characters escaped, cut to a line."""
     visible = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in name[:60])
     return visible if len(name) <= 60 else f"{visible}..."

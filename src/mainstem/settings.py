@@ -10,13 +10,13 @@ from contextlib import suppress
 
 from mainstem.errors import Invalid
 
-__all__ = ["environment_with", "remember", "remembered"]
+__all__ = ["environment_with", "read_address", "remember"]
 
 
 # An address stored in a home: a file with one line of TOML, which users may write and edit.
 
 
-def remembered(home: str, file: str, *, example: str, without: str) -> str | None:
+def read_address(home: str, file: str, *, example: str, without: str) -> str | None:
     """The address stored in a file of a home; None without the file. `without`: what applies then, for the error."""
     path = os.path.join(home, file)
     try:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from mainstem.arguments import named, path_text, text, values
+from mainstem.arguments import find_name, path_text, text, values
 from mainstem.clock import Clock
 from mainstem.durable_files import unavailable
 from mainstem.durations import Duration
@@ -29,7 +29,7 @@ from mainstem.spark.checkpoint.checkpoint_location import checkpoints_of_home
 from mainstem.spark.sources.spark_topic import SparkTopic
 from mainstem.spark.sources.topic_glob import TopicGlob
 from mainstem.spark.sources.topic_writer import NewTopic
-from mainstem.spark.spark_session import prepared, spark_session
+from mainstem.spark.spark_session import prepare_session, spark_session
 from mainstem.views.home_views import backend_of_home
 from mainstem.views.spark_view import SparkView
 from mainstem.views.view import View
@@ -212,7 +212,7 @@ class Mainstem:
         """Open an existing topic; in a program also one that a flow of the program creates."""
         if isinstance(topic, SparkTopic):
             return topic
-        name = named(topic, "topic", Topic)
+        name = find_name(topic, "topic", Topic)
         if current_build() is not None and name not in self.log.topic_names():
             return NewTopic(self.log, name, self.home, self._session)
         return SparkTopic(self.log, self.log.open_topic(name), self.home, self._session)
@@ -239,7 +239,7 @@ class Mainstem:
 
     def delete_topic(self, topic: str | Topic) -> None:
         """Delete a topic with its records, groups and queues."""
-        self.log.delete_topic(named(topic, "topic", Topic))
+        self.log.delete_topic(find_name(topic, "topic", Topic))
 
     # Writing
 
@@ -266,7 +266,7 @@ class Mainstem:
         """
         if isinstance(name, SparkView):
             return name
-        known = named(name, "view", View)
+        known = find_name(name, "view", View)
         return SparkView(
             self.home, known, self._session, key=key, clock=self.log.clock, backend=self.view_backend, **settings
         )
@@ -319,7 +319,7 @@ class Mainstem:
             from mainstem.spark.sources.topic_source import TopicsSource
             from mainstem.views.view_source import ViewSource
 
-            return prepared(self._spark, PackedTopicSource, TopicsSource, ViewSource)
+            return prepare_session(self._spark, PackedTopicSource, TopicsSource, ViewSource)
 
     def start(self, flows: Flows, *, only: Sequence[str] | None = None) -> RunningFlows:
         """Start the flows of a program (or those named in `only`), and return a handle for each, by name."""
@@ -350,7 +350,7 @@ class Mainstem:
         """Replay the log into a new version of a view beside the live one, with the current program."""
         from mainstem.flows.rebuild import Rebuild
 
-        return Rebuild(self, named(view, "view", View), flows)
+        return Rebuild(self, find_name(view, "view", View), flows)
 
     def check_view(self, view: str | View, flows: Flows, *, sample: int = 1000, seed: int | None = None) -> CheckedView:
         """Recompute about `sample` rows of a view from the log, with the current program, and compare them.
@@ -361,4 +361,4 @@ class Mainstem:
         from mainstem.flows.view_check import ViewCheck
 
         chosen = self.log.clock.now() if seed is None else seed
-        return ViewCheck(self, named(view, "view", View), flows).run(sample, chosen)
+        return ViewCheck(self, find_name(view, "view", View), flows).run(sample, chosen)

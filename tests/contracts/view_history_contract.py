@@ -72,7 +72,7 @@ class ViewHistoryContract:
         assert view.query("SELECT sum(amount) AS n FROM revenue", as_of="orders@0:1").to_pylist() == [{"n": 3}]
         with view.snapshot() as snapshot:
             assert snapshot.commits() == [(2, 0), (4, 1), (6, 3)]
-            assert sorted(snapshot.reached()) == [
+            assert sorted(snapshot.reached_offsets()) == [
                 (2, "orders", 0, 2), (2, "orders", 1, 1), (4, "orders", 0, 4), (4, "orders", 1, 3), (4, "returns", 0, 7),
                 (6, "orders", 0, 9),
             ]  # fmt: skip

@@ -263,10 +263,10 @@ def test_a_column_that_only_another_flow_needs_is_not_read(shop):
     amounts, per_store = program.flows
     run = FlowStore(shop.home, "per_store").begin()
     # Built on the way to it is a flow that names other columns: these are there, and null.
-    built = program.built_for(per_store, run)
+    built = program.build_for(per_store, run)
     [leaf] = leaf_requests(built.rows)
     assert leaf["columns"] == ["store"]
-    assert [leaf["columns"] for leaf in leaf_requests(program.built_for(amounts, run).rows)] == [["order_id", "amount"]]
+    assert [leaf["columns"] for leaf in leaf_requests(program.build_for(amounts, run).rows)] == [["order_id", "amount"]]
 
     shop.run(flows, until="idle")
     assert shop.view("per_store").to_arrow().column("orders").to_pylist() == [334, 333, 333]

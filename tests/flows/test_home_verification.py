@@ -60,7 +60,7 @@ def _make_flow(home: Path) -> None:
     stage = {"buckets": 1, "state": {"0": bucket.to_json()}}
     manifests.write(0, {"clock": {}, "stages": {"windowed-0": stage}})
     commits = FileCommits(str(folder))
-    with commits.locked():
+    with commits.lock():
         commits.put_facts(FolderFacts("totals", "n BIGINT", id="5f"))
         (folder / "part-0.parquet").write_bytes(b"12345")
         commits.commit(1, CommittedBatch(0, 1, 1, files=(CommittedFile("part-0.parquet", 1, 5),)))

@@ -15,7 +15,7 @@ from mainstem.clock import as_us
 from mainstem.errors import FlowFailed
 from mainstem.log.kafka.kafka_flow_cut import cut_by_append_time
 from mainstem.log.kafka.kafka_log import KafkaLog
-from mainstem.spark.sources.source_time import appended_from
+from mainstem.spark.sources.source_time import find_earliest_append
 from mainstem.stem import Mainstem
 from tests.flows.batch_faults import failing_at
 from tests.flows.kafka_shop import SCHEMA, answers, flows, orders, prepare
@@ -95,6 +95,6 @@ def test_a_batch_is_cut_at_one_append_time_and_knows_what_it_leaves(on_kafka: Ma
         assert 0 < len(taken) <= 300
         # Nothing that was appended before what is taken stays behind.
         assert not left or max(taken) <= min(left)
-        assert appended_from(topics, cut, ends, now=2**62) == min(left, default=2**62)
+        assert find_earliest_append(topics, cut, ends, now=2**62) == min(left, default=2**62)
         at, batches = cut, batches + 1
     assert batches >= 3

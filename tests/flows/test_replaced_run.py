@@ -18,7 +18,7 @@ def explained(home: str, error: Exception, *, replaced: bool) -> BaseException |
         store.begin(1)
     runner = SimpleNamespace(_stem=SimpleNamespace(home=home))
     handle = SimpleNamespace(raised=error, query=None, run=run, name="totals")
-    return RunningFlows._explained(runner, handle, error).__cause__
+    return RunningFlows._explain(runner, handle, error).__cause__
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("gate.1"), RuntimeError("Multiple streaming jobs detected")])

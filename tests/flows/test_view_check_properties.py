@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.flows.view_check import RowSample, first_place, names_of, offsets_between, same_rows, sampled
+from mainstem.flows.view_check import RowSample, draw_sample, first_place, names_of, offsets_between, same_rows
 
 
 @given(st.integers(-1, 50), st.integers(1, 5000), st.integers(1, 12), st.data())
@@ -33,12 +33,12 @@ def test_records_between_two_positions_lie_in_a_row(ends):
     end = {"t": {number: low + more for number, (low, more) in enumerate(ends)}}
     line = offsets_between(start, end)
     assert len(line) == sum(more for _, more in ends)
-    assert (line.applied(0), line.applied(len(line))) == (start, end)
+    assert (line.offsets_after(0), line.offsets_after(len(line))) == (start, end)
     seen = set()
     for count in range(1, len(line) + 1):
         topic, partition, offset = line.record(count)
-        assert line.applied(count)[topic][partition] == offset + 1
-        assert line.applied(count - 1)[topic][partition] == offset
+        assert line.offsets_after(count)[topic][partition] == offset + 1
+        assert line.offsets_after(count - 1)[topic][partition] == offset
         seen.add((partition, offset))
     assert len(seen) == len(line)
 
@@ -57,7 +57,7 @@ def test_a_sample_is_of_keys_not_of_views(keys, share, seed):
 @given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 2**32))
 def test_a_sample_of_a_view_with_rows_has_some(count, wanted, seed):
     batch = pa.record_batch({"id": list(range(count))})
-    sample, rows = sampled(lambda: [batch], ["id"], rows=count, wanted=wanted, seed=seed)
+    sample, rows = draw_sample(lambda: [batch], ["id"], rows=count, wanted=wanted, seed=seed)
     assert 0 < len(rows) <= count
     assert sample.of([batch]) == rows
     if count <= wanted:
@@ -69,7 +69,7 @@ def test_a_sample_that_may_have_none_is_found(monkeypatch):
         sample = RowSample(key, share=wanted / rows if rows > wanted else 1.0, seed=seed)
         return sample, sample.of(batches())
 
-    monkeypatch.setitem(globals(), "sampled", by_chance_alone)
+    monkeypatch.setitem(globals(), "draw_sample", by_chance_alone)
     with pytest.raises(AssertionError):
         test_a_sample_of_a_view_with_rows_has_some()
 

@@ -15,7 +15,7 @@ from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.operators.stage.state_runs import StageManifests
 from mainstem.sinks.file_commits import FileCommits, FolderFacts
-from mainstem.spark.checkpoint.checkpoint_location import FORMAT, POINTER, pointed_to
+from mainstem.spark.checkpoint.checkpoint_location import FORMAT, POINTER, read_pointer
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.plan.observed_times import ObservedTimes
 from mainstem.spark.real_time.real_time_note import note_real_time, noted_topics
@@ -126,7 +126,7 @@ def real_time_json(home: Path) -> tuple[Path, Callable[[], object]]:
 
 def elsewhere(home: Path) -> tuple[Path, Callable[[], object]]:
     (home / POINTER).write_bytes(encode_checked({"format": FORMAT, "url": "s3a://shop/checkpoints"}))
-    return home / POINTER, lambda: pointed_to(str(home))
+    return home / POINTER, lambda: read_pointer(str(home))
 
 
 def observed_json(home: Path) -> tuple[Path, Callable[[], object]]:

@@ -224,7 +224,7 @@ class Outcome:
 
 def outcome(chain: Chain, script: TestStreams, batches: dict[str, list[ScriptedBatch]]) -> Outcome:
     run = ScriptedRun()
-    streams = {name: ScriptedRows(script.streams[name].topic.shown, of, run) for name, of in batches.items()}
+    streams = {name: ScriptedRows(script.streams[name].topic.shown_schema, of, run) for name, of in batches.items()}
     given = chain(**streams)
     found: Counter[str] = Counter()
     for batch in given.batches:

@@ -18,7 +18,7 @@ from mainstem.operators.aggregates.accumulators import AggregateCall
 from mainstem.operators.aggregates.aggregate_columns import WrittenAggregates
 from mainstem.operators.aggregates.aggregates import FUNCTIONS, Aggregates
 from mainstem.operators.aggregates.counted_accumulators import closest_bins
-from mainstem.testing.row_sql import computed, read_aggregate_text
+from mainstem.testing.row_sql import compute_columns, read_aggregate_text
 
 ROWS = pa.schema(
     [("n", pa.int32()), ("x", pa.float64()), ("d", pa.decimal128(10, 2)), ("s", pa.string()), ("b", pa.bool_())]
@@ -90,7 +90,9 @@ def written(texts: tuple[str, ...]) -> WrittenAggregates:
 
 def partials_of(texts: list[str], rows: pa.Table) -> tuple[Aggregates, pa.Table]:
     found = written(tuple(texts))
-    inputs = computed({**found.inputs, **{name: name for name in ("topic", "partition", "offset", "time")}}, rows)
+    inputs = compute_columns(
+        {**found.inputs, **{name: name for name in ("topic", "partition", "offset", "time")}}, rows
+    )
     return found.aggregates, found.aggregates.of_rows(inputs)
 
 

@@ -229,9 +229,9 @@ def test_state_of_other_code_or_with_damage_is_refused_and_rebuilt_from_the_log(
 def test_a_run_that_was_replaced_keeps_no_state(stem: Mainstem) -> None:
     store = FlowStore(stem.home, "counts")
     older, newer = store.begin(), store.begin()
-    with store.guarded(newer):
+    with store.guard(newer):
         pass
-    with pytest.raises(Fenced), store.guarded(FlowRun(older.flow, older.epoch, older.version)):
+    with pytest.raises(Fenced), store.guard(FlowRun(older.flow, older.epoch, older.version)):
         pytest.fail("an older run went on")
 
 

@@ -12,7 +12,7 @@ from mainstem.errors import Invalid
 from mainstem.operators import aggregate, distinct, table, top
 from mainstem.operators.tables.changing import is_changing, table_source
 from mainstem.operators.tables.weights import value_ranks
-from mainstem.spark.sources.topic_writer import taken_away_first
+from mainstem.spark.sources.topic_writer import put_retractions_first
 from tests.operators.scripted_tables import changes, held, scripted_table
 
 CITIES = pa.schema([("id", pa.int32()), ("city", pa.string()), ("version", pa.int32())])
@@ -111,11 +111,11 @@ def test_a_topic_gets_what_is_taken_away_before_what_is_put_in():
     moved = tables[1].set_column(3, "record", pa.array(record, tables[1].schema.field("record").type))
     rows = pa.concat_tables([tables[0], moved])
 
-    found = taken_away_first(rows)
+    found = put_retractions_first(rows)
 
     assert [(row["id"], row["city"]) for row in found.to_pylist()] == [(1, "old"), (1, "new"), (3, "new"), (2, "new")]
-    assert taken_away_first(tables[0]) is tables[0]
-    assert taken_away_first(rows.drop_columns(["record"])).num_rows == 4
+    assert put_retractions_first(tables[0]) is tables[0]
+    assert put_retractions_first(rows.drop_columns(["record"])).num_rows == 4
 
 
 def _records(rows):

@@ -83,7 +83,7 @@ def test_a_run_that_is_killed_while_it_is_stopped_leaves_nothing(tmp_path: Path)
     assert (begin(tmp_path)[1].committed_batch, globbed_ids(tmp_path)) == (0, list(range(10)))
 
 
-@pytest.mark.parametrize("step", ["_stage", "_staged_files", "_rejected"])
+@pytest.mark.parametrize("step", ["_stage", "_staged_files", "_collect_rejected"])
 def test_a_run_whose_staged_files_a_later_one_clears_away_is_fenced(tmp_path: Path, step: str) -> None:
     class Overtaken(ArrowFileWriter):
         """A later run begins before or within a step."""

@@ -30,7 +30,7 @@ class TriedTopic(TriedSink):
         self.stem = mainstem.open(self.home, upkeep="manual")
 
     def sink(self) -> Any:
-        with Build().entered():
+        with Build().enter():
             return self.stem.topic("copies")
 
     def writer(self, run: FlowRun) -> Any:

@@ -16,7 +16,7 @@ from mainstem.views.sqlite.sqlite_columns import (
     column_type,
     python_row,
     python_value,
-    quoted,
+    quote_name,
     shown_column,
     stored_values,
 )
@@ -31,10 +31,10 @@ COLUMNS = TYPES.map(lambda data_type: nullable_schema(pa.schema({"a": data_type}
 
 def through_sqlite(name: str, column: pa.Array) -> list[object]:
     connection = sqlite3.connect(":memory:")
-    connection.execute(f"CREATE TABLE t (n INTEGER PRIMARY KEY, {quoted(name)} {column_type(column.type)})")
+    connection.execute(f"CREATE TABLE t (n INTEGER PRIMARY KEY, {quote_name(name)} {column_type(column.type)})")
     stored = [(value,) for value in stored_values(column)]
-    connection.executemany(f"INSERT INTO t ({quoted(name)}) VALUES (?)", stored)
-    return [value for (value,) in connection.execute(f"SELECT {quoted(name)} FROM t ORDER BY n")]
+    connection.executemany(f"INSERT INTO t ({quote_name(name)}) VALUES (?)", stored)
+    return [value for (value,) in connection.execute(f"SELECT {quote_name(name)} FROM t ORDER BY n")]
 
 
 @given(NAMES, COLUMNS)

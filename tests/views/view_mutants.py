@@ -161,9 +161,9 @@ def _live_version_looked_up_once() -> list[Patch]:
 def _live_version_not_looked_up_again() -> list[Patch]:
     def broken(self: SqliteStore) -> tuple[SqliteConnection, SqlSnapshot]:
         facts = self.facts()
-        return self._pinned(facts, facts.live)
+        return self._pin(facts, facts.live)
 
-    return [(SqliteStore, "_pinned_live", broken)]
+    return [(SqliteStore, "_pin_live", broken)]
 
 
 def _null_keys_dropped_silently() -> list[Patch]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from mainstem.batch import Batch, FlowRun
-from mainstem.spark.checkpoint.flow_store import FlowStore, running_in
+from mainstem.spark.checkpoint.flow_store import FlowStore, find_process
 from mainstem.spark.checkpoint.native_history import NativeHistory, Portion
 from mainstem.views.view import View
 from tests.waiting import wait_until
@@ -204,7 +204,7 @@ def test_what_became_of_an_older_run_says_nothing_of_the_later_one(stem, big_ord
     later = began(stem, "big_orders")
     store.end(big_orders, "failed", ["it was fenced"])
 
-    assert running_in(store.of_version(1)) is not None
+    assert find_process(store.of_version(1)) is not None
     store.end(later, "stopped")
     assert store.of_version(1)["ended"] == {"state": "stopped", "error": []}
 

@@ -135,7 +135,7 @@ def test_what_fails_while_flows_are_built_is_told_by_its_line(place, stem):
     program = load_program("shop.py")
     stem.create_topic("orders", schema="n INT")
 
-    with pytest.raises(Invalid) as caught, program.building():
+    with pytest.raises(Invalid) as caught, program.locate_errors():
         list(program.flows(stem))
 
     assert error_lines(caught.value)[:2] == [
@@ -148,7 +148,7 @@ def test_our_own_errors_get_the_line_too(place, stem):
     (place / "shop.py").write_text('def flows(stem):\n    yield stem.topic("orders")\n')
     program = load_program("shop.py")
 
-    with pytest.raises(TopicNotFound) as caught, program.building():
+    with pytest.raises(TopicNotFound) as caught, program.locate_errors():
         list(program.flows(stem))
 
     assert caught.value.detail.endswith('has no topics yet. It is line 2 of shop.py: yield stem.topic("orders").')
@@ -158,9 +158,9 @@ def test_what_is_not_the_program_s_fault_is_left_alone(place):
     (place / "shop.py").write_text(EMPTY)
     program = load_program("shop.py")
 
-    with pytest.raises(KeyError), program.building():
+    with pytest.raises(KeyError), program.locate_errors():
         {}["x"]
-    with pytest.raises(NotFound) as caught, program.building():
+    with pytest.raises(NotFound) as caught, program.locate_errors():
         raise NotFound("gone", detail="Facts.")
 
     assert caught.value.detail == "Facts."
@@ -169,6 +169,6 @@ def test_what_is_not_the_program_s_fault_is_left_alone(place):
 def test_a_hint_names_the_program(place):
     (place / "my shop.py").write_text(EMPTY)
     file = load_program("my shop.py")
-    with pytest.raises(Invalid) as told, file.building():
+    with pytest.raises(Invalid) as told, file.locate_errors():
         raise Invalid("it changed", hint="Rebuild it: mainstem view rebuild revenue --program FILE.")
     assert told.value.hint == "Rebuild it: mainstem view rebuild revenue --program 'my shop.py'."

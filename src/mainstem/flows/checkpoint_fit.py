@@ -13,7 +13,7 @@ from mainstem.spark.checkpoint.checkpoint_check import check_topics
 from mainstem.spark.checkpoint.checkpoint_offsets import last_batch, source_offsets
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.checkpoint.read_since import check_no_deletions_missed
-from mainstem.spark.sources.topic_glob import fitting
+from mainstem.spark.sources.topic_glob import match_topics
 
 if TYPE_CHECKING:
     from mainstem.flows.program import PlannedFlow
@@ -67,13 +67,15 @@ def plan_changes(before: Mapping[str, Any], planned: PlannedFlow) -> list[PlanCh
     before = {**now, **before}
     changes = []
     if before["sources"] != now["sources"]:
-        changes.append(PlanChange(f"sources: {_shown(before['sources'])} -> {_shown(now['sources'])}", taken=False))
+        changes.append(
+            PlanChange(f"sources: {_format_value(before['sources'])} -> {_format_value(now['sources'])}", taken=False)
+        )
     else:
         changes += _watermark_changes(before, planned)
     changes += _operator_changes(before["operators"], planned)
     if before["places"] != now["places"] and all(change.taken for change in changes):
         changes += [
-            PlanChange(f"order of its state: {_apart(_shown(old), _shown(new))}", taken=False)
+            PlanChange(f"order of its state: {_apart(_format_value(old), _format_value(new))}", taken=False)
             for old, new in zip(before["places"], now["places"], strict=False)
             if old != new
         ]
@@ -87,18 +89,18 @@ def _watermark_changes(before: Mapping[str, Any], planned: PlannedFlow) -> Itera
     for source, old, new in zip(planned.plan["sources"], known, now, strict=True):
         if old != new:
             shorter = old is not None and new is not None and new < old
-            text = f"{source}: watermark {_shown(show_span(old))} -> {_shown(show_span(new))}"
+            text = f"{source}: watermark {_format_value(show_span(old))} -> {_format_value(show_span(new))}"
             yield PlanChange(text, taken=shorter or not timed)
 
 
 def _operator_changes(old: Sequence[Mapping[str, Any]], planned: PlannedFlow) -> Iterator[PlanChange]:
     new = planned.plan["operators"]
     if [kept["operator"] for kept in old] != [kept["operator"] for kept in new]:
-        gone = [_titled(kept) for kept in old if kept not in new]
-        come = [_titled(kept) for kept in new if kept not in old]
+        gone = [_format_operator(kept) for kept in old if kept not in new]
+        come = [_format_operator(kept) for kept in new if kept not in old]
         if not (gone or come):
             gone, come = ([kept["operator"] for kept in plan] for plan in (old, new))
-        yield PlanChange(f"stateful operators: {_shown(gone)} -> {_shown(come)}", taken=False)
+        yield PlanChange(f"stateful operators: {_format_value(gone)} -> {_format_value(come)}", taken=False)
         return
     specs = {stage.name: stage.spec for stage in planned.stages}
     for before, now in zip(old, new, strict=True):
@@ -119,10 +121,12 @@ def _changes_of(before: Mapping[str, Any], now: Mapping[str, Any], spec: StageSp
     }
     for name, (old, new) in changed.items():
         free = spec is not None and name in spec.changeable
-        yield PlanChange(f"{now['operator']}: {name} {_apart(_shown(old), _shown(new))}", taken=fits and free)
+        yield PlanChange(
+            f"{now['operator']}: {name} {_apart(_format_value(old), _format_value(new))}", taken=fits and free
+        )
     if others and not changed:
         for name, old, new in _differences(others, kept):
-            yield PlanChange(f"{now['operator']}: {name} {_apart(_shown(old), _shown(new))}", taken=fits)
+            yield PlanChange(f"{now['operator']}: {name} {_apart(_format_value(old), _format_value(new))}", taken=fits)
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -135,19 +139,19 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tup
             yield name, was, new[name]
 
 
-def _titled(kept: Mapping[str, Any]) -> str:
+def _format_operator(kept: Mapping[str, Any]) -> str:
     """The name of an operator (Spark's or ours) with its key."""
-    by = f" by {_shown(kept['by'])}" if kept.get("by") else ""
+    by = f" by {_format_value(kept['by'])}" if kept.get("by") else ""
     return f"{kept['operator']}{by}"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None or value in ((), [], {}):
         return "none"
     if isinstance(value, Mapping):
-        return ", ".join(key if key == of else f"{key} = {_shown(of)}" for key, of in value.items())
+        return ", ".join(key if key == of else f"{key} = {_format_value(of)}" for key, of in value.items())
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(_shown, value))
+        return ", ".join(map(_format_value, value))
     return str(value)
 
 
@@ -234,7 +238,7 @@ def replayed_topics(log: Log, planned: PlannedFlow) -> list[str]:
     names = log.topic_names()
     # A topic that an earlier flow of the program will create is still empty.
     read = {name for name in planned.topics if name in names}
-    return sorted({*read, *(name for pattern in patterns for name in fitting(pattern, names))})
+    return sorted({*read, *(name for pattern in patterns for name in match_topics(pattern, names))})
 
 
 def rows_to_replay(log: Log, planned: PlannedFlow) -> int:

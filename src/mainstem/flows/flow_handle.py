@@ -123,7 +123,7 @@ class FlowHandle:
                     query.processAllAvailable()
                 except Exception:  # noqa: BLE001
                     # The query ended; the thread that watches it reports why.
-                    self._ended()
+                    self._wait_until_ended()
                     continue
                 return
 
@@ -139,6 +139,6 @@ class FlowHandle:
             before = self._rounds
             self._changed.wait_for(lambda: self._rounds > before or self.state != "running")
 
-    def _ended(self) -> None:
+    def _wait_until_ended(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self.state != "running", timeout=60)

@@ -68,7 +68,7 @@ def copy_home(stem: Mainstem, target: str | os.PathLike[str], step: Callable[[st
             log.copy_history()
         step("waiting for the end of a batch")
         for flow in flows:
-            held.enter_context(flow.held())
+            held.enter_context(flow.hold())
         if log is not None:
             held.enter_context(log.freeze())
         size = 0

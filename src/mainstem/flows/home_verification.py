@@ -22,7 +22,7 @@ from mainstem.operators.stage.state_run_file import RunEntry, check_run
 from mainstem.operators.stage.state_runs import StageManifests
 from mainstem.sinks.file_commits import FileCommits
 from mainstem.spark.checkpoint.checkpoint_check import damaged_files
-from mainstem.spark.checkpoint.checkpoint_location import pointed_to
+from mainstem.spark.checkpoint.checkpoint_location import read_pointer
 from mainstem.spark.checkpoint.flow_store import FlowStore, flow_names
 from mainstem.spark.checkpoint.native_history import noted_history
 from mainstem.spark.real_time.real_time_note import noted_topics
@@ -80,16 +80,16 @@ def verify_home(
     for name in view_names(home):
         step(f"view {name}")
         found.views.append(name)
-        found.problems += _looked_at(lambda name=name: _view_problems(home, name))  # type: ignore[misc]
+        found.problems += _look_repeatedly(lambda name=name: _view_problems(home, name))  # type: ignore[misc]
     within = "" if folders == "all" else f"{home}/"
     for name in flow_names(home):
         step(f"flow {name}")
         found.flows.append(name)
-        found.problems += _looked_at(lambda name=name: _flow_problems(home, name, within))  # type: ignore[misc]
+        found.problems += _look_repeatedly(lambda name=name: _flow_problems(home, name, within))  # type: ignore[misc]
     return found
 
 
-def _looked_at(look: Callable[[], Iterator[HomeProblem]]) -> list[HomeProblem]:
+def _look_repeatedly(look: Callable[[], Iterator[HomeProblem]]) -> list[HomeProblem]:
     """The problems found in every one of `LOOKS` attempts."""
     problems = list(look())
     for _ in range(LOOKS - 1):
@@ -150,7 +150,7 @@ def _flow_problems(home: str, name: str, within: str) -> Iterator[HomeProblem]:
     versions = sorted(entry for entry in os.listdir(store.folder) if entry[0] == "v" and entry[1:].isdigit())
     for version in versions:
         checkpoint = f"{store.folder}/{version}"
-        for look in (pointed_to, noted_topics, noted_history):
+        for look in (read_pointer, noted_topics, noted_history):
             try:
                 look(checkpoint)
             except (Corrupt, NewerFormat) as error:

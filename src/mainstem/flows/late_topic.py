@@ -76,7 +76,7 @@ class LateTopic:
         if not late:
             return
         name = late_topic_of(self._run.flow)
-        rows = readable_part(self._fitting(name, late))
+        rows = readable_part(self._fit_rows(name, late))
         count = rows.num_rows
         rows = rows.append_column("version", pa.repeat(pa.scalar(self._run.version, pa.int32()), count))
         rows = rows.append_column("batch", pa.repeat(pa.scalar(batch, pa.int64()), count))
@@ -93,7 +93,7 @@ class LateTopic:
         with self._producer.transaction(timeout=TIMEOUT) as own:
             own.append(name, rows, sequence=batch)
 
-    def _fitting(self, name: str, late: Sequence[pa.Table]) -> pa.Table:
+    def _fit_rows(self, name: str, late: Sequence[pa.Table]) -> pa.Table:
         """Late rows of several stages as one table for the topic; columns of another type than the topic's go into `other`."""
         tables = []
         for rows in late:

@@ -80,8 +80,8 @@ class NativeCatchUp:
             return None
         history = noted_history(checkpoint)
         if history is None and last_batch(checkpoint, "offsets") is None and could_catch_up(planned):
-            history = _linked(planned, checkpoint, log)
-        return None if history is None else cls(checkpoint, _found(history, checkpoint))
+            history = _link_and_note(planned, checkpoint, log)
+        return None if history is None else cls(checkpoint, _relocate(history, checkpoint))
 
     @property
     def over(self) -> bool:
@@ -100,11 +100,11 @@ class NativeCatchUp:
         self._check_noted(reached)
         if planned == done:
             self.history.place(reached + 1)
-        elif gone := self.history.missing(reached):
-            raise _damaged(self.history.read, f"The files of the current batch are missing: {', '.join(gone)}.")
+        elif gone := self.history.find_missing(reached):
+            raise _damage_error(self.history.read, f"The files of the current batch are missing: {', '.join(gone)}.")
         # Else the current batch has its files; the next ones are placed after it is written.
 
-    def written(self, number: int) -> None:
+    def advance(self, number: int) -> None:
         """After a batch is committed: place the next files, or remove the links if they are no longer needed."""
         at = file_offset(self._checkpoint, number)
         if at is None:
@@ -126,10 +126,10 @@ class NativeCatchUp:
             if number < 0:
                 continue
             if not known.issuperset(self.history.portions[number].files):
-                raise _damaged(folder, f"It does not name the files of portion {number}, which was planned.")
+                raise _damage_error(folder, f"It does not name the files of portion {number}, which was planned.")
 
 
-def _found(history: NativeHistory, checkpoint: str) -> NativeHistory:
+def _relocate(history: NativeHistory, checkpoint: str) -> NativeHistory:
     """The history with the current path of its links: the home may have been moved. Spark knows files by name."""
     here = f"{checkpoint}/history/{os.path.basename(history.folder)}"
     if not os.path.isdir(here) or (os.path.isdir(history.folder) and os.path.samefile(here, history.folder)):
@@ -171,7 +171,7 @@ def _limits(planned: PlannedFlow) -> HistoryLimits:
     return HistoryLimits(ROWS_MIN, planned.rows_max, LIGHT_ROWS_MAX, BYTES_MAX, ordered)
 
 
-def _linked(planned: PlannedFlow, checkpoint: str, log: Log) -> NativeHistory | None:
+def _link_and_note(planned: PlannedFlow, checkpoint: str, log: Log) -> NativeHistory | None:
     topic = _topic_of(planned, checkpoint, log)
     history = None if topic is None else link_history(topic, checkpoint, _limits(planned))
     if history is None:
@@ -195,12 +195,12 @@ def _files_in(folder: str) -> set[str]:
                 try:
                     entry: dict[str, Any] = json.loads(line)
                 except ValueError as error:
-                    raise _damaged(f"{folder}/{name}", f"It is not valid JSON: {error}.") from error
+                    raise _damage_error(f"{folder}/{name}", f"It is not valid JSON: {error}.") from error
                 found.add(os.path.basename(entry["path"]))
     return found
 
 
-def _damaged(path: str, detail: str) -> CorruptHome:
+def _damage_error(path: str, detail: str) -> CorruptHome:
     return CorruptHome(
         f'the checkpoint file "{path}" is damaged',
         detail=detail,

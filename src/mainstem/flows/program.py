@@ -42,7 +42,7 @@ from mainstem.spark.checkpoint.native_history import NativeHistory
 from mainstem.spark.plan.flow_plan import (
     Operator,
     PlainRead,
-    aggregated_without_record,
+    find_leaves_without_record,
     fingerprint,
     leaves_in,
     needed_columns,
@@ -54,11 +54,11 @@ from mainstem.spark.plan.flow_plan import (
     stages_in,
 )
 from mainstem.spark.sources.agreed_cut import new_agreement, write_sources
-from mainstem.spark.sources.topic_glob import fitting
+from mainstem.spark.sources.topic_glob import match_topics
 from mainstem.spark.sources.topic_request import LIGHT_ROWS_MAX, OPTION, ROWS_MAX, TOPIC_SOURCE
 from mainstem.spark.spark_session import has_times
 from mainstem.spark.spark_types import TIME_HINT, arrow_schema, check_no_times, spark_schema
-from mainstem.views.home_views import waiting_for_views
+from mainstem.views.home_views import wait_for_views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -88,12 +88,12 @@ def packed_query(stages: Sequence[Stage], buckets: Mapping[str, int] | None) -> 
         return None
     united = None
     for place, read in enumerate(known):
-        rows = _packed(stage, place, read, buckets[stage.name])
+        rows = _pack(stage, place, read, buckets[stage.name])
         united = rows if united is None else united.union(rows)
     return united
 
 
-def _packed(stage: Stage, place: int, read: PlainRead, buckets: int) -> DataFrame:
+def _pack(stage: Stage, place: int, read: PlainRead, buckets: int) -> DataFrame:
     taken = stage.spec.packed
     assert taken is not None
     preparation: Any = getattr(stage.spec.preparations[place].arrow, "__self__", None)
@@ -120,10 +120,10 @@ def spark_errors(subject: str) -> Iterator[None]:
     except Exception as error:
         if not type(error).__module__.startswith("pyspark"):
             raise
-        raise translated(error, subject) from error
+        raise translate_error(error, subject) from error
 
 
-def translated(error: Exception, subject: str) -> Invalid:
+def translate_error(error: Exception, subject: str) -> Invalid:
     """An error of Spark as one of ours, without its stack trace."""
     text = str(error)
     if found := _COLUMN.search(text):
@@ -194,7 +194,7 @@ def _span(leaf: Leaf, log: Log, *, table: bool) -> int | None:
 def _topics(leaf: Leaf, log: Log) -> list[str]:
     """The topics that an input reads."""
     glob = leaf.source.removeprefix(TOPICS)
-    return [leaf.source] if glob == leaf.source else fitting(glob, log.topic_names())
+    return [leaf.source] if glob == leaf.source else match_topics(glob, log.topic_names())
 
 
 Flows: TypeAlias = "Callable[[Mainstem], Iterable[Flow]]"
@@ -264,7 +264,7 @@ class Program:
         # The batch boundaries of a replay; see `Build.cuts`.
         self._cuts = cuts or {}
         self._build = Build()
-        self.flows = waiting_for_views(self._planned, stem.log.clock)
+        self.flows = wait_for_views(self._plan_flows, stem.log.clock)
 
     def only(self, names: Sequence[str] | None) -> list[PlannedFlow]:
         """The flows with these names, or all; checks that they can run together."""
@@ -283,11 +283,11 @@ class Program:
         check_cores(chosen, self._stem.log)
         return chosen
 
-    def _planned(self) -> list[PlannedFlow]:
+    def _plan_flows(self) -> list[PlannedFlow]:
         planned: list[PlannedFlow] = []
         self._build = Build(cuts=self._cuts)
-        with self._build.entered():
-            for flow in _yielded(self._flows, self._stem):
+        with self._build.enter():
+            for flow in _iterate_flows(self._flows, self._stem):
                 _check_apart(flow, planned)
                 with spark_errors(f'flow "{flow.name}"'):
                     planned.append(self._plan(flow))
@@ -298,8 +298,8 @@ class Program:
     def _check_repeatable(self, planned: Sequence[PlannedFlow]) -> None:
         """Build the program a second time, and raise `Invalid` if it differs: a run is built from what was checked."""
         again = Build(cuts=self._cuts, schemas=self._build.schemas)
-        with again.entered():
-            flows = list(_yielded(self._flows, self._stem))
+        with again.enter():
+            flows = list(_iterate_flows(self._flows, self._stem))
         if (names := [flow.name for flow in flows]) != [flow.name for flow in planned]:
             raise _not_repeatable(
                 "the program", ", ".join(flow.name for flow in planned) or "no flow", ", ".join(names) or "no flow"
@@ -361,7 +361,7 @@ class Program:
 
     def _check_changes(self, rows: DataFrame, flow: str) -> None:
         """Raise `Invalid` if Spark would count the deletes of a view as rows."""
-        for number in sorted(aggregated_without_record(rows)):
+        for number in sorted(find_leaves_without_record(rows)):
             source = self._build.leaves[number].source
             if source.startswith("view "):
                 raise Invalid(
@@ -372,7 +372,7 @@ class Program:
                     'rows; to count the changes themselves, group by "record.change" too.',
                 )
 
-    def built_for(
+    def build_for(
         self,
         planned: PlannedFlow,
         run: FlowRun,
@@ -404,8 +404,8 @@ class Program:
                 together=together,
             )  # fmt: skip
             try:
-                with build.entered():
-                    flow = next(flow for flow in _yielded(self._flows, self._stem) if flow.name == planned.name)
+                with build.enter():
+                    flow = next(flow for flow in _iterate_flows(self._flows, self._stem) if flow.name == planned.name)
                     if arrow_schema(flow.rows.schema).equals(planned.schema, check_metadata=False):
                         stages = stages_of(flow.rows, build.stages, flow.name)
                         if together and planned.topic_reads > 1:
@@ -429,8 +429,8 @@ class Program:
         build = Build(
             run=run, frames=self._build.frames, schemas=self._build.schemas, memory=self._build.memory, batch=batch
         )
-        with build.entered():
-            return next(flow for flow in _yielded(self._flows, self._stem) if flow.name == planned.name).rows
+        with build.enter():
+            return next(flow for flow in _iterate_flows(self._flows, self._stem) if flow.name == planned.name).rows
 
 
 def _texts(rows: DataFrame, stages: Sequence[Stage]) -> list[str]:
@@ -451,7 +451,7 @@ def _not_repeatable(what: str, one: str, other: str) -> Invalid:
     )
 
 
-def _yielded(flows: Flows, stem: Mainstem) -> Iterable[Flow]:
+def _iterate_flows(flows: Flows, stem: Mainstem) -> Iterable[Flow]:
     with spark_errors("the program"):
         made = flows(stem)
         if not isinstance(made, Iterable):

@@ -26,7 +26,7 @@ from mainstem.spark.real_time.kafka_connector import have_connector, java_option
 from mainstem.spark.real_time.real_time_note import UNREADABLE, note_real_time
 from mainstem.spark.real_time.real_time_rows import unfit_operator
 from mainstem.spark.sources.spark_topic import SparkTopic
-from mainstem.spark.sources.topic_writer import NewTopic, made_from
+from mainstem.spark.sources.topic_writer import NewTopic, derive_settings
 from mainstem.spark.spark_types import arrow_schema
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _check_sink(flow: Flow) -> None:
 
 def _settings_of(sink: SparkTopic, flow: Flow) -> TopicSettings:
     if isinstance(sink, NewTopic):
-        return made_from(sink.name, arrow_schema(flow.rows.schema))
+        return derive_settings(sink.name, arrow_schema(flow.rows.schema))
     return sink.settings
 
 

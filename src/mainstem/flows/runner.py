@@ -82,13 +82,15 @@ def caught_up(stem: Mainstem, checkpoint: str) -> bool:
 def _has_tokens(stem: Mainstem, offset: Mapping[str, Any]) -> bool:
     """Whether the flow has read all output of the flows that write into its topic."""
     backend = stem.log.open_topic(offset["topic"])
-    passed = PassedTokens(lambda: stem.log, stem.home, offset["topic"]).passed(backend)
+    passed = PassedTokens(lambda: stem.log, stem.home, offset["topic"]).find(backend)
     ends = {number: backend.latest(number) for number in passed.ends}
     # Nothing behind an open transaction can be read yet.
-    return not passed.reached(ends) or not missing_of(_numbered(passed.applied), _numbered(offset.get("applied", {})))
+    return not passed.reached(ends) or not missing_of(
+        _parse_ends(passed.applied), _parse_ends(offset.get("applied", {}))
+    )
 
 
-def _numbered(applied: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+def _parse_ends(applied: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
     return {topic: {int(number): end for number, end in ends.items()} for topic, ends in applied.items()}
 
 
@@ -98,7 +100,7 @@ def _has(stem: Mainstem, offset: Mapping[str, Any]) -> bool:
     if not view.exists:
         return True
     position, applied = view.status()
-    return position <= offset["position"] and not missing_of(applied, _numbered(offset.get("applied", {})))
+    return position <= offset["position"] and not missing_of(applied, _parse_ends(offset.get("applied", {})))
 
 
 def _waits(stem: Mainstem, checkpoint: str, number: int) -> bool:
@@ -327,7 +329,7 @@ class RunningFlows:
                 if isinstance(handle.raised, _VersionChanged):
                     handle.become("starting")
                     continue
-                failed = self._explained(handle, error)
+                failed = self._explain(handle, error)
                 if not isinstance(failed.__cause__, Unavailable):
                     self._end(handle, "failed", failed)
                     return
@@ -399,12 +401,12 @@ class RunningFlows:
             )  # fmt: skip
             location.push_removals()
             if sink.kind == "topic":
-                with store.guarded(run):
+                with store.guard(run):
                     note_rows(checkpoint, writer.committed_batch)
             catch_up = NativeCatchUp.begin(planned, checkpoint, self._stem.log)
             if catch_up is not None and not catch_up.over:
                 catch_up.prepare()
-                flow = self._program.built_for(planned, run, files=catch_up.history)
+                flow = self._program.build_for(planned, run, files=catch_up.history)
                 query = self._start_query(handle, flow.rows, writer, run, checkpoint, catch_up)
                 self._follow(handle, query, run, catch_up)
                 if not catch_up.over:
@@ -415,7 +417,7 @@ class RunningFlows:
                 staged = StagedBatches(
                     self._stem.log, self._stem.home, run, planned.stages, checkpoint, planned.flow.rows
                 )
-            flow = self._program.built_for(
+            flow = self._program.build_for(
                 planned, run, after=None if catch_up is None else catch_up.history,
                 clock="" if staged is None else staged.folder,
                 buckets=None if staged is None else staged.buckets(self._stem.spark),
@@ -433,7 +435,7 @@ class RunningFlows:
         check_checkpoint(checkpoint, in_sink=-1)
         handle.location.push_removals()
         look_through_last_batch(log, checkpoint)
-        flow = self._program.built_for(planned, run)
+        flow = self._program.build_for(planned, run)
         query = start_real_time(flow, planned, run, handle.location, log, query_name(run))
         FlowStore(self._stem.home, run.flow).note(run, sink_id=log.open_topic(planned.flow.into.name).id)
         self._follow(handle, query, run)
@@ -499,7 +501,7 @@ class RunningFlows:
             batch = Batch(number, run, applied_offsets(checkpoint, number), rejected)
             way = None if staged is None else staged.begin(number, rows)
             if way is not None:
-                bound = way.bound()
+                bound = way.bind()
                 rows = self._program.batch_rows(planned, run, way) if bound is None else bound
             if number <= writer.committed_batch:
                 # The batch must be read completely, or Spark's state store refuses the commit.
@@ -509,7 +511,7 @@ class RunningFlows:
                 written = writer.write(rows, batch)
                 if written.rows and sink.kind == "topic":
                     # A fenced run must not change the notes of the newer one.
-                    with store.guarded(run):
+                    with store.guard(run):
                         note_rows(checkpoint, number)
             reach("batch_written", number)
             if staged is not None and way is not None:
@@ -517,7 +519,7 @@ class RunningFlows:
             handle.written[number] = written
             handle.batches += 1
             if catch_up is not None:
-                catch_up.written(number)
+                catch_up.advance(number)
 
         return (
             rows.writeStream.queryName(query_name(run))
@@ -527,7 +529,7 @@ class RunningFlows:
             .start()
         )
 
-    def _explained(self, handle: FlowHandle, error: Exception) -> FlowFailed:
+    def _explain(self, handle: FlowHandle, error: Exception) -> FlowFailed:
         if isinstance(error, FlowFailed):
             return error
         cause: Any = handle.raised or error

@@ -319,7 +319,7 @@ class StagedBatches:
         reach("stage_late_appended")
         clock = {"watermark": way.clock.watermark, "now": way.clock.now}
         # A fenced run must not change the state of the newer one.
-        with self._store.guarded(self._run):
+        with self._store.guard(self._run):
             self._manifests.write(number, {"clock": clock, "stages": content})
         reach("stage_manifest_written")
         self._last = (number, content)
@@ -408,7 +408,7 @@ class BatchOnItsWay:
             return stage.inputs[0].sparkSession.createDataFrame([], spark_schema(stage_schema(stage.spec.engine)))
         return self._through(stage, name, prepare_batch(self, stage))
 
-    def bound(self) -> DataFrame | None:
+    def bind(self) -> DataFrame | None:
         """The output of the flow for the batch; None if the program must be built for it."""
         if self._plans is None:
             return None

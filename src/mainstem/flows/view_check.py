@@ -32,7 +32,7 @@ from mainstem.flows.runner import RunningFlows
 from mainstem.log.append_result import token_of
 from mainstem.operators.windows.panes import BATCH_DEPENDENT, COUNTS
 from mainstem.spark.checkpoint.checkpoint_offsets import applied_offsets
-from mainstem.spark.checkpoint.flow_store import FlowStore, running_in
+from mainstem.spark.checkpoint.flow_store import FlowStore, find_process
 from mainstem.spark.checkpoint.rejected_rows import rejected_topic_of
 from mainstem.views.spark_view import SparkView
 from mainstem.views.view_store import VersionSnapshot
@@ -51,11 +51,11 @@ __all__ = [
     "Rows",
     "ViewCheck",
     "WrongRow",
+    "draw_sample",
     "first_place",
     "names_of",
     "offsets_between",
     "same_rows",
-    "sampled",
     "view_moments",
 ]
 
@@ -205,7 +205,7 @@ class Replay:
 
     def _check_alone(self) -> None:
         for run in self._store.read().get("runs", {}).values():
-            if (process := running_in(run)) is not None:
+            if (process := find_process(run)) is not None:
                 raise Conflict(
                     f'view "{self._into}" is being checked',
                     detail=f"Process {process['pid']} runs the check.",
@@ -240,7 +240,7 @@ def view_moments(snapshot: VersionSnapshot, checkpoint: str, topics: Sequence[st
     begun = snapshot.facts.history[-1].after
     since = snapshot.kept_since()
     if since is not None:
-        found = _reached(snapshot, topics)
+        found = _read_moments(snapshot, topics)
         oldest = max(begun, since.position)
         whole = since.position < 0
     else:
@@ -257,10 +257,10 @@ def view_moments(snapshot: VersionSnapshot, checkpoint: str, topics: Sequence[st
     return moments
 
 
-def _reached(snapshot: VersionSnapshot, topics: Sequence[str]) -> list[Moment]:
+def _read_moments(snapshot: VersionSnapshot, topics: Sequence[str]) -> list[Moment]:
     applied: dict[str, dict[int, int]] = {}
     found: dict[int, Moment] = {}
-    for position, topic, partition, end in snapshot.reached():
+    for position, topic, partition, end in snapshot.reached_offsets():
         if topic in topics:
             applied = {**applied, topic: {**applied.get(topic, {}), partition: end}}
             found[position] = Moment(position, applied)
@@ -280,10 +280,10 @@ class OffsetLine:
     def __len__(self) -> int:
         return sum(end - start for *_, start, end in self.parts)
 
-    def applied(self, count: int) -> Offsets:
+    def offsets_after(self, count: int) -> Offsets:
         """The offsets that are applied after the first `count` records.
 
-        >>> offsets_between({"orders": {0: 2, 1: 5}}, {"orders": {0: 4, 1: 7}}).applied(3)
+        >>> offsets_between({"orders": {0: 2, 1: 5}}, {"orders": {0: 4, 1: 7}}).offsets_after(3)
         {'orders': {0: 4, 1: 6}}
         """
         found: dict[str, dict[int, int]] = {}
@@ -355,13 +355,13 @@ class RowSample:
         return int.from_bytes(digest, "big") < self._below
 
 
-def sampled(
+def draw_sample(
     batches: Callable[[], Iterable[pa.RecordBatch]], key: Sequence[str], *, rows: int, wanted: int, seed: int
 ) -> tuple[RowSample, Rows]:
     """A sample of about `wanted` of `rows` rows, and the rows in it: at least one, if there are any.
 
     >>> table = pa.table({"id": list(range(1000))})
-    >>> {len(sampled(table.to_batches, ["id"], rows=1000, wanted=1, seed=seed)[1]) > 0 for seed in range(20)}
+    >>> {len(draw_sample(table.to_batches, ["id"], rows=1000, wanted=1, seed=seed)[1]) > 0 for seed in range(20)}
     {True}
     """
     share = wanted / rows if rows > wanted else 1.0
@@ -377,7 +377,10 @@ def sampled(
 def names_of(rows: pa.RecordBatch | pa.Table, key: Sequence[str]) -> list[str]:
     """The key of each row as text, since keys that are structs are not hashable in Python."""
     columns = [
-        [_lasting(name, value, BATCH_DEPENDENT) for value in rows.column(rows.schema.get_field_index(name)).to_pylist()]
+        [
+            _drop_fields(name, value, BATCH_DEPENDENT)
+            for value in rows.column(rows.schema.get_field_index(name)).to_pylist()
+        ]
         for name in key
     ]
     return [repr(values) for values in zip(*columns, strict=True)]
@@ -393,11 +396,11 @@ def same_rows(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) ->
     if one is None or other is None:
         return one is other
     return one.keys() == other.keys() and all(
-        _same(*(_lasting(name, row[name], BATCH_DEPENDENT, COUNTS) for row in (one, other))) for name in one
+        _same(*(_drop_fields(name, row[name], BATCH_DEPENDENT, COUNTS) for row in (one, other))) for name in one
     )
 
 
-def _lasting(name: str, value: Any, *fields: str) -> Any:
+def _drop_fields(name: str, value: Any, *fields: str) -> Any:
     """A value of a column; without the given fields if it is `pane`."""
     if name != PANE or not isinstance(value, dict) or value.keys() != {BATCH_DEPENDENT, COUNTS, "timing"}:
         return value
@@ -475,17 +478,17 @@ class ViewCheck:
         with self._view.snapshot() as snapshot:
             version, rows, applied = snapshot.version, snapshot.count(), snapshot.offsets()
             position = snapshot.positions()[1]
-            chosen, there = sampled(snapshot.batches, self._view.key, rows=rows, wanted=sample, seed=seed)
+            chosen, there = draw_sample(snapshot.batches, self._view.key, rows=rows, wanted=sample, seed=seed)
         upto = {topic: applied[topic] for topic in self._planned.topics if topic in applied}
         self._check_log(upto)
         with self._replay([upto]) as made:
             expected = chosen.of(made.batches()) if made.exists else {}
-        wrong = _compared(there, expected, self._view.key)
+        wrong = _compare(there, expected, self._view.key)
         first = self._first(wrong, version, position, upto) if wrong else None
         return CheckedView(
             view=self._view.name, version=version, flow=self._planned.name, rows=rows,
             compared=len({*there, *expected}), upto=upto, seed=seed, wrong=wrong, first=first,
-            running=self._running_in(version), replays=self._replays, depends=self._depends(),
+            running=self._find_pid(version), replays=self._replays, depends=self._depends(),
         )  # fmt: skip
 
     # Whether it can be done
@@ -516,8 +519,8 @@ class ViewCheck:
                         last_lost=first - 1,
                     )
 
-    def _running_in(self, version: int) -> int | None:
-        process = running_in(FlowStore(self._stem.home, self._planned.name).of_version(version))
+    def _find_pid(self, version: int) -> int | None:
+        process = find_process(FlowStore(self._stem.home, self._planned.name).of_version(version))
         return None if process is None else int(process["pid"])
 
     def _depends(self) -> list[str]:
@@ -546,16 +549,18 @@ class ViewCheck:
             with self._live(version) as live:
                 return {name: live.get(key, moments[place].position) for name, key in keys.items()}
 
-        def differing(place: int) -> list[str]:
+        def find_differing(place: int) -> list[str]:
             shown = were(place)
             return [name for name in keys if not same_rows(shown[name], should[place][name])]
 
         def look(places: Sequence[int]) -> list[bool]:
-            should.update(zip(places, self._replayed([moments[place].applied for place in places], keys), strict=True))
-            return [bool(differing(place)) for place in places]
+            should.update(
+                zip(places, self._replay_rows([moments[place].applied for place in places], keys), strict=True)
+            )
+            return [bool(find_differing(place)) for place in places]
 
         place = first_place(-1, last, self._ways, look)
-        row = next(row for row in wrong if row.name in differing(place))
+        row = next(row for row in wrong if row.name in find_differing(place))
         cause: Literal["batch", "store"] = "batch"
         if row.name in last_told and not same_rows(last_told[row.name], row.shown):
             cause = "store"
@@ -585,15 +590,15 @@ class ViewCheck:
             return None
 
         def look(places: Sequence[int]) -> list[bool]:
-            found = self._replayed([line.applied(place) for place in places], {row.name: row.key})
+            found = self._replay_rows([line.offsets_after(place) for place in places], {row.name: row.key})
             return [not same_rows(before, rows[row.name]) for rows in found]
 
         return line.record(first_place(0, len(line), self._ways, look))
 
-    def _replayed(self, cuts: Sequence[Offsets], keys: Mapping[str, Any]) -> list[Rows]:
+    def _replay_rows(self, cuts: Sequence[Offsets], keys: Mapping[str, Any]) -> list[Rows]:
         """The expected rows with these keys at each cut."""
         if len(cuts) > 1 and self._ways == 1:
-            return [rows for cut in cuts for rows in self._replayed([cut], keys)]
+            return [rows for cut in cuts for rows in self._replay_rows([cut], keys)]
         with self._replay(cuts) as made:
             return [{name: made.get(key, as_of=token_of(cut)) for name, key in keys.items()} for cut in cuts]
 
@@ -619,7 +624,7 @@ class ViewCheck:
         return told
 
 
-def _compared(there: Rows, expected: Rows, key: Sequence[str]) -> tuple[WrongRow, ...]:
+def _compare(there: Rows, expected: Rows, key: Sequence[str]) -> tuple[WrongRow, ...]:
     wrong = []
     for name in sorted({*there, *expected}):
         shown, should = there.get(name), expected.get(name)

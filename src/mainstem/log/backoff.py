@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from mainstem.arguments import chosen
+from mainstem.arguments import check_choice
 from mainstem.clock import Clock
 from mainstem.durations import Duration, parse_duration, show_duration
 from mainstem.errors import Invalid, Unavailable, summary_of
@@ -41,7 +41,7 @@ class Backoff:
         # Without a maximum the delay is constant.
         object.__setattr__(self, "max", self.first if max is None else parse_duration(max, setting="max"))
         object.__setattr__(self, "growth", growth)
-        chosen(growth, "growth", _GROWTHS)
+        check_choice(growth, "growth", _GROWTHS)
         if self.max < self.first:
             raise Invalid(
                 f'max "{show_duration(self.max)}" is shorter than first "{show_duration(self.first)}"',

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from mainstem.arguments import chosen, column_names, named, whole_number
+from mainstem.arguments import check_choice, column_names, find_name, whole_number
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Corrupt, FellOff, Invalid, Unavailable, did_you_mean
 from mainstem.log.append_result import AppendResult
@@ -431,7 +431,7 @@ class Topic:
         return self._queue(name, held_by).require()
 
     def _queue(self, name: str, held_by: Literal["process", "lease"]) -> Queue:
-        chosen(held_by, "held_by", ("process", "lease"))
+        check_choice(held_by, "held_by", ("process", "lease"))
         check_name(name, "queue")
         ledger = self.backend.queue_ledger(name)
         return Queue(
@@ -527,7 +527,7 @@ def topic_of(log: Log, topic: Topic | str) -> Topic:
     """A topic of this log, by name or already open; `Invalid` if it belongs to another log."""
     if isinstance(topic, Topic) and topic._log is log:
         return topic
-    found = Topic(log, log.open_topic(named(topic, "topic", Topic)))
+    found = Topic(log, log.open_topic(find_name(topic, "topic", Topic)))
     if isinstance(topic, Topic) and (topic._log.identity != log.identity or topic.backend.id != found.backend.id):
         raise Invalid(
             f'topic "{topic.name}" belongs to another log',

@@ -136,7 +136,7 @@ class FileCommits:
         self._own = f"{folder}/_mainstem"
         self._facts = f"{self._own}/sink.json"
 
-    def locked(self) -> AbstractContextManager[None]:
+    def lock(self) -> AbstractContextManager[None]:
         """Inside, no other process or thread changes the folder."""
         os.makedirs(self._own, mode=0o700, exist_ok=True)
         return folder_lock(f"{self._own}/lock")
@@ -180,7 +180,7 @@ class FileCommits:
 
     def commit(self, version: int, batch: CommittedBatch) -> None:
         """Commit a batch. Under the lock; durable when this returns."""
-        folder = self._made(version)
+        folder = self._make_folder(version)
         text = json.dumps(asdict(batch), separators=(",", ":")).encode()
         replace_file(REAL_FILES, f"{folder}/{batch.batch:012}", b"%08x %s\n" % (zlib.crc32(text), text))
         if batch.batch % MERGED == MERGED - 1:
@@ -194,12 +194,12 @@ class FileCommits:
         for _, path in singles:
             with open(path, "rb") as file:
                 lines += file.read()
-        folder = self._made(version)
+        folder = self._make_folder(version)
         replace_file(REAL_FILES, f"{folder}/{singles[0][0]:012}-{singles[-1][0]:012}", lines)
         for _, path in singles:
             os.remove(path)
 
-    def _made(self, version: int) -> str:
+    def _make_folder(self, version: int) -> str:
         folder = f"{self._own}/v{version}"
         if not os.path.isdir(folder):
             os.makedirs(folder, mode=0o700, exist_ok=True)

@@ -82,7 +82,7 @@ class FileWriter:
     # Starting a run
 
     def _begin(self, wanted: FolderFacts) -> None:
-        with self._commits.locked():
+        with self._commits.lock():
             known = self._commits.facts()
             if known is not None and known.flow != self._run.flow:
                 raise Conflict(
@@ -121,7 +121,7 @@ class FileWriter:
             self._stage(rows, staged)
             reach("sink_rows_computed")
             taken, refused = self._staged_files(staged)
-            table, rejections = self._rejected(staged, refused)
+            table, rejections = self._collect_rejected(staged, refused)
             reject(batch, table, rejections, taken=sum(taken.values()))
             for path in taken:
                 sync_file(REAL_FILES, f"{staged}/{path}")
@@ -135,7 +135,7 @@ class FileWriter:
         return Written(rows_in, len(rejections))
 
     def _commit(self, staged: str, taken: Mapping[str, int], batch: Batch, rejected: int) -> int:
-        with self._commits.locked():
+        with self._commits.lock():
             self._check_epoch(self._commits.facts())
             files = self._move(staged, taken, batch)
             reach("before_sink_commit")
@@ -191,7 +191,7 @@ class FileWriter:
 
     # Rejected rows
 
-    def _rejected(self, staged: str, paths: Sequence[str]) -> tuple[pa.Table, list[Rejection]]:
+    def _collect_rejected(self, staged: str, paths: Sequence[str]) -> tuple[pa.Table, list[Rejection]]:
         """The complete rows whose folder would be that of a null, and why each is rejected."""
         tables: list[pa.Table] = []
         rejections: list[Rejection] = []
@@ -270,7 +270,7 @@ class FileSink:
 
     def read(self) -> DataFrame:
         """The committed rows as a DataFrame."""
-        facts, batches = self._committed()
+        facts, batches = self._read_committed()
         spark = self._session()
         schema = spark_schema(_known_schema(facts))
         paths = self._paths(batches)
@@ -282,7 +282,7 @@ class FileSink:
 
     def to_arrow(self) -> pa.Table:
         """The committed rows as one table."""
-        facts, batches = self._committed()
+        facts, batches = self._read_committed()
         schema = _known_schema(facts)
         folders = pa.schema([schema.field(name) for name in facts.partition_by])
         # Imports pandas, which takes 0.75 seconds: most commands do not need it.
@@ -315,7 +315,7 @@ class FileSink:
                 paths.append(path)
         return paths
 
-    def _committed(self) -> tuple[FolderFacts, list[CommittedBatch]]:
+    def _read_committed(self) -> tuple[FolderFacts, list[CommittedBatch]]:
         facts = self._commits.facts()
         if facts is None:
             raise NotFound(

@@ -100,7 +100,7 @@ class Build:
         return self.next_stage - 1
 
     @contextmanager
-    def entered(self) -> Iterator[None]:
+    def enter(self) -> Iterator[None]:
         """Streams and stages created in here belong to this build."""
         token = _current.set(self)
         try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-__all__ = ["CALLED_WITH", "SETTINGS", "has_times", "prepared", "show_calls", "spark_session", "with_call_shown"]
+__all__ = ["CALLED_WITH", "SETTINGS", "has_times", "prepare_session", "show_calls", "spark_session", "with_call_shown"]
 
 
 # The arguments with which a user's function (`F.udf`) failed.
@@ -43,7 +43,7 @@ def with_call_shown(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, wrapped: its errors have a note with its arguments, on one line."""
 
     @functools.wraps(function)
-    def called(*values: Any, **named: Any) -> Any:
+    def call(*values: Any, **named: Any) -> Any:
         try:
             return function(*values, **named)
         except Exception as error:
@@ -52,7 +52,7 @@ def with_call_shown(function: Callable[..., Any]) -> Callable[..., Any]:
             error.add_note(f"{CALLED_WITH}{shown[:SHOWN_MAX]}{'...' if len(shown) > SHOWN_MAX else ''}")
             raise
 
-    return called
+    return call
 
 
 def show_calls() -> None:
@@ -167,7 +167,7 @@ def _quiet_java() -> Iterator[None]:
             os.close(kept)
 
 
-def prepared(spark: SparkSession, *sources: type[DataSource]) -> SparkSession:
+def prepare_session(spark: SparkSession, *sources: type[DataSource]) -> SparkSession:
     """The session, ours or a user's own, with these sources registered."""
     if spark.sparkContext._jsc is None:  # there is no public API for this
         raise Unavailable(

@@ -20,7 +20,7 @@ from mainstem.operators.aggregates.aggregate_columns import WrittenAggregates
 from mainstem.operators.aggregates.aggregates import no_such_aggregate, not_of_corrections
 from mainstem.operators.top import RowOrder, missing_order_column, parse_order
 
-__all__ = ["computed", "read_aggregate_text", "read_order_text"]
+__all__ = ["compute_columns", "read_aggregate_text", "read_order_text"]
 
 _FUNCTIONS: dict[type[nodes.Expression], str] = {
     nodes.Sum: "sum",
@@ -67,7 +67,7 @@ def read_order_text(schema: pa.Schema, texts: Sequence[Any]) -> RowOrder:
             if column.parts[0].name not in schema.names:
                 raise missing_order_column(column.name, schema.names)
     values = {f"order_{place}": expression.sql("duckdb") for place, (expression, _) in enumerate(parsed)}
-    types = computed(values, schema.empty_table()).schema.types
+    types = compute_columns(values, schema.empty_table()).schema.types
     return RowOrder(tuple(part for _, part in parsed), dict(values), tuple(types))
 
 
@@ -76,7 +76,7 @@ def _sql(text: Any) -> str:
     return text if isinstance(text, str) else str(text._jc.toString())
 
 
-def computed(columns: Mapping[str, str], rows: pa.Table) -> pa.Table:
+def compute_columns(columns: Mapping[str, str], rows: pa.Table) -> pa.Table:
     """SQL expressions over rows, computed by DuckDB; plain column names are taken unchanged."""
     made = {name: sql for name, sql in columns.items() if sql not in rows.column_names}
     found = _by_duckdb(made, rows) if made else rows
@@ -117,12 +117,12 @@ class _Reader:
         if name in self.found.answers:
             raise Invalid(f'two aggregates are named "{name}"', hint='Give one another name: "sum(score) AS total".')
         inner = projection.this if isinstance(projection, nodes.Alias) else projection
-        replaced = inner.transform(self._replaced, text)
+        replaced = inner.transform(self._replace, text)
         self.found.answers[name] = replaced.sql("duckdb")
         if isinstance(replaced, nodes.Column):
             self.found.bare[int(replaced.name.removeprefix("o"))] = name
 
-    def _replaced(self, node: nodes.Expression, text: str) -> nodes.Expression:
+    def _replace(self, node: nodes.Expression, text: str) -> nodes.Expression:
         condition = _TRUE
         function = node
         if isinstance(node, nodes.Filter):
@@ -158,7 +158,7 @@ class _Reader:
         else:
             raise no_such_aggregate(text, function.sql("spark").partition("(")[0].lower())
         if self._taken_back is not None:
-            name, arguments = self._signed(name, arguments, _title(function))
+            name, arguments = self._sign(name, arguments, _title(function))
         for place, argument in enumerate(arguments):
             self.found.inputs[f"i{number}_{place}"] = argument
         types = tuple(self._type(argument) for argument in arguments)
@@ -166,7 +166,7 @@ class _Reader:
         self.found.calls.append(call)
         return number
 
-    def _signed(self, name: str, arguments: list[str], text: str) -> tuple[str, list[str]]:
+    def _sign(self, name: str, arguments: list[str], text: str) -> tuple[str, list[str]]:
         """With the opposite sign if a row retracts an earlier one."""
         if name not in ("sum", "count"):
             raise not_of_corrections(text)
@@ -195,7 +195,7 @@ class _Reader:
     def _type(self, sql: str) -> pa.DataType:
         if sql == self._time:
             return pa.int64()
-        return computed({"value": sql}, self._schema.empty_table()).schema.field(0).type
+        return compute_columns({"value": sql}, self._schema.empty_table()).schema.field(0).type
 
 
 def _title(function: nodes.Expression) -> str:

@@ -27,7 +27,7 @@ from mainstem.operators.stage.state_runs import StageManifests
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.sources.batch_clock import set_now
 from mainstem.stem import Mainstem, open_log
-from mainstem.testing.scripted_rows import ScriptedBatch, TestResults, told
+from mainstem.testing.scripted_rows import ScriptedBatch, TestResults, list_late
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,7 +85,7 @@ class ScriptedTopic:
     idle_after: Duration | None = None
 
     @property
-    def shown(self) -> pa.Schema:
+    def shown_schema(self) -> pa.Schema:
         """The columns of rows read from the log."""
         record = RECORD if self.event_time is None else WATERMARKED_RECORD
         return record_schema(self.schema, self.event_time, record=record)
@@ -123,7 +123,7 @@ class _Log:
         """The lowest watermark that the next row can have, from this stream alone."""
         return self._less(max(min(self._highest), *self._observed))
 
-    def recorded(self, now: int) -> int:
+    def watermark_before(self, now: int) -> int:
         """The watermark of the last rows that were appended before a time."""
         return self._last[1] if self._last[0] < now else self._before[1]
 
@@ -139,13 +139,13 @@ class _Log:
         self._told = max(self._told, known)
         return known
 
-    def taken(self, step: LogStep, now: int, beside: Sequence[_Log], *, replayed: bool) -> pa.Table:
+    def apply(self, step: LogStep, now: int, beside: Sequence[_Log], *, replayed: bool) -> pa.Table:
         """Apply a step to the log; returns its rows as the log gives them."""
-        shown, event_time = self.topic.shown, self.topic.event_time
+        shown, event_time = self.topic.shown_schema, self.topic.event_time
         if isinstance(step, Moment):
             if step.kind == "watermark":
                 self._declared = max(self._declared, step.at)
-                self._observed = [self._seen(number) for number in range(len(self._highest))]
+                self._observed = [self._observe(number) for number in range(len(self._highest))]
             return shown.empty_table()
         count, number = step.rows.num_rows, step.partition
         record = record_array(number, self._ends[number], now, count=count, change=step.changes)
@@ -153,7 +153,7 @@ class _Log:
             if self._silent(now):
                 self._floor = max(self._floor, _lowest(beside, now))
             # All rows of an append have the watermark from before it.
-            self._observed[number] = self._seen(number)
+            self._observed[number] = self._observe(number)
             recorded = self._less(self._observed[number])
             own = max(recorded, self._floor, NO_TIME if replayed or self.steady else self._told)
             known = pa.array(np.full(count, own), mask=np.full(count, own == NO_TIME))
@@ -170,7 +170,7 @@ class _Log:
     def _silent(self, now: int) -> bool:
         return self._after is not None and self._last[0] != NO_TIME and now - self._last[0] > self._after
 
-    def _seen(self, number: int) -> int:
+    def _observe(self, number: int) -> int:
         """The highest event time observed before the next record of a partition. It never decreases."""
         if self._highest[number] == NO_TIME:
             return max(self._observed)
@@ -183,7 +183,7 @@ class _Log:
 
 
 def _lowest(beside: Sequence[_Log], now: int) -> int:
-    return min((log.recorded(now) for log in beside if log._last[0] != NO_TIME), default=NO_TIME)
+    return min((log.watermark_before(now) for log in beside if log._last[0] != NO_TIME), default=NO_TIME)
 
 
 def batches_of(
@@ -201,7 +201,7 @@ def batches_of(
     for step in steps:
         now = step.at if isinstance(step, Moment) and step.kind == "now" else now
         mine = logs[step.stream]
-        rows = mine.taken(step, now, beside.get(mine, ()), replayed=batches == "one")
+        rows = mine.apply(step, now, beside.get(mine, ()), replayed=batches == "one")
         cuts = list(range(1, rows.num_rows)) if batches == "single rows" else []
         for first, end in zip([0, *cuts], [*cuts, rows.num_rows], strict=True):
             reached = [log.watermark(now, beside[log]) for log in timed]
@@ -211,11 +211,11 @@ def batches_of(
             watermark = max(min(reached, default=NO_TIME), clock.watermark)
             clock = BatchClock(watermark, now, clock.watermark, clock.now)
             for name, topic in topics.items():
-                part = rows.slice(first, end - first) if name == step.stream else topic.shown.empty_table()
+                part = rows.slice(first, end - first) if name == step.stream else topic.shown_schema.empty_table()
                 found[name].append(ScriptedBatch(part, clock, step.killed))
     if batches == "one":
         last = BatchClock(clock.watermark, clock.now, NO_TIME, NO_TIME)
-        return {name: [_united(of, topics[name], last)] for name, of in found.items()}
+        return {name: [_unite(of, topics[name], last)] for name, of in found.items()}
     return found
 
 
@@ -229,8 +229,8 @@ def _first_watermark(rows: pa.Table) -> int:
     return int(times_of(record.field("watermark"))[0]) if "watermark" in [at.name for at in record.type] else NO_TIME
 
 
-def _united(batches: Sequence[ScriptedBatch], topic: ScriptedTopic, clock: BatchClock) -> ScriptedBatch:
-    rows = pa.concat_tables([topic.shown.empty_table(), *(batch.rows for batch in batches)])
+def _unite(batches: Sequence[ScriptedBatch], topic: ScriptedTopic, clock: BatchClock) -> ScriptedBatch:
+    rows = pa.concat_tables([topic.shown_schema.empty_table(), *(batch.rows for batch in batches)])
     return ScriptedBatch(rows, clock, any(batch.killed for batch in batches))
 
 
@@ -410,4 +410,4 @@ class _ScriptedHome:
             rows = self._stem.topic(late_topic_of(FLOW)).to_arrow()
         except TopicNotFound:
             return []
-        return told(rows.drop_columns([name for name in OF_THE_FLOW if name in rows.column_names]))
+        return list_late(rows.drop_columns([name for name in OF_THE_FLOW if name in rows.column_names]))

@@ -22,9 +22,9 @@ from mainstem.operators.stage.stage_task import add_record
 from mainstem.operators.stage.state_runs import MemoryState
 from mainstem.operators.top import RowOrder, read_order
 from mainstem.operators.windows.window_time import RowTime
-from mainstem.testing.row_sql import computed, read_aggregate_text, read_order_text
+from mainstem.testing.row_sql import compute_columns, read_aggregate_text, read_order_text
 
-__all__ = ["ScriptedBatch", "ScriptedRows", "ScriptedRun", "TestResults", "told"]
+__all__ = ["ScriptedBatch", "ScriptedRows", "ScriptedRun", "TestResults", "list_late"]
 
 
 # TestResults: the results of a scripted stream.
@@ -160,7 +160,7 @@ class ScriptedRun:
     state_rows: dict[str, int] = field(default_factory=dict)
     operators: list[str] = field(default_factory=list)
 
-    def named(self, operator: str) -> str:
+    def name_stage(self, operator: str) -> str:
         """The name of the next stage of this operator."""
         self.operators.append(operator)
         return f"{operator}-{self.operators.count(operator)}"
@@ -192,11 +192,11 @@ class ScriptedRows:
 
     def through(self, spec: StageSpec, *others: ScriptedRows, name: str | None = None) -> ScriptedRows:
         """The output of an operator's engine for the batches, one by one, with its state in memory."""
-        called = name or self.run.named(spec.operator)
+        called = name or self.run.name_stage(spec.operator)
         state = MemoryState(spec.engine.state_schema)
         given, offset = [], 0
         for parts in zip(self.batches, *(other.batches for other in others), strict=True):
-            prepared = _prepared(spec, [part.rows for part in parts])
+            prepared = _prepare(spec, [part.rows for part in parts])
             batch = replace(parts[0], clock=_earliest([part.clock for part in parts]))
             clock = _clock(batch.clock, spec)
             step = spec.engine.step(state, prepared, clock)
@@ -216,7 +216,7 @@ class ScriptedRows:
             if count:
                 self.run.counts[what] = self.run.counts.get(what, 0) + count
         if step.late is not None:
-            self.run.late.extend(told(show_late_rows(step.late, spec)))
+            self.run.late.extend(list_late(show_late_rows(step.late, spec)))
 
     def mapped(self, function: Callable[[pa.Table], pa.Table], schema: pa.Schema) -> ScriptedRows:
         """The rows after a stateless step: `function` returns the columns of `schema`."""
@@ -240,7 +240,7 @@ class ScriptedRows:
         sql = {name: str(value) for name, value in values.items()}
 
         def function(rows: pa.Table) -> pa.Table:
-            return arrow(rows, computed(sql, rows))
+            return arrow(rows, compute_columns(sql, rows))
 
         return self.mapped(function, function(self.schema.empty_table()).schema)
 
@@ -263,7 +263,7 @@ read_aggregates.register(ScriptedRows, ScriptedRows._aggregates)
 read_order.register(ScriptedRows, ScriptedRows._order)
 
 
-def told(late: pa.Table) -> list[dict[str, Any]]:
+def list_late(late: pa.Table) -> list[dict[str, Any]]:
     """Late rows as dicts without nulls: stages have different columns."""
     return [{name: value for name, value in row.items() if value is not None} for row in late.to_pylist()]
 
@@ -276,18 +276,18 @@ def _check_same(first: Step, second: Step, stage: str) -> None:
     for part in ("output", "put", "gone", "late", "counts"):
         one, other = getattr(first, part), getattr(second, part)
         # As text where they differ: NaN is not equal to itself.
-        if one != other and str(_listed(one)) != str(_listed(other)):
+        if one != other and str(_to_list(one)) != str(_to_list(other)):
             raise AssertionError(
                 f'stage "{stage}" ran a batch twice from the same state with different results: {part} was '
-                f"{_listed(one)}, then {_listed(other)}"
+                f"{_to_list(one)}, then {_to_list(other)}"
             )
 
 
-def _listed(part: Any) -> Any:
+def _to_list(part: Any) -> Any:
     return part.to_pylist() if isinstance(part, pa.Table) else part
 
 
-def _prepared(spec: StageSpec, inputs: Sequence[pa.Table]) -> pa.Table:
+def _prepare(spec: StageSpec, inputs: Sequence[pa.Table]) -> pa.Table:
     """The rows of all inputs as the engine takes them."""
     parts = [by.arrow(rows) for by, rows in zip(spec.preparations, inputs, strict=True)]
     return parts[0] if len(parts) == 1 else pa.concat_tables([part.select(parts[0].schema.names) for part in parts])

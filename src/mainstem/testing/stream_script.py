@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from mainstem.arguments import chosen, show_value, text, whole_number
+from mainstem.arguments import check_choice, show_value, text, whole_number
 from mainstem.clock import as_us
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid, InvalidRows, did_you_mean
@@ -122,7 +122,7 @@ class TestStream:
 
     def kill(self) -> TestStream:
         """Kill the batch of the step before, before it is committed; the flow is restarted and repeats it."""
-        return self._replaced(_last_killed(self.steps))
+        return self._replace_steps(_last_killed(self.steps))
 
     # Running it
 
@@ -146,9 +146,9 @@ class TestStream:
         return ScriptedTopic(self.schema, self.event_time, self.delay, self.idle_after)
 
     def _with(self, step: LogStep) -> TestStream:
-        return self._replaced((*self.steps, step))
+        return self._replace_steps((*self.steps, step))
 
-    def _replaced(self, steps: tuple[LogStep, ...]) -> TestStream:
+    def _replace_steps(self, steps: tuple[LogStep, ...]) -> TestStream:
         script = TestStream(self.schema, event_time=self.event_time, delay=self.delay, idle_after=self.idle_after)
         object.__setattr__(script, "steps", steps)
         return script
@@ -163,11 +163,11 @@ def run_scripted(
     topics: Mapping[str, ScriptedTopic], steps: Sequence[LogStep], operator: Callable[..., Any], batches: Batches
 ) -> TestResults:
     """The results of an operator on scripted streams, which it gets by their names."""
-    chosen(batches, "batches", CUTS)
+    check_choice(batches, "batches", CUTS)
     check_operator(operator)
     run = ScriptedRun()
     scripted = batches_of(topics, steps, batches)
-    given = operator(**{name: ScriptedRows(topics[name].shown, of, run) for name, of in scripted.items()})
+    given = operator(**{name: ScriptedRows(topics[name].shown_schema, of, run) for name, of in scripted.items()})
     if not isinstance(given, ScriptedRows):
         raise Invalid(
             f"the operator returned a {type(given).__name__}",
@@ -331,7 +331,7 @@ class TestStreams:
 
     def kill(self) -> TestStreams:
         """Kill the batch of the step before, before it is committed; the flow is restarted and repeats it."""
-        return self._replaced(_last_killed(self.steps))
+        return self._replace_steps(_last_killed(self.steps))
 
     # Running it
 
@@ -356,9 +356,9 @@ class TestStreams:
                 hint=did_you_mean(stream, self.streams) or "Name one of these.",
             )
         step = stepped(self.streams[stream]).steps[-1]
-        return self._replaced((*self.steps, replace(step, stream=stream)))
+        return self._replace_steps((*self.steps, replace(step, stream=stream)))
 
-    def _replaced(self, steps: tuple[LogStep, ...]) -> TestStreams:
+    def _replace_steps(self, steps: tuple[LogStep, ...]) -> TestStreams:
         script = TestStreams(**self.streams)
         object.__setattr__(script, "steps", steps)
         return script

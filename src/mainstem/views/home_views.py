@@ -17,11 +17,11 @@ from typing import TypeVar
 from mainstem.clock import Clock
 from mainstem.errors import DatabaseUnavailable, Unavailable
 from mainstem.log.backoff import call_with_retries
-from mainstem.settings import environment_with, remember, remembered
+from mainstem.settings import environment_with, read_address, remember
 from mainstem.views.sqlite.sqlite_backend import SqliteBackend
 from mainstem.views.view_store import ViewBackend
 
-__all__ = ["ADDRESS", "backend_at", "backend_of_home", "waiting_for_views"]
+__all__ = ["ADDRESS", "backend_at", "backend_of_home", "wait_for_views"]
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ def backend_of_home(home: str, address: str | None = None) -> ViewBackend:
         # A log without a home has no place for an address.
         return SqliteBackend(home)
     if address is None:
-        return backend_at(home, environment_with("MAINSTEM_").get("views") or _remembered(home))
+        return backend_at(home, environment_with("MAINSTEM_").get("views") or _read_address(home))
     backend = backend_at(home, address)
     _remember(home, address)
     return backend
@@ -54,7 +54,7 @@ def backend_at(home: str, address: str | None) -> ViewBackend:
     return PostgresBackend(address)
 
 
-def waiting_for_views(ask: Callable[[], T], clock: Clock) -> T:
+def wait_for_views(ask: Callable[[], T], clock: Clock) -> T:
     """The result of `ask`, which needs the views; a database that may be about to start is waited for."""
     return call_with_retries(ask, worth_it=_may_pass, clock=clock)
 
@@ -67,8 +67,8 @@ def _may_pass(error: Unavailable) -> bool:
     return may_pass(error)
 
 
-def _remembered(home: str) -> str | None:
-    return remembered(
+def _read_address(home: str) -> str | None:
+    return read_address(
         home, FILE, example="postgresql://user@host:5432/database", without="the views are in the home itself"
     )
 

@@ -98,7 +98,7 @@ def merge_columns(
     columns = {}
     for field in schema:
         given = _one_array(rows.column(field.name))
-        columns[field.name] = _readable(_fitting(given, field.type, field.name, view, reasons), field.name, reasons)
+        columns[field.name] = _readable(_fit(given, field.type, field.name, view, reasons), field.name, reasons)
         for row, reason in ({} if unfit is None else unfit(columns[field.name], field)).items():
             reasons.setdefault(row, reason)
     for name in key:
@@ -110,8 +110,8 @@ def merge_columns(
     chosen, deleted = _latest([_sortable(columns[name]) for name in key], record, rows.num_rows, list(reasons))
     kept, gone = chosen[~deleted], chosen[deleted]
     return MergedColumns(
-        [_taken(columns[name], kept) for name in schema.names],
-        [_taken(columns[name], gone) for name in key],
+        [_take(columns[name], kept) for name in schema.names],
+        [_take(columns[name], gone) for name in key],
         tuple(Rejection(row, reasons[row]) for row in sorted(reasons)),
     )
 
@@ -159,7 +159,7 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _fitting(array: pa.Array, data_type: pa.DataType, path: str, view: str, reasons: dict[int, str]) -> pa.Array:
+def _fit(array: pa.Array, data_type: pa.DataType, path: str, view: str, reasons: dict[int, str]) -> pa.Array:
     """The column in the view's type; a value that does not fit becomes null, and its row gets a reason."""
     try:
         return converted(array, data_type, path=path, topic=view)
@@ -224,5 +224,5 @@ def _latest(
     return chosen, deletes[chosen]
 
 
-def _taken(column: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:
+def _take(column: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:
     return column.take(pa.array(rows, pa.int64()))

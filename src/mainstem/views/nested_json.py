@@ -101,27 +101,27 @@ def from_json(texts: list[str | None], data_type: pa.DataType) -> pa.Array:
     >>> from_json(['{"at":[1,null]}', None], pa.struct([("at", pa.list_(pa.int64()))])).to_pylist()
     [{'at': [1, None]}, None]
     """
-    return _built([None if text is None else json.loads(text) for text in texts], data_type)
+    return _build([None if text is None else json.loads(text) for text in texts], data_type)
 
 
-def _built(values: list[Any], data_type: pa.DataType) -> pa.Array:
+def _build(values: list[Any], data_type: pa.DataType) -> pa.Array:
     kind = kind_of(data_type)
     if kind in NESTED:
         fields = inner_fields(data_type)
         columns, offsets = parts_of_values(values, kind, (field.name for field in fields))
-        built = [_built(column, field.type) for column, field in zip(columns, fields, strict=True)]
+        built = [_build(column, field.type) for column, field in zip(columns, fields, strict=True)]
         return nested_array(data_type, built, offsets, values)
     if kind in _READ:
         read = _READ[kind]
         return pa.array([None if value is None else read(value) for value in values], data_type)
     if kind == "date" or kind in TIMESTAMPS:
-        return _built_moments(values, data_type)
+        return _build_moments(values, data_type)
     if kind == "decimal":
         return pa.array(values, pa.string()).cast(data_type)
     return pa.array(values, data_type)
 
 
-def _built_moments(values: list[Any], data_type: pa.DataType) -> pa.Array:
+def _build_moments(values: list[Any], data_type: pa.DataType) -> pa.Array:
     texts = pa.array([value if isinstance(value, str) else None for value in values], pa.string())
     moments = texts.cast(data_type)
     numbers = [value if isinstance(value, int) else None for value in values]

@@ -75,7 +75,7 @@ class SparkView(View):
         """A snapshot of the rows as a DataFrame: now, or, if the view keeps its history, as of a time or a token."""
         schema = spark_schema(self.schema)
         reader = self._session().read.schema(schema)
-        folder = tempfile.mkdtemp(prefix="read-", dir=_made(f"{self.home}/views/.reads"))
+        folder = tempfile.mkdtemp(prefix="read-", dir=_make_folder(f"{self.home}/views/.reads"))
         return reader.parquet(self.export(folder, as_of=as_of))
 
     def stream(self) -> DataFrame:
@@ -116,7 +116,7 @@ class SparkView(View):
         build = current_build()
         planned = None if build is None else build.schemas.get(f"view:{self.name}")
         # The columns that an earlier flow of the program will write, whatever the view has now.
-        columns = self.schema if planned is None else self._checked(planned)
+        columns = self.schema if planned is None else self._check_schema(planned)
         shown = record_schema(columns, record=RECORD)
         marked = shown.field("record").with_metadata({**RECORD_MARK, **CHANGING_MARK})
         return shown.set(len(shown) - 1, marked)
@@ -138,6 +138,6 @@ class SparkView(View):
         return SparkViewWriter(super().writer(run, schema))
 
 
-def _made(folder: str) -> str:
+def _make_folder(folder: str) -> str:
     os.makedirs(folder, exist_ok=True)
     return folder

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from mainstem.views.sql.sql_tables import Row, SqlConnection, SqlTables, listed
-from mainstem.views.sqlite.sqlite_columns import arrow_column, quoted
+from mainstem.views.sql.sql_tables import Row, SqlConnection, SqlTables, list_columns
+from mainstem.views.sqlite.sqlite_columns import arrow_column, quote_name
 
 __all__ = ["Difference", "Kind", "VersionPair"]
 
@@ -56,7 +56,7 @@ class VersionPair:
         shared = [name for name in self.new.values if name in self.old.values]
         same = [self._same(name, self.new.is_same) for name in shared]
         for alias, tables in (("n", self.new), ("o", self.old)):
-            same += [f"{alias}.{quoted(name)} IS NULL" for name in tables.values if name not in shared]
+            same += [f"{alias}.{quote_name(name)} IS NULL" for name in tables.values if name not in shared]
         equal = " AND ".join(same) or "1 = 1"
         new, old = self.new.rows, self.old.rows
         return {
@@ -67,14 +67,14 @@ class VersionPair:
         }[kind]
 
     def _same(self, name: str, operator: str) -> str:
-        column = quoted(name)
+        column = quote_name(name)
         if self.new.comparable(self.new.schema.field(name).type, self.old.schema.field(name).type):
             return f"n.{column} {operator} o.{column}"
         return f"(n.{column} IS NULL AND o.{column} IS NULL)"
 
     def order(self, kind: Kind) -> str:
         """The order by key of the rows of a kind."""
-        return listed(self.new.key, "o" if kind == "removed" else "n")
+        return list_columns(self.new.key, "o" if kind == "removed" else "n")
 
     def difference(self, connection: SqlConnection) -> Difference:
         """Counts and first rows, inside a snapshot transaction."""
@@ -83,7 +83,7 @@ class VersionPair:
             source = self.source(kind)
             ((counts[kind],),) = connection.query(f"SELECT count(*) FROM {source}")
             if kind != "same":
-                new, old = self.new.selected("n"), self.old.selected("o")
+                new, old = self.new.select_columns("n"), self.old.select_columns("o")
                 columns = {"changed": f"{old}, {new}", "added": new, "removed": old}[kind]
                 select = f"SELECT {columns} FROM {source} ORDER BY {self.order(kind)} LIMIT {SHOWN_MAX}"
                 rows[kind] = connection.query(select)

@@ -394,7 +394,7 @@ class View:
 
     def new_version(self, schema: pa.Schema | None = None) -> int:
         """Create an empty version beside the live one, with other columns if given; returns its number."""
-        columns = self.schema if schema is None else self._checked(schema)
+        columns = self.schema if schema is None else self._check_schema(schema)
         return self._store.versions(self._clock).new(columns)
 
     def use(self, version: int) -> None:
@@ -422,7 +422,7 @@ class View:
 
         A version that does not exist yet accepts any columns that include the key.
         """
-        columns = self._checked(schema)
+        columns = self._check_schema(schema)
         self._check_key_in(columns)
         check_panes(schema, self.key, view=self.name)
         if not self.exists:
@@ -437,7 +437,7 @@ class View:
     def writer(self, run: FlowRun, schema: pa.Schema) -> VersionWriter:
         """Begin a run: the view and its version `run.version` are created if they do not exist; older runs are fenced."""
         self.accept(schema, version=run.version)
-        columns = self._checked(schema)
+        columns = self._check_schema(schema)
         if not self.exists:
             self._store.create(self._first_facts(columns, run.version), columns)
         facts = self._store.facts()
@@ -460,7 +460,7 @@ class View:
             history_age_us=self._history_age_us or 0,
         )
 
-    def _checked(self, schema: pa.Schema) -> pa.Schema:
+    def _check_schema(self, schema: pa.Schema) -> pa.Schema:
         columns = nullable_schema(normal_schema(pa.schema([field for field in schema if field.name != "record"])))
         if len(columns) > COLUMNS_MAX:
             raise Invalid(

@@ -90,7 +90,7 @@ class Facts:
                 view=view,
             ) from error
 
-    def keeping(self, changes_max: int | None, changes_age_us: int | None, history_age_us: int | None) -> Facts:
+    def with_retention(self, changes_max: int | None, changes_age_us: int | None, history_age_us: int | None) -> Facts:
         """The facts with these settings; None leaves a setting unchanged."""
         return replace(
             self,
@@ -119,7 +119,7 @@ class Facts:
         served = [index for index, segment in enumerate(self.history) if segment.version == number]
         return replace(self, versions=left, history=self.history[max(served, default=-1) + 1 :])
 
-    def using(self, number: int, position: int, *, compatible: bool) -> Facts:
+    def with_live(self, number: int, position: int, *, compatible: bool) -> Facts:
         """With this version as the live one, for the changes after a position; `compatible`: earlier changes stay readable."""
         segment = Segment(number, position)
         return replace(self, live=number, history=(*self.history, segment) if compatible else (segment,))

@@ -64,7 +64,7 @@ def position_as_of(snapshot: VersionSnapshot, as_of: AsOf, *, view: str, now: in
     if isinstance(as_of, datetime):
         return _at(snapshot, since, as_us(as_of), view, now)
     if isinstance(as_of, str):
-        return _reached(snapshot, since, as_of, view)
+        return _find_position(snapshot, since, as_of, view)
     raise Invalid(
         f"{as_of!r:.60} is neither a time nor a token",
         detail="as_of is a datetime with a time zone, or the token of an append.",
@@ -75,18 +75,18 @@ def position_as_of(snapshot: VersionSnapshot, as_of: AsOf, *, view: str, now: in
 def _at(snapshot: VersionSnapshot, since: KeptSince, at: int, view: str, now: int) -> int:
     if at > now:
         raise NotYet(
-            f'view "{view}" cannot be read as of {_shown(at)}, which is in the future',
-            detail=f"It is {_shown(now)}.",
+            f'view "{view}" cannot be read as of {_format_time(at)}, which is in the future',
+            detail=f"It is {_format_time(now)}.",
             hint="Give a time in the past; for the current rows, leave as_of out.",
             view=view,
         )
     if at < since.at:
-        raise _gone(view, since, f"its rows as of {_shown(at)}")
+        raise _gone_error(view, since, f"its rows as of {_format_time(at)}")
     found = snapshot.position_at(at)
     return since.position if found is None else max(found, since.position)
 
 
-def _reached(snapshot: VersionSnapshot, since: KeptSince, token: str, view: str) -> int:
+def _find_position(snapshot: VersionSnapshot, since: KeptSince, token: str, view: str) -> int:
     wanted = parse_token(token)
     applied = snapshot.offsets()
     # Before the first batch nothing was applied, and the view was empty.
@@ -101,21 +101,21 @@ def _reached(snapshot: VersionSnapshot, since: KeptSince, token: str, view: str)
                 raise not_yet(view, missing, applied)
             position = max(position, found)
     if position < since.position:
-        raise _gone(view, since, f"its rows as of {token}")
+        raise _gone_error(view, since, f"its rows as of {token}")
     return position
 
 
-def _gone(view: str, since: KeptSince, what: str) -> FellOff:
+def _gone_error(view: str, since: KeptSince, what: str) -> FellOff:
     return FellOff(
         f'view "{view}" no longer has {what}',
-        detail=f"Its history goes back to {_shown(since.at)}.",
+        detail=f"Its history goes back to {_format_time(since.at)}.",
         hint="Give a later time, or the token of a later append. The retention of history is a setting of the view: "
         f'stem.view("{view}", history="90 days").',
         view=view,
     )
 
 
-def _shown(at: int) -> str:
+def _format_time(at: int) -> str:
     return as_datetime(at).isoformat().replace("+00:00", "Z")
 
 
@@ -258,7 +258,7 @@ def subscription(store: ViewStore, clock: Clock, cursor: str | None, wait_us: in
         idle_since = clock.monotonic()
         while True:
             if store.facts().id != facts.id:
-                raise _replaced(store.view)
+                raise _replaced_error(store.view)
             changes = history.between(position, history.last(), CHANGES_MAX)
             if changes.end > position:
                 position = changes.end
@@ -281,7 +281,7 @@ def wait_for_commit(watch: CommitWatch, clock: Clock, since: int, wait_us: int |
     return True
 
 
-def _replaced(view: str) -> ViewNotFound:
+def _replaced_error(view: str) -> ViewNotFound:
     return ViewNotFound(
         f'view "{view}" was dropped during a subscription',
         detail="A view of that name was created since.",

@@ -75,7 +75,7 @@ def stored_key(given: Any, key: Sequence[str], schema: pa.Schema, *, view: str) 
     ['Berlin', 1]
     """
     return [
-        _stored(value, schema.field(name), view) for name, value in zip(key, _values(given, key, view), strict=True)
+        _to_stored(value, schema.field(name), view) for name, value in zip(key, _values(given, key, view), strict=True)
     ]
 
 
@@ -100,7 +100,7 @@ def _values(given: Any, key: Sequence[str], view: str) -> list[Any]:
     )
 
 
-def _stored(value: Any, field: pa.Field, view: str) -> Any:
+def _to_stored(value: Any, field: pa.Field, view: str) -> Any:
     if type(value) is _PLAIN.get(field.type):
         return text(value, field.name) if isinstance(value, str) else value
     return stored_values(_column(value, field, view))[0]

@@ -62,7 +62,7 @@ def open_view(home: str, name: str, address: str | None) -> View:
     return View(home, name, backend=backend_at(home, address))
 
 
-def _standing(view: View) -> tuple[int, Applied]:
+def _read_status(view: View) -> tuple[int, Applied]:
     """The position of a view's last change, and its applied offsets; empty if the view does not exist yet."""
     if not view.exists:
         return 0, {}
@@ -118,26 +118,26 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._limit = _standing(self._check())
+        self._limit = _read_status(self._check())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         view = self._check()
         self._check_same(view, start)
-        last, applied = self._standing(view)
+        last, applied = self._read_status(view)
         if not self._news(start, last, applied) and "snapshot" not in start and self._limit is None:
             if self._watch is None and view.exists:
                 self._watch = view.watch()
             elif self._watch is not None:
                 self._watch.wait(self._request["wait_ms"] / 1000)
-            last, applied = self._standing(view)
+            last, applied = self._read_status(view)
         reached = max(start["position"], min(last, start["position"] + CHANGES_MAX))
         # If the batch ends before the last change, only the earlier applied offsets are certain.
         return self._offset(reached, start.get("id", ""), applied if reached >= last else start.get("applied", {}))
 
-    def _standing(self, view: View) -> tuple[int, Applied]:
+    def _read_status(self, view: View) -> tuple[int, Applied]:
         if self._limit is not None:
             return self._limit
-        return _standing(view)
+        return _read_status(view)
 
     def _news(self, start: dict[str, Any], last: int, applied: Applied) -> bool:
         return bool(last > start["position"] or applied != start.get("applied", {}))

@@ -98,7 +98,7 @@ class VersionSnapshot(Protocol):
     def position_reached(self, topic: str, partition: int, end: int) -> int | None:
         """The first position at which a source was applied up to `end`; None if it never was."""
 
-    def reached(self) -> list[tuple[int, str, int, int]]:
+    def reached_offsets(self) -> list[tuple[int, str, int, int]]:
         """Position, topic, partition, and the offset applied from this position on; in the order of positions."""
 
 

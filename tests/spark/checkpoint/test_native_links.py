@@ -105,7 +105,7 @@ def test_links_stay_when_the_log_drops_its_files_and_the_note_tells_of_them(tmp_
 
     history.place(0)
     history.place(0)
-    assert (history.missing(0), len(history.missing(1))) == ([], 1)
+    assert (history.find_missing(0), len(history.find_missing(1))) == ([], 1)
     history.let_go(0)
     assert os.listdir(history.read) == []
     history.remove()

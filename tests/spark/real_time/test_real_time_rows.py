@@ -13,7 +13,7 @@ from mainstem.log.kafka.kafka_codec import codec_of
 from mainstem.log.record import RECORD, record_schema
 from mainstem.log.rows.rows import check_rows
 from mainstem.log.topic_settings import TopicSettings
-from mainstem.spark.real_time.real_time_rows import decoded, messages_of
+from mainstem.spark.real_time.real_time_rows import decode_messages, messages_of
 from mainstem.spark.spark_types import spark_schema
 
 TYPES = (
@@ -106,7 +106,7 @@ def test_spark_reads_and_writes_what_the_log_does(spark: SparkSession, settings:
     frame = spark.createDataFrame(given, COLUMNS)
     wanted = record_schema(pa.schema([field.with_nullable(True) for field in settings.stored_schema]), record=RECORD)
 
-    read = decoded(frame, settings, wanted, "unreadable_0").toArrow().to_pylist()
+    read = decode_messages(frame, settings, wanted, "unreadable_0").toArrow().to_pylist()
 
     assert read == read_by_log(ours, settings)
 

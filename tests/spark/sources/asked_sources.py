@@ -42,7 +42,7 @@ class AskedSources:
 
     def _reader(self, request: TopicRequest) -> TopicStreamReader:
         if request.pattern:
-            shown, _ = self._stem.topics(request.topic)._shown(None)
+            shown, _ = self._stem.topics(request.topic)._unite_columns(None)
             return TopicStreamReader(replace(request, columns=tuple(shown.names)), shown)
         return TopicStreamReader(request, self._stem.topic(request.topic).shown_schema(request.delay))
 

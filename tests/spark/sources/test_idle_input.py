@@ -188,7 +188,7 @@ def only_what_is_read_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def rows_are_not_raised(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("mainstem.spark.sources.source_time.raised", lambda batch, floors: batch)
+    patch.setattr("mainstem.spark.sources.source_time.raise_watermarks", lambda batch, floors: batch)
 
 
 def what_came_later_counts(patch: pytest.MonkeyPatch) -> None:

@@ -31,13 +31,13 @@ def test_what_a_flow_has_committed_is_in_for_who_has_read_to_the_end(tmp_path: P
     with mainstem.open(tmp_path / "home", upkeep="manual") as stem:
         big = stem.create_topic("big", schema="n BIGINT", partitions=2)
         tokens = PassedTokens(lambda: stem.log, stem.home, "big")
-        assert tokens.passed(big.backend).applied == {}
+        assert tokens.find(big.backend).applied == {}
         committed(stem, "others", 0, {"topic": "orders", "offsets": {"0": 99}}, into="small")
-        assert tokens.passed(big.backend).applied == {}
+        assert tokens.find(big.backend).applied == {}
 
         big.append([{"n": 1}], partition=0)
         committed(stem, "big", 0, {"topic": "orders", "offsets": {"0": 7, "1": 5}, "applied": {"carts": {"0": 3}}})
-        passed = tokens.passed(big.backend)
+        passed = tokens.find(big.backend)
         assert passed.applied == {"carts": {"0": 3}, "orders": {"0": 7, "1": 5}}
         assert passed.reached(read_up_to(big))
         assert not passed.reached({0: 0, 1: 0})
@@ -47,19 +47,19 @@ def test_what_a_flow_has_committed_is_in_for_who_has_read_to_the_end(tmp_path: P
         undecided.append("big", [{"n": n} for n in range(8)])
         big.append([{"n": 3}], partition=1)
         committed(stem, "big", 1, {"topic": "orders", "offsets": {"0": 8, "1": 5}})
-        assert tokens.passed(big.backend).applied == {"orders": {"0": 8, "1": 5}}
-        assert not tokens.passed(big.backend).reached(read_up_to(big))
+        assert tokens.find(big.backend).applied == {"orders": {"0": 8, "1": 5}}
+        assert not tokens.find(big.backend).reached(read_up_to(big))
         undecided.commit()
-        assert tokens.passed(big.backend).reached(read_up_to(big))
+        assert tokens.find(big.backend).reached(read_up_to(big))
 
         # A second flow into it: what both have read. What of it was written into itself says nothing.
         committed(stem, "more", 0, {"topics": {"orders": {"0": 2, "1": 9}, "big": {"0": 1}}, "glob": "*"})
-        assert tokens.passed(big.backend).applied == {"orders": {"0": 2, "1": 5}}
+        assert tokens.find(big.backend).applied == {"orders": {"0": 2, "1": 5}}
 
         # Made again, it holds nothing of what these flows wrote.
         stem.log.delete_topic("big")
         again = stem.create_topic("big", schema="n BIGINT", partitions=2)
-        assert PassedTokens(lambda: stem.log, stem.home, "big").passed(again.backend).applied == {}
+        assert PassedTokens(lambda: stem.log, stem.home, "big").find(again.backend).applied == {}
 
 
 @pytest.mark.parametrize("order", ["committed first", "ends first"])
@@ -70,12 +70,12 @@ def test_what_comes_between_two_looks_is_never_taken_for_read(tmp_path: Path, or
         committed(stem, "big", 0, {"topic": "orders", "offsets": {"0": 1}})
         tokens = PassedTokens(lambda: stem.log, stem.home, "big")
         before = read_up_to(big)
-        passed = tokens.passed(big.backend)
+        passed = tokens.find(big.backend)
         big.append([{"n": 1}])
         committed(stem, "big", 1, {"topic": "orders", "offsets": {"0": 2}})
         if order == "committed first":
             assert passed.applied == {"orders": {"0": 1}}
             assert passed.reached(read_up_to(big))
         else:
-            assert tokens.passed(big.backend).applied == {"orders": {"0": 2}}
-            assert not tokens.passed(big.backend).reached(before)
+            assert tokens.find(big.backend).applied == {"orders": {"0": 2}}
+            assert not tokens.find(big.backend).reached(before)

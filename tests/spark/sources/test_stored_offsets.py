@@ -46,7 +46,7 @@ class Resumed:
         set_now(clock, NOW)
         pattern = "*" in topic
         delay = asked.get("delay")
-        shown = stem.topics(topic)._shown(delay)[0] if pattern else stem.topic(topic).shown_schema(delay)
+        shown = stem.topics(topic)._unite_columns(delay)[0] if pattern else stem.topic(topic).shown_schema(delay)
         request = TopicRequest(
             home=stem.home, log=stem.log.address, topic=topic, columns=tuple(shown.names), pattern=pattern, wait_ms=0,
             **{**asked, "clock": clock if delay is not None else ""},

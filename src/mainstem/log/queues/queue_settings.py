@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from typing import Any
 
-from mainstem.arguments import chosen, whole_number
+from mainstem.arguments import check_choice, whole_number
 from mainstem.durations import Duration, parse_duration, show_duration
 from mainstem.errors import Invalid
 from mainstem.log.backoff import Backoff
@@ -50,7 +50,7 @@ class QueueSettings:
         for setting in ("deliveries_max", "length_max"):
             whole_number(wanted.get(setting, 1), setting, least=1, hint=f"For example: {setting}=5.")
         if (ordered := wanted.get("ordered", "")) != "":
-            chosen(ordered, "ordered", (BY_KEY,), detail=f'A queue is ordered "{BY_KEY}" or not at all.')
+            check_choice(ordered, "ordered", (BY_KEY,), detail=f'A queue is ordered "{BY_KEY}" or not at all.')
         if not isinstance(retry := wanted.get("retry"), Backoff | None):
             raise Invalid(
                 f'retry "{retry}" is not a Backoff',

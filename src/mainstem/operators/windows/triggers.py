@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mainstem.arguments import chosen
+from mainstem.arguments import check_choice
 from mainstem.durations import Duration, duration_us, show_span
 from mainstem.errors import Invalid
 from mainstem.operators.stage.engine import NEVER, NO_TIME
@@ -76,7 +76,7 @@ def every(period: Duration, *, since: str = "epoch") -> Trigger:
     >>> every("1 minute", since="first row").due(90_000_000)
     150000000
     """
-    chosen(since, "since", _SINCE)
+    check_choice(since, "since", _SINCE)
     length = duration_us(period, setting="period")
     if length <= 0:
         detail = "A period must be longer than zero."

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from mainstem.arguments import chosen, text
+from mainstem.arguments import check_choice, text
 from mainstem.durations import Duration, duration_us, show_span
 from mainstem.errors import Invalid
 
@@ -138,7 +138,7 @@ def calendar(unit: str, *, time_zone: str = "UTC") -> Calendar:
     >>> calendar("month", time_zone="Europe/Berlin")
     Calendar(unit='month', time_zone='Europe/Berlin')
     """
-    chosen(unit, "unit", _UNITS)
+    check_choice(unit, "unit", _UNITS)
     text(time_zone, "time_zone", hint='Write it as in the time zone database: "Europe/Berlin".')
     try:
         ZoneInfo(time_zone)
@@ -173,7 +173,7 @@ def sessions(gap: Any, *, touching: str = "split") -> Sessions:
     Sessions(gap=1800000000, touching='split')
     """
     detail = 'Rows exactly one gap apart are one session with touching="join", two with touching="split".'
-    chosen(touching, "touching", _TOUCHING, detail=detail)
+    check_choice(touching, "touching", _TOUCHING, detail=detail)
     plain = isinstance(gap, str | int | float | timedelta)
     return Sessions(_positive(gap, "gap") if plain else gap, touching)
 

@@ -43,18 +43,18 @@ class BatchGate:
     @contextmanager
     def batch(self, number: int) -> Iterator[None]:
         """A batch runs inside; waits while another process holds the flow."""
-        with self._locked():
+        with self._lock():
             self._note(number, done=False)
             yield
             self._note(number, done=True)
 
     @contextmanager
-    def closed(self) -> Iterator[None]:
+    def hold_closed(self) -> Iterator[None]:
         """Inside, the flow runs no batch; waits for the end of the current one."""
-        with self._locked():
+        with self._lock():
             yield
 
-    def begun(self) -> int | None:
+    def find_begun_batch(self) -> int | None:
         """The last batch that this run has started; None if there is none. For the holder of the gate.
 
         A finished batch is waited for until Spark has recorded its commit, which does not go through the gate.
@@ -90,7 +90,7 @@ class BatchGate:
                     os.remove(f"{self._checkpoint}/{name}")
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         os.makedirs(self._checkpoint, exist_ok=True)
         path = f"{self._checkpoint}/{GATE}.{self._epoch}"
         with _making:

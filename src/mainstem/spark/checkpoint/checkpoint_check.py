@@ -71,9 +71,9 @@ def check_same_topic(backend: TopicBackend, known: str, flow: str, *, hint: str 
 def topics_in(offset: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[int, int]]]:
     """Name, id and positions of each topic in the offset of a source."""
     if "topic" in offset:
-        yield offset["topic"], offset.get("id", ""), _numbered(offset["offsets"])
+        yield offset["topic"], offset.get("id", ""), _parse_positions(offset["offsets"])
     for name, positions in offset.get("topics", {}).items():
-        yield name, offset.get("ids", {}).get(name, ""), _numbered(positions)
+        yield name, offset.get("ids", {}).get(name, ""), _parse_positions(positions)
 
 
 def check_topics(log: Log, offset: Mapping[str, Any], flow: str, *, hint: str) -> None:
@@ -112,7 +112,7 @@ def check_reached(
             )
 
 
-def _numbered(positions: Mapping[str, int]) -> dict[int, int]:
+def _parse_positions(positions: Mapping[str, int]) -> dict[int, int]:
     return {int(number): at for number, at in positions.items()}
 
 
@@ -135,12 +135,12 @@ def _numbered(positions: Mapping[str, int]) -> dict[int, int]:
 
 def last_with_rows(checkpoint: str, upto: int) -> int:
     """The last batch up to this one that had rows for the sink; -1 if none is recorded."""
-    return max((number for number in _noted(checkpoint) if number <= upto), default=-1)
+    return max((number for number in _list_noted_batches(checkpoint) if number <= upto), default=-1)
 
 
 def note_rows(checkpoint: str, batch: int) -> None:
     """Record that the sink has a batch with rows, and none after it. For the current run."""
-    noted = _noted(checkpoint)
+    noted = _list_noted_batches(checkpoint)
     if batch < 0 or (batch in noted and max(noted) == batch):
         return
     folder = f"{checkpoint}/sink_rows"
@@ -155,7 +155,7 @@ def note_rows(checkpoint: str, batch: int) -> None:
             os.remove(f"{folder}/{number}")
 
 
-def _noted(checkpoint: str) -> set[int]:
+def _list_noted_batches(checkpoint: str) -> set[int]:
     with suppress(FileNotFoundError):
         return {int(name) for name in os.listdir(f"{checkpoint}/sink_rows") if name.isdigit()}
     return set()
@@ -187,11 +187,11 @@ def check_checkpoint(
     _mend(checkpoint, planned, committed, in_sink)
     last, done = max(planned, default=-1), max(committed, default=-1)
     if last < done:
-        raise _refused(
+        raise _damage_error(
             f"{checkpoint}/offsets", f"Batch {done} is committed, but only batches up to {last} are planned."
         )
     if last < in_sink:
-        raise _refused(
+        raise _damage_error(
             f"{checkpoint}/offsets",
             f"The sink has committed batch {in_sink}, but only batches up to {last} are planned.",
         )
@@ -210,9 +210,9 @@ def check_checkpoint(
     # A batch is the range between the previous entry and its own.
     for number in (last - 1, last):
         if number >= 0 and (reason := _damage(checkpoint, "offsets", number)):
-            raise _refused(f"{checkpoint}/offsets/{number}", reason)
+            raise _damage_error(f"{checkpoint}/offsets/{number}", reason)
     if os.path.exists(f"{checkpoint}/metadata") and (reason := _damage(checkpoint, "", "metadata")):
-        raise _refused(f"{checkpoint}/metadata", reason)
+        raise _damage_error(f"{checkpoint}/metadata", reason)
     _check_sizes(f"{checkpoint}/state", done + 1)
 
 
@@ -269,10 +269,10 @@ def _check_sizes(folder: str, version: int) -> None:
                 continue
             size, sums = os.path.getsize(f"{inside}/{name}"), os.path.getsize(f"{inside}/.{name}.crc")
             if sums != _HEAD.size + 4 * -(-size // CHUNK):
-                raise _refused(f"{inside}/{name}", f"Its size, {size} bytes, does not match its checksums.")
+                raise _damage_error(f"{inside}/{name}", f"Its size, {size} bytes, does not match its checksums.")
 
 
-def _refused(path: str, detail: str) -> CorruptHome:
+def _damage_error(path: str, detail: str) -> CorruptHome:
     return CorruptHome(f'the checkpoint file "{path}" is damaged', detail=detail, hint=_HINT, path=path)
 
 

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 
 from mainstem.durable_files import REAL_FILES, decode_checked, encode_checked, replace_file
 from mainstem.errors import CorruptHome, Invalid, MainstemError, Unavailable
-from mainstem.settings import environment_with, remember, remembered
+from mainstem.settings import environment_with, read_address, remember
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ __all__ = [
     "checkpoints_of_home",
     "damaged_note",
     "is_elsewhere",
-    "pointed_to",
+    "read_pointer",
     "remove_checkpoint",
 ]
 
@@ -59,15 +59,15 @@ def checkpoints_of_home(home: str, address: str | None = None) -> str | None:
     if not home:
         return None
     if address is not None:
-        remember(home, FILE, _checked(address), about=_ABOUT)
-        return _checked(address)
-    found = environment_with("MAINSTEM_").get("checkpoints") or remembered(
+        remember(home, FILE, _address_to_url(address), about=_ABOUT)
+        return _address_to_url(address)
+    found = environment_with("MAINSTEM_").get("checkpoints") or read_address(
         home, FILE, example="hdfs://namenode:8020/shop", without="checkpoints are in the home itself"
     )
-    return None if found is None else _checked(found)
+    return None if found is None else _address_to_url(found)
 
 
-def _checked(address: str) -> str:
+def _address_to_url(address: str) -> str:
     """The address of a folder as a Hadoop URL: a path becomes one of the local file system, which may be a mount."""
     parts = urlsplit(address)
     if parts.password is not None:
@@ -104,7 +104,7 @@ class CheckpointLocation:
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str, root: str | None) -> CheckpointLocation:
         """The location of a checkpoint: a new one is below `root`, if that is given."""
-        url = pointed_to(checkpoint)
+        url = read_pointer(checkpoint)
         if url is None and root is not None and not os.path.exists(f"{checkpoint}/metadata"):
             flow, version = checkpoint.split(os.sep)[-2:]
             # An earlier flow of this name may have left one.
@@ -117,7 +117,7 @@ class CheckpointLocation:
         """Copy its entries to the home. When a run starts, the entries that it reads are copied again: they may be damaged."""
         if self._there is None:
             return
-        with _explained(self.address):
+        with _explain_errors(self.address):
             if not os.path.exists(f"{self.folder}/metadata") and "metadata" in self._there.names(""):
                 self._copy("metadata")
             for log in LOGS:
@@ -129,7 +129,7 @@ class CheckpointLocation:
         """Remove there the damaged entries that were removed here. New entries there stay: a newer run may own them."""
         if self._there is None:
             return
-        with _explained(self.address):
+        with _explain_errors(self.address):
             for log, found in self._found.items():
                 for name in found - _numbers(f"{self.folder}/{log}"):
                     self._there.remove(f"{log}/{name}")
@@ -163,13 +163,13 @@ def remove_checkpoint(checkpoint: str) -> None:
     """Remove it, here and there. Without Spark in this process it stays there, and is never used again."""
     url = None
     with suppress(CorruptHome):
-        url = pointed_to(checkpoint)
+        url = read_pointer(checkpoint)
     if url is not None:
         from pyspark.sql import SparkSession
 
         session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
         if session is not None:
-            with suppress(MainstemError), _explained(url):
+            with suppress(MainstemError), _explain_errors(url):
                 _HadoopFolder(session, url).remove("")
     shutil.rmtree(checkpoint, ignore_errors=True)
 
@@ -181,7 +181,7 @@ class _HadoopFolder:
         self._url = url
         self._java: Any = spark._jvm
         context: Any = spark.sparkContext
-        with _explained(url):
+        with _explain_errors(url):
             self._files = self._path("").getFileSystem(context._jsc.hadoopConfiguration())
 
     def _path(self, name: str) -> Any:
@@ -206,7 +206,7 @@ class _HadoopFolder:
 
 
 @contextmanager
-def _explained(url: str) -> Iterator[None]:
+def _explain_errors(url: str) -> Iterator[None]:
     """Raises Java's errors of a file system as ours."""
     try:
         yield
@@ -223,7 +223,7 @@ def _explained(url: str) -> Iterator[None]:
         ) from error
 
 
-def pointed_to(checkpoint: str) -> str | None:
+def read_pointer(checkpoint: str) -> str | None:
     """The address of a checkpoint that is stored elsewhere; None if it is in the home."""
     path = f"{checkpoint}/{POINTER}"
     try:

@@ -17,9 +17,9 @@ from urllib.parse import quote, unquote
 from mainstem.durable_files import REAL_FILES, copy_file, replace_file
 from mainstem.errors import Corrupt, Unavailable
 from mainstem.spark.checkpoint.batch_gate import BEGUN, GATE, BatchGate
-from mainstem.spark.checkpoint.checkpoint_location import is_elsewhere, pointed_to
+from mainstem.spark.checkpoint.checkpoint_location import is_elsewhere, read_pointer
 from mainstem.spark.checkpoint.checkpoint_offsets import file_offset
-from mainstem.spark.checkpoint.flow_store import FlowStore, running_in
+from mainstem.spark.checkpoint.flow_store import FlowStore, find_process
 from mainstem.spark.checkpoint.native_history import noted_history
 
 __all__ = ["FlowCopy", "copy_tree"]
@@ -37,15 +37,15 @@ class FlowCopy:
         self.bytes = 0
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Inside, the flow runs no batch."""
         with ExitStack() as stack:
             for version in self._versions():
                 facts = self._facts(version)
                 self._epochs[version] = facts.get("epoch", 0)
                 gate = BatchGate(self._store.checkpoint(version), self._epochs[version])
-                stack.enter_context(gate.closed())
-                begun = gate.begun() if running_in(facts) is not None else None
+                stack.enter_context(gate.hold_closed())
+                begun = gate.find_begun_batch() if find_process(facts) is not None else None
                 if begun is not None:
                     self._begun[version] = begun
             yield
@@ -60,7 +60,7 @@ class FlowCopy:
             )
 
     def copy(self) -> None:
-        """Copy the checkpoint of each version, and the facts of the flow; call it inside `held`."""
+        """Copy the checkpoint of each version, and the facts of the flow; call it inside `hold`."""
         os.makedirs(self._target.folder, mode=0o700, exist_ok=True)
         for version in self._versions():
             self._copy_checkpoint(version)
@@ -82,7 +82,7 @@ class FlowCopy:
             checkpoint = self._store.checkpoint(version)
             if is_elsewhere(checkpoint):
                 with suppress(Corrupt):
-                    found.append(f'the checkpoint of flow "{self.name}": {pointed_to(checkpoint)}')
+                    found.append(f'the checkpoint of flow "{self.name}": {read_pointer(checkpoint)}')
             folder = self._facts(version).get("folder")
             if folder and not folder.startswith(f"{self._store.home}/"):
                 found.append(f'the files of flow "{self.name}": {folder}')
@@ -147,7 +147,7 @@ def _move_files(target: str, last: int | None) -> None:
         return  # damaged here too
     if history is None:
         return
-    moved = history.moved_to(target)
+    moved = history.copy_to(target)
     folder, reached = f"{target}/sources/0", None if last is None else file_offset(target, last)
     noted: dict[int, list[str]] = {}
     version = ""

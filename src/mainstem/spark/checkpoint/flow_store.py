@@ -33,7 +33,7 @@ from mainstem.names import check_own_name
 from mainstem.processes import Identity, alive, this_process
 from mainstem.spark.checkpoint.checkpoint_location import remove_checkpoint
 
-__all__ = ["FlowStore", "check_epoch", "flow_names", "running_in"]
+__all__ = ["FlowStore", "check_epoch", "find_process", "flow_names"]
 
 # 2: a run has the id and the location of its sink, whatever that is; and its plan has every parameter of a stage.
 # It has a checksum.
@@ -53,7 +53,7 @@ def flow_names(home: str) -> list[str]:
     return sorted(name for name in names if os.path.exists(f"{home}/flows/{name}/flow.json"))
 
 
-def running_in(facts: dict[str, Any]) -> Identity | None:
+def find_process(facts: dict[str, Any]) -> Identity | None:
     """The process in which a run is active now, by the facts of the run; None if there is none."""
     process: Identity | None = facts.get("process")
     return process if process is not None and "ended" not in facts and alive(process) else None
@@ -115,7 +115,7 @@ class FlowStore:
 
     def change(self, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
         """Replace the facts, one process at a time; durable when this returns."""
-        with self._locked():
+        with self._lock():
             changed = {**edit(self.read()), "format": FORMAT}
             replace_file(REAL_FILES, self._path, encode_checked(changed, indent=1))
         return changed
@@ -131,14 +131,14 @@ class FlowStore:
         A run that continues `after` another of the same process raises `Fenced` if a third one has started in between.
         """
 
-        def raised(known: dict[str, Any]) -> dict[str, Any]:
+        def raise_epoch(known: dict[str, Any]) -> dict[str, Any]:
             if after is not None and after.version == version:
                 _check_current(known.get("runs", {}).get(str(version), {}), after)
             epoch = known.get("epoch", 0) + 1
             runs, run = known.get("runs", {}), {**facts, "process": this_process()}
             return {**known, "epoch": epoch, "runs": {**runs, str(version): run | {"epoch": epoch}}}
 
-        return FlowRun(self.name, self.change(raised)["epoch"], version)
+        return FlowRun(self.name, self.change(raise_epoch)["epoch"], version)
 
     def note(self, run: FlowRun, **facts: object) -> None:
         """Store more facts with a run. A newer run is not changed."""
@@ -151,16 +151,16 @@ class FlowStore:
     def refuse(self, version: int, error: Sequence[str]) -> None:
         """Record that the next run of a version failed to start, unless one is active."""
 
-        def failed(known: dict[str, Any]) -> dict[str, Any]:
+        def mark_failed(known: dict[str, Any]) -> dict[str, Any]:
             runs = known.get("runs", {})
             run = runs.get(str(version))
-            if run is None or running_in(run) is not None:
+            if run is None or find_process(run) is not None:
                 return known
             ended = {"state": "failed", "error": list(error)}
             return {**known, "runs": {**runs, str(version): {**run, "ended": ended}}}
 
         if self.exists():
-            self.change(failed)
+            self.change(mark_failed)
 
     def last_version(self) -> int:
         """The version whose run started last; 0 if the flow never ran."""
@@ -170,12 +170,12 @@ class FlowStore:
     def ask_to_stop(self, version: int) -> None:
         """Request a stop of the current run of a version, whichever process it is in."""
 
-        def marked(known: dict[str, Any]) -> dict[str, Any]:
+        def mark_stop(known: dict[str, Any]) -> dict[str, Any]:
             runs = known.get("runs", {})
             run = runs.get(str(version))
             return known if run is None else {**known, "runs": {**runs, str(version): {**run, "stop": run["epoch"]}}}
 
-        self.change(marked)
+        self.change(mark_stop)
 
     def asked_to_stop(self, run: FlowRun) -> bool:
         """Whether a stop of this run was requested."""
@@ -206,14 +206,14 @@ class FlowStore:
         release_holds(self.home, re.compile(rf"{re.escape(self.name)}\.v{version}\.-?\d+"))
 
     @contextmanager
-    def guarded(self, run: FlowRun) -> Iterator[None]:
+    def guard(self, run: FlowRun) -> Iterator[None]:
         """Inside, no newer run of the flow starts; raises `Fenced` if one has."""
-        with self._locked():
+        with self._lock():
             _check_current(self.of_version(run.version), run)
             yield
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         os.makedirs(self.folder, exist_ok=True)
         with _GUARD, open(f"{self.folder}/lock", "a") as lock:
             fcntl.lockf(lock, fcntl.LOCK_EX)

@@ -102,7 +102,7 @@ class NativeHistory:
             with suppress(FileNotFoundError):
                 os.rename(f"{self.waiting}/{name}", f"{self.read}/{name}")
 
-    def missing(self, number: int) -> list[str]:
+    def find_missing(self, number: int) -> list[str]:
         """The files of a portion that Spark would not find."""
         return [name for name in self.portions[number].files if not os.path.exists(f"{self.read}/{name}")]
 
@@ -126,7 +126,7 @@ class NativeHistory:
             REAL_FILES.sync_directory(folder)
         path = _path(checkpoint)
         own = f"{path}.{uuid.uuid4().hex[:12]}"
-        replace_file(REAL_FILES, own, self._encoded())
+        replace_file(REAL_FILES, own, self._encode())
         with suppress(FileExistsError):
             os.link(own, path)
         os.remove(own)
@@ -134,13 +134,13 @@ class NativeHistory:
         for folder in (os.path.dirname(path), checkpoint, os.path.dirname(checkpoint)):
             REAL_FILES.sync_directory(folder)
 
-    def moved_to(self, checkpoint: str) -> NativeHistory:
+    def copy_to(self, checkpoint: str) -> NativeHistory:
         """The same for a copy of its checkpoint, with the note written there."""
         moved = replace(self, folder=f"{checkpoint}/history/{os.path.basename(self.folder)}")
-        replace_file(REAL_FILES, _path(checkpoint), moved._encoded())
+        replace_file(REAL_FILES, _path(checkpoint), moved._encode())
         return moved
 
-    def _encoded(self) -> bytes:
+    def _encode(self) -> bytes:
         body = json.dumps({"format": FORMAT, **asdict(self)}).encode() + b"\n"
         return body + json.dumps({"crc32c": google_crc32c.value(body)}).encode() + b"\n"
 
@@ -217,7 +217,7 @@ def link_history(topic: TopicBackend, checkpoint: str, limits: HistoryLimits) ->
     for left in reversed(range(TRIES)):
         folder = f"{checkpoint}/history/{uuid.uuid4().hex[:12]}"
         try:
-            return _linked(topic, folder, limits)
+            return _link_files(topic, folder, limits)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
             if error.errno in NO_LINKS:
@@ -303,7 +303,7 @@ def _may_be_one(files: Sequence[str], limits: HistoryLimits, files_max: int) -> 
     return len(files) <= files_max and (not limits.ordered or len(partitions) == len(files))
 
 
-def _linked(topic: TopicBackend, folder: str, limits: HistoryLimits) -> NativeHistory | None:
+def _link_files(topic: TopicBackend, folder: str, limits: HistoryLimits) -> NativeHistory | None:
     topic_id = topic.id
     sealed = sealed_history(topic, limits)
     if sealed is None:

@@ -76,20 +76,20 @@ class BoundPlan:
         from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
         plans = {key: rows._jdf.queryExecution().analyzed() for key, rows in given.items()}
-        bound = self._bound(self._plan, plans)
+        bound = self._bind(self._plan, plans)
         bound.setAnalyzed()
         return ClassicFrame(self._frames.ofRows(self._session._jsparkSession, bound), self._session)
 
-    def _bound(self, node: Any, plans: Mapping[str, Any]) -> Any:
+    def _bind(self, node: Any, plans: Mapping[str, Any]) -> Any:
         children = _children(node)
         if len(children) == 1 and (key := _key(children[0])) is not None:
             return self._rows(node, plans[key])
         if node.nodeName() == "EventTimeWatermark":
             # Spark omits this node for a batch; here the plan was built for a stream.
-            return self._bound(children[0], plans)
+            return self._bind(children[0], plans)
         if not children:
             return node
-        return node.withNewChildren(self._seq([self._bound(child, plans) for child in children]))
+        return node.withNewChildren(self._seq([self._bind(child, plans) for child in children]))
 
     def _rows(self, place: Any, plan: Any) -> Any:
         """The rows of a plan, with the names, ids and metadata of the columns of a placeholder."""

@@ -27,7 +27,7 @@ __all__ = [
     "Operator",
     "PlainRead",
     "STAGE_OPTION",
-    "aggregated_without_record",
+    "find_leaves_without_record",
     "fingerprint",
     "has_watermark",
     "is_straight",
@@ -35,7 +35,7 @@ __all__ = [
     "needed_columns",
     "only_request",
     "operators_in",
-    "optimized",
+    "optimize",
     "output_mode",
     "plain_read",
     "plan_text",
@@ -98,7 +98,7 @@ def _nodes(plan: Any) -> Iterator[Any]:
         yield from _nodes(children.apply(index))
 
 
-def optimized(rows: DataFrame) -> Any:
+def optimize(rows: DataFrame) -> Any:
     """The optimized plan. `optimizedPlan` of a stream raises an error; the optimizer itself does not."""
     session = rows.sparkSession._jsparkSession
     return session.sessionState().optimizer().execute(rows._jdf.queryExecution().analyzed())
@@ -168,8 +168,8 @@ def fingerprint(rows: DataFrame, sources: Mapping[int, str]) -> dict[str, Any]:
     """
     plan = rows._jdf.queryExecution().analyzed()
     leaves = [(leaf, node) for node in _nodes(plan) if (leaf := _leaf_of(node)) is not None]
-    kept = [_kept(node) for node in _nodes(plan) if _keeps(node)]
-    placed = [_places(node) for node in _nodes(optimized(rows)) if _keeps(node)]
+    kept = [_describe_state(node) for node in _nodes(plan) if _keeps(node)]
+    placed = [_places(node) for node in _nodes(optimize(rows)) if _keeps(node)]
     return {
         "sources": [sources[leaf] for leaf, _ in leaves],
         # The delay of the watermark of each, in microseconds; None if it has none.
@@ -191,14 +191,14 @@ def _places(node: Any) -> list[str]:
     """The layout of the state of an operator of the optimized plan."""
     name, made = node.nodeName(), _definitions(node)
     if name == "Aggregate":
-        keys, values = _typed(node.groupingExpressions(), made), _typed(node.aggregateExpressions(), made)
+        keys, values = _typed_texts(node.groupingExpressions(), made), _typed_texts(node.aggregateExpressions(), made)
         return [*keys, "->", *(value for value in values if value not in keys)]
     if name == "Join":
         left, right = (node.children().apply(index) for index in range(2))
-        return [*_typed(left.output(), made), "->", *_typed(right.output(), made)]
+        return [*_typed_texts(left.output(), made), "->", *_typed_texts(right.output(), made)]
     if name.startswith("Deduplicate"):
-        return _typed(node.keys(), made)
-    return [*_typed(_grouping(node), made), *([node.stateType().catalogString()] if name == PER_KEY else [])]
+        return _typed_texts(node.keys(), made)
+    return [*_typed_texts(_grouping(node), made), *([node.stateType().catalogString()] if name == PER_KEY else [])]
 
 
 def _grouping(node: Any) -> Any:
@@ -209,7 +209,7 @@ def _grouping(node: Any) -> Any:
     return first.take(node.groupingAttributesLen() if node.nodeName() == "TransformWithStateInPySpark" else 0)
 
 
-def _typed(expressions: Any, made: Mapping[int, str]) -> list[str]:
+def _typed_texts(expressions: Any, made: Mapping[int, str]) -> list[str]:
     """Expressions with their types, each once, in their order."""
     types = []
     iterator = expressions.iterator()
@@ -219,7 +219,7 @@ def _typed(expressions: Any, made: Mapping[int, str]) -> list[str]:
     return list(dict.fromkeys(f"{text} {kind}" for text, kind in zip(texts, types, strict=True)))
 
 
-def _kept(node: Any) -> dict[str, Any]:
+def _describe_state(node: Any) -> dict[str, Any]:
     name = node.nodeName()
     found: dict[str, Any] = {"operator": STATEFUL[name]}
     made = _definitions(node)
@@ -272,7 +272,7 @@ def _ids(attributes: Any) -> set[int]:
 
 def needed_columns(rows: DataFrame) -> dict[int, list[str]]:
     """For each leaf the columns that anything above it uses."""
-    plan = optimized(rows)
+    plan = optimize(rows)
     used = _ids(plan.output())
     leaves = []
     for node in _nodes(plan):
@@ -292,7 +292,7 @@ def needed_columns(rows: DataFrame) -> dict[int, list[str]]:
     return needed
 
 
-def aggregated_without_record(rows: DataFrame) -> set[int]:
+def find_leaves_without_record(rows: DataFrame) -> set[int]:
     """The leaves below an aggregate over a stream whose `record` is not used."""
     needed = needed_columns(rows)
     found = set()
@@ -323,7 +323,7 @@ def row_conditions(rows: DataFrame) -> dict[int, Condition]:
             else:
                 look(children.apply(index), above if name == "Project" and _passes_on(node) else [])
 
-    look(optimized(rows), [])
+    look(optimize(rows), [])
     return {leaf: condition for leaf, wanted in found.items() if (condition := any_of(wanted)) is not None}
 
 
@@ -429,7 +429,7 @@ def plain_read(rows: DataFrame) -> PlainRead | None:
     from pyspark.sql.types import StructType
 
     chain = []
-    node = optimized(rows)
+    node = optimize(rows)
     while node.nodeName() in ("Project", "Filter", "EventTimeWatermark"):
         chain.append(node)
         node = node.children().apply(0)
@@ -450,7 +450,7 @@ def plain_read(rows: DataFrame) -> PlainRead | None:
                 return None
             conditions.append(condition)
         elif above.nodeName() == "Project":
-            projected = _projected(above.projectList(), known)
+            projected = _project(above.projectList(), known)
             if projected is None:
                 return None
             known = projected
@@ -461,7 +461,7 @@ def plain_read(rows: DataFrame) -> PlainRead | None:
     return PlainRead(TopicRequest.from_options({OPTION: option}), schema, columns, all_of(conditions))
 
 
-def _projected(expressions: Any, known: dict[int, Value]) -> dict[int, Value] | None:
+def _project(expressions: Any, known: dict[int, Value]) -> dict[int, Value] | None:
     found = {}
     for place in range(expressions.size()):
         expression = expressions.apply(place)

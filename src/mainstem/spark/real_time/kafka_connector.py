@@ -54,7 +54,7 @@ def have_connector(spark: SparkSession) -> None:
     """Add the connector to a session, also a running one; raises `NotFound` if there is none."""
     if not _is_known(spark):
         jars = connector_jars()
-        if not jars or not _added(spark, jars):
+        if not jars or not _add_jars(spark, jars):
             raise NotFound(
                 "Spark's Kafka connector is missing",
                 detail="A real-time flow reads and writes through it; PySpark does not include it.",
@@ -74,7 +74,7 @@ def _is_known(spark: SparkSession) -> bool:
     return loader is not None and loader.getResource(PROVIDER.replace(".", "/") + ".class") is not None
 
 
-def _added(spark: SparkSession, jars: Sequence[str]) -> bool:
+def _add_jars(spark: SparkSession, jars: Sequence[str]) -> bool:
     """Add the jars to a class loader of all threads of the session; whether that worked.
 
     `ADD JAR` would add them only for threads that start later, and results of tasks are read by earlier ones.
@@ -96,11 +96,11 @@ def _added(spark: SparkSession, jars: Sequence[str]) -> bool:
 
 def java_options(settings: KafkaSettings) -> dict[str, str]:
     """Options of Spark's source and sink for these brokers, secrets included: they are for Spark alone."""
-    translated = _translated(settings.client)
+    translated = _translate_settings(settings.client)
     return {"kafka.bootstrap.servers": settings.servers} | {f"kafka.{name}": it for name, it in translated.items()}
 
 
-def _translated(client: Mapping[str, str]) -> dict[str, str]:
+def _translate_settings(client: Mapping[str, str]) -> dict[str, str]:
     found = {name: client[name] for name in _SAME if name in client}
     found |= _login(client)
     found |= {theirs: client[ours] for ours, theirs in _TEXTS.items() if ours in client}
@@ -130,12 +130,12 @@ def _login(client: Mapping[str, str]) -> dict[str, str]:
         return {}
     if mechanism not in _LOGINS:
         raise _untranslatable("sasl.mechanism")
-    user, password = (_quoted(client.get(f"sasl.{name}", "")) for name in ("username", "password"))
+    user, password = (_escape(client.get(f"sasl.{name}", "")) for name in ("username", "password"))
     login = f'{_LOGINS[mechanism]} required username="{user}" password="{password}";'
     return {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
 
 
-def _quoted(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 

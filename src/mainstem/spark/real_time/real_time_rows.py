@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ORIGIN_HEADER",
     "brokers_of",
-    "decoded",
+    "decode_messages",
     "messages_of",
     "read_natively",
     "real_time_rows",
@@ -128,10 +128,10 @@ def real_time_rows(spark: SparkSession, log: Log, name: str, leaf: Leaf, start: 
     columns = tuple(leaf.schema.names) if leaf.columns is None else leaf.columns
     shown = leaf.schema.names if leaf.filled else columns
     wanted = pa.schema([leaf.schema.field(name) for name in shown])
-    return decoded(messages, topic.settings, wanted, f"{UNREADABLE}{leaf.number}")
+    return decode_messages(messages, topic.settings, wanted, f"{UNREADABLE}{leaf.number}")
 
 
-def decoded(messages: DataFrame, settings: TopicSettings, wanted: pa.Schema, counted_as: str) -> DataFrame:
+def decode_messages(messages: DataFrame, settings: TopicSettings, wanted: pa.Schema, counted_as: str) -> DataFrame:
     """The rows of messages of Spark's source; the number of unreadable ones is the metric `counted_as`."""
     from pyspark.sql import functions as F
 
@@ -196,14 +196,14 @@ def _record() -> Column:
 
     headers = F.coalesce(F.col("headers"), F.expr("CAST(array() AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"))
 
-    def named(header: Any) -> Any:
+    def is_change(header: Any) -> Any:
         return header["key"] == CHANGE_HEADER
 
     def foreign(header: Any) -> Any:
         return ~header["key"].startswith(OWN_HEADERS)
 
-    said = F.element_at(F.transform(F.filter(headers, named), lambda header: header["value"].cast("string")), -1)
-    change = F.coalesce(F.when(F.size(F.filter(headers, named)) > 0, said), F.when(
+    said = F.element_at(F.transform(F.filter(headers, is_change), lambda header: header["value"].cast("string")), -1)
+    change = F.coalesce(F.when(F.size(F.filter(headers, is_change)) > 0, said), F.when(
         F.col("value").isNull(), F.lit("delete")).otherwise(F.lit("insert")))  # fmt: skip
     own = F.filter(headers, foreign)
     return F.struct(
@@ -264,7 +264,7 @@ def messages_of(rows: DataFrame, settings: TopicSettings, *, source: str = "") -
     if settings.keep.compacted:
         value = F.when(~deleted, value)
     key = _key(columns[settings.key[0]], stored.field(settings.key[0]).type) if settings.key else F.lit(None)
-    checked = _required(columns, settings, deleted)
+    checked = _require_columns(columns, settings, deleted)
     return rows.select(
         key.cast("binary").alias("key"),
         (value if checked is None else F.when(checked, value)).cast("binary").alias("value"),
@@ -306,7 +306,7 @@ def _key(column: Column, kind: pa.DataType) -> Column:
     return column if kinds.is_binary(kind) else column.cast("string")
 
 
-def _required(columns: dict[str, Column], settings: TopicSettings, deleted: Column) -> Column | None:
+def _require_columns(columns: dict[str, Column], settings: TopicSettings, deleted: Column) -> Column | None:
     """True for a row with all required columns; any other row fails the batch."""
     from pyspark.sql import functions as F
 

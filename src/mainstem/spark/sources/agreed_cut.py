@@ -32,10 +32,10 @@ from mainstem.errors import Unavailable
 from mainstem.log.flow_cut import FlowCut, FlowEnds, Holder, Positions, SourcePart, readable_ends
 from mainstem.log.log import Log
 from mainstem.spark.checkpoint.flow_store import check_epoch
-from mainstem.spark.sources.topic_glob import fitting
+from mainstem.spark.sources.topic_glob import match_topics
 from mainstem.spark.sources.topic_request import TopicRequest
 
-__all__ = ["AgreedCut", "CutNote", "cut_note", "nested", "new_agreement", "positions", "write_sources"]
+__all__ = ["AgreedCut", "CutNote", "cut_note", "nest_positions", "new_agreement", "positions", "write_sources"]
 
 TORN_SHOWN = 10
 
@@ -46,7 +46,7 @@ def positions(by_topic: Mapping[str, Mapping[str, int]]) -> Positions:
     return {(name, int(number)): at for name, by in by_topic.items() for number, at in by.items()}
 
 
-def nested(at: Mapping[tuple[str, int], int]) -> Nested:
+def nest_positions(at: Mapping[tuple[str, int], int]) -> Nested:
     found: Nested = {}
     for (name, number), offset in sorted(at.items()):
         found.setdefault(name, {})[str(number)] = offset
@@ -145,7 +145,7 @@ class AgreedCut:
     def _alone(self) -> bool:
         return not self._folder or not os.path.exists(f"{self._folder}/sources")
 
-    def given(self, starts: Positions) -> Positions | None:
+    def take_planned_ends(self, starts: Positions) -> Positions | None:
         """The ends that another source has planned for this one; None if this one plans, with `ends`."""
         self.waits = False
         if self._alone:
@@ -168,7 +168,7 @@ class AgreedCut:
         """Report the position of this source, if no plan has it; and the topics that it knows, if it reads a pattern."""
         if not self._alone and (not topics or set(topics) != self._told):
             self._told = set(topics)
-            value = {"round": self._round, "ends": nested(at), "topics": sorted(self._told)}
+            value = {"round": self._round, "ends": nest_positions(at), "topics": sorted(self._told)}
             self._leave(f"start-{self._request.leaf}", value)
 
     def beginnings(self, parts: Mapping[int, SourcePart]) -> dict[int, Positions]:
@@ -178,10 +178,10 @@ class AgreedCut:
     def begin(self, at: Mapping[int, Positions]) -> None:
         """Record the start offsets of all sources, by leaf: the first source that is asked determines them for all."""
         if not self._alone and not os.path.exists(f"{self._folder}/plan"):
-            ends = {str(leaf): nested(starts) for leaf, starts in at.items()}
+            ends = {str(leaf): nest_positions(starts) for leaf, starts in at.items()}
             self._leave("plan", {"round": 0, "starts": ends, "ends": ends})
 
-    def begun(self) -> Positions | None:
+    def take_planned_starts(self) -> Positions | None:
         """The start offsets of this source, if another one was asked before it."""
         plan = {} if self._alone else _read(f"{self._folder}/plan")
         return positions(plan["starts"][str(self._request.leaf)]) if plan else None
@@ -212,8 +212,8 @@ class AgreedCut:
         if not self._alone:
             self._round = plan.get("round", 0) + 1
             at = {leaf: {**part.starts, **found.ends[leaf]} for leaf, part in parts.items()}
-            begun = {str(leaf): nested(part.starts) for leaf, part in parts.items()}
-            planned = {str(leaf): nested(ends) for leaf, ends in at.items()}
+            begun = {str(leaf): nest_positions(part.starts) for leaf, part in parts.items()}
+            planned = {str(leaf): nest_positions(ends) for leaf, ends in at.items()}
             noted = {} if self._cut.noted is None else {"noted": self._cut.noted}
             self._leave("plan", {"round": self._round, "starts": begun, "ends": planned, **noted})
         return {**starts, **found.ends[self._request.leaf]}
@@ -227,7 +227,7 @@ class AgreedCut:
         if not part.request.pattern or part.request.leaf == self._request.leaf:
             return False
         known = _read(f"{self._folder}/start-{part.request.leaf}").get("topics", [])
-        names = fitting(part.request.topic, self._open_log().topic_names())
+        names = match_topics(part.request.topic, self._open_log().topic_names())
         return not {*part.topics, *known}.issuperset(names)
 
     def _leave(self, name: str, value: Any) -> None:

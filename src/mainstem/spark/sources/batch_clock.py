@@ -32,14 +32,14 @@ from mainstem.spark.sources.idle_input import IdleInput, floor_of
 
 __all__ = [
     "Clocks",
-    "clocked",
+    "add_clock",
+    "begin_clock",
     "clocks_of",
     "due_event",
     "is_due",
     "leave_due",
     "now_of",
     "set_now",
-    "unread",
     "watermark_of",
 ]
 
@@ -59,7 +59,7 @@ class Clocks(NamedTuple):
     appended: int = NO_TIME
 
 
-def clocked(
+def add_clock(
     offset: dict[str, Any], start: Mapping[str, Any], clocks: Clocks, delay: int | None, folder: str
 ) -> dict[str, Any]:
     """An offset with its clock; the start itself if there is nothing new and nothing is due."""
@@ -73,7 +73,7 @@ def clocked(
     return {**offset, "watermark": watermark, "now": now, "appended": appended, "delay": delay}
 
 
-def unread(offset: dict[str, Any], delay: int | None, folder: str, clock: Clock) -> dict[str, Any]:
+def begin_clock(offset: dict[str, Any], delay: int | None, folder: str, clock: Clock) -> dict[str, Any]:
     """The first offset of a source. Its watermark is unknown, which holds back the other sources."""
     return {**offset, "watermark": None, "now": now_of(folder, clock), "delay": delay} if folder else offset
 
@@ -93,7 +93,7 @@ def clocks_of(offsets: Iterable[Mapping[str, Any]]) -> Clocks:
 def watermark_of(log: Log, offsets: Iterable[Mapping[str, Any]], checkpoint: str, now: int) -> int:
     """The watermark of a batch that would run now without new records after these offsets."""
     asked = [offset for offset in offsets if offset["delay"] is not None]
-    reached = [_reached(log, offset, checkpoint, now) for offset in asked]
+    reached = [_find_watermark(log, offset, checkpoint, now) for offset in asked]
     for place, offset in enumerate(asked):
         if "times" in offset and "idle" in offset and is_silent(_times(offset, checkpoint), now, offset["idle"]):
             beside = lowest_beside(zip(asked, reached, strict=True), offset["idle"])
@@ -111,7 +111,7 @@ def _times(offset: Mapping[str, Any], checkpoint: str) -> list[tuple[int, int]]:
     return found
 
 
-def _reached(log: Log, offset: Mapping[str, Any], checkpoint: str, now: int) -> int:
+def _find_watermark(log: Log, offset: Mapping[str, Any], checkpoint: str, now: int) -> int:
     """The watermark of one source by itself."""
     there = {offset["topic"]} if "topic" in offset else set(log.topic_names())
     ends = {name: positions for name, _, positions in topics_in(offset) if name in there}

@@ -38,7 +38,7 @@ from mainstem.log.log import Log, TopicBackend
 from mainstem.log.steps import Int64Array
 from mainstem.log.watermark import NO_TIME, TIME, times_of
 
-__all__ = ["Floor", "IdleInput", "floor_of", "raised"]
+__all__ = ["Floor", "IdleInput", "floor_of", "raise_watermarks"]
 
 NEVER = 2**63 - 1
 
@@ -75,8 +75,8 @@ class IdleInput:
 
     def floor(self, start: Mapping[str, Any], starts: Positions, ends: Positions, now: int) -> int:
         """The floor of the earliest row that can come after a batch; see `to_json`."""
-        begun = self._begun(start, starts)
-        gaps = self._gaps(begun, self._coming(ends, now), starts, ends)
+        begun = self._find_begin(start, starts)
+        gaps = self._gaps(begun, self._find_earliest_append(ends, now), starts, ends)
         return max([floor_of(start), *(floor for _, floor in gaps)])
 
     def floors(self, start: Mapping[str, Any], starts: Positions, ends: Positions) -> list[Floor]:
@@ -86,13 +86,13 @@ class IdleInput:
         # Including records that are not in the batch: batch boundaries must not create a gap.
         read = [(topic, number, end) for (topic, number), end in ends.items() if end > starts.get((topic, number), 0)]
         last = max((last_record(self.topics[of], number, end, 0)[0] for of, number, end in read), default=NO_TIME)
-        return [(NO_TIME, first), *self._gaps(self._begun(start, starts), last, starts, ends)]
+        return [(NO_TIME, first), *self._gaps(self._find_begin(start, starts), last, starts, ends)]
 
     def watermark(self, positions: Positions, floor: int, own: int, now: int) -> int:
         """The lowest watermark of a row from some offsets on. `floor`: the known floor of the earliest of them; `own`: the
         watermark of the input by itself."""
         known = max(own, floor)
-        coming = self._coming(positions, now)
+        coming = self._find_earliest_append(positions, now)
         last = self._last_before(coming)
         if NO_TIME in (last, coming) or coming - last <= self.after:
             return known
@@ -100,12 +100,12 @@ class IdleInput:
         quiet = coming == now and all(now - self._last(topic)[0] > self.after for topic, _ in self.beside)
         return max(known, self._beside_next()) if quiet else known
 
-    def _begun(self, start: Mapping[str, Any], starts: Positions) -> int:
+    def _find_begin(self, start: Mapping[str, Any], starts: Positions) -> int:
         """The append time before which no row of a batch was appended."""
         found: int | None = start.get("appended")
-        return self._coming(starts, NEVER) if found is None else found
+        return self._find_earliest_append(starts, NEVER) if found is None else found
 
-    def _coming(self, positions: Positions, now: int) -> int:
+    def _find_earliest_append(self, positions: Positions, now: int) -> int:
         """The earliest append time that a record from these offsets on can have, including future ones."""
         by_topic: dict[str, dict[int, int]] = {}
         for (topic, number), at in positions.items():
@@ -127,7 +127,7 @@ class IdleInput:
         backend = self.topics[topic]
         parts = [
             _append_times(backend, number, backend.at_time(number, first), start),
-            *(_appended(batch) for batch in backend.read_held(number, start, end, [], None)),
+            *(_read_append_times(batch) for batch in backend.read_held(number, start, end, [], None)),
             _append_times(backend, number, end, backend.at_time(number, last + 1)),
         ]
         times = np.concatenate(parts)
@@ -201,7 +201,7 @@ def _append_times(backend: TopicBackend, partition: int, start: int, stop: int) 
     while True:
         try:
             found = [
-                _appended(it)
+                _read_append_times(it)
                 for it in _batches(backend, partition, max(start, backend.earliest(partition)), stop, None)
             ]
             return np.concatenate([np.array([], np.int64), *found])
@@ -210,7 +210,7 @@ def _append_times(backend: TopicBackend, partition: int, start: int, stop: int) 
             continue
 
 
-def _appended(batch: pa.RecordBatch) -> Int64Array:
+def _read_append_times(batch: pa.RecordBatch) -> Int64Array:
     return times_of(batch.column("record").field("appended_at"))
 
 
@@ -224,7 +224,7 @@ def floor_of(offset: Mapping[str, Any]) -> int:
     return NO_TIME if floor is None else int(floor)
 
 
-def raised(batch: pa.RecordBatch, floors: Sequence[Floor]) -> pa.RecordBatch:
+def raise_watermarks(batch: pa.RecordBatch, floors: Sequence[Floor]) -> pa.RecordBatch:
     """The rows with their watermark raised to the floor of their append time."""
     place = batch.schema.get_field_index("record")
     if not floors or place < 0:

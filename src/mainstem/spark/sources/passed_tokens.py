@@ -46,7 +46,7 @@ class PassedTokens:
         self._topic = topic
         self._known: tuple[int, list[FlowStore]] = (-1, [])
 
-    def passed(self, backend: TopicBackend) -> Passed:
+    def find(self, backend: TopicBackend) -> Passed:
         """As of now; empty if no flow writes into the topic, or its log does not account for every offset (Kafka)."""
         if Promise.DENSE_OFFSETS not in self._open_log().promises:
             return Passed({}, {})

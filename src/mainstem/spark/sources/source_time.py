@@ -29,11 +29,11 @@ from mainstem.spark.plan.observed_times import (
     notes_of,
     times_in,
 )
-from mainstem.spark.sources.batch_clock import Clocks, clocked, now_of
-from mainstem.spark.sources.idle_input import Floor, IdleInput, raised
+from mainstem.spark.sources.batch_clock import Clocks, add_clock, now_of
+from mainstem.spark.sources.idle_input import Floor, IdleInput, raise_watermarks
 from mainstem.spark.sources.topic_request import Idle, TopicRequest
 
-__all__ = ["LoggedTime", "ObservedTime", "SourceTime", "TopicSlice", "Topics", "appended_from", "source_time"]
+__all__ = ["LoggedTime", "ObservedTime", "SourceTime", "TopicSlice", "Topics", "find_earliest_append", "source_time"]
 
 MICROSECOND = timedelta(microseconds=1)
 Topics = Mapping[str, TopicBackend]
@@ -66,7 +66,7 @@ class SourceTime(Protocol):
         """The offset before the first batch."""
         ...
 
-    def timed(
+    def time_offset(
         self, topics: Topics, start: dict[str, Any], offset: dict[str, Any], starts: Positions, ends: Positions,
         readable: Callable[[], Positions] | None, noted: int | None,
     ) -> dict[str, Any]:  # fmt: skip
@@ -100,7 +100,7 @@ class LoggedTime:
     def first(self, offset: dict[str, Any]) -> dict[str, Any]:
         return offset
 
-    def timed(
+    def time_offset(
         self, topics: Topics, start: dict[str, Any], offset: dict[str, Any], starts: Positions, ends: Positions,
         readable: Callable[[], Positions] | None, noted: int | None,
     ) -> dict[str, Any]:  # fmt: skip
@@ -117,7 +117,7 @@ class LoggedTime:
         if idle is not None:
             floor = idle.floor(start, starts, ends, now)
             watermark = idle.watermark(ends, floor, watermark, now)
-        found = clocked(offset, start, Clocks(watermark, now, appended), request.delay, request.clock)
+        found = add_clock(offset, start, Clocks(watermark, now, appended), request.delay, request.clock)
         return found if idle is None or found == start else {**found, "idle": idle.to_json(floor)}
 
     def _watermark(self, topics: Topics, reached: Mapping[str, Mapping[int, int]]) -> int:
@@ -149,7 +149,7 @@ class LoggedTime:
 
     def rows(self, topic: TopicBackend, part: TopicSlice, columns: set[str]) -> Iterator[pa.RecordBatch]:
         batches = topic.read_held(part.partition, part.start, part.end, list(columns), self._request.delay)
-        return (raised(batch, part.floors) for batch in batches)
+        return (raise_watermarks(batch, part.floors) for batch in batches)
 
 
 class ObservedTime:
@@ -163,7 +163,7 @@ class ObservedTime:
     def first(self, offset: dict[str, Any]) -> dict[str, Any]:
         return {**offset, "leaf": self._request.leaf, "times": {}, "known": None} if "now" in offset else offset
 
-    def timed(
+    def time_offset(
         self, topics: Topics, start: dict[str, Any], offset: dict[str, Any], starts: Positions, ends: Positions,
         readable: Callable[[], Positions] | None, noted: int | None,
     ) -> dict[str, Any]:  # fmt: skip
@@ -174,11 +174,11 @@ class ObservedTime:
         now = now_of(request.clock, self._log.clock)
         reached = NO_TIME
         if request.delay is not None and request.run is not None:
-            times = self._seen(topics, starts, start)
+            times = self._recall_times(topics, starts, start)
             reached = self._watermark(observed, starts, times, start.get("known"))
             if request.idle is not None and stops is not None:
-                if is_silent(times.values(), appended_from(observed, starts, stops, now), request.idle):
-                    reached = max(reached, self._planned_beside(request.idle))
+                if is_silent(times.values(), find_earliest_append(observed, starts, stops, now), request.idle):
+                    reached = max(reached, self._read_watermark_beside(request.idle))
                 more["idle"] = request.idle
             nested = {
                 name: as_offset({number: pair for (of, number), pair in times.items() if of == name}) for name in topics
@@ -191,8 +191,8 @@ class ObservedTime:
         if not request.clock:
             return start if bare == offset else {**offset, **more}
         assert stops is not None
-        clocks = Clocks(reached, now, appended_from(observed, ends, stops, now))
-        found = clocked(offset, bare, clocks, request.delay, request.clock)
+        clocks = Clocks(reached, now, find_earliest_append(observed, ends, stops, now))
+        found = add_clock(offset, bare, clocks, request.delay, request.clock)
         return start if found == bare else {**found, **more}
 
     def _watermark(
@@ -205,13 +205,13 @@ class ObservedTime:
         known = max(lanes_watermark(times, settings, self._request.delay), min(declared, default=NO_TIME))
         return max(known, NO_TIME if before is None else before)
 
-    def _planned_beside(self, idle: Idle) -> int:
+    def _read_watermark_beside(self, idle: Idle) -> int:
         """The lowest watermark of the inputs beside an idle one in the last planned batch."""
         number = last_batch(self._checkpoint, "offsets")
         offsets = [] if number is None else list(source_offsets(self._checkpoint, number))
         return lowest_beside(((offset, offset.get("watermark")) for offset in offsets), idle)
 
-    def _seen(self, topics: Topics, at: Positions, start: Mapping[str, Any]) -> LaneTimes:
+    def _recall_times(self, topics: Topics, at: Positions, start: Mapping[str, Any]) -> LaneTimes:
         """The latest times of all records before some offsets."""
         found: LaneTimes = {}
         reached, last = by_topic(at), None if self._noted in (None, at) else by_topic(self._noted or {})
@@ -262,7 +262,7 @@ class ObservedTime:
                 self._notes(part.topic).note(part.partition, part.start, part.end, event, appended)
 
 
-def appended_from(topics: Mapping[str, UntimedTopic], at: Positions, stops: Positions, now: int) -> int:
+def find_earliest_append(topics: Mapping[str, UntimedTopic], at: Positions, stops: Positions, now: int) -> int:
     """The earliest append time between some offsets and the ends; now, if there are no records."""
     left = [lane for lane, stop in stops.items() if lane[0] in topics and stop > at.get(lane, 0)]
     return min([now, *(topics[name].appended_at(number, at.get((name, number), 0)) for name, number in left)])

@@ -192,7 +192,7 @@ class SparkTopic(Topic):
             )
         history = None if build.after is None else build.after.end
         return leaf_rows(
-            spark, leaf, build, home=self._home, log=self._log.address, topic=self.name, start=_written(start),
+            spark, leaf, build, home=self._home, log=self._log.address, topic=self.name, start=_position_to_json(start),
             history=history, cuts=cuts,
         )  # fmt: skip
 
@@ -255,7 +255,7 @@ def idle_span(idle_after: Duration | Literal["never"] | None, delay: int | None,
     return duration_us(idle_after, setting="idle_after")
 
 
-def _written(start: Position) -> Start:
+def _position_to_json(start: Position) -> Start:
     """A position that can be written as JSON."""
     if isinstance(start, datetime):
         return {"at": as_us(start)}

@@ -23,7 +23,7 @@ from mainstem.spark.spark_types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["TOPIC", "TopicGlob", "fitting", "why_not"]
+__all__ = ["TOPIC", "TopicGlob", "match_topics", "why_not"]
 
 # The column with the topic of a row.
 TOPIC = "topic"
@@ -33,10 +33,10 @@ _OWN_ENDS = (".late", ".rejected", ".unreadable")
 _OWN_BEGINNING = "mainstem."
 
 
-def fitting(glob: str, names: Iterable[str]) -> list[str]:
+def match_topics(glob: str, names: Iterable[str]) -> list[str]:
     """The matching names, without those of Mainstem's own topics (`mainstem.*`, `*.late`, `*.rejected`, ...).
 
-    >>> fitting("orders*", ["orders", "orders.eu", "orders.late", "orders.emails.rejected", "clicks"])
+    >>> match_topics("orders*", ["orders", "orders.eu", "orders.late", "orders.emails.rejected", "clicks"])
     ['orders', 'orders.eu']
     """
     return sorted(
@@ -79,7 +79,7 @@ class TopicGlob:
 
     def names(self) -> list[str]:
         """The topics that match now, sorted. Mainstem's own are never among them."""
-        return fitting(self._glob, self._log.topic_names())
+        return match_topics(self._glob, self._log.topic_names())
 
     def stream(
         self,
@@ -101,7 +101,7 @@ class TopicGlob:
         idle = idle_span(idle_after, delay, f'the topics "{self._glob}"')
 
         def leaf(number: int) -> tuple[Leaf, str | None]:
-            shown, event_time = self._shown(delay)
+            shown, event_time = self._unite_columns(delay)
             return Leaf(number, f"topics {self._glob}", shown, delay=delay, idle_after=idle), event_time
 
         def load(leaf: Leaf, build: Build) -> DataFrame:
@@ -117,7 +117,7 @@ class TopicGlob:
         """
         from pyspark.sql import functions as F
 
-        shown, _ = self._shown(None if watermark is None else duration_us(watermark, setting="watermark"))
+        shown, _ = self._unite_columns(None if watermark is None else duration_us(watermark, setting="watermark"))
         schema = spark_schema(shown)
         frames = []
         for name in self.names():
@@ -134,7 +134,7 @@ class TopicGlob:
         # A union drops the metadata of columns.
         return both.select(*(F.col(f"`{field.name}`").alias(field.name, metadata=field.metadata) for field in schema))
 
-    def _shown(self, delay: int | None) -> tuple[pa.Schema, str | None]:
+    def _unite_columns(self, delay: int | None) -> tuple[pa.Schema, str | None]:
         """The columns of the topics, and their event time if it is the same."""
         topics = [self._log.open_topic(name).settings for name in self.names()]
         if not topics:

@@ -48,11 +48,11 @@ from mainstem.spark.checkpoint.checkpoint_check import check_reached, check_same
 from mainstem.spark.checkpoint.flow_store import FlowStore, check_epoch
 from mainstem.spark.checkpoint.read_since import ReadSince
 from mainstem.spark.plan.row_condition import columns_in, condition_mask
-from mainstem.spark.sources.agreed_cut import AgreedCut, nested, positions
-from mainstem.spark.sources.batch_clock import unread
+from mainstem.spark.sources.agreed_cut import AgreedCut, nest_positions, positions
+from mainstem.spark.sources.batch_clock import begin_clock
 from mainstem.spark.sources.passed_tokens import Applied, PassedTokens
 from mainstem.spark.sources.source_time import SourceTime, Topics, TopicSlice, source_time
-from mainstem.spark.sources.topic_glob import TOPIC, fitting, why_not
+from mainstem.spark.sources.topic_glob import TOPIC, match_topics, why_not
 from mainstem.spark.sources.topic_request import TopicRequest
 from mainstem.spark.sources.worker_memory import spare_collections
 
@@ -95,13 +95,13 @@ def read_slice(
     spare_collections()
     for batch in time.rows(topic, part, columns):
         # With several topics, the condition may use a column that this one lacks.
-        whole = _as_planned(_named(batch, part.topic), schema, part.topic) if request.pattern else batch
+        whole = _as_planned(_add_topic(batch, part.topic), schema, part.topic) if request.pattern else batch
         wanted = whole if condition is None else whole.filter(condition_mask(condition, whole))
         if wanted.num_rows:
             yield wanted if request.pattern else _as_planned(wanted, schema, part.topic)
 
 
-def _named(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
+def _add_topic(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
     return batch.append_column(TOPIC, pa.repeat(pa.scalar(topic), batch.num_rows))
 
 
@@ -164,14 +164,14 @@ class SourceOffset:
         if request.pattern:
             offset: dict[str, Any] = {
                 "glob": request.topic,
-                "topics": nested(self.at),
+                "topics": nest_positions(self.at),
                 "ids": dict(sorted(self.ids.items())),
-                "began": nested(self.began),
+                "began": nest_positions(self.began),
                 "refused": dict(sorted(self.refused.items())),
             }
             return offset | ({"cleaned": self.cleaned} if self.cleaned else {})
         name = request.topic
-        offset = {"topic": name, "id": self.ids[name], "offsets": nested(self.at).get(name, {})}
+        offset = {"topic": name, "id": self.ids[name], "offsets": nest_positions(self.at).get(name, {})}
         offset |= {"applied": applied} if applied else {}
         return offset | ({"cleaned": self.cleaned[name]} if name in self.cleaned else {})
 
@@ -222,7 +222,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Which topics
 
     def _names(self) -> list[str]:
-        return fitting(self._request.topic, self._log.topic_names())
+        return match_topics(self._request.topic, self._log.topic_names())
 
     def _topics(self, refused: dict[str, str]) -> dict[str, TopicBackend]:
         """The topics that fit; the reasons for the others are added to `refused`, and recorded."""
@@ -268,18 +268,20 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         at = self._beginning(topics)
         cleaned = {name: noted for name in topics if (noted := ReadSince.beginning(topics[name])) is not None}
         first = SourceOffset(at, _ids(topics), dict(cleaned), at, refused).to_json(self._request, {})
-        return self._time.first(unread(first, self._request.delay, self._request.clock, self._log.clock))
+        return self._time.first(begin_clock(first, self._request.delay, self._request.clock, self._log.clock))
 
     def _beginning(self, topics: Topics) -> Positions:
-        request, begun = self._request, self._agreed.begun()
+        request, begun = self._request, self._agreed.take_planned_starts()
         if begun is not None:
             return begun
-        sources = {request.leaf: _begun(request, topics)}
+        sources = {request.leaf: _begin_source(request, topics)}
         peers = self._agreed.peers
         # Each source finds the topics of its own pattern.
         agreed = not any(source.pattern for source in (request, *peers))
         if agreed:
-            sources |= {peer.leaf: _begun(peer, {peer.topic: self._log.open_topic(peer.topic)}) for peer in peers}
+            sources |= {
+                peer.leaf: _begin_source(peer, {peer.topic: self._log.open_topic(peer.topic)}) for peer in peers
+            }
         at = self._agreed.beginnings(sources)
         if agreed:
             self._agreed.begin(at)
@@ -299,15 +301,15 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         self._check()
-        start = self._known(start)
+        start = self._translate_offset(start)
         offset = SourceOffset.read(start)
         topics: Topics = self._topics(offset.refused)
         self._check_topics(topics, offset)
         if "noted" in start:
             self._agreed.begin_at(start["noted"])
         # Before the ends are read: what is committed now can be read then.
-        passed = None if self._request.pattern else self._tokens.passed(topics[self._request.topic])
-        given = self._agreed.given(offset.at)
+        passed = None if self._request.pattern else self._tokens.find(topics[self._request.topic])
+        given = self._agreed.take_planned_ends(offset.at)
         if given is not None and not self._request.pattern:
             ends, readable = given, (lambda: self._ends(topics)) if self._request.clock else None
         else:
@@ -324,9 +326,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if passed is not None and passed.applied and passed.reached(planned[self._request.topic]):
             applied = passed.applied
         found = offset.to_json(self._request, applied)
-        return self._time.timed(topics, start, found, starts, offset.at, readable, self._agreed.noted)
+        return self._time.time_offset(topics, start, found, starts, offset.at, readable, self._agreed.noted)
 
-    def _known(self, offset: dict[str, Any]) -> dict[str, Any]:
+    def _translate_offset(self, offset: dict[str, Any]) -> dict[str, Any]:
         """An offset in this source's format: for its first batch it may get that of the file source before it."""
         return offset if self._request.history is None or "logOffset" not in offset else self._request.history
 
@@ -374,7 +376,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._agreed.stand_at(offset.at | cut, [*topics, *offset.refused])
             return cut
         if self._request.cuts is not None:
-            return self._agreed.limits(topics, offset.at, self._replayed(offset, ends))
+            return self._agreed.limits(topics, offset.at, self._find_replay_ends(offset, ends))
         cut = self._agreed.ends(topics, offset.at, ends)
         if self._agreed.waits and self._limit is None:
             # Wait for the open transaction, and abort it if its producer is gone.
@@ -382,7 +384,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._wait(topics)
         return cut
 
-    def _replayed(self, offset: SourceOffset, ends: Positions) -> Positions:
+    def _find_replay_ends(self, offset: SourceOffset, ends: Positions) -> Positions:
         """The end offsets of the next batch of a replay."""
         for cut in self._request.cuts or ():
             within = {lane: min(end, cut.get(str(lane[1]), 0)) for lane, end in ends.items()}
@@ -443,7 +445,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         self._check()
-        start = self._known(start)
+        start = self._translate_offset(start)
         reached = SourceOffset.read(end)
         if not self._reached or not self._request.pattern:
             self._check_topics(self._topics(dict(reached.refused)), reached)
@@ -504,7 +506,7 @@ class TopicReader(DataSourceReader):
         return read_slice(self._request, self._schema, partition, time)
 
 
-def _begun(request: TopicRequest, topics: Topics) -> SourcePart:
+def _begin_source(request: TopicRequest, topics: Topics) -> SourcePart:
     """A source without a batch: its `ends` are its start offsets."""
     firsts: Positions = {}
     begins: Positions = {}

@@ -31,7 +31,7 @@ from mainstem.spark.sources.spark_topic import SparkTopic
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["NewTopic", "TopicWriter", "fitting_rows", "flow_producer", "made_from", "taken_away_first"]
+__all__ = ["NewTopic", "TopicWriter", "derive_settings", "fitting_rows", "flow_producer", "put_retractions_first"]
 
 
 # Which rows of a table fit a topic, and why the others do not.
@@ -81,7 +81,7 @@ def flow_producer(log: Log, run: FlowRun) -> Producer:
     return Producer(log, log.open_producer(f"mainstem.flow.{run.flow}.v{run.version}"))
 
 
-def taken_away_first(rows: pa.Table) -> pa.Table:
+def put_retractions_first(rows: pa.Table) -> pa.Table:
     """Rows of a changing table with retractions (`partition` below 0) first: the old and the new row of a key may be from
     two tasks, and readers rely on the order of the topic. Other rows are unchanged."""
     if "record" not in rows.column_names or not rows.num_rows:
@@ -104,7 +104,7 @@ class TopicWriter:
         return self._producer.kept_sequence(self._topic) // APPENDS_MAX
 
     def write(self, rows: DataFrame, batch: Batch) -> Written:
-        table = taken_away_first(rows.toArrow())
+        table = put_retractions_first(rows.toArrow())
         reach("sink_rows_computed")
         return self.append(table, batch)
 
@@ -163,22 +163,22 @@ class NewTopic(SparkTopic):
     def settings(self) -> TopicSettings:
         if self._planned is None:
             raise no_such_topic(self._name, self._log.title, self._log.topic_names())
-        return made_from(self._name, self._planned)
+        return derive_settings(self._name, self._planned)
 
     @property
     def backend(self) -> TopicBackend:  # type: ignore[override]
         return self._log.open_topic(self._name)
 
     def accept(self, schema: pa.Schema) -> None:
-        made_from(self._name, schema)
+        derive_settings(self._name, schema)
 
     def writer(self, run: FlowRun, schema: pa.Schema) -> TopicWriter:
-        backend = self._log.create_topic(made_from(self._name, schema))
+        backend = self._log.create_topic(derive_settings(self._name, schema))
         topic = SparkTopic(self._log, backend, self._home, self._session)
         return topic.writer(run, schema)
 
 
-def made_from(name: str, schema: pa.Schema) -> TopicSettings:
+def derive_settings(name: str, schema: pa.Schema) -> TopicSettings:
     """The settings of a topic for rows of this schema."""
     fields = [field for field in schema if field.name != "record"]
     keys = {}

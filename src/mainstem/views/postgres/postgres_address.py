@@ -12,7 +12,7 @@ from psycopg import Error, InterfaceError, OperationalError, errors
 
 from mainstem.errors import Conflict, DatabaseUnavailable, DiskFull, Invalid, LockHeld, Unavailable, ViewNotFound
 
-__all__ = ["PostgresAddress", "is_lost", "may_pass", "rolled_back_by_server", "translated", "unreachable"]
+__all__ = ["PostgresAddress", "is_lost", "may_pass", "rolled_back_by_server", "translate_errors", "unreachable"]
 
 # The address may override these.
 _DEFAULTS: dict[str, Any] = {
@@ -42,7 +42,7 @@ class PostgresAddress:
         'postgresql://shop@db.local:5432/shop'
         """
         if not url.startswith(("postgresql://", "postgres://")):
-            raise _refused(f"It begins with {url.partition(':')[0][:12]!r}." if "://" in url else "It has no scheme.")
+            raise _refusal(f"It begins with {url.partition(':')[0][:12]!r}." if "://" in url else "It has no scheme.")
         try:
             from psycopg import ProgrammingError
             from psycopg.conninfo import conninfo_to_dict
@@ -56,7 +56,7 @@ class PostgresAddress:
             parameters = conninfo_to_dict(url)
         except ProgrammingError:
             # Without its message, which quotes the address and possibly a part of the password.
-            raise _refused("libpq cannot read it.") from None
+            raise _refusal("libpq cannot read it.") from None
         _check(parameters)
         host, port = parameters.get("host") or "localhost", parameters.get("port") or "5432"
         user = f"{parameters['user']}@" if parameters.get("user") else ""
@@ -84,10 +84,10 @@ def _check(parameters: dict[str, Any]) -> None:
         value = str(parameters.get(name) or "")
         strange = "@" in value or (name == "port" and not all(part.isdigit() for part in value.split(",") if part))
         if strange:
-            raise _refused(f"Its {name} is not valid.")
+            raise _refusal(f"Its {name} is not valid.")
 
 
-def _refused(facts: str) -> Invalid:
+def _refusal(facts: str) -> Invalid:
     return Invalid(
         "this is not a valid address of a PostgreSQL database",
         detail=f"{facts} The address is not shown because it may contain a password.",
@@ -139,7 +139,7 @@ def unreachable(address: PostgresAddress, error: BaseException) -> DatabaseUnava
 
 
 @contextmanager
-def translated(address: PostgresAddress, view: str) -> Iterator[None]:
+def translate_errors(address: PostgresAddress, view: str) -> Iterator[None]:
     """Raises PostgreSQL's errors as our own."""
     try:
         yield

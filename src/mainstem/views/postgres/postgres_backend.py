@@ -25,14 +25,14 @@ from mainstem.clock import Clock
 from mainstem.crash_points import reach
 from mainstem.errors import Invalid, MainstemError
 from mainstem.log.rows.schema_ddl import schema_from_ddl
-from mainstem.views.postgres.postgres_address import PostgresAddress, translated
+from mainstem.views.postgres.postgres_address import PostgresAddress, translate_errors
 from mainstem.views.postgres.postgres_pool import LOCK_MS_MAX, PostgresPool, Session, pool_of
 from mainstem.views.postgres.postgres_tables import NAME_BYTES_MAX, PostgresTables, plain_view
 from mainstem.views.postgres.postgres_watch import PostgresWatch, channel_of
 from mainstem.views.postgres.postgres_writer import PostgresWriter
 from mainstem.views.sql.sql_history import SqlHistory
 from mainstem.views.sql.sql_snapshot import SqlSnapshot
-from mainstem.views.sqlite.sqlite_columns import quoted
+from mainstem.views.sqlite.sqlite_columns import quote_name
 from mainstem.views.version_pair import Difference, VersionPair
 from mainstem.views.view_facts import Facts, check_not_live, check_version, no_such_view
 
@@ -55,7 +55,7 @@ class PostgresVersions:
 
     def new(self, schema: pa.Schema, number: int | None = None) -> int:
         """Create an empty version beside the live one; returns its number."""
-        with self._store.writing() as connection:
+        with self._store.begin_write() as connection:
             facts = self._store.facts_in(connection, "FOR UPDATE")
             made = max(facts.numbers()) + 1 if number is None else number
             if made not in facts.numbers():
@@ -64,16 +64,16 @@ class PostgresVersions:
 
     def drop(self, number: int) -> None:
         """Remove a version that is not live."""
-        with self._store.writing() as connection:
-            facts = self._checked(connection, number)
+        with self._store.begin_write() as connection:
+            facts = self._check_facts(connection, number)
             check_not_live(self._store.view, facts, number)
             self._store.write_facts(connection, facts.without_version(number))
-            connection.execute(f"DROP SCHEMA {quoted(self._store.tables(facts, number).name)} CASCADE")
+            connection.execute(f"DROP SCHEMA {quote_name(self._store.tables(facts, number).name)} CASCADE")
 
     def use(self, number: int) -> None:
         """Make a version the live one, atomically for readers; subscribers get the difference."""
-        with self._store.writing() as connection:
-            facts = self._checked(connection, number)
+        with self._store.begin_write() as connection:
+            facts = self._check_facts(connection, number)
             if number == facts.live:
                 return
             old, new = (self._store.tables(facts, one) for one in (facts.live, number))
@@ -82,21 +82,21 @@ class PostgresVersions:
             position = SqlHistory(connection, old).last_position()
             compatible = SqlHistory(connection, new).take_over(old, facts, position, self._clock.now())
             connection.execute(f"UPDATE {old.table('progress')} SET recording = 0")
-            self._store.write_facts(connection, facts.using(number, position, compatible=compatible))
+            self._store.write_facts(connection, facts.with_live(number, position, compatible=compatible))
             _show(connection, old, new)
             reach("view_version_ready")
         reach("view_version_used")
 
     def difference(self, before: int, after: int) -> Difference:
         """How version `after` differs from version `before`, each in its current state."""
-        with self._store.reading() as connection:
+        with self._store.begin_read() as connection:
             facts = self._store.facts_in(connection)
             for number in (before, after):
                 check_version(self._store.view, facts, number)
             pair = VersionPair(self._store.tables(facts, after), self._store.tables(facts, before))
             return pair.difference(connection)
 
-    def _checked(self, connection: Session, number: int) -> Facts:
+    def _check_facts(self, connection: Session, number: int) -> Facts:
         facts = self._store.facts_in(connection, "FOR UPDATE")
         check_version(self._store.view, facts, number)
         return facts
@@ -104,7 +104,7 @@ class PostgresVersions:
 
 def _show(connection: Session, old: PostgresTables, new: PostgresTables) -> None:
     """Point the plain view at the new version; its privileges stay."""
-    name = quoted(new.view)
+    name = quote_name(new.view)
     # PostgreSQL replaces a view in place, with its grants and dependents, if its existing columns are unchanged.
     kept = [(one.name, one.type) for one in new.schema][: len(old.schema)] == [
         (one.name, one.type) for one in old.schema
@@ -165,7 +165,7 @@ class PostgresBackend:
 
 # Each of these two costs ten times as much as reading a row.
 @lru_cache(maxsize=256)
-def _decoded(text: str, path: str, view: str) -> Facts:
+def _decode(text: str, path: str, view: str) -> Facts:
     return Facts.decode(text.encode(), path, view)
 
 
@@ -176,7 +176,7 @@ def _tables(view: str, view_id: str, version: int, key: tuple[str, ...], ddl: st
 
 def view_names(pool: PostgresPool) -> list[str]:
     """The views of the database, sorted."""
-    with translated(pool.address, "mainstem_views"), pool.borrowed(READ) as connection:
+    with translate_errors(pool.address, "mainstem_views"), pool.borrow(READ) as connection:
         if connection.execute("SELECT to_regclass('mainstem_views')").fetchone() == (None,):
             return []
         return sorted(name for (name,) in connection.execute("SELECT view FROM mainstem_views"))
@@ -201,7 +201,7 @@ class PostgresStore:
         return self.view in view_names(self.pool)
 
     def facts(self) -> Facts:
-        with self.reading() as connection:
+        with self.begin_read() as connection:
             return self.facts_in(connection)
 
     def facts_in(self, connection: Session, lock: str = "") -> Facts:
@@ -215,7 +215,7 @@ class PostgresStore:
         if found is None:
             names = [name for (name,) in connection.execute("SELECT view FROM mainstem_views ORDER BY view")]
             raise no_such_view(self.view, names, f'The database "{self.title}"')
-        return _decoded(found[0], f"{self.title}, table mainstem_views", self.view)
+        return _decode(found[0], f"{self.title}, table mainstem_views", self.view)
 
     def tables(self, facts: Facts, version: int) -> PostgresTables:
         """The tables of a version that the facts name."""
@@ -223,15 +223,15 @@ class PostgresStore:
         return _tables(self.view, facts.id, version, facts.key, ddl)
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
+    def begin_read(self) -> Iterator[Session]:
         """A transaction that reads one snapshot."""
-        with translated(self.pool.address, self.view), self.pool.borrowed(READ) as connection:
+        with translate_errors(self.pool.address, self.view), self.pool.borrow(READ) as connection:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def begin_write(self) -> Iterator[Session]:
         """A transaction that is committed at the end, if nothing was raised."""
-        with translated(self.pool.address, self.view), self.pool.borrowed(WRITE) as connection:
+        with translate_errors(self.pool.address, self.view), self.pool.borrow(WRITE) as connection:
             connection.execute(f"SET LOCAL lock_timeout = {LOCK_MS_MAX}")
             yield connection
             connection.execute("COMMIT")
@@ -240,16 +240,16 @@ class PostgresStore:
 
     def check(self, schema: pa.Schema) -> None:
         if len(self.view) > NAME_BYTES_MAX:
-            raise self._refused(f"its name has {len(self.view)} characters", f"{NAME_BYTES_MAX} at most")
+            raise self._refusal(f"its name has {len(self.view)} characters", f"{NAME_BYTES_MAX} at most")
         for name in schema.names:
             if name in OWN_COLUMNS:
-                raise self._refused(f'it has a column "{name}"', "a system column of that name in every table")
+                raise self._refusal(f'it has a column "{name}"', "a system column of that name in every table")
             if len(name.encode()) > NAME_BYTES_MAX:
-                raise self._refused(
+                raise self._refusal(
                     f'the name of column "{name[:40]}..." is too long', f"{NAME_BYTES_MAX} bytes at most"
                 )
 
-    def _refused(self, complaint: str, limit: str) -> MainstemError:
+    def _refusal(self, complaint: str, limit: str) -> MainstemError:
         return Invalid(
             f'view "{self.view}" cannot be stored in PostgreSQL: {complaint}',
             detail=f"PostgreSQL has {limit}.",
@@ -257,7 +257,7 @@ class PostgresStore:
         )
 
     def create(self, facts: Facts, schema: pa.Schema) -> None:
-        with self.writing() as connection:
+        with self.begin_write() as connection:
             connection.execute(f"SELECT pg_advisory_xact_lock({REGISTRY_LOCK})")
             connection.execute(REGISTRY)
             there = connection.execute("SELECT 1 FROM mainstem_views WHERE view = $1", (self.view,)).fetchone()
@@ -265,7 +265,7 @@ class PostgresStore:
                 return
             tables = PostgresTables(self.view, facts.live, facts.key, schema, facts.id)
             tables.create(connection, recording=1)
-            connection.execute(f"CREATE VIEW {quoted(self.view)} AS {plain_view(tables)}")
+            connection.execute(f"CREATE VIEW {quote_name(self.view)} AS {plain_view(tables)}")
             insert = "INSERT INTO mainstem_views (view, facts) VALUES ($1, $2)"
             connection.execute(insert, (self.view, facts.encode().decode()))
 
@@ -284,17 +284,17 @@ class PostgresStore:
         self, changes_max: int | None, changes_age_us: int | None, history_age_us: int | None = None
     ) -> None:
         settings = changes_max, changes_age_us, history_age_us
-        if (facts := self.facts()).keeping(*settings) != facts:
-            with self.writing() as connection:
-                self.write_facts(connection, self.facts_in(connection, "FOR UPDATE").keeping(*settings))
+        if (facts := self.facts()).with_retention(*settings) != facts:
+            with self.begin_write() as connection:
+                self.write_facts(connection, self.facts_in(connection, "FOR UPDATE").with_retention(*settings))
 
     def remove(self) -> None:
-        with self.writing() as connection:
+        with self.begin_write() as connection:
             facts = self.facts_in(connection, "FOR UPDATE")
             connection.execute("DELETE FROM mainstem_views WHERE view = $1", (self.view,))
-            connection.execute(f"DROP VIEW IF EXISTS {quoted(self.view)}")
+            connection.execute(f"DROP VIEW IF EXISTS {quote_name(self.view)}")
             for number in facts.numbers():
-                connection.execute(f"DROP SCHEMA {quoted(self.tables(facts, number).name)} CASCADE")
+                connection.execute(f"DROP SCHEMA {quote_name(self.tables(facts, number).name)} CASCADE")
             connection.execute("SELECT pg_notify($1, '')", (channel_of(facts.id),))
 
     # Parts
@@ -302,10 +302,10 @@ class PostgresStore:
     @contextmanager
     def live(self) -> Iterator[SqlSnapshot]:
         for left in reversed(range(TRIES)):
-            with self.reading() as connection:
+            with self.begin_read() as connection:
                 facts = self.facts_in(connection)
                 try:
-                    snapshot = self._pinned(connection, facts, facts.live)
+                    snapshot = self._pin(connection, facts, facts.live)
                 except errors.UndefinedTable:
                     if not left:
                         raise
@@ -315,12 +315,12 @@ class PostgresStore:
 
     @contextmanager
     def at(self, version: int) -> Iterator[SqlSnapshot]:
-        with self.reading() as connection:
+        with self.begin_read() as connection:
             facts = self.facts_in(connection)
             check_version(self.view, facts, version)
-            yield self._pinned(connection, facts, version)
+            yield self._pin(connection, facts, version)
 
-    def _pinned(self, connection: Session, facts: Facts, version: int) -> SqlSnapshot:
+    def _pin(self, connection: Session, facts: Facts, version: int) -> SqlSnapshot:
         tables = self.tables(facts, version)
         # Locks the version too: it cannot be dropped until the transaction ends.
         connection.execute(f"SELECT 1 FROM {tables.table('progress')}")

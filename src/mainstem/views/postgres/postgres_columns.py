@@ -26,18 +26,18 @@ import pyarrow.types as kinds
 
 from mainstem.log.rows.column_types import is_nested
 from mainstem.views.nested_json import to_json
-from mainstem.views.sqlite.sqlite_columns import quoted
+from mainstem.views.sqlite.sqlite_columns import quote_name
 
 __all__ = [
     "EPOCH_DAYS",
     "EPOCH_US",
+    "cast_sent",
     "comparable",
     "copy_rows",
-    "encoded",
+    "encode_column",
     "postgres_type",
-    "selected",
+    "select_column",
     "shown_column",
-    "staged",
     "unfit",
     "wire_type",
 ]
@@ -88,20 +88,20 @@ def wire_type(data_type: pa.DataType) -> tuple[str, int]:
     return ("bytea", _BYTES) if kinds.is_binary(data_type) else ("text", _TEXT)
 
 
-def staged(column: str, data_type: pa.DataType) -> str:
+def cast_sent(column: str, data_type: pa.DataType) -> str:
     """SQL that converts a sent value to the type of its column."""
     return f"{column}::{postgres_type(data_type)}" if kinds.is_decimal(data_type) else column
 
 
-def selected(alias: str, field: pa.Field) -> str:
+def select_column(alias: str, field: pa.Field) -> str:
     """SQL that reads a column in the form of `arrow_column`."""
-    column = f"{alias}.{quoted(field.name)}"
+    column = f"{alias}.{quote_name(field.name)}"
     return f"{column}::text" if kinds.is_decimal(field.type) else column
 
 
 def shown_column(field: pa.Field) -> str:
     """SQL that shows the column in a readable form."""
-    name = quoted(field.name)
+    name = quote_name(field.name)
     return f"{name}::json AS {name}" if is_nested(field.type) else name
 
 
@@ -112,7 +112,7 @@ def comparable(new: pa.DataType, old: pa.DataType) -> bool:
     return first == second or all(numbers)
 
 
-def encoded(column: pa.Array) -> pa.Array:
+def encode_column(column: pa.Array) -> pa.Array:
     """Each value in PostgreSQL's binary form; null stays null."""
     data_type = column.type
     if is_nested(data_type):
@@ -121,7 +121,7 @@ def encoded(column: pa.Array) -> pa.Array:
         return column.cast(pa.string()).cast(pa.large_binary())
     if kinds.is_string(data_type) or kinds.is_binary(data_type):
         return column.cast(pa.large_binary())
-    fixed = _fixed(_numbers(column).astype(_FIXED[data_type][2]))
+    fixed = _encode_fixed(_numbers(column).astype(_FIXED[data_type][2]))
     return pc.if_else(column.is_valid(), fixed, pa.scalar(None, pa.large_binary())) if column.null_count else fixed
 
 
@@ -129,22 +129,22 @@ def _numbers(column: pa.Array) -> np.ndarray[Any, Any]:
     """A column of fixed width as numbers, relative to PostgreSQL's epoch; arbitrary where it is null."""
     data_type = column.type
     if kinds.is_date(data_type):
-        return _filled(column.cast(pa.int32())).astype(np.int64) - EPOCH_DAYS
+        return _fill_nulls(column.cast(pa.int32())).astype(np.int64) - EPOCH_DAYS
     if kinds.is_timestamp(data_type):
         # Wraps around for times before PostgreSQL's first: such rows were rejected, and are null here.
-        return _filled(column.cast(pa.int64())) - EPOCH_US
+        return _fill_nulls(column.cast(pa.int64())) - EPOCH_US
     if kinds.is_time(data_type):
-        return _filled(column.cast(pa.int64()))
-    return _filled(column.cast(pa.uint8()) if kinds.is_boolean(data_type) else column)
+        return _fill_nulls(column.cast(pa.int64()))
+    return _fill_nulls(column.cast(pa.uint8()) if kinds.is_boolean(data_type) else column)
 
 
-def _filled(column: pa.Array) -> np.ndarray[Any, Any]:
+def _fill_nulls(column: pa.Array) -> np.ndarray[Any, Any]:
     whole = pc.fill_null(column, pa.scalar(0, column.type)) if column.null_count else column
     found: np.ndarray[Any, Any] = whole.to_numpy(zero_copy_only=False)
     return found
 
 
-def _fixed(values: np.ndarray[Any, Any]) -> pa.Array:
+def _encode_fixed(values: np.ndarray[Any, Any]) -> pa.Array:
     """The bytes of each number as a binary value."""
     whole = np.ascontiguousarray(values)
     data = pa.py_buffer(whole.tobytes())
@@ -165,8 +165,8 @@ def copy_rows(columns: list[pa.Array]) -> bytes:
         return header + end
     parts = []
     for column in columns:
-        values = encoded(column)
-        lengths = _fixed(pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False).astype(">i4"))
+        values = encode_column(column)
+        lengths = _encode_fixed(pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False).astype(">i4"))
         part = pc.binary_join_element_wise(lengths, pc.fill_null(values, b""), pa.scalar(b"", pa.large_binary()))
         parts.append(pc.if_else(values.is_valid(), part, _NULL) if values.null_count else part)
     count = pa.scalar(len(columns).to_bytes(2, "big"), pa.large_binary())
@@ -192,7 +192,7 @@ def unfit(column: pa.Array, field: pa.Field, key: tuple[str, ...] = ()) -> Mappi
     if field.name in key and wire_type(field.type)[1] in (_TEXT, _BYTES):
         # Divided among the columns of the key, so that they fit together.
         most = KEY_BYTES_MAX // len(key)
-        long = pc.greater(pc.binary_length(encoded(column)), most)
+        long = pc.greater(pc.binary_length(encode_column(column)), most)
         _tell(found, long, f'column "{field.name}" is in the key and longer than {most:,} bytes')
     return found
 

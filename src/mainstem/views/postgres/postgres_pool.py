@@ -132,15 +132,15 @@ class PostgresPool:
         return connection
 
     @contextmanager
-    def borrowed(self, begin: str) -> Iterator[Session]:
+    def borrow(self, begin: str) -> Iterator[Session]:
         """A connection in a transaction begun with `begin`; it is rolled back at the end unless it was committed."""
-        connection = self._begun(begin)
+        connection = self._begin(begin)
         try:
             yield connection
         finally:
             self._give_back(connection)
 
-    def _begun(self, begin: str) -> Session:
+    def _begin(self, begin: str) -> Session:
         while True:
             with self._guard:
                 kept = self._idle.pop() if self._idle else None

@@ -20,18 +20,18 @@ from typing import Any
 import pyarrow as pa
 
 from mainstem.views.postgres.postgres_columns import (
+    cast_sent,
     comparable,
-    encoded,
+    encode_column,
     postgres_type,
-    selected,
+    select_column,
     shown_column,
-    staged,
     unfit,
     wire_type,
 )
 from mainstem.views.postgres.postgres_pool import Encoded
-from mainstem.views.sql.sql_tables import SqlConnection, SqlTables, listed
-from mainstem.views.sqlite.sqlite_columns import quoted
+from mainstem.views.sql.sql_tables import SqlConnection, SqlTables, list_columns
+from mainstem.views.sqlite.sqlite_columns import quote_name
 from mainstem.views.view_key import key_columns
 
 __all__ = ["DELETES", "NAME_BYTES_MAX", "PostgresTables", "UPSERTS", "plain_view"]
@@ -55,7 +55,7 @@ class PostgresTables(SqlTables):
         return f"mainstem_{self.view}"[: NAME_BYTES_MAX - len(end)] + end
 
     def table(self, name: str) -> str:
-        return f"{quoted(self.name)}.{name}"
+        return f"{quote_name(self.name)}.{name}"
 
     def column_type(self, data_type: pa.DataType) -> str:
         return postgres_type(data_type)
@@ -66,7 +66,7 @@ class PostgresTables(SqlTables):
     def bytes(self, connection: SqlConnection) -> int:
         """The size of its tables and their indexes."""
         sizes = "SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class AS c WHERE c.relnamespace = $1::regnamespace"
-        ((size,),) = connection.query(f"{sizes} AND c.relkind = 'r'", quoted(self.name))
+        ((size,),) = connection.query(f"{sizes} AND c.relkind = 'r'", quote_name(self.name))
         return int(size)
 
     def stored_key(self, key: Any) -> list[Encoded] | None:
@@ -75,20 +75,20 @@ class PostgresTables(SqlTables):
             field = self.schema.field(name)
             if column.null_count or unfit(column, field, self.key):
                 return None
-            stored.append(Encoded(encoded(column)[0].as_py(), wire_type(field.type)[1]))
+            stored.append(Encoded(encode_column(column)[0].as_py(), wire_type(field.type)[1]))
         return stored
 
-    def bound(self, number: int, data_type: pa.DataType) -> str:
-        return staged(f"${number}", data_type)
+    def bind(self, number: int, data_type: pa.DataType) -> str:
+        return cast_sent(f"${number}", data_type)
 
     def column(self, alias: str, field: pa.Field) -> str:
-        return selected(alias, field)
+        return select_column(alias, field)
 
     def comparable(self, new: pa.DataType, old: pa.DataType) -> bool:
         return comparable(new, old)
 
     def definitions(self) -> list[str]:
-        return [f"CREATE SCHEMA {quoted(self.name)}", *super().definitions()]
+        return [f"CREATE SCHEMA {quote_name(self.name)}", *super().definitions()]
 
     def about(self) -> dict[str, str]:
         about = super().about()
@@ -108,10 +108,10 @@ class PostgresTables(SqlTables):
 
     def changed_key(self, alias: str) -> list[str]:
         """The key of a change, from its new or its old row."""
-        return [f"COALESCE(({alias}new).{quoted(name)}, ({alias}old).{quoted(name)})" for name in self.key]
+        return [f"COALESCE(({alias}new).{quote_name(name)}, ({alias}old).{quote_name(name)})" for name in self.key]
 
     def changed_row(self, side: str) -> dict[str, str]:
-        return {name: f"(c.{side}).{quoted(name)}" for name in self.schema.names}
+        return {name: f"(c.{side}).{quote_name(name)}" for name in self.schema.names}
 
     def change_columns(self, old: Mapping[str, str] | None, new: Mapping[str, str] | None) -> dict[str, str]:
         return {
@@ -124,21 +124,21 @@ class PostgresTables(SqlTables):
     # Reading
 
     def selected_change(self, side: str) -> str:
-        return self.selected(f"(c.{side})")
+        return self.select_columns(f"(c.{side})")
 
     @cached_property
     def select_rows_before(self) -> str:
         # Sorted by the columns themselves, since decimals are read as text.
         changed = self.changed_key("c.")
         keys = ", ".join(f"{found} AS key_{number}" for number, found in enumerate(changed))
-        same = " AND ".join(f"u.key_{number} = r.{quoted(name)}" for number, name in enumerate(self.key))
+        same = " AND ".join(f"u.key_{number} = r.{quote_name(name)}" for number, name in enumerate(self.key))
         return (
             f"WITH undone AS MATERIALIZED (SELECT DISTINCT ON ({', '.join(changed)}) c.change, c.old, {keys} "
             f"FROM {self.table('changes')} AS c WHERE c.position > $1 AND c.change <> 'none' "
             f"ORDER BY {', '.join(changed)}, c.position), "
             f"before AS (SELECT r FROM {self.rows} AS r WHERE NOT EXISTS (SELECT 1 FROM undone AS u WHERE {same}) "
             "UNION ALL SELECT u.old FROM undone AS u WHERE u.change <> 'insert') "
-            f"SELECT {self.selected('(b.r)')} FROM before AS b ORDER BY {listed(self.key, '(b.r)')}"
+            f"SELECT {self.select_columns('(b.r)')} FROM before AS b ORDER BY {list_columns(self.key, '(b.r)')}"
         )
 
     # Writing
@@ -147,28 +147,32 @@ class PostgresTables(SqlTables):
         """The tables that a batch is copied into, with the types in which values are sent."""
         made = []
         for table, names in ((UPSERTS, self.schema.names), (DELETES, list(self.key))):
-            columns = ", ".join(f"{quoted(name)} {wire_type(self.schema.field(name).type)[0]}" for name in names)
+            columns = ", ".join(f"{quote_name(name)} {wire_type(self.schema.field(name).type)[0]}" for name in names)
             made.append(f"CREATE TEMPORARY TABLE {table.partition('.')[2]} ({columns}) ON COMMIT DELETE ROWS")
         return made
 
-    def _staged(self, table: str, names: Sequence[str]) -> str:
-        columns = (f"{staged(quoted(name), self.schema.field(name).type)} AS {quoted(name)}" for name in names)
+    def _select_staged(self, table: str, names: Sequence[str]) -> str:
+        columns = (
+            f"{cast_sent(quote_name(name), self.schema.field(name).type)} AS {quote_name(name)}" for name in names
+        )
         return f"(SELECT {', '.join(columns)} FROM {table})"
 
     def _match(self, one: str, other: str) -> str:
-        return " AND ".join(f"{one}.{quoted(name)} = {other}.{quoted(name)}" for name in self.key)
+        return " AND ".join(f"{one}.{quote_name(name)} = {other}.{quote_name(name)}" for name in self.key)
 
     @cached_property
     def record_upserts(self) -> str:
         """Record the changes of the upserts, after position $1; equal rows are not changes."""
-        changed = f" OR ({listed(self.values, 'o')}) IS DISTINCT FROM ({listed(self.values, 'n')})" * bool(self.values)
-        missing = f"o.{quoted(self.key[0])} IS NULL"
+        changed = f" OR ({list_columns(self.values, 'o')}) IS DISTINCT FROM ({list_columns(self.values, 'n')})" * bool(
+            self.values
+        )
+        missing = f"o.{quote_name(self.key[0])} IS NULL"
         return (
             f"INSERT INTO {self.table('changes')} (position, change, old, new) "
-            f"SELECT $1::bigint + row_number() OVER (ORDER BY {listed(self.key, 'n')}), "
+            f"SELECT $1::bigint + row_number() OVER (ORDER BY {list_columns(self.key, 'n')}), "
             f"CASE WHEN {missing} THEN 'insert' ELSE 'update' END, o, "
-            f"ROW({listed(self.schema.names, 'n')})::{self.rows} "
-            f"FROM {self._staged(UPSERTS, self.schema.names)} AS n LEFT JOIN {self.rows} AS o ON {self._match('o', 'n')} "
+            f"ROW({list_columns(self.schema.names, 'n')})::{self.rows} "
+            f"FROM {self._select_staged(UPSERTS, self.schema.names)} AS n LEFT JOIN {self.rows} AS o ON {self._match('o', 'n')} "
             f"WHERE {missing}{changed}"
         )
 
@@ -176,14 +180,14 @@ class PostgresTables(SqlTables):
     def upsert(self) -> str:
         """Insert or replace rows; an equal row is not touched."""
         insert = (
-            f"INSERT INTO {self.rows} AS o ({listed(self.schema.names)}) "
-            f"SELECT {listed(self.schema.names, 'n')} FROM {self._staged(UPSERTS, self.schema.names)} AS n "
-            f"ORDER BY {listed(self.key, 'n')} ON CONFLICT ({listed(self.key)})"
+            f"INSERT INTO {self.rows} AS o ({list_columns(self.schema.names)}) "
+            f"SELECT {list_columns(self.schema.names, 'n')} FROM {self._select_staged(UPSERTS, self.schema.names)} AS n "
+            f"ORDER BY {list_columns(self.key, 'n')} ON CONFLICT ({list_columns(self.key)})"
         )
         if not self.values:
             return f"{insert} DO NOTHING"
-        changed = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in self.values)
-        other = f"({listed(self.values, 'o')}) IS DISTINCT FROM ({listed(self.values, 'excluded')})"
+        changed = ", ".join(f"{quote_name(name)} = excluded.{quote_name(name)}" for name in self.values)
+        other = f"({list_columns(self.values, 'o')}) IS DISTINCT FROM ({list_columns(self.values, 'excluded')})"
         return f"{insert} DO UPDATE SET {changed} WHERE {other}"
 
     @cached_property
@@ -191,15 +195,13 @@ class PostgresTables(SqlTables):
         """Record the changes of the deletes, after position $1."""
         return (
             f"INSERT INTO {self.table('changes')} (position, change, old) "
-            f"SELECT $1::bigint + row_number() OVER (ORDER BY {listed(self.key, 'o')}), 'delete', o "
-            f"FROM {self.rows} AS o JOIN {self._staged(DELETES, self.key)} AS n ON {self._match('o', 'n')}"
+            f"SELECT $1::bigint + row_number() OVER (ORDER BY {list_columns(self.key, 'o')}), 'delete', o "
+            f"FROM {self.rows} AS o JOIN {self._select_staged(DELETES, self.key)} AS n ON {self._match('o', 'n')}"
         )
 
     @cached_property
     def delete(self) -> str:
-        return (
-            f"DELETE FROM {self.rows} AS o USING {self._staged(DELETES, self.key)} AS n WHERE {self._match('o', 'n')}"
-        )
+        return f"DELETE FROM {self.rows} AS o USING {self._select_staged(DELETES, self.key)} AS n WHERE {self._match('o', 'n')}"
 
     def copy(self, table: str) -> str:
         return f"COPY {table} FROM STDIN (FORMAT binary)"

@@ -27,7 +27,7 @@ from mainstem.clock import Clock
 from mainstem.errors import ViewNotFound
 from mainstem.log.backoff import Backoff
 from mainstem.views.merge_batch import Rejection, merge_columns
-from mainstem.views.postgres.postgres_address import is_lost, rolled_back_by_server, translated
+from mainstem.views.postgres.postgres_address import is_lost, rolled_back_by_server, translate_errors
 from mainstem.views.postgres.postgres_columns import copy_rows, unfit
 from mainstem.views.postgres.postgres_pool import LOCK_MS_MAX, Session
 from mainstem.views.postgres.postgres_tables import DELETES, UPSERTS, PostgresTables
@@ -72,7 +72,7 @@ class PostgresWriter(SqlWriter[Session, CopiedRows]):
         self._tables = store.tables(facts, run.version)
         self._name = f"mainstem writer {facts.id[:8]} v{run.version} "
         self._connection: Session | None = None
-        with self._translated():
+        with self._translate_errors():
             self._begin_run()
 
     def _begin_run(self) -> Session:
@@ -125,13 +125,13 @@ class PostgresWriter(SqlWriter[Session, CopiedRows]):
             self._connection = None
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
-            with translated(self._store.pool.address, self._view):
+            with translate_errors(self._store.pool.address, self._view):
                 yield
         except ViewNotFound as error:
             detail = f"The database no longer has the schema {self._tables.name} of version {self.version}."
-            raise self._dropped(detail) from error
+            raise self._dropped_error(detail) from error
 
     @contextmanager
     def _transaction(self, connection: Session) -> Iterator[None]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from mainstem.batch import Offsets
 from mainstem.views.sql.sql_tables import SqlConnection, SqlTables
-from mainstem.views.sqlite.sqlite_columns import quoted
+from mainstem.views.sqlite.sqlite_columns import quote_name
 from mainstem.views.version_pair import Kind, VersionPair
 from mainstem.views.view_facts import Facts
 from mainstem.views.view_store import KeptSince
@@ -193,7 +193,7 @@ class SqlHistory:
     def _difference(self, pair: VersionPair) -> list[str]:
         """Statements that write the changes from the old rows to the new ones, after position $1."""
         was, became = (
-            {name: f"{alias}.{quoted(name)}" for name in tables.schema.names}
+            {name: f"{alias}.{quote_name(name)}" for name in tables.schema.names}
             for alias, tables in (("o", pair.old), ("n", pair.new))
         )
         kinds: list[tuple[Kind, str, dict[str, str] | None, dict[str, str] | None]] = [

@@ -122,6 +122,6 @@ class SqlSnapshot:
         found = self._one(select, topic, partition, end)
         return None if found is None else int(found[0])
 
-    def reached(self) -> list[tuple[int, str, int, int]]:
+    def reached_offsets(self) -> list[tuple[int, str, int, int]]:
         select = f'SELECT position, topic, partition, "end" FROM {self._tables.table("reached")} ORDER BY position'
         return [(position, topic, number, end) for position, topic, number, end in self._connection.query(select)]

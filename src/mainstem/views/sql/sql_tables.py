@@ -28,10 +28,10 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 
 from mainstem.log.rows.schema_ddl import schema_to_ddl
-from mainstem.views.sqlite.sqlite_columns import quoted
+from mainstem.views.sqlite.sqlite_columns import quote_name
 from mainstem.views.view_facts import FORMAT
 
-__all__ = ["Row", "SqlConnection", "SqlTables", "listed"]
+__all__ = ["Row", "SqlConnection", "SqlTables", "list_columns"]
 
 Row = tuple[Any, ...]
 
@@ -95,13 +95,13 @@ class SqlTables(ABC):
     def stored_key(self, key: Any) -> list[Any] | None:
         """A user's key as parameters; None if no row can have it."""
 
-    def bound(self, number: int, data_type: pa.DataType) -> str:
+    def bind(self, number: int, data_type: pa.DataType) -> str:
         """A parameter as a value of a column."""
         return f"${number}"
 
     def column(self, alias: str, field: pa.Field) -> str:
         """A column of a row, as it is read."""
-        return f"{alias}.{quoted(field.name)}"
+        return f"{alias}.{quote_name(field.name)}"
 
     def comparable(self, new: pa.DataType, old: pa.DataType) -> bool:
         """Whether values of the two types can be compared; if not, only two nulls are equal."""
@@ -144,12 +144,12 @@ class SqlTables(ABC):
 
     def definitions(self) -> list[str]:
         """Creates all tables but those of the history."""
-        columns = ", ".join(f"{quoted(one.name)} {self.column_type(one.type)}".strip() for one in self.schema)
+        columns = ", ".join(f"{quote_name(one.name)} {self.column_type(one.type)}".strip() for one in self.schema)
         text, integer, bigint = self.text, self.integer, self.bigint
         progress = f"flow {text}, epoch {bigint}, batch {bigint}, applied_at {bigint}, recording {integer}"
         progress += f", trimmed {bigint}" * self.keeps_trimmed
         tables = {
-            "rows": f"({columns}, PRIMARY KEY ({listed(self.key)})){self.by_key}",
+            "rows": f"({columns}, PRIMARY KEY ({list_columns(self.key)})){self.by_key}",
             "changes": f"(position {bigint} PRIMARY KEY, change {text} NOT NULL, {', '.join(self.change_definitions)})",
             "commits": f"(end_position {bigint} PRIMARY KEY, committed_at {bigint}, epoch {bigint}, batch {bigint})",
             "offsets": f'(topic {text}, partition {integer}, "end" {bigint}, PRIMARY KEY (topic, partition))',
@@ -190,7 +190,7 @@ class SqlTables(ABC):
 
     # Reading
 
-    def selected(self, alias: str) -> str:
+    def select_columns(self, alias: str) -> str:
         """All columns of a row, in order."""
         return ", ".join(self.column(alias, field) for field in self.schema)
 
@@ -199,19 +199,19 @@ class SqlTables(ABC):
         return ", ".join(self.changed_row(side).values())
 
     def _key_is_given(self, columns: Iterable[str]) -> str:
-        bound = (self.bound(number, self.schema.field(name).type) for number, name in enumerate(self.key, start=1))
+        bound = (self.bind(number, self.schema.field(name).type) for number, name in enumerate(self.key, start=1))
         return " AND ".join(f"{column} = {value}" for column, value in zip(columns, bound, strict=True))
 
     @cached_property
     def select_row(self) -> str:
         """The row with a key."""
-        found = self._key_is_given(f"r.{quoted(name)}" for name in self.key)
-        return f"SELECT {self.selected('r')} FROM {self.rows} AS r WHERE {found}"
+        found = self._key_is_given(f"r.{quote_name(name)}" for name in self.key)
+        return f"SELECT {self.select_columns('r')} FROM {self.rows} AS r WHERE {found}"
 
     @cached_property
     def select_rows(self) -> str:
         """All rows, by key."""
-        return f"SELECT {self.selected('r')} FROM {self.rows} AS r ORDER BY {listed(self.key, 'r')}"
+        return f"SELECT {self.select_columns('r')} FROM {self.rows} AS r ORDER BY {list_columns(self.key, 'r')}"
 
     def select_changes(self, side: str) -> str:
         """The "old" or "new" rows of the changes after position $1, up to $2."""
@@ -234,12 +234,12 @@ class SqlTables(ABC):
         """All rows as of position $1: for a row that changed since, its state before the first change."""
         changed = self.changed_key("c.")
         keys = ", ".join(f"{found} AS key_{number}" for number, found in enumerate(changed))
-        same = " AND ".join(f"r.{quoted(name)} = u.key_{number}" for number, name in enumerate(self.key))
+        same = " AND ".join(f"r.{quote_name(name)} = u.key_{number}" for number, name in enumerate(self.key))
         order = ", ".join(str(self.schema.names.index(name) + 1) for name in self.key)
         return (
             f"WITH undone AS MATERIALIZED (SELECT min(c.position) AS first, {keys} FROM {self.table('changes')} AS c "
             f"WHERE c.position > $1 AND c.change <> 'none' GROUP BY {', '.join(changed)}) "
-            f"SELECT {self.selected('r')} FROM {self.rows} AS r LEFT JOIN undone AS u ON {same} WHERE u.first IS NULL "
+            f"SELECT {self.select_columns('r')} FROM {self.rows} AS r LEFT JOIN undone AS u ON {same} WHERE u.first IS NULL "
             f"UNION ALL SELECT {self.selected_change('old')} FROM undone AS u JOIN {self.table('changes')} AS c "
             f"ON c.position = u.first WHERE c.change <> 'insert' ORDER BY {order}"
         )
@@ -257,6 +257,6 @@ class SqlTables(ABC):
         )
 
 
-def listed(names: Sequence[str], alias: str = "") -> str:
+def list_columns(names: Sequence[str], alias: str = "") -> str:
     """Quoted columns, separated by commas."""
-    return ", ".join(f"{alias}.{quoted(name)}" if alias else quoted(name) for name in names)
+    return ", ".join(f"{alias}.{quote_name(name)}" if alias else quote_name(name) for name in names)

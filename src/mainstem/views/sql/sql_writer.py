@@ -70,7 +70,7 @@ class SqlWriter(ABC, Generic[Connection, Prepared]):
     def commit(self, merged: Prepared, batch: Batch) -> WrittenRows:
         """Commit prepared rows and the batch together. Idempotent: a committed batch changes nothing."""
         self._sent_changes = None
-        with self._translated():
+        with self._translate_errors():
             self._write_batch(merged, batch)
         rejected = len(merged.rejections)
         if self._sent_changes is None:
@@ -85,7 +85,7 @@ class SqlWriter(ABC, Generic[Connection, Prepared]):
     # Implemented for each database
 
     @abstractmethod
-    def _translated(self) -> AbstractContextManager[None]:
+    def _translate_errors(self) -> AbstractContextManager[None]:
         """Raises the errors of the database as our own."""
 
     @abstractmethod
@@ -185,7 +185,7 @@ class SqlWriter(ABC, Generic[Connection, Prepared]):
         history.keep(KeptSince(-1 if untouched else position, self._clock.now()))
         return True
 
-    def _dropped(self, detail: str) -> ViewNotFound:
+    def _dropped_error(self, detail: str) -> ViewNotFound:
         """The error for a dropped version: rows written to it would be lost silently."""
         return ViewNotFound(
             f'view "{self._view}" was dropped while flow "{self.run.flow}" wrote it',

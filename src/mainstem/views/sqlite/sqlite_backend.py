@@ -16,7 +16,14 @@ from mainstem.file_watch import Watch
 from mainstem.views.sql.sql_history import SqlHistory
 from mainstem.views.sql.sql_snapshot import SqlSnapshot
 from mainstem.views.sqlite.sqlite_writer import ViewWriter
-from mainstem.views.sqlite.view_file import Connections, SqliteConnection, ViewFile, connect, transaction, translated
+from mainstem.views.sqlite.view_file import (
+    Connections,
+    SqliteConnection,
+    ViewFile,
+    connect,
+    transaction,
+    translate_errors,
+)
 from mainstem.views.sqlite.view_folder import ViewFolder, view_names
 from mainstem.views.version_pair import Difference, VersionPair
 from mainstem.views.view_facts import Facts, check_not_live, check_version
@@ -39,7 +46,7 @@ class ViewVersions:
 
     def new(self, schema: pa.Schema, number: int | None = None) -> int:
         """Create an empty version beside the live one; returns its number."""
-        with self._folder.locked():
+        with self._folder.lock():
             numbers = self._folder.facts().numbers()
             made = max(numbers) + 1 if number is None else number
             if made not in numbers:
@@ -48,27 +55,27 @@ class ViewVersions:
 
     def drop(self, number: int) -> None:
         """Remove a version that is not live."""
-        with self._folder.locked():
-            facts = self._checked(number)
+        with self._folder.lock():
+            facts = self._check_facts(number)
             check_not_live(self._folder.view, facts, number)
             self._folder.remove_version(number)
 
     def use(self, number: int) -> None:
         """Make a version the live one, atomically for readers; subscribers get the difference."""
-        with self._folder.locked():
-            facts = self._checked(number)
+        with self._folder.lock():
+            facts = self._check_facts(number)
             if number == facts.live:
                 return
-            with self._opened(facts.live) as (held, old), self._opened(number, beside=old) as (connection, new):
+            with self._open(facts.live) as (held, old), self._open(number, beside=old) as (connection, new):
                 # Locked until view.json is replaced: nothing is committed to the old version during the switch.
                 held.execute("BEGIN IMMEDIATE")
                 position = SqlHistory(held, old).last_position()
                 with transaction(connection, "BEGIN"):
                     history = SqlHistory(connection, new)
                     # The old version is only read through this connection.
-                    compatible = history.take_over(_attached(old), facts, position, self._clock.now())
+                    compatible = history.take_over(_name_attached(old), facts, position, self._clock.now())
                 reach("view_version_ready")
-                self._folder.write_facts(facts.using(number, position, compatible=compatible))
+                self._folder.write_facts(facts.with_live(number, position, compatible=compatible))
                 reach("view_version_used")
                 held.execute("UPDATE progress SET recording = 0")
                 held.execute("COMMIT")
@@ -77,33 +84,33 @@ class ViewVersions:
     def difference(self, before: int, after: int) -> Difference:
         """How version `after` differs from version `before`, each in its current state."""
         for number in (before, after):
-            self._checked(number)
-        with self._opened(before) as (_, old), self._opened(after, beside=old) as (connection, new):
+            self._check_facts(number)
+        with self._open(before) as (_, old), self._open(after, beside=old) as (connection, new):
             connection.execute("BEGIN")
             try:
-                return VersionPair(new, _attached(old)).difference(connection)
+                return VersionPair(new, _name_attached(old)).difference(connection)
             finally:
                 connection.execute("ROLLBACK")
 
     @contextmanager
-    def _opened(self, number: int, beside: ViewFile | None = None) -> Iterator[tuple[SqliteConnection, ViewFile]]:
+    def _open(self, number: int, beside: ViewFile | None = None) -> Iterator[tuple[SqliteConnection, ViewFile]]:
         path = self._folder.version_path(number)
-        with translated(path, self._folder.view):
+        with translate_errors(path, self._folder.view):
             connection = connect(path)
             try:
                 if beside is not None:
-                    connection.execute(f"ATTACH ? AS {_attached(beside).database}", (beside.path,))
+                    connection.execute(f"ATTACH ? AS {_name_attached(beside).database}", (beside.path,))
                 yield connection, ViewFile.read(connection, path)
             finally:
                 connection.close()
 
-    def _checked(self, number: int) -> Facts:
+    def _check_facts(self, number: int) -> Facts:
         facts = self._folder.facts()
         check_version(self._folder.view, facts, number)
         return facts
 
 
-def _attached(file: ViewFile) -> ViewFile:
+def _name_attached(file: ViewFile) -> ViewFile:
     return replace(file, database="other")
 
 
@@ -160,27 +167,27 @@ class SqliteStore:
 
     @contextmanager
     def live(self) -> Iterator[SqlSnapshot]:
-        with self._held(*self._pinned_live()) as snapshot:
+        with self._hold(*self._pin_live()) as snapshot:
             yield snapshot
 
     @contextmanager
     def at(self, version: int) -> Iterator[SqlSnapshot]:
-        with self._held(*self._pinned(self.facts(), version)) as snapshot:
+        with self._hold(*self._pin(self.facts(), version)) as snapshot:
             yield snapshot
 
     @contextmanager
-    def _held(self, connection: SqliteConnection, snapshot: SqlSnapshot) -> Iterator[SqlSnapshot]:
-        with translated(snapshot.location, self.view):
+    def _hold(self, connection: SqliteConnection, snapshot: SqlSnapshot) -> Iterator[SqlSnapshot]:
+        with translate_errors(snapshot.location, self.view):
             try:
                 yield snapshot
             finally:
                 _release(connection)
 
-    def _pinned_live(self) -> tuple[SqliteConnection, SqlSnapshot]:
+    def _pin_live(self) -> tuple[SqliteConnection, SqlSnapshot]:
         for left in reversed(range(TRIES)):
             facts = self.facts()
             try:
-                connection, snapshot = self._pinned(facts, facts.live)
+                connection, snapshot = self._pin(facts, facts.live)
             except ViewNotFound:
                 if not left:
                     raise
@@ -195,10 +202,10 @@ class SqliteStore:
             hint="Retry.",
         )
 
-    def _pinned(self, facts: Facts, version: int) -> tuple[SqliteConnection, SqlSnapshot]:
+    def _pin(self, facts: Facts, version: int) -> tuple[SqliteConnection, SqlSnapshot]:
         check_version(self.view, facts, version)
         path = self.folder.version_path(version)
-        with translated(path, self.view):
+        with translate_errors(path, self.view):
             connection, file = self.connections.of(path, self.view)
             connection.execute("BEGIN")
             try:

@@ -31,7 +31,7 @@ from mainstem.log.rows.row_errors import shown
 from mainstem.log.rows.schema_ddl import type_to_ddl
 from mainstem.views.nested_json import from_json, to_json
 
-__all__ = ["arrow_column", "column_type", "python_row", "python_value", "quoted", "shown_column", "stored_values"]
+__all__ = ["arrow_column", "column_type", "python_row", "python_value", "quote_name", "shown_column", "stored_values"]
 
 _NOT_A_NUMBER = "NaN"
 # Kind -> the declared type of a column, and the Arrow type of its stored values; None: its own.
@@ -50,10 +50,10 @@ _STORED: dict[str, tuple[str, pa.DataType | None]] = {
 }
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """A name quoted for SQL.
 
-    >>> quoted("unit price")
+    >>> quote_name("unit price")
     '"unit price"'
     """
     return '"' + name.replace('"', '""') + '"'
@@ -72,15 +72,15 @@ def stored_values(column: pa.Array) -> list[Any]:
     """
     kind = kind_of(column.type)
     if kind in NESTED:
-        return _listed(to_json(column))
+        return _to_list(to_json(column))
     form = _STORED[kind][1]
-    values = _listed(column if form is None else column.cast(form))
+    values = _to_list(column if form is None else column.cast(form))
     if kind == "floating" and pc.any(pc.is_nan(column)).as_py():
         return [_NOT_A_NUMBER if value != value else value for value in values]  # noqa: PLR0124
     return values
 
 
-def _listed(column: pa.Array) -> list[Any]:
+def _to_list(column: pa.Array) -> list[Any]:
     if column.null_count == 0 and kinds.is_primitive(column.type):
         # Several times as fast as to_pylist, which creates a scalar for each value.
         return list(column.to_numpy().tolist())
@@ -135,7 +135,7 @@ def python_row(values: Sequence[Any], schema: pa.Schema, *, view: str) -> dict[s
 
 def shown_column(field: pa.Field) -> str:
     """SQL that shows the column in a readable form: times as text, everything else as it is."""
-    name = quoted(field.name)
+    name = quote_name(field.name)
     if kinds.is_date(field.type):
         return f"date({name} * 86400, 'unixepoch') AS {name}"
     if kinds.is_time(field.type):

@@ -26,7 +26,7 @@ from mainstem.clock import Clock
 from mainstem.crash_points import reach
 from mainstem.views.merge_batch import MergedBatch, merge_batch
 from mainstem.views.sql.sql_writer import SqlWriter
-from mainstem.views.sqlite.view_file import SqliteConnection, ViewFile, connect, transaction, translated
+from mainstem.views.sqlite.view_file import SqliteConnection, ViewFile, connect, transaction, translate_errors
 from mainstem.views.sqlite.view_folder import ViewFolder
 from mainstem.views.view_facts import Facts
 from mainstem.views.view_store import WrittenRows
@@ -45,14 +45,14 @@ class ViewWriter(SqlWriter[SqliteConnection, MergedBatch]):
         self._path = folder.version_path(run.version)
         # Whether this connection records changes; a version that is not live keeps none.
         self._recording = False
-        with folder.locked():
+        with folder.lock():
             fence, self._holder = folder.fence(run.version)
             self._check_epoch(fence)
             folder.raise_fence(run.version, run.epoch)
-        with self._translated():
+        with self._translate_errors():
             self._connection = connect(self._path)
         try:
-            with self._translated():
+            with self._translate_errors():
                 self._tables = ViewFile.read(self._connection, self._path)
                 self._inode = os.stat(self._path).st_ino
                 with self._transaction(self._connection):
@@ -72,8 +72,8 @@ class ViewWriter(SqlWriter[SqliteConnection, MergedBatch]):
     def close(self) -> None:
         self._connection.close()
 
-    def _translated(self) -> AbstractContextManager[None]:
-        return translated(self._path, self._view, holder=self._holder)
+    def _translate_errors(self) -> AbstractContextManager[None]:
+        return translate_errors(self._path, self._view, holder=self._holder)
 
     @contextmanager
     def _transaction(self, connection: SqliteConnection) -> Iterator[None]:
@@ -95,7 +95,7 @@ class ViewWriter(SqlWriter[SqliteConnection, MergedBatch]):
         except FileNotFoundError:
             there = False
         if not there:
-            raise self._dropped(f"{self._path} is no longer the file of version {self.version}.")
+            raise self._dropped_error(f"{self._path} is no longer the file of version {self.version}.")
         self._write(self._connection, merged, batch)
 
     def _write_rows(self, connection: SqliteConnection, merged: MergedBatch, last: int | None) -> int:

@@ -28,12 +28,12 @@ import pyarrow as pa
 from mainstem.errors import CorruptView, DiskFull, LockHeld, Unavailable, ViewNotFound
 from mainstem.log.rows.schema_ddl import schema_from_ddl
 from mainstem.processes import process_name, stopped
-from mainstem.views.sql.sql_tables import Row, SqlConnection, SqlTables, listed
-from mainstem.views.sqlite.sqlite_columns import column_type, quoted, shown_column
+from mainstem.views.sql.sql_tables import Row, SqlConnection, SqlTables, list_columns
+from mainstem.views.sqlite.sqlite_columns import column_type, quote_name, shown_column
 from mainstem.views.view_facts import FORMAT, newer_format
 from mainstem.views.view_key import stored_key
 
-__all__ = ["Connections", "SqliteConnection", "ViewFile", "connect", "transaction", "translated"]
+__all__ = ["Connections", "SqliteConnection", "ViewFile", "connect", "transaction", "translate_errors"]
 
 _TABLES = ("rows", "changes", "commits", "offsets", "progress", "about", "kept_since", "reached")
 
@@ -93,7 +93,7 @@ class ViewFile(SqlTables):
         definitions = super().definitions()
         if self.view.casefold() not in _TABLES and not self.view.casefold().startswith("sqlite_"):
             shown = ", ".join(map(shown_column, self.schema))
-            definitions.append(f"CREATE VIEW {quoted(self.view)} AS SELECT {shown} FROM rows")
+            definitions.append(f"CREATE VIEW {quote_name(self.view)} AS SELECT {shown} FROM rows")
         return definitions
 
     @classmethod
@@ -110,7 +110,7 @@ class ViewFile(SqlTables):
     @property
     def change_definitions(self) -> list[str]:
         return [
-            f"{quoted(f'{side}.{name}')} {column_type(self.schema.field(name).type)}"
+            f"{quote_name(f'{side}.{name}')} {column_type(self.schema.field(name).type)}"
             for side, names in (("key", self.key), ("old", self.values), ("new", self.values))
             for name in names
         ]
@@ -120,16 +120,17 @@ class ViewFile(SqlTables):
         return f"CREATE INDEX {self.table('changes_by_key')} ON changes ({', '.join(self.changed_key(''))}, position)"
 
     def changed_key(self, alias: str) -> list[str]:
-        return [alias + quoted(f"key.{name}") for name in self.key]
+        return [alias + quote_name(f"key.{name}") for name in self.key]
 
     def changed_row(self, side: str) -> dict[str, str]:
         return {
-            name: f"c.{quoted(f'key.{name}' if name in self.key else f'{side}.{name}')}" for name in self.schema.names
+            name: f"c.{quote_name(f'key.{name}' if name in self.key else f'{side}.{name}')}"
+            for name in self.schema.names
         }
 
     def change_columns(self, old: Mapping[str, str] | None, new: Mapping[str, str] | None) -> dict[str, str]:
         return {
-            quoted(f"{side}.{name}"): row[name]
+            quote_name(f"{side}.{name}"): row[name]
             for side, row, names in (
                 ("key", new or old, self.key),
                 ("old", old, self.values),
@@ -145,21 +146,21 @@ class ViewFile(SqlTables):
     def upsert(self) -> str:
         """Insert or replace a row; an equal row is not touched."""
         places = ", ".join("?" * len(self.schema))
-        insert = f"INSERT INTO rows ({listed(self.schema.names)}) VALUES ({places}) ON CONFLICT ({listed(self.key)})"
+        insert = f"INSERT INTO rows ({list_columns(self.schema.names)}) VALUES ({places}) ON CONFLICT ({list_columns(self.key)})"
         if not self.values:
             return f"{insert} DO NOTHING"
-        changed = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in self.values)
-        same = " AND ".join(f"rows.{quoted(name)} IS excluded.{quoted(name)}" for name in self.values)
+        changed = ", ".join(f"{quote_name(name)} = excluded.{quote_name(name)}" for name in self.values)
+        same = " AND ".join(f"rows.{quote_name(name)} IS excluded.{quote_name(name)}" for name in self.values)
         return f"{insert} DO UPDATE SET {changed} WHERE NOT ({same})"
 
     @cached_property
     def delete(self) -> str:
-        return f"DELETE FROM rows WHERE {' AND '.join(f'{quoted(name)} = ?' for name in self.key)}"
+        return f"DELETE FROM rows WHERE {' AND '.join(f'{quote_name(name)} = ?' for name in self.key)}"
 
     @cached_property
     def triggers(self) -> dict[str, str]:
         """The triggers of a connection that records changes, by name."""
-        was, became = ({name: f"{row}.{quoted(name)}" for name in self.schema.names} for row in ("OLD", "NEW"))
+        was, became = ({name: f"{row}.{quote_name(name)}" for name in self.schema.names} for row in ("OLD", "NEW"))
         made = {}
         for change, old, new in (("insert", None, became), ("update", was, became), ("delete", was, None)):
             columns = self.change_columns(old, new)
@@ -185,21 +186,21 @@ class SqliteConnection(sqlite3.Connection):
     """A connection that runs the statements of every SQL database: SQLite treats $1 as a named parameter."""
 
     def query(self, sql: str, *values: Any) -> list[Row]:
-        return self.execute(sql, _named(values)).fetchall()
+        return self.execute(sql, _name_values(values)).fetchall()
 
     def stream(self, sql: str, *values: Any) -> Iterator[list[Row]]:
-        cursor = self.execute(sql, _named(values))
+        cursor = self.execute(sql, _name_values(values))
         while rows := cursor.fetchmany(BATCH_ROWS):
             yield rows
 
     def write(self, sql: str, *values: Any) -> int:
-        return self.execute(sql, _named(values)).rowcount
+        return self.execute(sql, _name_values(values)).rowcount
 
     def write_many(self, sql: str, rows: Iterable[Row]) -> None:
-        self.executemany(sql, map(_named, rows))
+        self.executemany(sql, map(_name_values, rows))
 
 
-def _named(values: Iterable[Any]) -> dict[str, Any]:
+def _name_values(values: Iterable[Any]) -> dict[str, Any]:
     return {str(number): value for number, value in enumerate(values, start=1)}
 
 
@@ -260,7 +261,7 @@ class Connections:
         try:
             inode = os.stat(path).st_ino
         except FileNotFoundError as error:
-            raise _dropped(path, view) from error
+            raise _dropped_error(path, view) from error
         # An ended thread leaves its connection to the next thread with the same id.
         found = self._open.get(key)
         if found is not None and found[0] == inode:
@@ -284,7 +285,7 @@ class Connections:
 
 
 @contextmanager
-def translated(path: str, view: str, *, holder: int | None = None) -> Iterator[None]:
+def translate_errors(path: str, view: str, *, holder: int | None = None) -> Iterator[None]:
     """Raises SQLite's errors as our own; `holder` is the process that may hold the lock."""
     try:
         yield
@@ -298,9 +299,9 @@ def translated(path: str, view: str, *, holder: int | None = None) -> Iterator[N
                 path=path,
             ) from error
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise _held(path, view, holder) from error
+            raise _held_error(path, view, holder) from error
         if code == sqlite3.SQLITE_CANTOPEN and not os.path.exists(path):
-            raise _dropped(path, view) from error
+            raise _dropped_error(path, view) from error
         raise Unavailable(
             f'the file of view "{view}" cannot be used: {error}',
             detail=f"The file is {path}.",
@@ -318,7 +319,7 @@ def translated(path: str, view: str, *, holder: int | None = None) -> Iterator[N
         ) from error
 
 
-def _dropped(path: str, view: str) -> ViewNotFound:
+def _dropped_error(path: str, view: str) -> ViewNotFound:
     return ViewNotFound(
         f'view "{view}" has no file "{os.path.basename(path)}"',
         detail=f"{path} does not exist: the view, or this version of it, was dropped meanwhile.",
@@ -327,7 +328,7 @@ def _dropped(path: str, view: str) -> ViewNotFound:
     )
 
 
-def _held(path: str, view: str, holder: int | None) -> LockHeld:
+def _held_error(path: str, view: str, holder: int | None) -> LockHeld:
     pid = holder or 0
     named = ""
     if pid and pid != os.getpid():

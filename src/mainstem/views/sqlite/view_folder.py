@@ -75,7 +75,7 @@ class ViewFolder:
         return f"{self.path}/v{number}.sqlite"
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Inside, no other process or thread creates, switches or drops versions."""
         try:
             lock = share_lock(_FILES, f"{self.path}/lock")
@@ -115,9 +115,9 @@ class ViewFolder:
 
     def keep_changes(self, changes_max: int | None, changes_age_us: int | None, history_age_us: int | None) -> None:
         """Set the retention of changes, by number and age, and of the history; None leaves a setting unchanged."""
-        if self.facts().keeping(changes_max, changes_age_us, history_age_us) != self.facts():
-            with self.locked():
-                self.write_facts(self.facts().keeping(changes_max, changes_age_us, history_age_us))
+        if self.facts().with_retention(changes_max, changes_age_us, history_age_us) != self.facts():
+            with self.lock():
+                self.write_facts(self.facts().with_retention(changes_max, changes_age_us, history_age_us))
 
     def add_version(self, schema: pa.Schema, number: int, created_at: int) -> None:
         """Create a version beside the others; only with the lock held."""
@@ -138,7 +138,7 @@ class ViewFolder:
         there = ViewFolder(home, self.view)
         _FILES.make_directory(there.path)
         size = 0
-        with self.locked():
+        with self.lock():
             facts = self.facts()
             for number in facts.numbers():
                 size += _copy_database(self.version_path(number), there.version_path(number))

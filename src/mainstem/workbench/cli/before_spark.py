@@ -17,7 +17,7 @@ from mainstem.spark.build import Build
 from mainstem.spark.sources.spark_topic import SparkTopic
 from mainstem.spark.sources.topic_glob import TopicGlob
 from mainstem.stem import Mainstem
-from mainstem.views.home_views import waiting_for_views
+from mainstem.views.home_views import wait_for_views
 from mainstem.views.spark_view import SparkView
 from mainstem.workbench.cli.program_file import FUNCTION
 
@@ -45,7 +45,7 @@ def check_before_spark(stem: Mainstem, file: ProgramFile, *, only: Sequence[str]
             )
     if view or any(isinstance(node, ast.Attribute) and node.attr == "view" for node in ast.walk(source)):
         _check_views(stem, view)
-    with file.building():
+    with file.locate_errors():
         check_sources(stem, file)
 
 
@@ -72,7 +72,7 @@ def _probe(folder: str) -> None:
 
 
 def _check_views(stem: Mainstem, view: str) -> None:
-    waiting_for_views(stem.view_backend.names, stem.log.clock)
+    wait_for_views(stem.view_backend.names, stem.log.clock)
     if view:
         # Raises, with the existing views, if there is none of that name.
         stem.view(view).describe()
@@ -86,7 +86,7 @@ def check_sources(stem: Mainstem, file: ProgramFile) -> None:
     """
     build = Build(schemas=_UnknownSchemas())
     try:
-        with build.entered():
+        with build.enter():
             for flow in file.flows(_WithoutSpark(stem)):
                 build.schemas[f"{flow.into.kind}:{flow.into.name}"] = flow.rows
     except MainstemError as error:

@@ -43,7 +43,7 @@ def check(
         check_before_spark(stem, file)
         with show_progress("start Spark"):
             _ = stem.spark
-        with file.building():
+        with file.locate_errors():
             flows = Program(stem, file.flows).only(None)
         warnings = [warning for flow in flows for warning in [*flow.warnings(), *_missed_deletions(stem, flow)]]
         if as_json:
@@ -95,7 +95,7 @@ def _prospect(stem: Mainstem, flow: PlannedFlow, file: ProgramFile) -> FlowProsp
 
 
 def _facts(flow: PlannedFlow, files: HistoryStatus | None, prospect: FlowProspect) -> list[tuple[str, str]]:
-    facts = [("  reads", _reading(source)) for source in _sources(flow)]
+    facts = [("  reads", _format_source(source)) for source in _sources(flow)]
     if files is not None:
         done = f", {show_count(files.rows_in)} of them done" if files.rows_in else ""
         facts.append(("  first", f"{show_count(files.rows, 'row')} from sealed files, natively{done}; then the topic"))
@@ -114,7 +114,7 @@ def _facts(flow: PlannedFlow, files: HistoryStatus | None, prospect: FlowProspec
     return facts
 
 
-def _reading(source: dict[str, Any]) -> str:
+def _format_source(source: dict[str, Any]) -> str:
     columns, known = source["columns"], source["columns_known"]
     part = f"all {len(known)} columns" if len(columns) == len(known) else f"{len(columns)} of {len(known)} columns"
     return f"{source['source']}: {', '.join(columns)} ({part})"

@@ -265,12 +265,12 @@ def stop(
 
 def _stop(stem: Mainstem, facts: FlowFacts, limit: int, wait: str) -> None:
     from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
-    from mainstem.spark.checkpoint.flow_store import FlowStore, running_in
+    from mainstem.spark.checkpoint.flow_store import FlowStore, find_process
 
     store = FlowStore(stem.home, facts.flow)
     clock, pause = stem.log.clock, threading.Event()
     began, asked = clock.monotonic(), 0
-    while (process := running_in(run := store.of_version(facts.version))) is not None and process["pid"] == facts.pid:
+    while (process := find_process(run := store.of_version(facts.version))) is not None and process["pid"] == facts.pid:
         if run["epoch"] != asked:
             # Repeated if the flow was just restarted: that run has not seen the request.
             asked = run["epoch"]

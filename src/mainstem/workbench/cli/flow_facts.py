@@ -26,7 +26,7 @@ from mainstem.spark.checkpoint.checkpoint_offsets import (
     last_batch,
     source_offsets,
 )
-from mainstem.spark.checkpoint.flow_store import FlowStore, flow_names, running_in
+from mainstem.spark.checkpoint.flow_store import FlowStore, find_process, flow_names
 from mainstem.spark.plan.observed_times import times_in
 from mainstem.spark.sources.agreed_cut import CutNote, cut_note
 from mainstem.spark.sources.batch_clock import clocks_of, due_event
@@ -239,7 +239,7 @@ def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any
     store = FlowStore(stem.home, name)
     version = _shown_version(stem, store)
     run = store.of_version(version)
-    process, ended = running_in(run), run.get("ended", {})
+    process, ended = find_process(run), run.get("ended", {})
     checkpoint = store.checkpoint(version)
     rows = (last_progress(stem) if progress is None else progress).get(name, [])
     return FlowFacts(

@@ -81,7 +81,7 @@ def plot_of(stem: Mainstem, flow: str) -> FlowPlot:
     return FlowPlot(
         f"{flow}: event time and processing time",
         points,
-        _rising(watermark),
+        _find_rises(watermark),
         tuple(deque(_panes(stem, facts), maxlen=PANES_MAX)),
     )
 
@@ -110,13 +110,13 @@ def _records(topic: Topic, delay: int) -> tuple[Int64Array, Int64Array]:
             if kind == "points":
                 points = np.concatenate([points, pairs])
             else:
-                watermark = np.concatenate([watermark, _rising(pairs)])
+                watermark = np.concatenate([watermark, _find_rises(pairs)])
         while len(points) > POINTS_MAX:
             points, step = points[::2], 2 * step
     return points, watermark
 
 
-def _rising(pairs: Int64Array) -> Int64Array:
+def _find_rises(pairs: Int64Array) -> Int64Array:
     """The line of the watermark: in the order of the appends, where it advances."""
     if not len(pairs):
         return pairs

@@ -45,7 +45,7 @@ class ProgramFile:
         return hint.replace("--program FILE", f"--program {shlex.quote(_short_path(self.path))}")
 
     @contextmanager
-    def building(self) -> Iterator[None]:
+    def locate_errors(self) -> Iterator[None]:
         """Raises errors of building the flows with the line of the program that caused them."""
         try:
             yield

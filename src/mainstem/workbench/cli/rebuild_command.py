@@ -127,7 +127,7 @@ def rebuild(
         check_before_spark(stem, file, view=view)
         with show_progress("start Spark"):
             _ = stem.spark
-        with file.building():
+        with file.locate_errors():
             made = stem.rebuild(view, file.flows)
         with made:
             _replay(view, made, stem)

@@ -154,7 +154,7 @@ class _Run:
 
         counts = RunCounts(self._stem)
         self._file = file
-        with file.building():
+        with file.locate_errors():
             self._running: RunningFlows = self._stem.start(file.flows, only=only)
         self._status = RunStatus(self._stem, self._running, counts)
         self._display: RunDisplay = run_display(self._stem.log.clock, as_json=self._as_json)

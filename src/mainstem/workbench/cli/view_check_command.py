@@ -46,7 +46,7 @@ def check(
         check_before_spark(stem, file, view=view)
         with show_progress("start Spark"):
             _ = stem.spark
-        with file.building(), show_progress(f"check {view}"):
+        with file.locate_errors(), show_progress(f"check {view}"):
             found = stem.check_view(view, file.flows, sample=sample, seed=seed)
         key = stem.view(view).key
     if as_json:

@@ -385,12 +385,12 @@ def drop(view: ViewArgument, *, yes: YesOption = False, home: HomeOption = None)
 
 
 def _refuse_if_running(stem: Mainstem, view: str, flow: str | None) -> None:
-    from mainstem.spark.checkpoint.flow_store import FlowStore, running_in
+    from mainstem.spark.checkpoint.flow_store import FlowStore, find_process
 
     if flow is None:
         return
     runs = FlowStore(stem.home, flow).read().get("runs", {})
-    for process in filter(None, map(running_in, runs.values())):
+    for process in filter(None, map(find_process, runs.values())):
         raise Invalid(
             f'view "{view}" is being written',
             detail=f'Process {process["pid"]} runs flow "{flow}".',

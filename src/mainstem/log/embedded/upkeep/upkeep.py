@@ -21,7 +21,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
-from mainstem.arguments import chosen
+from mainstem.arguments import check_choice
 from mainstem.errors import LockHeld, TopicNotFound
 from mainstem.file_locks import UPKEEP
 from mainstem.log.embedded.topic_store import TopicStore
@@ -145,7 +145,7 @@ class Upkeep:
 
     def __init__(self, log: EmbeddedLog, opened: Callable[[], Collection[str]], mode: UpkeepMode) -> None:
         detail = 'It is "background" (a thread of this process does it) or "manual" (another process does).'
-        chosen(mode, "upkeep", ("background", "manual"), detail=detail)
+        check_choice(mode, "upkeep", ("background", "manual"), detail=detail)
         self.mode = mode
         self.passes = 0
         self.last_error: Exception | None = None
