@@ -259,7 +259,7 @@ class TopicBackend(Protocol):
     def freeze(self, home: str, start: Position, stop: Position, delay: int | None) -> FrozenTopic | None:
         """The records between two positions as files that do not change; None if the log has no files of its own."""
 
-    def sealed(self) -> SealedFiles | None:
+    def sealed_files(self) -> SealedFiles | None:
         """What is sealed now; None if the log has no files of its own."""
 
     def steps(self, partition: int, start: int, rows_min: int) -> Steps: ...

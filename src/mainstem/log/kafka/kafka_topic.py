@@ -240,7 +240,7 @@ class KafkaTopic:
         if not appended and sequence is not None:
             parts = _split_rows(rows, sequence % partitions)
         offsets = {
-            int(number): codec.placed(first, end, parts.get(int(number)))
+            int(number): codec.row_range(first, end, parts.get(int(number)))
             for number, (first, end) in known["offsets"].items()
         }
         # With one partition, its end after this append is known without a request.
@@ -361,7 +361,7 @@ class KafkaTopic:
     def freeze(self, home: str, start: Position, stop: Position, delay: int | None) -> None:
         """None: a log on Kafka has no files of ours."""
 
-    def sealed(self) -> None:
+    def sealed_files(self) -> None:
         """None: a log on Kafka has no files of ours."""
 
     def steps(self, partition: int, start: int, rows_min: int) -> Steps:
