@@ -39,6 +39,7 @@ from mainstem.operators.stage.stage import BatchStages, Stage
 from mainstem.spark.build import NEVER_IDLE, Build, Leaf
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.checkpoint.native_history import NativeHistory
+from mainstem.spark.columnar_rows import RESULTS, ColumnPacking, ColumnTask
 from mainstem.spark.plan.flow_plan import (
     Operator,
     PlainRead,
@@ -100,6 +101,26 @@ def _pack(stage: Stage, place: int, read: PlainRead, buckets: int) -> DataFrame:
     packing = Packing(read.schema, read.columns, read.condition, preparation, taken, buckets)
     reader = stage.inputs[place].sparkSession.readStream.format(TOPIC_SOURCE).schema(spark_schema(PACKED))
     return reader.option(OPTION, read.request.to_option()).option(PACKING, to_option(packing)).load()
+
+
+def takes_columns(flow: Flow) -> bool:
+    """Whether the sink of a flow takes columns."""
+    return flow.mode == "batches" and getattr(flow.into, "takes_columns", False)
+
+
+def columnar_query(rows: DataFrame, planned: PlannedFlow, task: ColumnTask) -> DataFrame | None:
+    """The query of a flow without state whose readers run the column task of its sink; None if they cannot compute its rows.
+
+    Its source has the same offsets, so a checkpoint can be used with either.
+    """
+    read = plain_read(rows)
+    if read is None:
+        return None
+    packing = ColumnPacking(read.schema, read.columns, read.condition, planned.schema.remove_metadata(), task)
+    # The exact condition of the packing includes the one with which the source would drop rows.
+    request = replace(read.request, condition=None)
+    reader = rows.sparkSession.readStream.format(TOPIC_SOURCE).schema(spark_schema(RESULTS))
+    return reader.option(OPTION, request.to_option()).option(PACKING, to_option(packing)).load()
 
 
 # Translation of Spark's errors, all in one place.
@@ -213,6 +234,8 @@ class PlannedFlow:
     plan: dict[str, Any]
     # The operators whose state is kept in Python; may be empty.
     stages: tuple[Stage, ...] = ()
+    # Whether the reader of its topic can compute its rows, and the sink takes them as columns; see `columnar_rows`.
+    columnar: bool = False
 
     @property
     def name(self) -> str:
@@ -357,6 +380,7 @@ class Program:
             [*operators_in(rows), *stage_operators(stages)],
             plan,
             stages,
+            columnar=not stages and takes_columns(flow) and plain_read(flow.rows) is not None,
         )
 
     def _check_changes(self, rows: DataFrame, flow: str) -> None:
@@ -381,12 +405,14 @@ class Program:
         after: NativeHistory | None = None,
         clock: str = "",
         buckets: Mapping[str, int] | None = None,
+        task: ColumnTask | None = None,
     ) -> Flow:
         """The flow built again, with its sources bound to this run and pruned to the columns and rows that it needs.
 
         Its only source may be sealed `files` instead of their topic, or the topic `after` them. The rows of a flow with
         stages are those of the query before them; `clock` is the folder of its batches' clock. With `buckets` (the number of
-        buckets of each stage) rows are packed if they can be.
+        buckets of each stage) rows are packed if they can be; with a `task` of the sink, the readers run it if they can compute the
+        rows of the flow.
 
         If the program cannot be built with fewer columns (another flow names one that this flow does not need, or a column
         that is dropped later is derived from it), these columns are null; if that fails too, nothing is pruned.
@@ -410,9 +436,10 @@ class Program:
                         stages = stages_of(flow.rows, build.stages, flow.name)
                         if together and planned.topic_reads > 1:
                             write_sources(together, build.requests)
-                        return (
-                            replace(flow, rows=packed_query(stages, buckets) or query_rows(stages)) if stages else flow
-                        )
+                        if stages:
+                            return replace(flow, rows=packed_query(stages, buckets) or query_rows(stages))
+                        columnar = columnar_query(flow.rows, planned, task) if task else None
+                        return flow if columnar is None else replace(flow, rows=columnar)
             except Exception:
                 if leaves is everything:
                     raise

@@ -41,6 +41,7 @@ from mainstem.spark.checkpoint.checkpoint_location import CheckpointLocation
 from mainstem.spark.checkpoint.checkpoint_offsets import applied_offsets, batch_offsets, last_batch, source_offsets
 from mainstem.spark.checkpoint.flow_store import FlowStore, check_epoch
 from mainstem.spark.checkpoint.rejected_rows import RejectedRows
+from mainstem.spark.columnar_rows import ColumnarRows, ColumnWriter, has_results
 from mainstem.spark.sources.batch_clock import clocks_of, is_due, now_of, watermark_of
 from mainstem.spark.sources.passed_tokens import PassedTokens
 from mainstem.spark.spark_session import CALLED_WITH
@@ -421,6 +422,7 @@ class RunningFlows:
                 planned, run, after=None if catch_up is None else catch_up.history,
                 clock="" if staged is None else staged.folder,
                 buckets=None if staged is None else staged.buckets(self._stem.spark),
+                task=writer.column_task if planned.columnar and isinstance(writer, ColumnWriter) else None,
             )  # fmt: skip
             if staged is not None:
                 store.note(run, built=staged.bind(flow.rows))
@@ -508,14 +510,15 @@ class RunningFlows:
                 rows.write.format("noop").mode("append").save()
                 written = Written(0)
             else:
-                written = writer.write(rows, batch)
+                written = self._write(rows, writer, batch, planned)
                 if written.rows and sink.kind == "topic":
                     # A fenced run must not change the notes of the newer one.
                     with store.guard(run):
                         note_rows(checkpoint, number)
             reach("batch_written", number)
             if staged is not None and way is not None:
-                written = replace(written, stages=staged.finish(number, way))
+                figures = staged.finish(number, way)
+                written = replace(written, stages=figures, rows_read=figures.rows_in)
             handle.written[number] = written
             handle.batches += 1
             if catch_up is not None:
@@ -528,6 +531,14 @@ class RunningFlows:
             .foreachBatch(each_batch)
             .start()
         )
+
+    def _write(self, rows: DataFrame, writer: BatchWriter, batch: Batch, planned: PlannedFlow) -> Written:
+        if not has_results(rows):
+            return writer.write(rows, batch)
+        assert isinstance(writer, ColumnWriter)
+        columns = ColumnarRows(rows, planned.schema)
+        written = writer.write_columns(columns, batch)
+        return replace(written, rows_read=columns.rows_read)
 
     def _explain(self, handle: FlowHandle, error: Exception) -> FlowFailed:
         if isinstance(error, FlowFailed):

@@ -108,6 +108,7 @@ class SparkTopic(Topic):
     kind = "topic"
     # A topic has no versions.
     version = 1
+    takes_columns = True
 
     def __init__(self, log: Log, backend: TopicBackend, home: str, session: Callable[[], SparkSession]) -> None:
         super().__init__(log, backend)
