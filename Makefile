@@ -4,8 +4,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 STAMP := .venv/.set_up
-# The numbers of a shared machine differ: `make test WORKERS=8`.
-WORKERS ?= 2
+# Three for two cores: a worker waits for disks and servers a third of its time. Others: `make test WORKERS=8`.
+WORKERS ?= 3
 # How long the demo takes: `make demo SECONDS=10`; 0 goes on until Ctrl-C.
 SECONDS ?= 60
 
@@ -27,7 +27,7 @@ test: lint ## lint, then every test
 	@scripts/make_java_archive .venv
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 40 --durations-min 10
 
-test-fast: static ## lint, engines, the log: all that needs neither Spark nor a server, in 4 minutes
+test-fast: static ## lint, engines, the log: all that is quick and needs neither Spark nor a server, in 4 minutes
 	$(BIN)/pytest --fast -n $(WORKERS) --dist worksteal --durations 10 --durations-min 5
 
 test-long: $(STAMP) ## all points of every fault, before a release

@@ -34,10 +34,11 @@ def copied(spark, tmp_path):
         appending = threading.Thread(target=append, args=[stem.topic("orders")])
         appending.start()
         try:
-            yield [stem.copy_to(tmp_path / f"copy-{number}" / "home") for number in range(COPIES)]
+            copies = [stem.copy_to(tmp_path / f"copy-{number}" / "home") for number in range(COPIES)]
         finally:
             ended.set()
             appending.join()
+    return copies
 
 
 @pytest.mark.usefixtures("one_bucket")

@@ -53,6 +53,7 @@ def check_late(results: TestResults, expected: Naive) -> None:
     assert found == expected.late
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("batches", "keys", "scripts"), [("scripted", 20, 60), ("one", 20, 60), ("single rows", 3, 40)]
 )

@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.thorough
 def test_a_quick_run_prints_every_figure(repository: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.view_upserts", "--quick", "--folder", str(tmp_path)]
     run = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=240)

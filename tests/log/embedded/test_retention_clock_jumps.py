@@ -146,6 +146,7 @@ def faked(tmp_path: Path, jumps: int, mutant: str = "") -> dict[str, list[float]
     return found
 
 
+@pytest.mark.thorough
 @needs("faketime", command="faketime")
 def test_a_hundred_jumps_of_the_machine_s_clock_drop_nothing(tmp_path: Path, fault_report: Callable[..., None]) -> None:
     found = faked(tmp_path, JUMPS)
