@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from benchmarks.nexmark import FIRST_ID, KEYS, SCHEMAS, Nexmark
+from benchmarks.nexmark_events import FIRST_ID, KEYS, SCHEMAS, Nexmark
 from benchmarks.nexmark_files import NexmarkFiles
 from benchmarks.nexmark_queries import QUERIES
 from mainstem.log.rows.schema_ddl import schema_from_ddl
@@ -74,7 +74,7 @@ def test_the_hot_auction_takes_half_of_the_bids_and_the_hot_bidder_makes_three_q
 
 
 def test_an_answer_is_checked_row_by_row(tmp_path):
-    files = NexmarkFiles(str(tmp_path), Nexmark(events=1_000), file_rows=400)
+    files = NexmarkFiles(str(tmp_path), Nexmark(events=1_000), file_events=400)
     files.write()
     rows = events("bids", files.market).select(["auction", "bidder", "price", "at", "extra"])
     query = QUERIES["q0"]
