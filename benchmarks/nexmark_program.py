@@ -144,6 +144,7 @@ class Ours:
         for limit in ("ROWS_MAX", "LIGHT_ROWS_MAX"):
             setattr(program, limit, files.rows_of_files(query, FILES_OF_OURS))
         self._stem = mainstem.open(home, upkeep="manual")
+        clear(self._stem)  # an earlier run may have been killed
         _ = self._stem.spark
 
     def check(self) -> int:
