@@ -1,6 +1,5 @@
 """Every query of Nexmark gives DuckDB's answer, in Mainstem and in plain Spark, over several batches."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ MARKET = Nexmark(events=250_000)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     made = str(tmp_path_factory.mktemp("nexmark"))
     NexmarkFiles(f"{made}/files", MARKET, file_events=15_000).write()
     fill_home(f"{made}/home", MARKET, sealed=True)
