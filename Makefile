@@ -9,7 +9,7 @@ WORKERS ?= 3
 # How long the demo takes: `make demo SECONDS=10`; 0 goes on until Ctrl-C.
 SECONDS ?= 60
 
-.PHONY: help setup test test-fast test-long lint static format demo tour bench clean
+.PHONY: help setup test test-fast test-long lint static format demo tour bench bench-quick clean
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -56,6 +56,9 @@ tour: $(STAMP) ## one short program per idea, each checked against a recomputati
 
 bench: $(STAMP) ## the log's speed and memory as ratios to a baseline of the same run
 	@$(BIN)/python -m benchmarks.log
+
+bench-quick: $(STAMP) ## Nexmark beside plain Spark in 5 minutes: fails if a stored ratio fell
+	@$(BIN)/python -m benchmarks.nexmark --quick
 
 clean: ## remove .venv and everything that was made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

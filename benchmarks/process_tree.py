@@ -1,4 +1,4 @@
-"""What a process and everything it started have used: CPU, memory of their own, bytes read.
+"""What a process and everything it started have used: CPU, memory of their own and of files, bytes read.
 
 A program on Spark is a Python driver, a JVM, a daemon that forks Python workers, and the workers. What ended and was
 waited for is counted by the kernel to whoever waited; `adopt_orphans` sees to it that this is somebody in the tree.
@@ -16,8 +16,8 @@ PR_SET_CHILD_SUBREAPER = 36
 # The number of the system call kcmp, and what it is asked.
 KCMP = {"x86_64": 312, "aarch64": 272}
 KCMP_VM = 1
-# Fields of /proc/<pid>/stat after the name in brackets: parent, then user and system time of itself and of its ended.
-PARENT, TIMES = 1, slice(11, 15)
+# Fields of /proc/<pid>/stat, the name in brackets first: parent, then user and system time of itself and of its ended.
+NAME, PARENT, TIMES, ENDED_TIMES = 0, 2, slice(12, 14), slice(14, 16)
 
 
 def adopt_orphans() -> None:
@@ -28,8 +28,17 @@ def adopt_orphans() -> None:
 
 def cpu_seconds() -> float:
     """CPU time of this process and all below it since they began, ended ones included."""
-    ticks = sum(sum(int(part) for part in fields[TIMES]) for fields in _tree().values())
-    return ticks / TICKS_PER_SECOND
+    return sum(cpu_seconds_by_kind().values())
+
+
+def cpu_seconds_by_kind() -> dict[str, float]:
+    """The same by kind of process: this one (the driver), Java, and all others, which are Python's workers. So are those that ended."""
+    seconds = {"driver": 0.0, "java": 0.0, "workers": 0.0}
+    for process, fields in _tree().items():
+        kind = "driver" if process == os.getpid() else "java" if fields[NAME] == "java" else "workers"
+        seconds[kind] += sum(map(int, fields[TIMES])) / TICKS_PER_SECOND
+        seconds["workers"] += sum(map(int, fields[ENDED_TIMES])) / TICKS_PER_SECOND
+    return seconds
 
 
 def own_bytes() -> int:
@@ -37,8 +46,17 @@ def own_bytes() -> int:
 
     A process that Java starts has Java's memory until it becomes another program a moment later: it is not counted twice.
     """
+    return _resident("RssAnon:")
+
+
+def mapped_bytes() -> int:
+    """Memory of files that they have mapped, which the system takes back when it needs it. A page is counted for each process."""
+    return _resident("RssFile:")
+
+
+def _resident(name: str) -> int:
     return sum(
-        _number(process, "status", "RssAnon:") * 1024
+        _number(process, "status", name) * 1024
         for process, fields in _tree().items()
         if not _same_memory(process, int(fields[PARENT]))
     )
@@ -55,10 +73,11 @@ def read_bytes() -> int:
 
 
 class PeakMemory:
-    """The most memory that the tree had at any moment at which it was looked at, every tenth of a second."""
+    """The most memory that the tree had at any moment at which it was looked at, every tenth of a second; mapped files apart."""
 
     def __init__(self) -> None:
         self.bytes = 0
+        self.mapped_bytes = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -73,6 +92,7 @@ class PeakMemory:
     def _watch(self) -> None:
         while not self._ended.wait(0.1):
             self.bytes = max(self.bytes, own_bytes())
+            self.mapped_bytes = max(self.mapped_bytes, mapped_bytes())
 
 
 def _tree() -> dict[int, list[str]]:
@@ -93,7 +113,8 @@ def _processes() -> Iterator[tuple[int, list[str]]]:
             continue
         try:
             with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as stat:
-                yield int(entry), stat.read().rpartition(")")[2].split()
+                before, _, after = stat.read().rpartition(")")
+                yield int(entry), [before.partition("(")[2], *after.split()]
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended since
 

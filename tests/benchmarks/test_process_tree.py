@@ -1,8 +1,10 @@
 """What a tree of processes is measured by."""
 
 import ctypes
+import mmap
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +35,20 @@ def test_memory_that_two_processes_share_is_counted_once(monkeypatch: pytest.Mon
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     assert len(held) == SIZE
+
+
+def test_cpu_time_is_told_by_kind_and_adds_up() -> None:
+    before = process_tree.cpu_seconds()
+    kinds = process_tree.cpu_seconds_by_kind()
+    assert set(kinds) == {"driver", "java", "workers"}
+    assert before <= sum(kinds.values()) <= process_tree.cpu_seconds()
+
+
+def test_a_mapped_file_is_not_counted_as_anonymous_memory(tmp_path: Path) -> None:
+    path = tmp_path / "mapped"
+    path.write_bytes(bytes(SIZE))
+    own, mapped = process_tree.own_bytes(), process_tree.mapped_bytes()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as pages:
+        assert sum(pages[at] for at in range(0, SIZE, mmap.PAGESIZE)) == 0
+        assert process_tree.mapped_bytes() - mapped > SIZE / 2
+        assert process_tree.own_bytes() - own < SIZE / 2
