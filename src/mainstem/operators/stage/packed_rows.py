@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from mainstem.operators.stage.arrow_columns import whole
 from mainstem.operators.stage.spark_hashes import buckets_of
-from mainstem.spark.plan.row_condition import Condition, condition_mask, value_of
+from mainstem.spark.plan.row_condition import Condition, condition_mask, values_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,7 +72,7 @@ class Packing:
         if self.condition is not None:
             mask = condition_mask(self.condition, batch)
             batch = batch if pc.all(mask).as_py() else batch.filter(mask)
-        arrays = [value_of(value, batch) for _, value in self.columns]
+        arrays = values_of([value for _, value in self.columns], batch)
         table = pa.Table.from_arrays(arrays, names=[name for name, _ in self.columns])
         return self.preparation.arrow(table).select(self.taken.names).cast(self.taken)
 
