@@ -22,9 +22,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from mainstem.errors import Invalid
+from mainstem.operators.aggregates.accumulators import AggregateCall
+from mainstem.operators.aggregates.aggregates import Aggregates
 from mainstem.operators.joins.join_rows import JoinSide
 from mainstem.operators.stage.packed_rows import Packing
 from mainstem.operators.table import TableRows
+from mainstem.operators.windows.window_assignment import WindowAssignment
+from mainstem.operators.windows.window_kinds import Calendar, Cumulating, Everything, Hopping, Tumbling
+from mainstem.operators.windows.window_rows import WindowRows
 from mainstem.operators.windows.window_time import RowTime
 from mainstem.spark.columnar_rows import ColumnPacking, CountRows, SendRows, StageFile
 from mainstem.spark.sources.topic_request import TopicRequest
@@ -35,8 +40,12 @@ __all__ = ["PackedTopicReader", "packing_of", "to_option"]
 # The dataclasses of a packing: the preparations of operators that take packed rows, the tasks of sinks, and their parts.
 KINDS: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (Packing, JoinSide, RowTime, TableRows, ColumnPacking, SendRows, StageFile, CountRows)
-}
+    for kind in (
+        Packing, JoinSide, RowTime, TableRows,
+        WindowRows, Aggregates, AggregateCall, WindowAssignment, Calendar, Cumulating, Everything, Hopping, Tumbling,
+        ColumnPacking, SendRows, StageFile, CountRows,
+    )
+}  # fmt: skip
 
 
 def to_option(packing: Packing | ColumnPacking) -> str:

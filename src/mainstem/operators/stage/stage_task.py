@@ -87,8 +87,11 @@ class StageBatch:
                 rows = pa.concat_tables([rows.slice(0, place), rows.slice(place + 1)])
         return bucket, rows
 
-    def step(self, bucket: int, rows: pa.Table) -> pa.Table:
-        """Process a bucket's rows: write its state and receipt, and return the output rows."""
+    def step(self, bucket: int, rows: pa.Table, given: int | None = None) -> pa.Table:
+        """Process a bucket's rows: write its state and receipt, and return the output rows.
+
+        `given`: the number of rows from which they were prepared, if it is another one.
+        """
         before = self.state.get(bucket, BucketState())
         state = StateRuns(self.folder, before.runs, self.engine.state_schema, before.live)
         done = self.engine.step(state, rows, self.clock)
@@ -96,7 +99,7 @@ class StageBatch:
         reach("stage_runs_written")
         after = BucketState(tuple(runs), state.live, before.given + done.output.num_rows)
         late = self._leave_late(bucket, done)
-        self._leave_receipt(bucket, after, done, late, rows.num_rows)
+        self._leave_receipt(bucket, after, done, late, rows.num_rows if given is None else given)
         return add_record(done, bucket, before.given, self.clock, self.behind)
 
     def _leave_late(self, bucket: int, done: Step) -> str:
@@ -169,11 +172,12 @@ def through_stage(prepared: DataFrame, spec: StageSpec, batch: StageBatch) -> Da
         context = TaskContext.get()
         assert context is not None
         spare_collections()
+        given = None
         if taken is None:
             bucket, rows = batch.find_bucket(_collect(batches, empty), context.partitionId())
         else:
-            bucket, rows = unpack(batches, taken, context.partitionId())
-        yield from _cast_batches(batch.step(bucket, rows), schema)
+            bucket, rows, given = unpack(batches, taken, context.partitionId())
+        yield from _cast_batches(batch.step(bucket, rows, given), schema)
 
     schema, empty = stage_schema(spec.engine), _empty(prepared)
     taken = spec.packed if is_packed(prepared) else None

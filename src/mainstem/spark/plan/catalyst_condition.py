@@ -1,38 +1,30 @@
-"""Translates the expressions of filters and windows in Spark's plan into conditions for Arrow (see `row_condition`).
+"""Translates the expressions of Spark's optimized plans into expressions over Arrow (see `row_condition`).
 
-Parts of an AND without a counterpart are left out: then more rows are sent than Spark keeps. Below a NOT, where that
-would send too few, every part must have one.
+A condition that only narrows what is sent leaves out the parts of an AND without a counterpart: then more rows are sent than
+Spark keeps. Below a NOT, where that would send too few, every part must have one. It has no part that can fail.
 """
 
 from __future__ import annotations
 
-from math import isnan
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from mainstem.spark.plan.row_condition import TYPES, Condition, all_of
+from mainstem.spark.plan.row_condition import TYPES, Condition, Expression, all_of, can_fail
 
-__all__ = ["condition_of", "exact_condition_of", "window_of"]
+__all__ = ["NotTranslated", "condition_of", "translate"]
 
-_COMPARISONS = {
-    "EqualTo": "=",
-    "EqualNullSafe": "<=>",
-    "LessThan": "<",
-    "LessThanOrEqual": "<=",
-    "GreaterThan": ">",
-    "GreaterThanOrEqual": ">=",
-}
 _FLOATS = ("float", "double")
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 # Searching a longer list costs more than sending the rows that it would drop.
 LIST_MAX = 10_000
 
 
-class _NotTranslated(Exception):
-    """An expression without a counterpart."""
+class NotTranslated(Exception):
+    """An expression without a counterpart; its text is the expression as SQL."""
 
 
 def condition_of(expression: Any) -> Condition | None:
-    """A condition that is true wherever the expression is; None if only "always" is."""
+    """A condition that is true wherever the expression is, and never fails; None if only "always" is."""
     kind = _kind(expression)
     if kind == "And":
         parts = map(condition_of, (expression.left(), expression.right()))
@@ -41,158 +33,236 @@ def condition_of(expression: Any) -> Condition | None:
         either = [condition_of(part) for part in (expression.left(), expression.right())]
         return None if None in either else ["or", *either]
     try:
-        return _exact(expression)
-    except _NotTranslated:
+        found = translate(expression)
+    except NotTranslated:
+        return None
+    return None if can_fail(found) else found
+
+
+def translate(expression: Any, known: Mapping[int, Expression] | None = None) -> Expression:
+    """The same expression over Arrow; raises `NotTranslated` if there is none.
+
+    `known`: the columns by their ids, each with its expression over those of the source. Without it, columns are those of the
+    source.
+    """
+    return _Translator(known).translate(expression)
+
+
+class _Translator:
+    def __init__(self, known: Mapping[int, Expression] | None) -> None:
+        self._known = known
+
+    def translate(self, expression: Any) -> Expression:
+        kind = _kind(expression)
+        if kind == "AttributeReference":
+            if self._known is None:
+                return ["column", str(expression.name())]
+            if (number := expression.exprId().id()) in self._known:
+                return self._known[number]
+        elif kind in TRANSLATIONS:
+            found = TRANSLATIONS[kind](self, expression)
+            if found is not None:
+                return found
+        raise NotTranslated(str(expression.sql()))
+
+    def all(self, expression: Any) -> list[Expression]:
+        return [self.translate(child) for child in _all(expression.children())]
+
+
+# How an expression of a kind is translated; None if this one cannot be.
+Translation = Callable[[_Translator, Any], Expression | None]
+
+
+def _call(name: str) -> Translation:
+    """A function that is the same for all types that it has in Spark."""
+    return lambda translator, expression: [name, *translator.all(expression)]
+
+
+def _pass(translator: _Translator, expression: Any) -> Expression:
+    return translator.translate(expression.child())
+
+
+def _combination(name: str) -> Translation:
+    def combine(translator: _Translator, expression: Any) -> Expression:
+        parts = translator.all(expression)
+        flat: list[Expression] = []
+        for part in parts:
+            flat += part[1:] if part[0] == name else [part]
+        return [name, *flat]
+
+    return combine
+
+
+def _comparison(name: str) -> Translation:
+    def compare(translator: _Translator, expression: Any) -> Expression | None:
+        left, right = _type(expression.left()), _type(expression.right())
+        return [name, *translator.all(expression)] if left == right and _is_plain(left) else None
+
+    return compare
+
+
+def _arithmetic(name: str) -> Translation:
+    def compute(translator: _Translator, expression: Any) -> Expression | None:
+        data_type = _type(expression)
+        if any(_type(child) != data_type for child in _all(expression.children())):
+            return None
+        if data_type in _FLOATS:
+            return [f"{name}.", *translator.all(expression)]
+        if data_type in _INTEGERS and _fails_on_error(expression):
+            return [name, *translator.all(expression)]
         return None
 
+    return compute
 
-def exact_condition_of(expression: Any) -> Condition | None:
-    """A condition that is true exactly where the expression is; None if there is none."""
-    try:
-        return _exact(expression)
-    except _NotTranslated:
+
+def _remainder(translator: _Translator, expression: Any) -> Expression | None:
+    if _type(expression) not in _INTEGERS or _kind(expression.right()) != "Literal":
         return None
-
-
-def window_of(expression: Any) -> Condition | None:
-    """A tumbling window as Spark computes it from a time, or its start or end; None if it is none of these."""
-    if _kind(expression) == "CreateNamedStruct":
-        parts = _all(expression.children())
-        values = [window_of(part) for part in parts[1::2]]
-        names = [str(name.value()) for name in parts[::2]]
-        return None if None in values else ["struct", *map(list, zip(names, values, strict=True))]
-    while _kind(expression) == "KnownNullable":
-        expression = expression.child()
-    if _kind(expression) != "PreciseTimestampConversion" or _type(expression) != "timestamp":
+    divisor = expression.right().value()
+    # None: the result is null; 0: Spark raises an error; -1: overflows for the smallest number.
+    if divisor is None or divisor < 1:
         return None
-    try:
-        return ["as", "timestamp", _microseconds(expression.child())]
-    except _NotTranslated:
+    return ["%", translator.translate(expression.left()), int(divisor)]
+
+
+def _is_not_null(translator: _Translator, expression: Any) -> Expression:
+    return ["not", ["null", translator.translate(expression.child())]]
+
+
+def _in(translator: _Translator, expression: Any) -> Expression | None:
+    literals = _all(expression.list())
+    if any(_kind(literal) != "Literal" for literal in literals):
         return None
+    return _list(translator, expression.value(), [(literal.value(), _type(literal)) for literal in literals])
 
 
-def _microseconds(expression: Any) -> Condition:
-    """The arithmetic of a window, in microseconds; only there times are used as numbers without a cast."""
-    kind = _kind(expression)
-    if _type(expression) != "bigint":
-        raise _NotTranslated
-    if kind == "PreciseTimestampConversion" and _type(expression.child()) == "timestamp":
-        return ["as", "bigint", _column(expression.child())]
-    if kind in ("Add", "Subtract"):
-        sign = "+" if kind == "Add" else "-"
-        return [sign, _microseconds(expression.left()), _microseconds(expression.right())]
-    if kind == "Remainder":
-        divisor = _is_literal(expression.right()).value()
-        if divisor is not None and divisor > 0:
-            return ["%", _microseconds(expression.left()), int(divisor)]
-    if kind == "CaseWhen":
-        condition, then, otherwise = _all(expression.children())
-        if _kind(condition) == "LessThan":
-            less: Condition = ["<", _microseconds(condition.left()), _microseconds(condition.right())]
-            return ["if", less, _microseconds(then), _microseconds(otherwise)]
-    if kind == "Literal":
-        return _literal(expression.value(), "bigint")
-    raise _NotTranslated
+def _in_set(translator: _Translator, expression: Any) -> Expression | None:
+    child = expression.child()
+    return _list(translator, child, [(value, _type(child)) for value in _all(expression.hset())])
 
 
-def _exact(expression: Any) -> Condition:
-    """The same condition, for every row."""
-    kind = _kind(expression)
-    if kind in ("And", "Or"):
-        return [kind.lower(), _exact(expression.left()), _exact(expression.right())]
-    if kind == "Not":
-        return ["not", _exact(expression.child())]
-    if kind in ("IsNull", "IsNotNull"):
-        null: Condition = ["null", _column(expression.child())]
-        return null if kind == "IsNull" else ["not", null]
-    if kind in _COMPARISONS:
-        return _comparison(kind, expression.left(), expression.right())
-    if kind == "In":
-        literals = _all(expression.list())
-        return _in(expression.value(), [(literal.value(), literal) for literal in map(_is_literal, literals)])
-    if kind == "InSet":
-        child = expression.child()
-        return _in(child, [(value, child) for value in _all(expression.hset())])
-    if _type(expression) == "boolean":
-        return ["true", _column(expression)]
-    raise _NotTranslated
-
-
-def _comparison(kind: str, left: Any, right: Any) -> Condition:
-    data_type = _type(left)
-    if data_type != _type(right) or not _known(data_type):
-        raise _NotTranslated
-    literals = [_kind(side) == "Literal" for side in (left, right)]
-    # Two columns of floating-point numbers, or two literals: rare, so not translated.
-    if (
-        all(literals)
-        or (data_type in _FLOATS and not any(literals))
-        or (data_type in _FLOATS and kind == "EqualNullSafe")
-    ):
-        raise _NotTranslated
-    return [_COMPARISONS[kind], _value(left), _value(right)]
-
-
-def _in(value: Any, wanted: list[tuple[Any, Any]]) -> Condition:
+def _list(translator: _Translator, value: Any, wanted: list[tuple[Any, str]]) -> Expression | None:
     data_type = _type(value)
-    if not _known(data_type) or data_type in (*_FLOATS, "boolean") or len(wanted) > LIST_MAX:
-        raise _NotTranslated
-    if any(_type(typed) != data_type for _, typed in wanted):
-        raise _NotTranslated
-    return ["in", _value(value), [_literal(found, data_type) for found, _ in wanted]]
+    if not _is_plain(data_type) or data_type in (*_FLOATS, "boolean") or not 0 < len(wanted) <= LIST_MAX:
+        return None
+    if any(other != data_type for _, other in wanted):
+        return None
+    return ["in", translator.translate(value), [_literal_of(found, data_type) for found, _ in wanted]]
 
 
-def _value(expression: Any) -> Condition:
-    kind = _kind(expression)
-    if kind == "Literal":
-        return _literal(expression.value(), _type(expression))
-    if kind == "Remainder" and _type(expression) in _INTEGERS:
-        divisor = _is_literal(expression.right()).value()
-        # None: the result is null; 0: Spark raises an error; -1: overflows for the smallest number.
-        if divisor is None or divisor < 1:
-            raise _NotTranslated
-        return ["%", _value(expression.left()), int(divisor)]
-    if kind == "Cast":
-        before, after = _type(expression.child()), _type(expression)
-        if before in _INTEGERS and after in _INTEGERS and _INTEGERS.index(before) < _INTEGERS.index(after):
-            return ["as", after, _value(expression.child())]
-        raise _NotTranslated
-    return _column(expression)
+def _case(translator: _Translator, expression: Any) -> Expression | None:
+    data_type = _type(expression)
+    if not _is_plain(data_type):
+        return None
+    parts = translator.all(expression)
+    found: Expression = parts.pop() if len(parts) % 2 else ["literal", data_type, None]
+    while parts:
+        value = parts.pop()
+        found = ["if", parts.pop(), value, found]
+    return found
 
 
-def _column(expression: Any) -> Condition:
-    kind = _kind(expression)
-    if kind == "AttributeReference":
-        return ["column", expression.name()]
-    if kind == "GetStructField":
-        return [*_column(expression.child()), expression.extractFieldName()]
-    raise _NotTranslated
+def _coalesce(translator: _Translator, expression: Any) -> Expression | None:
+    return ["coalesce", *translator.all(expression)] if _is_plain(_type(expression)) else None
 
 
-def _is_literal(expression: Any) -> Any:
-    if _kind(expression) != "Literal":
-        raise _NotTranslated
-    return expression
+def _struct(translator: _Translator, expression: Any) -> Expression | None:
+    parts = _all(expression.children())
+    if any(_kind(name) != "Literal" for name in parts[::2]):
+        return None
+    names = [_text(name.value()) for name in parts[::2]]
+    if len(set(names)) < len(names):
+        return None
+    return ["struct", *([name, translator.translate(part)] for name, part in zip(names, parts[1::2], strict=True))]
 
 
-def _literal(value: Any, data_type: str) -> Condition:
+def _field(translator: _Translator, expression: Any) -> Expression | None:
+    of, name = translator.translate(expression.child()), str(expression.extractFieldName())
+    if of[0] == "struct":
+        field: Expression = dict(of[1:])[name]
+        return field
+    return [*of, name] if of[0] == "column" else None
+
+
+def _cast(translator: _Translator, expression: Any) -> Expression | None:
+    before, after = _type(expression.child()), _type(expression)
+    value = translator.translate(expression.child())
+    if before == after:
+        return value
+    if before in _INTEGERS and after in _INTEGERS and _INTEGERS.index(before) < _INTEGERS.index(after):
+        return ["as", after, value]
+    if (before in _INTEGERS and after in _FLOATS) or (before, after) == ("float", "double"):
+        return ["as", after, value]
+    return None
+
+
+def _time_as_number(translator: _Translator, expression: Any) -> Expression | None:
+    """Microseconds of a time, or the time of them."""
+    if {_type(expression), _type(expression.child())} != {"timestamp", "bigint"}:
+        return None
+    return ["as", _type(expression), translator.translate(expression.child())]
+
+
+def _literal(translator: _Translator, expression: Any) -> Expression | None:
+    data_type = _type(expression)
+    return _literal_of(expression.value(), data_type) if _is_plain(data_type) else None
+
+
+def _literal_of(value: Any, data_type: str) -> Expression:
     if value is not None:
         if data_type in _FLOATS:
-            value = float(value)
-            if isnan(value):
-                raise _NotTranslated
+            # As text: NaN and infinity have no form in JSON.
+            value = repr(float(value))
         elif data_type == "boolean":
             value = bool(value)
         elif data_type == "binary":
             value = bytes(value).hex()
         elif data_type == "string" or data_type.startswith("decimal"):
-            value = str(value.toString()) if hasattr(value, "toString") else str(value)
+            value = _text(value)
         else:
             value = int(value)
     return ["literal", data_type, value]
 
 
-def _known(data_type: str) -> bool:
+TRANSLATIONS: dict[str, Translation] = {
+    "Literal": _literal,
+    "KnownNotNull": _pass,
+    "KnownNullable": _pass,
+    "And": _combination("and"),
+    "Or": _combination("or"),
+    "Not": _call("not"),
+    "IsNull": _call("null"),
+    "IsNotNull": _is_not_null,
+    "IsNaN": _call("nan"),
+    "EqualTo": _comparison("="),
+    "EqualNullSafe": _comparison("<=>"),
+    "LessThan": _comparison("<"),
+    "LessThanOrEqual": _comparison("<="),
+    "GreaterThan": _comparison(">"),
+    "GreaterThanOrEqual": _comparison(">="),
+    "In": _in,
+    "InSet": _in_set,
+    "If": _case,
+    "CaseWhen": _case,
+    "Coalesce": _coalesce,
+    "CreateNamedStruct": _struct,
+    "GetStructField": _field,
+    "Cast": _cast,
+    "Add": _arithmetic("+"),
+    "Subtract": _arithmetic("-"),
+    "Multiply": _arithmetic("*"),
+    "Remainder": _remainder,
+    "UnixMicros": _time_as_number,
+    "PreciseTimestampConversion": _time_as_number,
+}
+
+
+def _fails_on_error(expression: Any) -> bool:
+    """Whether it fails on overflow: in ANSI mode, and not as `try_add`."""
+    return str(expression.evalMode().toString()) == "ANSI"
+
+
+def _is_plain(data_type: str) -> bool:
     return data_type in TYPES or data_type.startswith("decimal(")
 
 
@@ -202,6 +272,10 @@ def _kind(expression: Any) -> str:
 
 def _type(expression: Any) -> str:
     return str(expression.dataType().catalogString())
+
+
+def _text(value: Any) -> str:
+    return str(value.toString()) if hasattr(value, "toString") else str(value)
 
 
 def _all(collection: Any) -> list[Any]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from mainstem.errors import Invalid
-from mainstem.spark.plan.catalyst_condition import condition_of, exact_condition_of, window_of
-from mainstem.spark.plan.row_condition import Condition, all_of, any_of
+from mainstem.spark.plan.catalyst_condition import NotTranslated, condition_of, translate
+from mainstem.spark.plan.row_condition import Condition, Expression, all_of, any_of
 from mainstem.spark.sources.topic_request import OPTION, TOPIC_SOURCE, TopicRequest
 from mainstem.spark.spark_types import arrow_schema
 
@@ -39,6 +39,7 @@ __all__ = [
     "output_mode",
     "plain_read",
     "plan_text",
+    "read_plainly",
     "row_conditions",
     "stage_uses",
     "stages_in",
@@ -307,6 +308,8 @@ def row_conditions(rows: DataFrame) -> dict[int, Condition]:
 
     A filter above a watermark does not count: rows that it drops advance the watermark.
     """
+    if _uses_current_time(rows):
+        return {}
     found: dict[int, list[Condition | None]] = {}
 
     def look(node: Any, above: list[Any]) -> None:
@@ -401,15 +404,10 @@ def _keyed_by_time(expressions: Any) -> bool:
     return False
 
 
-# PlainRead: a stream of a topic with only filters, tumbling windows, and columns that are dropped, renamed or taken from
-# structs.
+# PlainRead: a stream of a topic with only filters and columns that can be computed over Arrow.
 #
 # The reader of the topic can compute such a stream itself. It is recognised in the optimized plan, so it does not matter how
 # it was written: `where`, `select`, `drop`, `withColumnRenamed`, SQL.
-
-
-# How a column is computed from those of the source; see `row_condition`.
-Value = list[Any]
 
 
 @dataclass(frozen=True)
@@ -419,77 +417,64 @@ class PlainRead:
     request: TopicRequest
     schema: pa.Schema
     # The stream's columns, each with its expression over those of the source.
-    columns: tuple[tuple[str, Value], ...]
+    columns: tuple[tuple[str, Expression], ...]
     # The exact filter of its rows.
     condition: Condition | None
 
 
 def plain_read(rows: DataFrame) -> PlainRead | None:
     """The plain read of a stream; None if it is not one."""
+    found = read_plainly(rows)
+    return found if isinstance(found, PlainRead) else None
+
+
+def read_plainly(rows: DataFrame) -> PlainRead | str:
+    """The plain read of a stream; if it is not one, the expression or the operator that prevents it."""
     from pyspark.sql.types import StructType
 
+    if _uses_current_time(rows):
+        return "the current time"
     chain = []
     node = optimize(rows)
     while node.nodeName() in ("Project", "Filter", "EventTimeWatermark"):
         chain.append(node)
         node = node.children().apply(0)
-    if node.nodeName() != "StreamingRelationV2" or node.sourceName() != TOPIC_SOURCE:
-        return None
+    if node.nodeName() != "StreamingRelationV2":
+        return str(node.nodeName())
     option = node.extraOptions().get(OPTION)
-    if option is None:
-        return None
-    source = _attributes(node.output())
-    known: dict[int, Value] = {number: ["column", name] for number, name in source}
+    if node.sourceName() != TOPIC_SOURCE or option is None:
+        return f"the source {node.sourceName()}"
+    known: dict[int, Expression] = {number: ["column", name] for number, name in _attributes(node.output())}
     conditions: list[Condition] = []
-    for above in reversed(chain):
-        if above.nodeName() == "Filter":
-            if not _is_of_source(above, known):
-                return None
-            condition = exact_condition_of(above.condition())
-            if condition is None:
-                return None
-            conditions.append(condition)
-        elif above.nodeName() == "Project":
-            projected = _project(above.projectList(), known)
-            if projected is None:
-                return None
-            known = projected
+    try:
+        for above in reversed(chain):
+            if above.nodeName() == "Filter":
+                conditions.append(translate(above.condition(), known))
+            elif above.nodeName() == "Project":
+                known = _project(above.projectList(), known)
+    except NotTranslated as refused:
+        return str(refused)
     columns = tuple((name, known[number]) for number, name in _attributes((chain[0] if chain else node).output()))
     if [name for name, _ in columns] != rows.columns:
-        return None
+        return "the order of the columns"
     schema = arrow_schema(StructType.fromJson(json.loads(node.schema().json())))
     return PlainRead(TopicRequest.from_options({OPTION: option}), schema, columns, all_of(conditions))
 
 
-def _project(expressions: Any, known: dict[int, Value]) -> dict[int, Value] | None:
+def _uses_current_time(rows: DataFrame) -> bool:
+    """Whether a stream uses the time of the batch: the optimizer replaces it by the time of this plan."""
+    jvm: Any = rows.sparkSession._jvm
+    pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    return bool(rows._jdf.queryExecution().analyzed().containsPattern(pattern))
+
+
+def _project(expressions: Any, known: dict[int, Expression]) -> dict[int, Expression]:
     found = {}
     for place in range(expressions.size()):
         expression = expressions.apply(place)
-        named = expression.child() if _kind(expression) == "Alias" else expression
-        value = _path(named, known)
-        if value is None and _is_of_source(named, known):
-            value = window_of(named)
-        if value is None:
-            return None
-        found[expression.exprId().id()] = value
+        named = expression.child() if expression.nodeName() == "Alias" else expression
+        found[int(expression.exprId().id())] = translate(named, known)
     return found
-
-
-def _path(expression: Any, known: dict[int, Value]) -> Value | None:
-    if _kind(expression) == "AttributeReference":
-        return known.get(expression.exprId().id())
-    if _kind(expression) == "GetStructField":
-        of, name = _path(expression.child(), known), str(expression.extractFieldName())
-        if of is not None and of[0] == "struct":
-            field: Value = dict(of[1:])[name]
-            return field
-        return [*of, name] if of is not None and of[0] == "column" else None
-    return None
-
-
-def _is_of_source(above: Any, known: dict[int, Value]) -> bool:
-    """Whether it refers only to columns of the source, by their names there."""
-    return all(known.get(number) == ["column", name] for number, name in _attributes(above.references().toSeq()))
 
 
 def _attributes(attributes: Any) -> list[tuple[int, str]]:
@@ -499,7 +484,3 @@ def _attributes(attributes: Any) -> list[tuple[int, str]]:
         attribute = iterator.next()
         found.append((int(attribute.exprId().id()), str(attribute.name())))
     return found
-
-
-def _kind(expression: Any) -> str:
-    return str(expression.getClass().getSimpleName())
