@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import cycle
 from typing import Any
 
@@ -12,9 +13,11 @@ from pyspark.sql import functions as F
 
 from mainstem import Mainstem
 from mainstem.batch import Batch, FlowRun, Written
-from mainstem.flows import program
+from mainstem.flows import program, runner
 from mainstem.flows.flow import Flow
 from mainstem.flows.program import Program
+from mainstem.operators import tumbling, windowed
+from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.columnar_rows import ColumnarRows, CountRows
 from tests.flows.memory_sink import MemorySink
 from tests.flows.native_runs import run, run_plain, run_until_dead
@@ -71,14 +74,16 @@ def test_rows_computed_over_arrow_are_those_that_spark_computes_whatever_fails(
     deaths = 0
     takes_columns = program.takes_columns
     for (point, batch), columns in zip(POINTS, cycle([True, False]), strict=False):
-        monkeypatch.setattr(program, "takes_columns", takes_columns if columns else lambda flow: False)
+        for module in (program, runner):
+            monkeypatch.setattr(module, "takes_columns", takes_columns if columns else lambda flow: False)
         die_at(point, batch)
         died = run_until_dead(stem, files, SINKS, "columnar")
         assert died == {f"{sink}_columnar" for sink in SINKS}, f"{point} {batch}: {died}"
         shop.append(20)
         deaths += len(died)
     die_at("")
-    monkeypatch.setattr(program, "takes_columns", takes_columns)
+    for module in (program, runner):
+        monkeypatch.setattr(module, "takes_columns", takes_columns)
     run(stem, "columnar", files, SINKS)
     run_plain(stem, files, monkeypatch, SINKS)
     compared, found = differences(stem, files, SINKS, "columnar")
@@ -141,6 +146,65 @@ def test_the_rows_of_a_batch_are_counted_though_spark_does_not_see_them(stem):
     assert sum(sink.rows.values()) == 150
     found = stem.query('SELECT sum(rows_in) AS i, sum(rows_out) AS o FROM "mainstem.progress"').to_pylist()
     assert found == [{"i": 150, "o": 150}]
+
+
+def test_a_stage_sends_its_rows_to_the_sink_as_columns_and_gives_the_same(stem, monkeypatch):
+    topic = stem.create_topic(
+        "orders", schema="store STRING, n BIGINT, at TIMESTAMP", event_time="at", key="store", partitions=2
+    )
+
+    def rows(stem: Mainstem, way: str) -> Any:
+        orders = stem.topic("orders").stream(watermark="0 seconds")
+        windows = windowed(orders, tumbling("1 minute"), by="store", aggregates="sum(n) AS total")
+        # Columns, a filter and a struct behind the stage.
+        shown = windows.where("total % 3 <> 0").withColumn("twice", F.col("total") * 2).withColumn("way", F.lit(way))
+        return shown if way != "spark" else shown.where("xxhash64(store) <> 0")
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        for way in ("columns", "spark", "plain"):
+            yield Flow(rows(stem, way), into=stem.view(f"totals_{way}", key=["store", "window"]))
+
+    takes_columns = program.takes_columns
+    plain = lambda flow: takes_columns(flow) and not flow.name.endswith("plain")  # noqa: E731
+    monkeypatch.setattr(program, "takes_columns", plain)
+    monkeypatch.setattr(runner, "takes_columns", plain)
+    with stem.start(flows) as running:
+        for minute in range(6):
+            at = datetime(2026, 1, 1, 0, minute, tzinfo=UTC)
+            topic.append([{"store": f"s{n % 7}", "n": minute + n, "at": at} for n in range(40)])
+            running.wait_until_idle()
+    found = {}
+    for way in ("columns", "spark", "plain"):
+        view = stem.view(f"totals_{way}").to_arrow().drop_columns(["way"])
+        found[way] = (view.column_names, sorted(view.to_pylist(), key=repr))
+    assert len(found["columns"][1]) > 5
+    assert found["columns"] == found["spark"] == found["plain"]
+    described = [FlowStore(stem.home, f"totals_{way}").of_version(1)["columns"] for way in found]
+    assert described == [
+        "from orders to windowed-0, from windowed-0 to view totals_columns",
+        "from orders to windowed-0",
+        "from orders to windowed-0",
+    ]
+
+
+def test_it_is_said_what_spark_computes(stem):
+    Shop(stem, 3, partitions=2)
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        rows = stem.topic("orders").stream()
+        yield Flow(rows.select("id"), into=Counter("whole"))
+        yield Flow(rows.where(NOT_OVER_ARROW), into=stem.view("hashed", key="id"))
+        yield Flow(rows.groupBy("store").count(), into=stem.view("counted", key="store"))
+        yield Flow(rows, into=MemorySink("memory"))
+
+    stem.run(flows, until="idle")
+    names = ("whole", "hashed", "counted", "memory")
+    assert [FlowStore(stem.home, name).of_version(1)["columns"] for name in names] == [
+        "from orders to counter whole",
+        "no: Spark computes xxhash64(id)",
+        "no: Spark computes Aggregate",
+        "no: memory memory takes rows",
+    ]
 
 
 def test_a_value_that_does_not_fit_is_rejected_alone(stem):

@@ -33,13 +33,13 @@ from mainstem.flows.real_time import check_cores, check_real_time
 from mainstem.flows.staged_batches import query_rows, roots_of, stage_operators, stages_of
 from mainstem.log.log import Log
 from mainstem.operators.stage.packed_reader import to_option
-from mainstem.operators.stage.packed_rows import PACKED, Packing
+from mainstem.operators.stage.packed_rows import PACKED, Packing, is_packed
 from mainstem.operators.stage.packed_source import PACKING
 from mainstem.operators.stage.stage import BatchStages, Stage
 from mainstem.spark.build import NEVER_IDLE, Build, Leaf
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.checkpoint.native_history import NativeHistory
-from mainstem.spark.columnar_rows import RESULTS, ColumnPacking, ColumnTask
+from mainstem.spark.columnar_rows import RESULTS, ColumnPacking, ColumnTask, has_results
 from mainstem.spark.plan.flow_plan import (
     Operator,
     PlainRead,
@@ -51,6 +51,7 @@ from mainstem.spark.plan.flow_plan import (
     output_mode,
     plain_read,
     plan_text,
+    read_plainly,
     row_conditions,
     stages_in,
 )
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 
     from mainstem.stem import Mainstem
 
-__all__ = ["Flows", "PlannedFlow", "Program", "packed_query", "spark_errors", "with_idle_inputs"]
+__all__ = ["Flows", "PlannedFlow", "Program", "describe_columns", "packed_query", "spark_errors", "with_idle_inputs"]
 
 
 # The streaming query before a stage, with rows prepared and packed by the source readers; see `packed_rows`.
@@ -121,6 +122,26 @@ def columnar_query(rows: DataFrame, planned: PlannedFlow, task: ColumnTask) -> D
     request = replace(read.request, condition=None)
     reader = rows.sparkSession.readStream.format(TOPIC_SOURCE).schema(spark_schema(RESULTS))
     return reader.option(OPTION, request.to_option()).option(PACKING, to_option(packing)).load()
+
+
+def describe_columns(planned: PlannedFlow, rows: DataFrame, *, sends_columns: bool = False) -> str:
+    """How far the rows of a query, `rows`, travel as columns: "from orders to windowed-0", or what prevents it.
+
+    `sends_columns`: whether the last stage sends columns to the sink.
+    """
+    sink = f"{planned.flow.into.kind} {planned.flow.into.name}"
+    roots = {root.number for root in roots_of(planned.stages)}
+    heads = [stage for stage in planned.stages if stage.number in roots]
+    parts = []
+    if is_packed(rows) or has_results(rows):
+        parts.append(f"from {', '.join(planned.sources)} to {heads[0].name if heads else sink}")
+    if sends_columns:
+        parts.append(f"from {planned.stages[-1].name} to {sink}")
+    if parts:
+        return ", ".join(parts)
+    inputs = [given for stage in heads for given in stage.inputs] or [planned.flow.rows]
+    reasons = [found for given in inputs if isinstance(found := read_plainly(given), str)]
+    return f"no: Spark computes {reasons[0]}" if reasons else f"no: {heads[0].name if heads else sink} takes rows"
 
 
 # Translation of Spark's errors, all in one place.

@@ -30,7 +30,7 @@ from mainstem.flows.checkpoint_fit import SinkIdentity, check_code, check_held, 
 from mainstem.flows.flow_handle import FlowHandle
 from mainstem.flows.flow_progress import ProgressReports, query_name
 from mainstem.flows.native_catch_up import NativeCatchUp
-from mainstem.flows.program import Flows, PlannedFlow, Program
+from mainstem.flows.program import Flows, PlannedFlow, Program, describe_columns, takes_columns
 from mainstem.flows.real_time import check_mode, look_through_last_batch, start_real_time
 from mainstem.flows.staged_batches import StagedBatches
 from mainstem.log.backoff import Backoff
@@ -41,7 +41,7 @@ from mainstem.spark.checkpoint.checkpoint_location import CheckpointLocation
 from mainstem.spark.checkpoint.checkpoint_offsets import applied_offsets, batch_offsets, last_batch, source_offsets
 from mainstem.spark.checkpoint.flow_store import FlowStore, check_epoch
 from mainstem.spark.checkpoint.rejected_rows import RejectedRows
-from mainstem.spark.columnar_rows import ColumnarRows, ColumnWriter, has_results
+from mainstem.spark.columnar_rows import ColumnarRows, ColumnTask, ColumnWriter, has_results
 from mainstem.spark.sources.batch_clock import clocks_of, is_due, now_of, watermark_of
 from mainstem.spark.sources.passed_tokens import PassedTokens
 from mainstem.spark.spark_session import CALLED_WITH
@@ -233,6 +233,11 @@ def start_flows(stem: Mainstem, flows: Flows, only: Sequence[str] | None = None)
     return RunningFlows(stem, program, program.only(only))
 
 
+def _column_task(planned: PlannedFlow, writer: BatchWriter) -> ColumnTask | None:
+    """What readers or stages do with the rows for the sink; None if it takes rows."""
+    return writer.column_task if takes_columns(planned.flow) and isinstance(writer, ColumnWriter) else None
+
+
 class _VersionChanged(Exception):
     """The sink switched to another version: the flow continues with that version's checkpoint."""
 
@@ -413,6 +418,7 @@ class RunningFlows:
                 if not catch_up.over:
                     return
                 reach("history_over")
+            task = _column_task(planned, writer)
             staged = None
             if planned.stages:
                 staged = StagedBatches(
@@ -422,10 +428,11 @@ class RunningFlows:
                 planned, run, after=None if catch_up is None else catch_up.history,
                 clock="" if staged is None else staged.folder,
                 buckets=None if staged is None else staged.buckets(self._stem.spark),
-                task=writer.column_task if planned.columnar and isinstance(writer, ColumnWriter) else None,
+                task=task,
             )  # fmt: skip
-            if staged is not None:
-                store.note(run, built=staged.bind(flow.rows))
+            built = "" if staged is None else staged.bind(flow.rows, task)
+            sends = staged is not None and staged.sends_columns
+            store.note(run, built=built, columns=describe_columns(planned, flow.rows, sends_columns=sends))
             self._follow(handle, self._start_query(handle, flow.rows, writer, run, checkpoint, catch_up, staged), run)
         finally:
             writer.close()

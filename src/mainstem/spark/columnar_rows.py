@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.batch import Batch, Written
-from mainstem.spark.plan.row_condition import Condition, condition_mask, value_of
+from mainstem.spark.plan.row_condition import Condition, condition_mask, values_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -149,7 +149,7 @@ def compute_rows(table: pa.Table, columns: Sequence[tuple[str, list[Any]]], cond
     if condition is not None:
         mask = condition_mask(condition, batch)
         batch = batch if pc.all(mask).as_py() else batch.filter(mask)
-    arrays = [value_of(value, batch) for _, value in columns]
+    arrays = values_of([value for _, value in columns], batch)
     return pa.Table.from_arrays(arrays, names=[name for name, _ in columns])
 
 

@@ -141,6 +141,7 @@ def _show(it: FlowFacts) -> None:
         *([("waits for", it.waits)] if it.waits else []),
         *([("transactions cut", _split_text(it))] if it.transactions.torn else []),
         ("keeps", _state(last)),
+        *([("columnar", it.columns)] if it.columns else []),
         *([("built", f"for every batch: {it.built}")] if it.built else []),
         *([("sealed files", _files(it.history))] if it.history is not None else []),
         ("checkpoint", it.checkpoint),
@@ -233,6 +234,7 @@ def _to_json(it: FlowFacts) -> dict[str, Any]:
         "waits_for": it.waits_for,
         "waits_for_transactions": [wait._asdict() for wait in it.transactions.waits] if it.state == "running" else [],
         "transactions_cut": it.transactions.torn,
+        "columnar": it.columns or None,
         "built_for_every_batch": it.built or None,
         "sealed_files_first": it.history,
     }

@@ -197,6 +197,8 @@ class FlowFacts:
     history: HistoryStatus | None = None
     # Why its run builds the program for every batch; empty if it does not.
     built: str = ""
+    # How far its rows travel as columns: "from orders to windowed-0", or "no: " and the reason.
+    columns: str = ""
     # The transactions that its run waits for, and those that it had to split.
     transactions: CutNote = field(default_factory=CutNote)
 
@@ -259,6 +261,7 @@ def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any
         waits_for=waits_for(stem, checkpoint),
         history=history_status(checkpoint),
         built=run.get("built", ""),
+        columns=run.get("columns", ""),
         transactions=cut_note(checkpoint),
     )
 
