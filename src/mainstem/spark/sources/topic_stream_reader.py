@@ -52,14 +52,11 @@ from mainstem.spark.sources.agreed_cut import AgreedCut, nest_positions, positio
 from mainstem.spark.sources.batch_clock import begin_clock
 from mainstem.spark.sources.passed_tokens import Applied, PassedTokens
 from mainstem.spark.sources.source_time import SourceTime, Topics, TopicSlice, source_time
-from mainstem.spark.sources.topic_glob import TOPIC, match_topics, why_not
+from mainstem.spark.sources.topic_glob import REFUSED_SCHEMA, REFUSED_TOPICS, TOPIC, match_topics, why_not
 from mainstem.spark.sources.topic_request import TopicRequest
 from mainstem.spark.sources.worker_memory import spare_collections
 
 __all__ = ["TopicReader", "TopicStreamReader", "slices_between"]
-
-REFUSED_TOPICS = "mainstem.refused_topics"
-REFUSED_SCHEMA = "flow STRING, topics STRING, topic STRING, reason STRING"
 
 
 # The rows of a slice, in the workers
