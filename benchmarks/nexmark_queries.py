@@ -94,9 +94,9 @@ def new_sellers_by_spark(inputs: Inputs) -> DataFrame:
     # Spark evicts the state of a join by windows only if it is told to join the windows themselves.
     window = F.window("at", "10 seconds")
     new = inputs["people"].select(F.col("id").alias("person"), "name", window.alias("since"))
-    sold = inputs["auctions"].select("seller", F.col("at").alias("opened_at"), window.alias("sold_since"))
+    sold = inputs["auctions"].select("seller", window.alias("sold_since"))
     met = new.join(sold, (new["person"] == sold["seller"]) & (new["since"] == sold["sold_since"]))
-    return met.selectExpr("person", "name", "since.start AS since", "opened_at")
+    return met.selectExpr("person", "name", "since.start AS since")
 
 
 def new_sellers(inputs: Inputs) -> DataFrame:
@@ -108,7 +108,7 @@ def new_sellers(inputs: Inputs) -> DataFrame:
     new = inputs["people"].select(F.col("id").alias("person"), "name", "at", start.alias("since"), "record")
     sold = inputs["auctions"].select("seller", F.col("at").alias("opened_at"), start.alias("sold_since"), "record")
     met = join(new, sold, on={"person": "seller", "since": "sold_since"}, within="10 seconds")
-    return met.select("person", "name", "since", "opened_at")
+    return met.select("person", "name", "since")
 
 
 def sessions(inputs: Inputs) -> DataFrame:
@@ -177,7 +177,7 @@ HIGHEST_BID_ANSWER = """
     ) SELECT started_at, bid.p AS price, bid.a AS "at", bid.u AS auction, bid.b AS bidder FROM highest
 """
 NEW_SELLERS_ANSWER = """
-    SELECT people.id AS person, name, time_bucket(INTERVAL 10 SECOND, people."at") AS since, auctions."at" AS opened_at
+    SELECT people.id AS person, name, time_bucket(INTERVAL 10 SECOND, people."at") AS since
     FROM people JOIN auctions ON people.id = seller
     AND time_bucket(INTERVAL 10 SECOND, people."at") = time_bucket(INTERVAL 10 SECOND, auctions."at")
 """
