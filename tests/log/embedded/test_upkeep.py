@@ -26,7 +26,7 @@ from tests.log.embedded.memory_files import MemoryFiles
 from tests.log.embedded.upkeep_home import HOME, SCHEMA, fill, manifest_of, opened, partition_of, sealed, shown
 from tests.waiting import wait_until
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 300.0
 
 
 @pytest.fixture
