@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# Each runs a suite of its own.
+pytestmark = pytest.mark.thorough
+
 SUITE = """
 from tests.needs import cannot_run, needs, needs_root
 

@@ -41,6 +41,7 @@ def copied(spark, tmp_path):
     return copies
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_bucket")
 def test_in_a_copy_of_a_home_with_live_flows_they_go_on(copied, spark):
     for copy in copied:

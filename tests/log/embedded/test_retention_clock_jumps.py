@@ -74,6 +74,7 @@ def risen(topic: Topic) -> list[str]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_no_jump_drops_a_record_before_its_time(seed: int, fault_report: Callable[..., None]) -> None:
     compared, violations = jumps_in_process(seed)

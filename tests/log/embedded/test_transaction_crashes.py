@@ -145,6 +145,7 @@ def test_all_of_a_transaction_or_nothing_wherever_its_process_stops(fault_report
     fault_report("transactions", points=points, compared=compared, violations=violations, seed=SEED)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mutant", ["markers before the decision", "no markers for who comes by", "no decision at all"])
 def test_what_breaks_transactions_is_caught(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     decide, finish, settle = TransactionLog.decide, TransactionLog._finish, TransactionLog.settle

@@ -274,6 +274,7 @@ def built(patches: list[tuple[object, str, object]]) -> Iterator[None]:
         yield
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "mutant",
     [

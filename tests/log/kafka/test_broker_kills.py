@@ -4,6 +4,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
 
@@ -17,7 +18,8 @@ from mainstem.log.transaction import Transaction
 from mainstem.stem import Mainstem
 from tests.contracts.shown_rows import numbers
 from tests.kafka_broker import KafkaBroker
-from tests.log.kafka.broker_watch import KEYS, Appender, Follower, row_of, violations
+from tests.log.kafka.broker_watch import KEYS, SECONDS_MAX, Appender, Follower, row_of, violations
+from tests.log.kafka.kafka_stems import begun_for_a_second
 
 # How often it is killed; before a release more often.
 EVERY_RUN, LONG = 3, 50
@@ -36,7 +38,10 @@ def kafka_broker() -> Iterator[KafkaBroker]:
 
 @pytest.fixture
 def settings(kafka_broker: KafkaBroker) -> KafkaSettings:
-    return KafkaSettings((kafka_broker.address,), prefix=f"k{uuid.uuid4().hex[:8]}.")
+    # On a busy machine a broker may take longer to come back than is usual to wait for one.
+    return KafkaSettings(
+        (kafka_broker.address,), prefix=f"k{uuid.uuid4().hex[:8]}.", patience=timedelta(seconds=SECONDS_MAX)
+    )
 
 
 @pytest.fixture
@@ -76,7 +81,7 @@ def test_a_commit_delayed_past_its_transaction_is_there_whole_or_not_at_all(
 ) -> None:
     told: dict[int, str] = {}
     for number in range(STOPS):
-        transaction = begun(stem, counted, number)
+        transaction = begun_for_a_second(stem, counted, row_of(number))
         kafka_broker.stop()
         try:
             commit = threading.Thread(target=_commit, args=(transaction, told, number))
@@ -95,17 +100,6 @@ def test_a_commit_delayed_past_its_transaction_is_there_whole_or_not_at_all(
         if rows not in expected[told[number]]
     ]
     fault_report("S8", points=STOPS, compared=STOPS * len(KEYS), violations=wrong, outcomes=list(told.values()))
-
-
-def begun(stem: Mainstem, topic: Topic, number: int) -> Transaction:
-    """One that has a second: begun again where the machine was too busy to append in that time."""
-    while True:
-        transaction = stem.transaction(timeout="1 second")
-        try:
-            transaction.append(topic, row_of(number))
-        except Fenced:
-            continue
-        return transaction
 
 
 def _commit(transaction: Transaction, told: dict[int, str], number: int) -> None:
