@@ -26,20 +26,20 @@ def adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
-def cpu_seconds() -> float:
-    """CPU time of this process and all below it since they began, ended ones included."""
-    ticks = sum(sum(int(part) for part in fields[TIMES]) for fields in _tree().values())
+def cpu_seconds(root: int | None = None) -> float:
+    """CPU time of a process (this one) and all below it since they began, ended ones included."""
+    ticks = sum(sum(int(part) for part in fields[TIMES]) for fields in _tree(root).values())
     return ticks / TICKS_PER_SECOND
 
 
-def own_bytes() -> int:
-    """Memory of this process and all below it that is no file's: what the machine must have for them.
+def own_bytes(root: int | None = None) -> int:
+    """Memory of a process (this one) and all below it that is no file's: what the machine must have for them.
 
     A process that Java starts has Java's memory until it becomes another program a moment later: it is not counted twice.
     """
     return sum(
         _number(process, "status", "RssAnon:") * 1024
-        for process, fields in _tree().items()
+        for process, fields in _tree(root).items()
         if not _same_memory(process, int(fields[PARENT]))
     )
 
@@ -75,10 +75,11 @@ class PeakMemory:
             self.bytes = max(self.bytes, own_bytes())
 
 
-def _tree() -> dict[int, list[str]]:
-    """The stat fields of this process and of all below it."""
+def _tree(root: int | None = None) -> dict[int, list[str]]:
+    """The stat fields of a process (this one) and of all below it."""
     every = dict(_processes())
-    tree = {os.getpid(): every[os.getpid()]}
+    first = os.getpid() if root is None else root
+    tree = {first: every[first]}
     found = True
     while found:
         below = {pid: it for pid, it in every.items() if pid not in tree and int(it[PARENT]) in tree}
