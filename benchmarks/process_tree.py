@@ -26,27 +26,27 @@ def adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
-def cpu_seconds() -> float:
-    """CPU time of this process and all below it since they began, ended ones included."""
-    return sum(cpu_seconds_by_kind().values())
+def cpu_seconds(root: int | None = None) -> float:
+    """CPU time of a process (this one) and all below it since they began, ended ones included."""
+    return sum(cpu_seconds_by_kind(root).values())
 
 
-def cpu_seconds_by_kind() -> dict[str, float]:
+def cpu_seconds_by_kind(root: int | None = None) -> dict[str, float]:
     """The same by kind of process: this one (the driver), Java, and all others, which are Python's workers. So are those that ended."""
     seconds = {"driver": 0.0, "java": 0.0, "workers": 0.0}
-    for process, fields in _tree().items():
+    for process, fields in _tree(root).items():
         kind = "driver" if process == os.getpid() else "java" if fields[NAME] == "java" else "workers"
         seconds[kind] += sum(map(int, fields[TIMES])) / TICKS_PER_SECOND
         seconds["workers"] += sum(map(int, fields[ENDED_TIMES])) / TICKS_PER_SECOND
     return seconds
 
 
-def own_bytes() -> int:
-    """Memory of this process and all below it that is no file's: what the machine must have for them.
+def own_bytes(root: int | None = None) -> int:
+    """Memory of a process (this one) and all below it that is no file's: what the machine must have for them.
 
     A process that Java starts has Java's memory until it becomes another program a moment later: it is not counted twice.
     """
-    return _resident("RssAnon:")
+    return _resident("RssAnon:", root)
 
 
 def mapped_bytes() -> int:
@@ -54,10 +54,10 @@ def mapped_bytes() -> int:
     return _resident("RssFile:")
 
 
-def _resident(name: str) -> int:
+def _resident(name: str, root: int | None = None) -> int:
     return sum(
         _number(process, "status", name) * 1024
-        for process, fields in _tree().items()
+        for process, fields in _tree(root).items()
         if not _same_memory(process, int(fields[PARENT]))
     )
 
@@ -95,10 +95,11 @@ class PeakMemory:
             self.mapped_bytes = max(self.mapped_bytes, mapped_bytes())
 
 
-def _tree() -> dict[int, list[str]]:
-    """The stat fields of this process and of all below it."""
+def _tree(root: int | None = None) -> dict[int, list[str]]:
+    """The stat fields of a process (this one) and of all below it."""
     every = dict(_processes())
-    tree = {os.getpid(): every[os.getpid()]}
+    first = os.getpid() if root is None else root
+    tree = {first: every[first]}
     found = True
     while found:
         below = {pid: it for pid, it in every.items() if pid not in tree and int(it[PARENT]) in tree}

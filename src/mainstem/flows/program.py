@@ -56,6 +56,7 @@ from mainstem.spark.plan.flow_plan import (
     stages_in,
 )
 from mainstem.spark.sources.agreed_cut import new_agreement, write_sources
+from mainstem.spark.sources.batch_pace import BatchPace
 from mainstem.spark.sources.topic_glob import match_topics
 from mainstem.spark.sources.topic_request import LIGHT_ROWS_MAX, OPTION, ROWS_MAX, TOPIC_SOURCE
 from mainstem.spark.spark_session import has_times
@@ -427,13 +428,14 @@ class Program:
         clock: str = "",
         buckets: Mapping[str, int] | None = None,
         task: ColumnTask | None = None,
+        pace: BatchPace | None = None,
     ) -> Flow:
         """The flow built again, with its sources bound to this run and pruned to the columns and rows that it needs.
 
         Its only source may be sealed `files` instead of their topic, or the topic `after` them. The rows of a flow with
         stages are those of the query before them; `clock` is the folder of its batches' clock. With `buckets` (the number of
         buckets of each stage) rows are packed if they can be; with a `task` of the sink, the readers run it if they can compute the
-        rows of the flow.
+        rows of the flow. `pace` tells its sources when a batch may begin.
 
         If the program cannot be built with fewer columns (another flow names one that this flow does not need, or a column
         that is dropped later is derived from it), these columns are null; if that fails too, nothing is pruned.
@@ -443,6 +445,8 @@ class Program:
             number: replace(leaf, columns=None, condition=None, filled=False) for number, leaf in planned.leaves.items()
         }
         together = self._agreement(planned, run)
+        if pace is not None and together:
+            pace.begin(together)
         for leaves in (planned.leaves, filled, everything):
             build = Build(
                 run=run, leaves=leaves, frames=self._build.frames, wait_ms=100 if len(leaves) == 1 else 10,

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -287,9 +287,12 @@ class RunningFlows:
     def wait_until_idle(self) -> None:
         """Return when every flow has processed all records of the log, including those that the other flows wrote meanwhile."""
         before = -1
-        while before != (before := self._batches()) or not all(map(self._caught_up, self.handles.values())):
+        with ExitStack() as hurries:
             for handle in self.handles.values():
-                handle.wait_until_idle()
+                hurries.enter_context(handle.pace.hurry())
+            while before != (before := self._batches()) or not all(map(self._caught_up, self.handles.values())):
+                for handle in self.handles.values():
+                    handle.wait_until_idle()
 
     def wait(self) -> None:
         """Return when every flow has ended; raises the error of the first that failed."""
@@ -389,7 +392,8 @@ class RunningFlows:
         # Set at once: any later line may fail, and the next attempt needs this run.
         run = handle.run = store.begin(
             version, after=handle.run, plan=planned.plan, sink=f"{sink.kind} {sink.name}", **identity.facts(),
-            sources=planned.sources, pace=planned.flow.mode, folder=getattr(sink, "path", None),
+            sources=planned.sources, pace=planned.flow.mode, every_us=planned.flow.every_us,
+            folder=getattr(sink, "path", None),
         )  # fmt: skip
         if planned.flow.mode == "real-time":
             self._run_in_real_time(handle, run, checkpoint)
@@ -428,13 +432,14 @@ class RunningFlows:
                 planned, run, after=None if catch_up is None else catch_up.history,
                 clock="" if staged is None else staged.folder,
                 buckets=None if staged is None else staged.buckets(self._stem.spark),
-                task=task,
+                task=task, pace=handle.pace,
             )  # fmt: skip
             built = "" if staged is None else staged.bind(flow.rows, task)
             sends = staged is not None and staged.sends_columns
             store.note(run, built=built, columns=describe_columns(planned, flow.rows, sends_columns=sends))
             self._follow(handle, self._start_query(handle, flow.rows, writer, run, checkpoint, catch_up, staged), run)
         finally:
+            handle.pace.close()
             writer.close()
 
     def _run_in_real_time(self, handle: FlowHandle, run: FlowRun, checkpoint: str) -> None:
@@ -460,7 +465,8 @@ class RunningFlows:
         seconds: Any = LOOK_SECONDS if catch_up is None else SWITCH_SECONDS  # PySpark takes parts of a second too
         while not query.awaitTermination(seconds):
             if self._heed_wish(handle) or (catch_up is not None and catch_up.over) or self._replaced(handle, run):
-                query.stop()
+                with handle.pace.hurry():
+                    query.stop()
         if not handle.stopping.is_set():
             # Within one session Spark itself stops a query when another one uses its checkpoint.
             check_epoch(self._stem.home, run)
@@ -491,17 +497,24 @@ class RunningFlows:
         )  # fmt: skip
 
         gate = BatchGate(checkpoint, run.epoch)
+        reached: Offsets = {}
 
         def each_batch(rows: DataFrame, number: int) -> None:
+            begun = handle.pace.now()
             try:
                 with gate.batch(number):
-                    one_batch(rows, number)
+                    offsets = one_batch(rows, number)
+                nonlocal reached
+                if offsets != reached:
+                    # One without new records changes nothing: a timer was due.
+                    reached = offsets
+                    handle.pace.batch_over(begun)
             except BaseException as error:
                 # Spark passes it on as text; `flow_failed` needs the error itself.
                 handle.raised = error
                 raise
 
-        def one_batch(rows: DataFrame, number: int) -> None:
+        def one_batch(rows: DataFrame, number: int) -> Offsets:
             reach("batch_begun", number)
             check_epoch(home, run)
             if sink.version != run.version:
@@ -530,6 +543,7 @@ class RunningFlows:
             handle.batches += 1
             if catch_up is not None:
                 catch_up.advance(number)
+            return batch.offsets
 
         return (
             rows.writeStream.queryName(query_name(run))

@@ -114,6 +114,7 @@ class SparkView(View):
             "version": 1 if run is None else run.version,
             "leaf": number,
             "wait_ms": 100 if build is None else build.wait_ms,
+            "together": "" if build is None else build.together,
         }
         schema = spark_schema(pa.schema([leaf.schema.field(name) for name in columns]))
         reader = self._session().readStream.format(SOURCE).schema(schema).option(OPTION, json.dumps(request))

@@ -49,7 +49,8 @@ from mainstem.spark.checkpoint.flow_store import FlowStore, check_epoch
 from mainstem.spark.checkpoint.read_since import ReadSince
 from mainstem.spark.plan.row_condition import columns_in, condition_mask
 from mainstem.spark.sources.agreed_cut import AgreedCut, nest_positions, positions
-from mainstem.spark.sources.batch_clock import begin_clock
+from mainstem.spark.sources.batch_clock import begin_clock, due_time, now_of
+from mainstem.spark.sources.batch_pace import BatchPause
 from mainstem.spark.sources.passed_tokens import Applied, PassedTokens
 from mainstem.spark.sources.source_time import SourceTime, Topics, TopicSlice, source_time
 from mainstem.spark.sources.topic_glob import REFUSED_SCHEMA, REFUSED_TOPICS, TOPIC, match_topics, why_not
@@ -180,6 +181,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._request = request
         self._schema = schema
         self._agreed = AgreedCut(request, lambda: self._log)
+        self._pause = BatchPause(request.together)
         self._limit: Positions | None = None
         self._tokens = PassedTokens(lambda: self._log, request.home, request.topic)
         self._watch: tuple[list[str], AppendWatch] | None = None
@@ -304,17 +306,21 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_topics(topics, offset)
         if "noted" in start:
             self._agreed.begin_at(start["noted"])
-        # Before the ends are read: what is committed now can be read then.
-        passed = None if self._request.pattern else self._tokens.find(topics[self._request.topic])
         given = self._agreed.take_planned_ends(offset.at)
+        rows = given is not None or self._limit is not None or self._pace()
+        # Before the ends are read: what is committed now can be read then.
+        passed = self._tokens.find(topics[self._request.topic]) if rows and not self._request.pattern else None
         if given is not None and not self._request.pattern:
             ends, readable = given, (lambda: self._ends(topics)) if self._request.clock else None
         else:
-            topics, ends = self._readable(topics, offset, wait=given is None)
+            topics, ends = self._readable(topics, offset, wait=given is None and rows)
             readable = lambda: ends  # noqa: E731
         before = by_topic(offset.at)
-        self._join(topics, offset, ends)
-        starts, cut = offset.at, self._cut(topics, offset, ends, given)
+        if rows:
+            self._join(topics, offset, ends)
+        else:
+            topics = {name: backend for name, backend in topics.items() if name in before}
+        starts, cut = offset.at, self._cut(topics, offset, ends, given, rows=rows)
         planned = by_topic(cut)
         self._hold(topics, offset, planned, before)
         offset.at = starts | cut
@@ -364,8 +370,23 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if name not in known and (begun := ReadSince.beginning(topics[name])) is not None:
                 offset.cleaned[name] = begun
 
-    def _cut(self, topics: Topics, offset: SourceOffset, ends: Positions, given: Positions | None) -> Positions:
+    def _pace(self) -> bool:
+        """Wait until the next batch may have rows; False if it may not yet, but a timer may be due."""
+        if self._agreed.behind:
+            return True
+        folder, wake = self._request.clock, None
+        if folder and (due := due_time(folder)) is not None:
+            wake = due - now_of(folder, self._log.clock)
+            if wake <= 0:
+                return True
+        return self._pause.wait(wake)
+
+    def _cut(
+        self, topics: Topics, offset: SourceOffset, ends: Positions, given: Positions | None, *, rows: bool
+    ) -> Positions:
         """The end offsets of the next batch: planned by another source of the flow, or by this one."""
+        if not rows:
+            return self._agreed.ends(topics, offset.at, dict(offset.at), rows=False)
         if given is not None:
             cut = {lane: given.get(lane, offset.at[lane]) for lane in ends}
             if self._request.pattern:
@@ -471,6 +492,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         self._agreed.close()
+        self._pause.close()
         self._stop_watching()
 
     def _stop_watching(self) -> None:
