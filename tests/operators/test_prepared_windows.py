@@ -105,7 +105,9 @@ def comparable(prepared: pa.Table, plan: WindowPlan) -> list[str]:
             shown = shown.set_column(names.index(name), name, pa.array(found))
     found = pa.table({**_columns(shown), **_columns(aggregates.finish(merged))}).to_pylist()
     # The gap of a row without a time is not used.
-    return sorted(str({**row, "gap": row["gap"] if row.get("time") else None} if "gap" in row else row) for row in found)
+    return sorted(
+        str({**row, "gap": row["gap"] if row.get("time") else None} if "gap" in row else row) for row in found
+    )
 
 
 def _columns(table: pa.Table) -> dict[str, Any]:

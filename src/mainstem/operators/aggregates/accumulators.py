@@ -131,7 +131,9 @@ class Parts:
 
     def _known(self, values: pa.Array) -> tuple[pa.Array, Int64Array]:
         """The values that are not null, and their groups."""
-        return (values.drop_null(), self.ids[np.asarray(values.is_valid())]) if values.null_count else (values, self.ids)
+        return (
+            (values.drop_null(), self.ids[np.asarray(values.is_valid())]) if values.null_count else (values, self.ids)
+        )
 
     def _absent(self, ids: Int64Array) -> npt.NDArray[np.bool_]:
         """Which groups are not among these."""
