@@ -68,6 +68,7 @@ def test_every_batch_shows_what_the_naive_join_shows(batches: str, keys: int, sc
     check()
 
 
+@pytest.mark.thorough
 def test_how_rows_are_divided_into_batches_changes_no_final_answer(share: Share) -> None:
     @settings(max_examples=share(30), deadline=None)
     @given(TERMS, SEEDS)
