@@ -63,11 +63,12 @@ class Stopwatch:
 
     def __exit__(self, *error: object) -> None:
         self.seconds = time.perf_counter() - self._begun
+        self._memory.__exit__()
         ended = process_tree.cpu_seconds_by_kind()
         self.cpu_by_kind = {kind: seconds - self._kinds[kind] for kind, seconds in ended.items()}
+        self.cpu_by_kind["driver"] -= self._memory.cpu_seconds
         self.cpu_seconds = sum(self.cpu_by_kind.values())
         self._read = process_tree.read_bytes() - self._read
-        self._memory.__exit__()
 
     def measured(self, rows: int, **facts: float) -> Measured:
         """What was used for these rows."""

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 import mainstem
 from benchmarks import process_tree
 from benchmarks.measured_run import Measured, Stopwatch, tell
@@ -148,36 +146,33 @@ class Ours:
         _ = self._stem.spark
 
     def check(self) -> int:
+        self._run("q_checked")
         if self._into == "nowhere":
-            folder = f"{self._folder}/checked"
-            self._run(Checked("q_checked", folder))
-            return self._files.check(self._query, kept_rows(self._query, folder))
-        self._run(self._sink("q_checked"))
-        return self._files.check(self._query, self._contents("q_checked"))
+            return self._files.check(self._query, kept_rows(self._query, self._folder))
+        stored = self._stem.view("q_checked") if self._into == "view" else self._stem.topic("q_checked")
+        return self._files.check(self._query, stored.to_arrow())
 
     def run(self) -> int:
-        return self._run(self._sink("q_measured"))
+        return self._run("q_measured")
 
     def close(self) -> None:
         clear(self._stem)
         self._stem.close()
 
-    def _sink(self, name: str) -> Any:
+    def _sink(self, stem: Mainstem, name: str) -> Any:
         if self._into == "view":
-            return self._stem.view(name, key=list(self._query.key))
-        return self._stem.topic(name) if self._into == "topic" else Nowhere(name)
+            return stem.view(name, key=list(self._query.key))
+        if self._into == "topic":
+            return stem.topic(name)
+        return Checked(name, self._folder) if name == "q_checked" else Nowhere(name)
 
-    def _contents(self, name: str) -> pa.Table:
-        stored = self._stem.view(name) if self._into == "view" else self._stem.topic(name)
-        return stored.to_arrow()
-
-    def _run(self, sink: Any) -> int:
+    def _run(self, name: str) -> int:
         def flows(stem: Mainstem) -> Iterator[Flow]:
             inputs: dict[str, DataFrame] = {"side": stem.spark.read.parquet(self._files.side)}
             for kind in self._query.reads:
                 topic = stem.topic(kind)
                 inputs[kind] = topic.stream(watermark=WATERMARK) if self._query.watermark else topic.stream()
-            yield Flow(self._query.mainstem(inputs), into=sink)
+            yield Flow(self._query.mainstem(inputs), into=self._sink(stem, name))
 
         with self._stem.start(flows) as running:
             running.wait_until_idle()

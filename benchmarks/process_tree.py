@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Iterator
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -42,24 +43,26 @@ def cpu_seconds_by_kind(root: int | None = None) -> dict[str, float]:
 
 
 def own_bytes(root: int | None = None) -> int:
-    """Memory of a process (this one) and all below it that is no file's: what the machine must have for them.
-
-    A process that Java starts has Java's memory until it becomes another program a moment later: it is not counted twice.
-    """
-    return _resident("RssAnon:", root)
+    """Memory of a process (this one) and all below it that is no file's: what the machine must have for them."""
+    return resident_bytes(root)[0]
 
 
 def mapped_bytes() -> int:
-    """Memory of files that they have mapped, which the system takes back when it needs it. A page is counted for each process."""
-    return _resident("RssFile:")
+    """Memory of files that they have mapped, which the system can reclaim. A page is counted for each process."""
+    return resident_bytes()[1]
 
 
-def _resident(name: str, root: int | None = None) -> int:
-    return sum(
-        _number(process, "status", name) * 1024
-        for process, fields in _tree(root).items()
-        if not _same_memory(process, int(fields[PARENT]))
-    )
+def resident_bytes(root: int | None = None) -> tuple[int, int]:
+    """Both, looked at once.
+
+    A process that Java starts has Java's memory until it becomes another program a moment later: it is not counted twice.
+    """
+    own = mapped = 0
+    for process, fields in _tree(root).items():
+        if not _same_memory(process, int(fields[PARENT])):
+            found = _numbers(process, "status", "RssAnon:", "RssFile:")
+            own, mapped = own + found[0] * 1024, mapped + found[1] * 1024
+    return own, mapped
 
 
 def _same_memory(process: int, other: int) -> bool:
@@ -69,7 +72,7 @@ def _same_memory(process: int, other: int) -> bool:
 
 def read_bytes() -> int:
     """Bytes that this process and all below it asked files and sockets for, from memory or disk, ended ones included."""
-    return sum(_number(process, "io", "rchar:") for process in _tree())
+    return sum(_numbers(process, "io", "rchar:")[0] for process in _tree())
 
 
 class PeakMemory:
@@ -78,6 +81,8 @@ class PeakMemory:
     def __init__(self) -> None:
         self.bytes = 0
         self.mapped_bytes = 0
+        # What the looking itself took: on a busy machine it is a good part of what a short run takes.
+        self.cpu_seconds = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -91,8 +96,9 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._ended.wait(0.1):
-            self.bytes = max(self.bytes, own_bytes())
-            self.mapped_bytes = max(self.mapped_bytes, mapped_bytes())
+            own, mapped = resident_bytes()
+            self.bytes, self.mapped_bytes = max(self.bytes, own), max(self.mapped_bytes, mapped)
+        self.cpu_seconds = time.thread_time()
 
 
 def _tree(root: int | None = None) -> dict[int, list[str]]:
@@ -120,9 +126,10 @@ def _processes() -> Iterator[tuple[int, list[str]]]:
             continue  # it ended since
 
 
-def _number(process: int, file: str, name: str) -> int:
+def _numbers(process: int, file: str, *names: str) -> list[int]:
     try:
         with open(f"/proc/{process}/{file}", encoding="utf-8", errors="replace") as lines:
-            return next((int(line.split()[1]) for line in lines if line.startswith(name)), 0)
+            found = {words[0]: int(words[1]) for words in map(str.split, lines) if words and words[0] in names}
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return 0
+        found = {}
+    return [found.get(name, 0) for name in names]

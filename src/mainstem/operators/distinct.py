@@ -25,7 +25,7 @@ def distinct(changes: DataFrame, *, name: str | None = None) -> DataFrame:
     >>> from mainstem.testing import TestStream
     >>> visits = TestStream("page STRING").rows([{"page": "/"}, {"page": "/about"}]).rows([{"page": "/"}])
     >>> visits.run(distinct).changes
-    [('insert', {'page': '/'}), ('insert', {'page': '/about'})]
+    [('insert', {'page': '/about'}), ('insert', {'page': '/'})]
     """
     spec, columns = remember("distinct", lambda: _plan(changes))
     return show_changes(add_stage(changes, spec, name=name), columns)
