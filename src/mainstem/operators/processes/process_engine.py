@@ -31,6 +31,7 @@ from mainstem.operators.processes.process_state import StateText, Timer, Timers
 from mainstem.operators.stage.arrow_columns import in_log_order, numbers
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mix, text_hash
+from mainstem.operators.stage.integer_order import order_rows, sort_distinct
 from mainstem.operators.stage.python_values import each_value, to_values
 from mainstem.operators.stage.stage_task import END_OF_TIME
 
@@ -160,7 +161,7 @@ class ProcessBatch:
     def step(self, state: StateTable, rows: pa.Table) -> Step:
         rows = in_log_order(rows)
         due = state.due(self.clock)
-        touched = np.unique(np.concatenate([numbers(rows, "group"), numbers(due, "group")]))
+        touched = sort_distinct(np.concatenate([numbers(rows, "group"), numbers(due, "group")]))
         self._load(state.find(touched))
         self._take_all(rows)
         self._go_off()
@@ -361,14 +362,14 @@ class ProcessBatch:
 def _by_key(rows: pa.Table) -> tuple[pa.Table, Int64Array]:
     """The rows sorted by key, keys in the order of their first rows; and where each key begins."""
     groups, checks = numbers(rows, "group"), numbers(rows, "check")
-    order = np.lexsort((checks, groups))
+    order = order_rows(groups, checks)
     groups, checks = groups[order], checks[order]
     begins = np.ones(len(order), np.bool_)
     begins[1:] = (groups[1:] != groups[:-1]) | (checks[1:] != checks[:-1])
     starts = np.flatnonzero(begins)
     counts = np.diff(np.append(starts, len(order)))
     first_rows = np.repeat(order[starts], counts)
-    order = order[np.argsort(first_rows, kind="stable")]
+    order = order[order_rows(first_rows)]
     counts = counts[np.argsort(first_rows[starts])]
     return rows.take(pa.array(order)), np.cumsum(counts) - counts
 

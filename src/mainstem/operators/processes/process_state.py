@@ -103,7 +103,9 @@ class Timers:
             )
         timer, before = Timer(kind, as_us(at), name), self.by_name.get(name)
         self.by_name[name] = timer
-        if before is not None and before.at == self.next_event:
+        if len(self.by_name) == 1:
+            self.next_event = timer.at if kind == "event" else NEVER
+        elif before is not None and before.at == self.next_event:
             self.next_event = _earliest(self.by_name)
         elif kind == "event" and timer.at < self.next_event:
             self.next_event = timer.at

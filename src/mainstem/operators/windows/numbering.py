@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, Int64Array
+from mainstem.operators.stage.integer_order import order_rows, sort_distinct
 
 __all__ = [
     "Mask",
@@ -57,7 +58,7 @@ def number_rows(*keys: Int64Array) -> tuple[Int64Array, Int64Array]:
     ids = np.empty(count, np.int64)
     if not count:
         return ids, ids
-    order = np.lexsort(keys[::-1])
+    order = order_rows(*keys)
     begins = np.zeros(count, np.bool_)
     begins[0] = True
     for key in keys:
@@ -160,7 +161,7 @@ def running_max(ids: Int64Array, values: Int64Array) -> Int64Array:
         shift = ids * np.int64(width) - np.int64(lowest)
         return np.asarray(np.maximum.accumulate(values + shift) - shift, np.int64)
     # Number and value together do not fit into 64 bits: use ranks of the values.
-    ranked = np.unique(values)
+    ranked = sort_distinct(values)
     ranks = np.searchsorted(ranked, values)
     highest = np.maximum.accumulate(ids * len(ranked) + ranks)
     return np.asarray(ranked[highest - ids * len(ranked)], np.int64)
