@@ -28,7 +28,7 @@ def adopt_orphans() -> None:
 
 def cpu_seconds(root: int | None = None) -> float:
     """CPU time of a process (this one) and all below it since they began, ended ones included."""
-    ticks = sum(sum(int(part) for part in fields[TIMES]) for fields in _tree(root).values())
+    ticks = sum(sum(int(part) for part in fields[TIMES]) for fields in tree(root).values())
     return ticks / TICKS_PER_SECOND
 
 
@@ -39,7 +39,7 @@ def own_bytes(root: int | None = None) -> int:
     """
     return sum(
         _number(process, "status", "RssAnon:") * 1024
-        for process, fields in _tree(root).items()
+        for process, fields in tree(root).items()
         if not _same_memory(process, int(fields[PARENT]))
     )
 
@@ -51,7 +51,7 @@ def _same_memory(process: int, other: int) -> bool:
 
 def read_bytes() -> int:
     """Bytes that this process and all below it asked files and sockets for, from memory or disk, ended ones included."""
-    return sum(_number(process, "io", "rchar:") for process in _tree())
+    return sum(_number(process, "io", "rchar:") for process in tree())
 
 
 class PeakMemory:
@@ -75,7 +75,7 @@ class PeakMemory:
             self.bytes = max(self.bytes, own_bytes())
 
 
-def _tree(root: int | None = None) -> dict[int, list[str]]:
+def tree(root: int | None = None) -> dict[int, list[str]]:
     """The stat fields of a process (this one) and of all below it."""
     every = dict(_processes())
     first = os.getpid() if root is None else root
