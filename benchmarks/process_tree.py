@@ -35,7 +35,7 @@ def cpu_seconds(root: int | None = None) -> float:
 def cpu_seconds_by_kind(root: int | None = None) -> dict[str, float]:
     """The same by kind of process: this one (the driver), Java, and all others, which are Python's workers. So are those that ended."""
     seconds = {"driver": 0.0, "java": 0.0, "workers": 0.0}
-    for process, fields in _tree(root).items():
+    for process, fields in tree(root).items():
         kind = "driver" if process == os.getpid() else "java" if fields[NAME] == "java" else "workers"
         seconds[kind] += sum(map(int, fields[TIMES])) / TICKS_PER_SECOND
         seconds["workers"] += sum(map(int, fields[ENDED_TIMES])) / TICKS_PER_SECOND
@@ -58,7 +58,7 @@ def resident_bytes(root: int | None = None) -> tuple[int, int]:
     A process that Java starts has Java's memory until it becomes another program a moment later: it is not counted twice.
     """
     own = mapped = 0
-    for process, fields in _tree(root).items():
+    for process, fields in tree(root).items():
         if not _same_memory(process, int(fields[PARENT])):
             found = _numbers(process, "status", "RssAnon:", "RssFile:")
             own, mapped = own + found[0] * 1024, mapped + found[1] * 1024
@@ -72,7 +72,7 @@ def _same_memory(process: int, other: int) -> bool:
 
 def read_bytes() -> int:
     """Bytes that this process and all below it asked files and sockets for, from memory or disk, ended ones included."""
-    return sum(_numbers(process, "io", "rchar:")[0] for process in _tree())
+    return sum(_numbers(process, "io", "rchar:")[0] for process in tree())
 
 
 class PeakMemory:
@@ -101,7 +101,7 @@ class PeakMemory:
         self.cpu_seconds = time.thread_time()
 
 
-def _tree(root: int | None = None) -> dict[int, list[str]]:
+def tree(root: int | None = None) -> dict[int, list[str]]:
     """The stat fields of a process (this one) and of all below it."""
     every = dict(_processes())
     first = os.getpid() if root is None else root

@@ -447,9 +447,11 @@ class Program:
         together = self._agreement(planned, run)
         if pace is not None and together:
             pace.begin(together)
+        only_topics = not any(leaf.source.startswith(VIEW) for leaf in planned.leaves.values())
         for leaves in (planned.leaves, filled, everything):
             build = Build(
                 run=run, leaves=leaves, frames=self._build.frames, wait_ms=100 if len(leaves) == 1 else 10,
+                only_topics=only_topics,
                 rows_max=planned.rows_max, schemas=self._build.schemas, files=files, after=after,
                 memory=self._build.memory, clock=clock, mode=planned.flow.mode, cuts=self._cuts,
                 together=together,

@@ -344,8 +344,8 @@ class Log(Protocol):
     def create_topic(self, settings: TopicSettings) -> TopicBackend: ...
     def adopt_topic(self, settings: TopicSettings) -> TopicBackend: ...
     def open_topic(self, name: str) -> TopicBackend: ...
-    def watch_appends(self, topics: Iterable[str]) -> AppendWatch:
-        """Waits for appends to any of these topics."""
+    def watch_appends(self, topics: Iterable[str], bell: str = "") -> AppendWatch:
+        """Waits for appends to any of these topics, and for a write to the file `bell`."""
 
     def flow_cut(self) -> FlowCut:
         """Says where the batches of a flow end."""

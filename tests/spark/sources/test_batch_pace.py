@@ -268,3 +268,106 @@ def test_a_timer_that_is_due_ends_the_pause(stem: Mainstem, tmp_path: Path):
     assert sources.batch() == [1]
     assert sources.time.waits == [0.5]
     sources.stop()
+
+
+# How long a source waits while nothing comes
+
+
+class Listened:
+    """Stands for the watch of a topic's appends: it notes how long it should have waited."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def wait(self, seconds: float, processes: Any = ()) -> bool:
+        self.waits.append(seconds)
+        return True
+
+    def close(self) -> None: ...
+
+
+def idle_wait(sources: PacedSources) -> float:
+    """How long the first source waits for an append when it is asked and there is none."""
+    assert sources.batch() == []
+    heard = Listened()
+    reader = sources._readers[0]
+    assert reader._watch is not None
+    reader._watch = reader._watch[0], heard
+    assert sources.batch() == []
+    return heard.waits[-1] if heard.waits else 0.0
+
+
+def idle_sources(stem: Mainstem, folder: Path, *requests: dict[str, Any]) -> PacedSources:
+    sources = PacedSources(stem, folder, [{"wait_ms": 1, "only_topics": True, **it} for it in requests], every=0)
+    sources.batches()
+    return sources
+
+
+def test_a_source_waits_long_if_only_an_append_can_begin_a_batch(stem: Mainstem, tmp_path: Path):
+    for name in ("t", "u"):
+        stem.create_topic(name, schema="n BIGINT", partitions=2)
+        append(stem, name, 0)
+    sources = idle_sources(stem, tmp_path / "c", {"topic": "t"})
+    assert idle_wait(sources) == 2
+    with sources.pace.hurry():
+        assert idle_wait(sources) == 0
+    transaction = stem.transaction()
+    transaction.append("t", [{"n": 1}])
+    assert idle_wait(sources) == 0.001
+    transaction.commit()
+    assert sources.batches() == [[1]]
+    assert idle_wait(sources) == 2
+    sources.stop()
+
+    both = idle_sources(stem, tmp_path / "d", {"topic": "t"}, {"topic": "u"})
+    assert idle_wait(both) == 2
+    both.stop()
+    assert idle_wait(idle_sources(stem, tmp_path / "e", {"topic": "t", "only_topics": False})) == 0.001
+    assert idle_wait(idle_sources(stem, tmp_path / "f", {"topic": "t*", "pattern": True})) == 0.001
+    assert idle_wait(idle_sources(stem, tmp_path / "g", {"topic": "t"}, {"topic": "u*", "pattern": True})) == 0.001
+
+
+def test_a_source_with_a_clock_waits_until_something_is_due(stem: Mainstem, tmp_path: Path):
+    stem.create_topic("t", schema="n BIGINT")
+    append(stem, "t", 0)
+    folder = tmp_path / "c" / "stages"
+    set_now(str(folder), 5 * SECOND)
+    sources = idle_sources(stem, tmp_path / "c", {"topic": "t", "clock": str(folder)})
+    assert idle_wait(sources) == 1
+    leave_due(str(folder), NEVER, 5 * SECOND + SECOND // 4, 0)
+    assert idle_wait(sources) == 0.25
+    leave_due(str(folder), NEVER, 50 * SECOND, 0)
+    assert idle_wait(sources) == 1
+    sources.stop()
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_an_append_to_any_source_ends_the_wait_of_the_first(stem: Mainstem, tmp_path: Path, asked: int):
+    for name in ("t", "u"):
+        stem.create_topic(name, schema="n BIGINT")
+    sources = idle_sources(stem, tmp_path / "c", {"topic": "t"}, {"topic": "u"})
+    order = [asked, 1 - asked]
+    sources.batch(order)
+    watch: Any = sources._readers[asked]._watch
+    for name in ("t", "u"):
+        while watch[1].wait(0):
+            pass
+        append(stem, name, 1)
+        assert watch[1].wait(60)
+    with sources.pace.hurry():
+        assert watch[1].wait(60)
+    sources.stop()
+
+
+def test_a_source_does_not_wait_long_while_another_is_behind(stem: Mainstem, tmp_path: Path):
+    stem.create_topic("t", schema="n BIGINT")
+    stem.create_topic("u", schema="n BIGINT")
+    sources = idle_sources(stem, tmp_path / "c", {"topic": "t"}, {"topic": "u", "rows_max": 2})
+    for number in range(6):
+        append(stem, "u", number)
+    heard = Listened()
+    sources._readers[0]._watch = ["t", "u"], heard
+    assert sources.batches(empty_max=1) == [[0, 1], [2, 3], [4, 5]]
+    assert heard.waits[1:3] == [0.001, 0.001]
+    assert heard.waits[3] == 2
+    sources.stop()

@@ -435,10 +435,10 @@ class KafkaLog:
                 topic = self._topics[name] = KafkaTopic(self, name, entry.id)
             return topic
 
-    def watch_appends(self, topics: Iterable[str]) -> KafkaAppendWatch:
+    def watch_appends(self, topics: Iterable[str], bell: str = "") -> KafkaAppendWatch:
         opened = [self.open_topic(name) for name in topics]
         parts: dict[str, int | range] = {topic.kafka_name: range(topic.settings_seen.partitions) for topic in opened}
-        return KafkaAppendWatch(self.clients, parts, self.clock)
+        return KafkaAppendWatch(self.clients, parts, self.clock, bell)
 
     def flow_cut(self) -> KafkaFlowCut:
         return KafkaFlowCut(self)

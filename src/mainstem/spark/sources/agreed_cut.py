@@ -130,6 +130,8 @@ class AgreedCut:
         self.waits = False
         # Whether the limits of the last batch that this source planned left at least as many records as it took.
         self.behind = False
+        # Whether it took all records that could be read, of all sources.
+        self.took_all = False
 
     @cached_property
     def _cut(self) -> FlowCut:
@@ -219,7 +221,7 @@ class AgreedCut:
         if rows:
             taken = sum(_between(part.starts, found.ends[leaf]) for leaf, part in parts.items())
             left = sum(_between(found.ends[leaf], part.ends) for leaf, part in parts.items())
-            self.behind = 0 < taken <= left
+            self.behind, self.took_all = 0 < taken <= left, not left
         if not self._alone:
             self._round = plan.get("round", 0) + 1
             at = {leaf: {**part.starts, **found.ends[leaf]} for leaf, part in parts.items()}

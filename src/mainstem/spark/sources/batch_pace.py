@@ -45,22 +45,22 @@ class BatchPace:
         # Not that of the log: other processes compare with it.
         self._clock = SystemClock() if clock is None else clock
         self._lock = threading.Lock()
-        self._handle = -1
+        self._path = ""
         self._hurries = 0
         self._until = self._pause = 0
 
     def begin(self, folder: str) -> None:
         """A query begins whose sources agree in this folder; its first batch begins at once."""
         with self._lock:
-            self._close()
             self._until = self._pause = 0
-            self._handle = os.open(pace_path(folder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._path = pace_path(folder)
+            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._write()
 
     def close(self) -> None:
         """The query has ended."""
         with self._lock:
-            self._close()
+            self._path = ""
 
     def now(self) -> int:
         """The time, for `batch_over`."""
@@ -88,18 +88,20 @@ class BatchPace:
                 self._write()
 
     def _write(self) -> None:
-        """Overwrite in place, always with as many bytes: there is never a rest of an older value."""
-        if self._handle < 0:
+        """Overwrite in place, always with as many bytes: there is never a rest of an older value.
+
+        The file is not kept open: if a newer run removes it, that wakes the sources of this one.
+        """
+        if not self._path:
             return
         value = {"until": self._until, "pause": self._pause, "hurry": self._hurries > 0}
-        # On a full disk the flow runs as if there were no pause.
+        # If it was removed, or the disk is full, the flow runs as if there were no pause.
         with suppress(OSError):
-            os.pwrite(self._handle, json.dumps(value).encode().ljust(_FILE_BYTES), 0)
-
-    def _close(self) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+            handle = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.pwrite(handle, json.dumps(value).encode().ljust(_FILE_BYTES), 0)
+            finally:
+                os.close(handle)
 
 
 class BatchPause:
@@ -126,6 +128,11 @@ class BatchPause:
             else:
                 self._watch.wait(min(left, allowed) / 1_000_000)
         return True
+
+    @property
+    def bell(self) -> str:
+        """The file whose writes end every wait; empty if nobody writes to it."""
+        return self._path if self._path and os.path.exists(self._path) else ""
 
     @property
     def hurried(self) -> bool:

@@ -60,6 +60,13 @@ from mainstem.spark.sources.worker_memory import spare_collections
 __all__ = ["TopicReader", "TopicStreamReader", "slices_between"]
 
 
+# How long to wait for an append at a time, if nothing else can begin a batch. It also bounds how late an abandoned
+# transaction of another source is aborted.
+IDLE_SECONDS = 2.0
+# If the flow has a clock: an input that is idle for some time no longer holds back the watermark.
+IDLE_SECONDS_WITH_CLOCK = 1.0
+
+
 # The rows of a slice, in the workers
 
 # A further task costs more than reading this many rows.
@@ -187,6 +194,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._watch: tuple[list[str], AppendWatch] | None = None
         # The records that this run holds; those of an earlier run are unknown.
         self._held: dict[str, dict[int, tuple[int, int]]] = {}
+        # Whether nothing but an append can begin a batch; see `_idle_seconds`.
+        self._idles = False
         # Whether the topics were checked to reach the start offsets: a topic cannot become shorter while it is open.
         self._reached = False
 
@@ -310,6 +319,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = given is not None or self._limit is not None or self._pace()
         # Before the ends are read: what is committed now can be read then.
         passed = self._tokens.find(topics[self._request.topic]) if rows and not self._request.pattern else None
+        self._idles = (
+            self._request.only_topics
+            and passed is not None
+            and not passed.applied
+            and not any(peer.pattern for peer in self._agreed.peers)
+        )
         if given is not None and not self._request.pattern:
             ends, readable = given, (lambda: self._ends(topics)) if self._request.clock else None
         else:
@@ -339,10 +354,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends of the readable records. If there is nothing new, it waits a little for an append."""
         ends = self._ends(topics)
         if wait and self._limit is None and not offset.is_before(ends):
-            if not self._listen(topics):
+            heard = self._listen(topics)
+            if not heard:
                 ends = self._ends(topics)
             if not offset.is_before(ends):
-                self._wait(topics)
+                self._wait(topics, self._idle_seconds(topics, ends, heard=heard))
                 if self._request.pattern:
                     topics = self._topics(offset.refused)
                     self._check_topics(topics, offset)
@@ -399,7 +415,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._agreed.waits and self._limit is None:
             # Wait for the open transaction, and abort it if its producer is gone.
             self._listen(topics)
-            self._wait(topics)
+            self._wait(topics, self._request.wait_ms / 1000)
         return cut
 
     def _find_replay_ends(self, offset: SourceOffset, ends: Positions) -> Positions:
@@ -444,16 +460,39 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _listen(self, topics: Topics) -> bool:
         """Listen for appends to these topics. Returns whether it already did: if not, the caller must check the ends again."""
-        names = list(topics)
+        # Those of the other sources, too: this one waits for all.
+        names = [*topics, *(peer.topic for peer in self._agreed.peers if not peer.pattern and peer.topic not in topics)]
         if self._watch is not None and self._watch[0] == names:
             return True
         self._stop_watching()
-        self._watch = names, self._log.watch_appends(names)
+        self._watch = names, self._log.watch_appends(names, self._pause.bell)
         return False
 
-    def _wait(self, topics: Topics) -> None:
+    def _idle_seconds(self, topics: Topics, ends: Positions, *, heard: bool) -> float:
+        """How long to wait for an append, if nothing is to be read. `heard`: it already listened when it planned last.
+
+        Long if only an append, which ends the wait, can begin a batch. If something else can, it is looked at every time:
+        a view, a new topic of a pattern, an open transaction, a timer, offsets that another flow has passed.
+        """
+        request, short = self._request, self._request.wait_ms / 1000
+        if self._pause.hurried:
+            return 0
+        if (
+            not self._pause.bell
+            or not (heard and self._agreed.took_all and self._idles)
+            or Promise.DENSE_OFFSETS not in self._log.promises
+            or any(topics[name].end(number) > end for (name, number), end in ends.items())
+        ):
+            return short
+        if not request.clock:
+            return IDLE_SECONDS
+        due = due_time(request.clock)
+        wait = IDLE_SECONDS_WITH_CLOCK if due is None else (due - now_of(request.clock, self._log.clock)) / 1_000_000
+        return max(0.0, min(wait, IDLE_SECONDS_WITH_CLOCK))
+
+    def _wait(self, topics: Topics, seconds: float) -> None:
         assert self._watch is not None
-        if not self._watch[1].wait(self._request.wait_ms / 1000):
+        if not self._watch[1].wait(seconds):
             for backend in topics.values():
                 # One topic settles the whole log.
                 backend.settle()
