@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
     from mainstem.stem import Mainstem
 
-__all__ = ["Flows", "PlannedFlow", "Program", "packed_query", "spark_errors", "with_idle_inputs"]
+__all__ = ["Flows", "PlannedFlow", "Program", "packed_query", "packed_topics", "spark_errors", "with_idle_inputs"]
 
 
 # The streaming query before a stage, with rows prepared and packed by the source readers; see `packed_rows`.
@@ -90,6 +90,14 @@ def packed_query(stages: Sequence[Stage], buckets: Mapping[str, int] | None) -> 
             rows = _pack(stage, place, read, buckets[stage.name])
             united = rows if united is None else united.union(rows)
     return united
+
+
+def packed_topics(stages: Sequence[Stage]) -> dict[str, list[str]]:
+    """The stages whose rows readers of topics pack, by name, each with the topics; empty if the rows of one cannot be."""
+    roots = {root.number for root in roots_of(stages)}
+    reads = {stage.name: _plain_reads(stage) for stage in stages if stage.number in roots}
+    known = {name: [read.request.topic for read in found] for name, found in reads.items() if found is not None}
+    return known if len(known) == len(reads) else {}
 
 
 def _plain_reads(stage: Stage) -> list[PlainRead] | None:
