@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -17,7 +21,18 @@ from mainstem import Flow, Mainstem
 from mainstem.flows import program
 from mainstem.flows.flow_progress import PROGRESS_TOPIC
 from mainstem.flows.program import packed_query
-from mainstem.operators import join
+from mainstem.operators import (
+    Process,
+    aggregate,
+    dedupe,
+    distinct,
+    hopping,
+    join,
+    process,
+    sessions,
+    top,
+    windowed,
+)
 from mainstem.operators.stage.keyed_rows import native_hashes
 from mainstem.operators.stage.spark_hashes import buckets_of, hashable, identify_keys
 from mainstem.spark.plan.flow_plan import plain_read
@@ -135,14 +150,63 @@ def paid(stem: Mainstem) -> Any:
     return join(orders, payments, on={"id": "order"}, within="10 minutes", how="left", lateness="5 minutes")
 
 
+class Spending(Process):
+    """What each kind has spent so far."""
+
+    output = "kind STRING, cents BIGINT"
+
+    @dataclass
+    class State:
+        cents: int = 0
+
+    def on_rows(self, key: Any, rows: Any, state: Any, timers: Any) -> Any:
+        for row in rows:
+            state.cents += row["cents"]
+            yield {"kind": key, "cents": state.cents}
+
+
+# Spark's workers cannot import what belongs to the tests.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+TOTALS = ["count(*) AS orders", "sum(cents) AS cents", "approx_count_distinct(id) AS ids", "max_by(id, cents) AS most"]
+
+
+def hops(stem: Mainstem) -> Any:
+    orders = stem.topic("orders").stream(watermark="1 minute").where("cents % 5 > 0")
+    return windowed(
+        orders, hopping("2 minutes", slide="45 seconds"), by="kind", aggregates=TOTALS, lateness="4 minutes"
+    )
+
+
+def several(stem: Mainstem) -> Any:
+    """Operators of each kind of state, in one flow; a row of any of them is text."""
+    orders = stem.topic("orders").stream(watermark="1 minute")
+    shown = {
+        "hopping": hops(stem),
+        "sessions": windowed(orders, sessions("20 seconds"), by=["kind", "id"], aggregates=TOTALS),
+        "dedupe": dedupe(orders.selectExpr("cents % 9 AS rest", "at", "record"), by="rest", within="3 minutes"),
+        "process": process(orders, by="kind", using=Spending),
+        "top": top(orders.select("kind", "cents", "record"), 3, by="kind", order="cents DESC"),
+        "aggregate": aggregate(orders, by="kind", aggregates=["max(cents) AS cents", "count(DISTINCT id) AS ids"]),
+        "distinct": distinct(orders.selectExpr("kind", "cents % 50 AS rest", "record")),
+    }  # fmt: skip
+    parts = []
+    for name, rows in shown.items():
+        row = F.to_json(F.struct(*[F.col(column) for column in rows.columns if column != "record"]))
+        record = F.struct(*[F.col(f"record.{at}") for at in ("partition", "offset", "appended_at", "change")])
+        parts.append(rows.select(F.lit(name).alias("of"), row.alias("row"), record.alias("record")))
+    return reduce(lambda one, other: one.unionByName(other), parts)
+
+
 def append(stem: Mainstem, part: int) -> None:
-    """Some of both; every seventh order has no id, every eleventh payment comes much too late."""
+    """Some of both; every seventh order has no id, every eleventh payment and every thirteenth order comes much too late."""
     numbers = range(part * 40, part * 40 + 40)
     at = {number: NOON + timedelta(seconds=15 * number) for number in numbers}
     orders = [
         {
             "id": number if number % 7 else None,
-            "at": at[number],
+            "at": at[number] - timedelta(hours=not number % 13),
             "kind": "web" if number % 3 else "shop",
             "cents": number,
         }
@@ -158,7 +222,7 @@ def append(stem: Mainstem, part: int) -> None:
             stem.topic(name).append([row])
 
 
-def results(stem: Mainstem, monkeypatch: pytest.MonkeyPatch, ways: str) -> dict[str, Any]:
+def results(stem: Mainstem, monkeypatch: pytest.MonkeyPatch, ways: str, rows_of: Any) -> dict[str, Any]:
     """What comes of a part in each of these ways, one after the other on one checkpoint: packed (p), by Spark (s)."""
     sink = MemorySink("paid")
     used = []
@@ -171,7 +235,7 @@ def results(stem: Mainstem, monkeypatch: pytest.MonkeyPatch, ways: str) -> dict[
     monkeypatch.setattr(program, "packed_query", query)
 
     def flows(stem: Mainstem) -> Iterator[Flow]:
-        yield Flow(paid(stem), into=sink)
+        yield Flow(rows_of(stem), into=sink)
 
     for part in range(len(ways)):
         append(stem, part)
@@ -187,8 +251,9 @@ def results(stem: Mainstem, monkeypatch: pytest.MonkeyPatch, ways: str) -> dict[
     return {"changes": sorted(map(str, changes)), "late": sorted(map(str, late))}
 
 
+@pytest.mark.parametrize("rows_of", [paid, hops, pytest.param(several, marks=pytest.mark.long)])
 def test_a_checkpoint_goes_on_packed_and_not(
-    spark: SparkSession, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, rows_of: Any
 ) -> None:
     import mainstem
 
@@ -196,7 +261,7 @@ def test_a_checkpoint_goes_on_packed_and_not(
     for ways in ("sss", "psp"):
         with mainstem.open(tmp_path / ways, upkeep="manual", spark=spark) as stem:
             made(stem)
-            found[ways] = results(stem, monkeypatch, ways)
+            found[ways] = results(stem, monkeypatch, ways, rows_of)
     assert all(found["sss"].values())
     for what in ("changes", "late"):
         assert found["psp"][what] == found["sss"][what]

@@ -56,7 +56,7 @@ def blocks() -> list[pa.RecordBatch]:
 
 def packing() -> Packing:
     """As the reader gets it."""
-    sent = Packing(READ, COLUMNS, WANTED, SIDE, TAKEN, BUCKETS)
+    sent = Packing(READ, COLUMNS, WANTED, SIDE, TAKEN, BUCKETS, 7)
     return packing_of(to_option(sent))
 
 
@@ -70,7 +70,7 @@ def differences() -> list[str]:
     seen: list[Any] = []
     counted = 0
     for bucket, values in by_bucket.items():
-        nothing = [pa.array([bucket], pa.int32()), pa.array([b""]), pa.array([0])]
+        nothing = [pa.array([bucket], pa.int32()), pa.array([b""]), pa.array([0]), pa.array([7], pa.int32())]
         marker = pa.RecordBatch.from_arrays(nothing, schema=PACKED)
         number, rows, given = unpack([marker, *values, marker], TAKEN, 99)
         counted += given
@@ -121,7 +121,7 @@ def test_what_is_packed_wrongly_is_found(mutant: str, monkeypatch: pytest.Monkey
 
 
 def test_only_kinds_that_are_listed_are_made_from_an_option() -> None:
-    assert packing() == Packing(READ, COLUMNS, WANTED, SIDE, TAKEN, BUCKETS)
+    assert packing() == Packing(READ, COLUMNS, WANTED, SIDE, TAKEN, BUCKETS, 7)
 
     @dataclass(frozen=True)
     class JoinSide:
@@ -129,6 +129,6 @@ def test_only_kinds_that_are_listed_are_made_from_an_option() -> None:
             return table
 
     with pytest.raises(Invalid, match="JoinSide cannot be passed to a Spark source"):
-        to_option(Packing(READ, COLUMNS, WANTED, JoinSide(), TAKEN, BUCKETS))
+        to_option(Packing(READ, COLUMNS, WANTED, JoinSide(), TAKEN, BUCKETS, 7))
     with pytest.raises(KeyError):
         packing_of('{"kind": "os:system", "fields": {}}')

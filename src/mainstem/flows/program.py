@@ -68,7 +68,17 @@ if TYPE_CHECKING:
 
     from mainstem.stem import Mainstem
 
-__all__ = ["Flows", "PlannedFlow", "Program", "describe_columns", "packed_query", "spark_errors", "with_idle_inputs"]
+__all__ = [
+    "Flows",
+    "PlannedFlow",
+    "Program",
+    "describe_columns",
+    "packed_query",
+    "packed_topics",
+    "spark_errors",
+    "takes_columns",
+    "with_idle_inputs",
+]
 
 
 # The streaming query before a stage, with rows prepared and packed by the source readers; see `packed_rows`.
@@ -79,28 +89,44 @@ def packed_query(stages: Sequence[Stage], buckets: Mapping[str, int] | None) -> 
 
     Its sources have the same order and the same offsets, so a checkpoint can be used with either.
     """
-    roots = roots_of(stages)
-    if buckets is None or len(roots) != 1:
+    if buckets is None:
         return None
-    [stage] = [stage for stage in stages if stage.number == roots[0].number]
+    united = None
+    roots = {root.number for root in roots_of(stages)}
+    for stage in stages:
+        if stage.number not in roots:
+            continue
+        reads = _plain_reads(stage)
+        if reads is None:
+            return None
+        for place, read in enumerate(reads):
+            rows = _pack(stage, place, read, buckets[stage.name])
+            united = rows if united is None else united.union(rows)
+    return united
+
+
+def packed_topics(stages: Sequence[Stage]) -> dict[str, list[str]]:
+    """The stages whose rows readers of topics pack, by name, each with the topics; empty if the rows of one cannot be."""
+    roots = {root.number for root in roots_of(stages)}
+    reads = {stage.name: _plain_reads(stage) for stage in stages if stage.number in roots}
+    known = {name: [read.request.topic for read in found] for name, found in reads.items() if found is not None}
+    return known if len(known) == len(reads) else {}
+
+
+def _plain_reads(stage: Stage) -> list[PlainRead] | None:
+    """How the readers of topics compute the inputs of a stage; None if they cannot."""
     if stage.spec.packed is None or any(stages_in(rows) for rows in stage.inputs):
         return None
     reads = [plain_read(rows) for rows in stage.inputs]
     known = [read for read in reads if read is not None]
-    if len(known) < len(reads) or len({read.request.leaf for read in known}) < len(known):
-        return None
-    united = None
-    for place, read in enumerate(known):
-        rows = _pack(stage, place, read, buckets[stage.name])
-        united = rows if united is None else united.union(rows)
-    return united
+    return None if len(known) < len(reads) or len({read.request.leaf for read in known}) < len(known) else known
 
 
 def _pack(stage: Stage, place: int, read: PlainRead, buckets: int) -> DataFrame:
     taken = stage.spec.packed
     assert taken is not None
     preparation: Any = getattr(stage.spec.preparations[place].arrow, "__self__", None)
-    packing = Packing(read.schema, read.columns, read.condition, preparation, taken, buckets)
+    packing = Packing(read.schema, read.columns, read.condition, preparation, taken, buckets, stage.number)
     reader = stage.inputs[place].sparkSession.readStream.format(TOPIC_SOURCE).schema(spark_schema(PACKED))
     return reader.option(OPTION, read.request.to_option()).option(PACKING, to_option(packing)).load()
 
@@ -134,8 +160,11 @@ def describe_columns(planned: PlannedFlow, rows: DataFrame, *, sends_columns: bo
     roots = {root.number for root in roots_of(planned.stages)}
     heads = [stage for stage in planned.stages if stage.number in roots]
     parts = []
-    if is_packed(rows) or has_results(rows):
-        parts.append(f"from {', '.join(planned.sources)} to {heads[0].name if heads else sink}")
+    if has_results(rows):
+        parts.append(f"from {', '.join(planned.sources)} to {sink}")
+    elif is_packed(rows):
+        packed = packed_topics(planned.stages)
+        parts += [f"from {', '.join(topics)} to {stage}" for stage, topics in packed.items()]
     if sends_columns:
         parts.append(f"from {planned.stages[-1].name} to {sink}")
     if parts:

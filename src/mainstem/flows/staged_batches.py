@@ -24,7 +24,7 @@ from mainstem.errors import Conflict, CorruptHome, Invalid
 from mainstem.flows.late_topic import LateTopic
 from mainstem.names import check_own_name
 from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock
-from mainstem.operators.stage.packed_rows import is_packed
+from mainstem.operators.stage.packed_rows import STAGE, is_packed
 from mainstem.operators.stage.stage import Stage, prepare_batch, prepare_inputs, stage_schema
 from mainstem.operators.stage.stage_task import BucketState, StageBatch, through_stage
 from mainstem.operators.stage.state_runs import StageManifests
@@ -188,6 +188,8 @@ def root_rows(batch: DataFrame, roots: Sequence[Root], number: int) -> DataFrame
 
     if len(roots) == 1:
         return batch
+    if is_packed(batch):
+        return batch.where(F.col(STAGE) == number)
     [root] = [root for root in roots if root.number == number]
     given = batch.where(F.col(ROOT) == number)
     fields = root.rows.schema.fields
@@ -313,7 +315,7 @@ class StagedBatches:
         for stage in self._stages:
             receipts = _receipts(way.batches[stage.name])
             known = before.get(stage.name, {})
-            taken += sum(receipt["in"] for receipt in receipts.values() if stage.number == way.packed)
+            taken += sum(receipt["in"] for receipt in receipts.values() if stage.number in way.packed)
             counts = Counter(known.get("counts", {}))
             for receipt in receipts.values():
                 counts.update(receipt["counts"])
@@ -347,7 +349,7 @@ class StagedBatches:
             late=came_late,
             too_late=sum(rows.num_rows for rows in late),
             watermark=None if way.clock.watermark == NO_TIME else way.clock.watermark,
-            rows_in=None if way.packed is None else taken,
+            rows_in=taken if way.packed else None,
         )
 
 
@@ -434,8 +436,8 @@ class BatchOnItsWay:
         self._roots = roots
         self.clock = clock
         self.batches = batches
-        # The number of the stage whose rows are packed, if any.
-        self.packed = roots[0].number if is_packed(rows) else None
+        # The numbers of the stages whose rows are packed.
+        self.packed = {root.number for root in roots} if is_packed(rows) else set()
 
     def close(self) -> None:
         """Release what was cached for the batch."""

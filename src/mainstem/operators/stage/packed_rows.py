@@ -8,6 +8,7 @@ bucket:
     mainstem_packed    binary    an Arrow stream of the rows as the engine takes them, without columns that have only nulls
     mainstem_rows      int64     the number of rows from which they were prepared, once for all buckets: a preparation may
                                  merge rows
+    mainstem_stage     int32     the number of the stage, if several stages take rows of one query
 
 So Spark shuffles a few values instead of decoding and encoding tens of thousands of rows twice.
 A row has the same bucket as in Spark's shuffle (`spark_hashes`): the state does not depend on whether rows are packed.
@@ -30,10 +31,13 @@ from mainstem.spark.plan.row_condition import Condition, condition_mask, values_
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["BUCKET", "PACKED", "Packing", "is_packed", "packed_markers", "unpack"]
+__all__ = ["BUCKET", "PACKED", "STAGE", "Packing", "is_packed", "packed_markers", "unpack"]
 
 BUCKET = "mainstem_bucket"
-PACKED = pa.schema([(BUCKET, pa.int32()), ("mainstem_packed", pa.binary()), ("mainstem_rows", pa.int64())])
+STAGE = "mainstem_stage"
+PACKED = pa.schema(
+    [(BUCKET, pa.int32()), ("mainstem_packed", pa.binary()), ("mainstem_rows", pa.int64()), (STAGE, pa.int32())]
+)
 
 # Rows or bytes prepared at once: enough to be efficient, and not too many for one value.
 ROWS = 100_000
@@ -60,6 +64,7 @@ class Packing:
     preparation: ArrowPreparation
     taken: pa.Schema
     buckets: int
+    stage: int
 
     def pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """All rows of a reader, as `PACKED`."""
@@ -94,7 +99,9 @@ class Packing:
         parts = [None, pa.py_buffer(np.array(places, np.int32)), target.getvalue()]
         packed = pa.Array.from_buffers(pa.binary(), len(numbers), parts)
         once = np.where(np.arange(len(numbers)) == 0, given, 0)
-        return pa.RecordBatch.from_arrays([pa.array(numbers, pa.int32()), packed, pa.array(once)], schema=PACKED)
+        stage = np.full(len(numbers), self.stage, np.int32)
+        columns = [pa.array(numbers, pa.int32()), packed, pa.array(once), pa.array(stage)]
+        return pa.RecordBatch.from_arrays(columns, schema=PACKED)
 
 
 def is_packed(rows: DataFrame) -> bool:
@@ -105,8 +112,8 @@ def is_packed(rows: DataFrame) -> bool:
 def packed_markers(rows: DataFrame, buckets: int) -> DataFrame:
     """An empty packed row for every bucket; see `stage_task`."""
     numbers = rows.sparkSession.range(0, buckets, 1, 1)
-    marker = {BUCKET: "CAST(id AS INT)", PACKED.names[1]: "CAST('' AS BINARY)", PACKED.names[2]: "0L"}
-    return numbers.selectExpr(*(f"{sql} AS {name}" for name, sql in marker.items()))
+    marker = ("CAST(id AS INT)", "CAST('' AS BINARY)", "0L", "0")
+    return numbers.selectExpr(*(f"{sql} AS {name}" for name, sql in zip(PACKED.names, marker, strict=True)))
 
 
 def unpack(batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) -> tuple[int, pa.Table, int]:

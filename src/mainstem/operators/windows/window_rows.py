@@ -167,8 +167,7 @@ class WindowRows:
     def arrow(self, rows: pa.Table) -> pa.Table:
         """The same without Spark."""
         rows, key = self._identify(rows)
-        time, watermark = whole(rows, "time"), whole(rows, "watermark")
-        found = {} if self.assignment is None else self.assignment.arrow(time, watermark)
+        found = {} if self.assignment is None else self.assignment.arrow(whole(rows, "time"))
         if self.assignment is not None and self.assignment.leaves_gaps:
             rows, key, found = _take(rows, key, found, found["windows"] > 0)
         together = self._find_together(rows, found)
@@ -203,8 +202,10 @@ class WindowRows:
         rows = add_columns(rows, self.aggregates.of_rows(rows))
         if self.assignment is None:
             return _with_columns(rows, {"watermark": numbers(rows, "watermark", NO_TIME)})
+        time, watermark = whole(rows, "time"), whole(rows, "watermark")
+        gone, closed = (self.assignment.arrow_passed(which, time, watermark, found) for which in ("gone", "closed"))
         taken, place = _places(found["windows"])
-        timing = np.where(place < found["gone"][taken], 2, np.where(place < found["closed"][taken], 1, 0))
+        timing = np.where(place < gone[taken], 2, np.where(place < closed[taken], 1, 0))
         exploded = rows.take(pa.array(taken))
         timeless = np.asarray(whole(exploded, "time").is_null())
         windows = {name: pa.array(of, mask=timeless) for name, of in self._windows(found, taken, place).items()}
