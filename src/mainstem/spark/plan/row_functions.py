@@ -159,7 +159,8 @@ def _refuse_zero(divisor: Any, dividend: Any) -> None:
 
 def find_in(value: Any, literals: list[pa.Scalar]) -> Any:
     """Whether a value is in a list. Null in a list is never equal; the result is null if no other value matches."""
-    wanted = pa.array([found.as_py() for found in literals], literals[0].type)
+    # A column may have been widened since the plan was translated.
+    wanted = pa.array(literals, literals[0].type).cast(value.type)
     found = pc.is_in(value, wanted.drop_null())
     unknown = pc.is_null(value) if not wanted.null_count else pc.or_(pc.is_null(value), pc.invert(found))
     return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
