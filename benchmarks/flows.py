@@ -1,8 +1,8 @@
-"""The speed of flows: `python -m benchmarks.flows [--events 5000000] [--only q0,q7] [--rounds 3] [--json]`.
+"""Flows beside their throughput: `python -m benchmarks.flows [--events 5000000] [--only scan,latency] [--rounds 3] [--json]`.
 
-Every figure is a ratio to plain Spark on the same rows in the same run, each side in processes of its own; CPU is that of
-the whole process tree: driver, Java, Python workers. Every answer is checked against DuckDB. Prints a table, and as the
-last line all of it as one line of JSON (with --json only that).
+How history is read, how soon a result is there, what a replay needs; rates are measured by `benchmarks.nexmark`. Every
+figure is a ratio in the same run, each side in processes of its own. Prints a table, and as the last line all of it as one
+line of JSON (with --json only that).
 """
 
 from __future__ import annotations
@@ -16,19 +16,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
-from benchmarks import flows_history, flows_latency, flows_throughput
+from benchmarks import flows_history, flows_latency
 from benchmarks.figure import Figure, table
 from benchmarks.flows_run import FlowsRun
-from benchmarks.nexmark_queries import QUERIES
 
 Subject = Callable[[FlowsRun], list[Figure]]
 
 SUBJECTS: dict[str, Subject] = {
-    name: partial(flows_throughput.passing if query.target == "nowhere" else flows_throughput.kept, query=name)
-    for name, query in QUERIES.items()
-} | {
     "scan": flows_history.scan,
     "columns": flows_history.columns,
     "latency": flows_latency.latency,

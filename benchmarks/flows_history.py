@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import mainstem
 from benchmarks import process_tree
 from benchmarks.figure import Figure
-from benchmarks.flows_program import Nowhere, Program, clear, fill
 from benchmarks.flows_run import FlowsRun, Where, say
 from benchmarks.measured_run import Measured, Stopwatch, run_measured, tell
-from benchmarks.nexmark import Nexmark
+from benchmarks.nexmark_events import Nexmark
+from benchmarks.nexmark_topics import clear, fill
+from benchmarks.nowhere import Nowhere
 from benchmarks.orders import files_in
 from benchmarks.paired_timing import shown_seconds, timed_in_turns
 from mainstem.flows.flow import Flow
@@ -130,7 +131,7 @@ def measure_scan(home: str) -> Measured:
 def measure_columns(home: str, number: str) -> Measured:
     names = TWO_COLUMNS if number == "2" else ALL_COLUMNS
 
-    def program(name: str) -> Program:
+    def program(name: str) -> Callable[[Mainstem], Iterator[Flow]]:
         def flows(stem: Mainstem) -> Iterator[Flow]:
             rows = stem.topic("few" if number == "few" else "auctions").stream()
             yield Flow(rows.select(*names), into=Nowhere(name))

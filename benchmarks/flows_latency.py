@@ -20,9 +20,9 @@ import mainstem
 from benchmarks import bids_per_auction, spark_bids_per_auction
 from benchmarks.background_run import running
 from benchmarks.figure import Figure
-from benchmarks.flows_program import fill
 from benchmarks.flows_run import FlowsRun, say
-from benchmarks.nexmark import KEYS, SCHEMAS, Nexmark
+from benchmarks.nexmark_events import KEYS, SCHEMAS, Nexmark
+from benchmarks.nexmark_topics import fill
 from benchmarks.paired_timing import shown_seconds
 from mainstem.errors import NotYet, ViewNotFound
 from mainstem.spark.spark_session import SETTINGS

@@ -24,7 +24,7 @@ from benchmarks.flows_run import say
 from benchmarks.kafka_growth import growth
 from benchmarks.kafka_latency import latencies
 from benchmarks.measured_run import Stopwatch, run_measured
-from benchmarks.nexmark import KEYS, SCHEMAS, Nexmark
+from benchmarks.nexmark_events import KEYS, SCHEMAS, Nexmark
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.kafka.kafka_log import KafkaLog
 from mainstem.log.topic import Topic

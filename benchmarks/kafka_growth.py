@@ -8,7 +8,7 @@ from benchmarks import growth_picture
 from benchmarks.figure import Figure
 from benchmarks.flows_run import say
 from benchmarks.measured_run import Measured, run_measured
-from benchmarks.nexmark import KEYS, SCHEMAS
+from benchmarks.nexmark_events import KEYS, SCHEMAS
 from mainstem.log.kafka.kafka_log import KafkaLog
 from mainstem.stem import Mainstem
 

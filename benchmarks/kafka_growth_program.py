@@ -10,9 +10,10 @@ import argparse
 from collections.abc import Iterator
 
 from benchmarks import process_tree
-from benchmarks.flows_program import Nowhere, clear
 from benchmarks.measured_run import Measured, Stopwatch, tell
 from benchmarks.nexmark_queries import WATERMARK
+from benchmarks.nexmark_topics import clear
+from benchmarks.nowhere import Nowhere
 from mainstem.flows.flow import Flow
 from mainstem.log.kafka.kafka_log import KafkaLog
 from mainstem.operators import tumbling, windowed

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import process_tree
-from benchmarks.flows_program import Nowhere, clear
 from benchmarks.measured_run import Measured, Stopwatch, tell
-from benchmarks.nexmark import SCHEMAS
+from benchmarks.nexmark_events import SCHEMAS
+from benchmarks.nexmark_topics import clear
+from benchmarks.nowhere import Nowhere
 from mainstem.flows.flow import Flow
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.kafka.kafka_log import KafkaLog

@@ -34,6 +34,10 @@ class Measured:
     bytes_peak: int
     bytes_read: int
     facts: dict[str, float] = field(default_factory=dict)
+    # Of files, which `bytes_peak` does not count.
+    bytes_mapped: int = 0
+    # Of driver, Java and workers.
+    cpu_by_kind: dict[str, float] = field(default_factory=dict)
 
     @property
     def rate(self) -> float:
@@ -53,19 +57,32 @@ class Stopwatch:
         self._memory = process_tree.PeakMemory()
         self._memory.__enter__()
         self._read = process_tree.read_bytes()
-        self._cpu = process_tree.cpu_seconds()
+        self._kinds = process_tree.cpu_seconds_by_kind()
         self._begun = time.perf_counter()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.seconds = time.perf_counter() - self._begun
-        self.cpu_seconds = process_tree.cpu_seconds() - self._cpu
-        self._read = process_tree.read_bytes() - self._read
         self._memory.__exit__()
+        ended = process_tree.cpu_seconds_by_kind()
+        self.cpu_by_kind = {kind: seconds - self._kinds[kind] for kind, seconds in ended.items()}
+        self.cpu_by_kind["driver"] -= self._memory.cpu_seconds
+        self.cpu_seconds = sum(self.cpu_by_kind.values())
+        self._read = process_tree.read_bytes() - self._read
 
     def measured(self, rows: int, **facts: float) -> Measured:
         """What was used for these rows."""
-        return Measured(rows, self.seconds, self.cpu_seconds, self._cpu, self._memory.bytes, self._read, facts)
+        return Measured(
+            rows=rows,
+            seconds=self.seconds,
+            cpu_seconds=self.cpu_seconds,
+            start_cpu_seconds=sum(self._kinds.values()),
+            bytes_peak=self._memory.bytes,
+            bytes_read=self._read,
+            facts=facts,
+            bytes_mapped=self._memory.mapped_bytes,
+            cpu_by_kind=self.cpu_by_kind,
+        )
 
 
 def tell(measured: Measured) -> None:

@@ -1,177 +1,233 @@
-"""Nexmark: people who open auctions and bid in them, as events made for this project.
+"""The queries of Nexmark, Mainstem beside plain Spark: `python -m benchmarks.nexmark [--only q0,q5] [--quick] [--save]`.
 
-Of fifty events one is a person, three are auctions and forty-six are bids. Event n happens at the n-th tick and reaches
-the log in this order, but says that it happened up to a second earlier: so a reader whose watermark is a second behind
-loses nothing. Half of the bids go to one hot auction, three quarters come from one hot bidder, and who is hot changes.
+Each query runs on each side in a process of its own, in turns, for some rounds; `nexmark_program` says what a run is. Every
+answer is checked against DuckDB before it is timed. A rate is rows per CPU-second of the whole process tree; a ratio is
+ours over plain Spark's with six files a batch in the same round, with its spread over the rounds. Prints a table, and as
+the last line all of it as one line of JSON.
 
-    event   0       1  2  3     4 ... 49      50      51 52 53    54 ...
-            person  auctions    bids          person  auctions    bids
+`--save` keeps the ratios in benchmarks/nexmark.json. `--quick` runs a few queries on few events, and exits with 1 if a ratio
+is further below the median of those that `--quick --save` kept than these are apart; such a query is run once more first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import cache
-from typing import Literal
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
+from benchmarks.flows_run import FlowsRun, say
+from benchmarks.measured_run import Measured, run_measured
+from benchmarks.nexmark_events import Nexmark
+from benchmarks.nexmark_files import NexmarkFiles
+from benchmarks.nexmark_program import INTO, OURS, SIDES
+from benchmarks.nexmark_queries import QUERIES
 
-from benchmarks.nexmark_chance import Chance
+STORED = Path(__file__).with_name("nexmark.json")
+BASELINE = "spark6"
+EVENTS, ROUNDS = 2_000_000, 3
+# One query that only reads, one with Spark's own state, one with a stage: enough to see each part become slower.
+QUICK_QUERIES, QUICK_SIDES, QUICK_EVENTS = ["q0", "q5", "q20"], [OURS, BASELINE], 300_000
+# Into a view and a topic: a row for each bid, few rows, wide rows.
+STORED_QUERIES = ["q0", "q5", "q20"]
 
-Kind = Literal["people", "auctions", "bids"]
-Rows = npt.NDArray[np.int64]
 
-# Columns as Spark DDL; the event time is `at`. An auction has ten.
-SCHEMAS: dict[Kind, str] = {
-    "people": "id BIGINT, name STRING, email STRING, card STRING, city STRING, state STRING, at TIMESTAMP, extra STRING",
-    "auctions": (
-        "id BIGINT, item STRING, description STRING, first_bid BIGINT, reserve BIGINT, at TIMESTAMP, "
-        "closes_at TIMESTAMP, seller BIGINT, category BIGINT, extra STRING"
-    ),
-    "bids": "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, at TIMESTAMP, extra STRING",
-}
-KEYS: dict[Kind, str] = {"people": "id", "auctions": "id", "bids": "auction"}
+@dataclass
+class Result:
+    """What was measured of one query: by side, a run for each round."""
 
-GROUP = 50
-# Of each group of fifty: the first of its kind, and how many follow each other.
-PLACES: dict[Kind, tuple[int, int]] = {"people": (0, 1), "auctions": (1, 3), "bids": (4, 46)}
+    query: str
+    runs: dict[str, list[Measured]] = field(default_factory=dict)
 
-FIRST_AT = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1_000_000)
-DISORDER_US = 1_000_000
-FIRST_ID = 1_000
-CATEGORIES = 5
+    def rate(self, side: str) -> float:
+        return median(run.rate for run in self.runs[side])
 
-# Bids go to auctions that are open, and come from people who are active: the latest so many.
-OPEN_AUCTIONS = 100
-ACTIVE_PEOPLE = 1_000
-# The hot one is the latest whose number is a multiple of this.
-HOT_EVERY = 100
+    def ratios(self, side: str = BASELINE) -> list[float]:
+        """Ours over another side's rate, round by round."""
+        pairs = zip(self.runs.get(OURS, []), self.runs.get(side, []), strict=False)
+        return [ours.rate / theirs.rate for ours, theirs in pairs]
 
-CITIES = ["Berlin", "Lisbon", "Osaka", "Quito", "Tunis", "Oslo", "Lima", "Hanoi", "Accra", "Turin"]
-STATES = ["AZ", "CA", "ID", "OR", "WA", "WY"]
-HOT_CHANNELS = 4
-CHANNELS = 10_000
+    def to_json(self) -> dict[str, Any]:
+        """What does not depend on the machine."""
+        return {
+            "rows": self.runs[OURS][0].rows,
+            "answer_rows": self.runs[OURS][0].facts["answer_rows"],
+            "batches": {side: runs[0].facts["batches"] for side, runs in self.runs.items()},
+            "ratios": {side: [round(it, 3) for it in self.ratios(side)] for side in self.runs if side != OURS},
+        }
 
 
 @dataclass(frozen=True)
-class Nexmark:
-    """So many events from one seed. The same rows come whatever `rows_max` is.
+class NexmarkRun:
+    """One run of the harness: what is run, and the files and topics that all of it reads, made when first used."""
 
-    >>> market = Nexmark(events=1_000)
-    >>> [market.count(kind) for kind in ("people", "auctions", "bids")]
-    [20, 60, 920]
-    >>> next(market.batches("bids", rows_max=10)).num_rows
-    10
+    folder: str
+    events: int
+    sides: Sequence[str]
+    into: str = "nowhere"
+    topics: Any = "sealed"
+
+    def add_round(self, result: Result) -> None:
+        """Run a query once on each side."""
+        files = NexmarkFiles(f"{self.folder}/files-{self.events}", Nexmark(events=self.events))
+        if not os.path.exists(files.side):
+            say("writing files")
+            shutil.rmtree(files.folder, ignore_errors=True)
+            files.write()
+        home = FlowsRun(self.folder, events=self.events).home(self.topics)
+        where = ("--folder", files.folder, "--home", home, "--events", str(self.events), "--into", self.into)
+        for side in self.sides:
+            say(f"{result.query}: {side}")
+            measured = run_measured("benchmarks.nexmark_program", result.query, side, *where)
+            result.runs.setdefault(side, []).append(measured)
+
+
+def table(results: Sequence[Result], sides: Sequence[str]) -> str:
+    """The results as a person reads them."""
+    rows = [["query", *sides, "ratio", "spread", "batches", "GB", "mapped GB", "our CPU: java, workers, driver"]]
+    for it in results:
+        ratios = it.ratios()
+        shown = [f"{median(ratios):.2f}", f"{max(ratios) - min(ratios):.2f}"] if ratios else ["", ""]
+        compared = [side for side in (OURS, BASELINE) if side in it.runs]
+        rows.append(
+            [
+                f"{it.query} {QUERIES[it.query].title}",
+                *(f"{it.rate(side) / 1e3:,.0f}" for side in sides),
+                *shown,
+                " / ".join(f"{it.runs[side][0].facts['batches']:.0f}" for side in compared),
+                " / ".join(f"{max(run.bytes_peak for run in it.runs[side]) / 1e9:.1f}" for side in compared),
+                " / ".join(f"{max(run.bytes_mapped for run in it.runs[side]) / 1e9:.1f}" for side in compared),
+                " ".join(f"{_share(it.runs[OURS], kind):.0%}" for kind in ("java", "workers", "driver"))
+                if OURS in it.runs
+                else "",
+            ]
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    note = f"Thousand rows per CPU-second; ratio: {OURS} over {BASELINE}; batches and memory: {OURS} / {BASELINE}."
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], note])
+
+
+def _share(runs: Sequence[Measured], kind: str) -> float:
+    return sum(run.cpu_by_kind[kind] for run in runs) / sum(run.cpu_seconds for run in runs)
+
+
+def fallen(ratios: Sequence[float], stored: Sequence[float]) -> bool:
+    """Whether a query became slower: its best ratio is further below the stored median than the stored ones are apart.
+
+    >>> fallen([0.82], [0.8, 0.9, 1.0]), fallen([0.69], [0.8, 0.9, 1.0]), fallen([0.69, 0.85], [0.8, 0.9, 1.0])
+    (False, True, False)
     """
-
-    events: int = 5_000_000
-    seed: int = 0
-    events_per_second: int = 10_000
-
-    def count(self, kind: Kind) -> int:
-        """How many of the events are of this kind."""
-        first, together = PLACES[kind]
-        groups, rest = divmod(self.events, GROUP)
-        return groups * together + min(together, max(0, rest - first))
-
-    def batches(self, kind: Kind, *, rows_max: int = 100_000) -> Iterator[pa.RecordBatch]:
-        """All events of this kind, in the order in which they reach the log."""
-        count = self.count(kind)
-        for start in range(0, count, rows_max):
-            yield self.rows(kind, start, min(start + rows_max, count))
-
-    def rows(self, kind: Kind, start: int, stop: int) -> pa.RecordBatch:
-        """The events of this kind with these numbers among their kind."""
-        numbers = np.arange(start, stop, dtype=np.int64)
-        first, together = PLACES[kind]
-        events = numbers // together * GROUP + first + numbers % together
-        columns = MAKERS[kind](self, numbers, events // GROUP, self._at(events))
-        return pa.RecordBatch.from_pydict(columns)
-
-    def chance(self, stream: str) -> Chance:
-        """The random numbers of one column."""
-        return Chance(self.seed, stream)
-
-    def _at(self, events: Rows) -> Rows:
-        ticks = events * 1_000_000 // self.events_per_second
-        return FIRST_AT + ticks - self.chance("at").below(DISORDER_US + 1, events)
+    return max(ratios) < median(stored) - (max(stored) - min(stored))
 
 
-def _people(market: Nexmark, numbers: Rows, groups: Rows, at: Rows) -> dict[str, pa.Array]:
-    return {
-        "id": pa.array(FIRST_ID + numbers),
-        "name": market.chance("name").letters(numbers, 16),
-        "email": market.chance("email").letters(numbers, 16, before="mail@"),
-        "card": market.chance("card").letters(numbers, 16),
-        "city": pa.array(CITIES).take(pa.array(market.chance("city").below(len(CITIES), numbers))),
-        "state": pa.array(STATES).take(pa.array(market.chance("state").below(len(STATES), numbers))),
-        "at": _times(at),
-        "extra": market.chance("person").letters(numbers, 64),
-    }
+def stored_results() -> dict[str, Any]:
+    """What `--save` kept: by kind of run, its size and by query its facts."""
+    kept: dict[str, Any] = json.loads(STORED.read_text()) if STORED.exists() else {}
+    return kept
 
 
-def _auctions(market: Nexmark, numbers: Rows, groups: Rows, at: Rows) -> dict[str, pa.Array]:
-    first_bid = _prices(market.chance("first_bid"), numbers)
-    people = groups + 1
-    return {
-        "id": pa.array(FIRST_ID + numbers),
-        "item": market.chance("item").letters(numbers, 16),
-        "description": market.chance("description").letters(numbers, 64),
-        "first_bid": pa.array(first_bid),
-        "reserve": pa.array(first_bid + _prices(market.chance("reserve"), numbers)),
-        "at": _times(at),
-        "closes_at": _times(at + 1_000_000 + market.chance("closes_at").below(20_000_000, numbers)),
-        "seller": pa.array(_one_of_the_latest(market.chance("seller"), numbers, people, ACTIVE_PEOPLE, hot_of=4)),
-        "category": pa.array(10 + market.chance("category").below(CATEGORIES, numbers)),
-        "extra": market.chance("auction").letters(numbers, 256),
-    }
+def save(kind: str, events: int, results: Sequence[Result]) -> None:
+    """Keep the results; those of other queries of the same kind and size stay."""
+    kept = stored_results()
+    before = kept.get(kind, {})
+    queries = before["queries"] if before.get("events") == events else {}
+    queries |= {it.query: it.to_json() for it in results}
+    kept[kind] = {"events": events, "queries": {name: queries[name] for name in QUERIES if name in queries}}
+    STORED.write_text(json.dumps(kept, indent=1) + "\n")
 
 
-def _bids(market: Nexmark, numbers: Rows, groups: Rows, at: Rows) -> dict[str, pa.Array]:
-    auctions, people = 3 * (groups + 1), groups + 1
-    drawn = market.chance("channel").numbers(numbers)
-    channels = np.where(drawn & np.uint64(1), drawn % np.uint64(HOT_CHANNELS), drawn % np.uint64(CHANNELS))
-    return {
-        "auction": pa.array(_one_of_the_latest(market.chance("to"), numbers, auctions, OPEN_AUCTIONS, hot_of=2)),
-        "bidder": pa.array(_one_of_the_latest(market.chance("by"), numbers, people, ACTIVE_PEOPLE, hot_of=4)),
-        "price": pa.array(_prices(market.chance("price"), numbers)),
-        "channel": _channels().take(pa.array(channels)),
-        "url": market.chance("url").letters(numbers, 16, before="https://auction.example/item/"),
-        "at": _times(at),
-        "extra": market.chance("bid").letters(numbers, 32),
-    }
+def check_quick(run: NexmarkRun, results: Sequence[Result]) -> list[str]:
+    """The queries that became slower than their stored ratios."""
+    kept = stored_results().get("quick", {}).get("queries", {})
+    slower = []
+    for it in results:
+        if it.query not in kept:
+            say(f"{it.query}: no stored ratios; --quick --save keeps them")
+            continue
+        stored = kept[it.query]["ratios"][BASELINE]
+        if fallen(it.ratios(), stored):
+            run.add_round(it)
+        if fallen(it.ratios(), stored):
+            slower.append(it.query)
+            given = ", ".join(f"{ratio:.2f}" for ratio in it.ratios())
+            print(f"{it.query} became slower: {given} of plain Spark, stored are {stored}", file=sys.stderr)
+    return slower
 
 
-MAKERS: dict[Kind, Callable[[Nexmark, Rows, Rows, Rows], dict[str, pa.Array]]] = {
-    "people": _people,
-    "auctions": _auctions,
-    "bids": _bids,
-}
+def main() -> None:
+    arguments = _arguments()
+    folder = arguments.folder or tempfile.mkdtemp(prefix="mainstem-nexmark-")
+    run = NexmarkRun(folder, arguments.events, arguments.sides, arguments.into, arguments.topics)
+    results = {name: Result(name) for name in arguments.only}
+    failed: list[str] = []
+    slower: list[str] = []
+    try:
+        for name, result in results.items():
+            try:
+                for _ in range(arguments.rounds):
+                    run.add_round(result)
+                # A whole run takes long: what is known is told at once.
+                print(table([result], run.sides), file=sys.stderr, flush=True)
+            except RuntimeError as error:
+                failed.append(name)
+                print(f"{name}: {error}", file=sys.stderr)
+        done = [result for name, result in results.items() if name not in failed]
+        if arguments.save:
+            save("quick" if arguments.quick else arguments.into, arguments.events, done)
+        elif arguments.quick:
+            slower = check_quick(run, done)
+    finally:
+        if not arguments.folder:
+            shutil.rmtree(folder)
+    print(table(done, run.sides))
+    facts = {it.query: {side: [asdict(one) for one in runs] for side, runs in it.runs.items()} for it in done}
+    print(json.dumps({"events": run.events, "into": run.into, "queries": facts, "failed": failed, "slower": slower}))
+    sys.exit(1 if failed or slower else 0)
 
 
-def _one_of_the_latest(chance: Chance, numbers: Rows, made: Rows, latest: int, *, hot_of: int) -> Rows:
-    """The id of the hot one, but for one in `hot_of`: then of any of the latest that are there by then."""
-    drawn = chance.numbers(numbers)
-    hot = (made - 1) // HOT_EVERY * HOT_EVERY
-    cold = made - 1 - ((drawn >> np.uint64(8)) % np.minimum(made, latest).astype(np.uint64)).astype(np.int64)
-    chosen: Rows = FIRST_ID + np.where(drawn % np.uint64(hot_of) == 0, cold, hot)
+def _some_of(names: Sequence[str]) -> Any:
+    def chosen(text: str) -> list[str]:
+        for name in text.split(","):
+            if name not in names:
+                raise argparse.ArgumentTypeError(f'"{name}" is none of: {", ".join(names)}')
+        return text.split(",")
+
     return chosen
 
 
-def _prices(chance: Chance, numbers: Rows) -> Rows:
-    """From 100 to a hundred million cents, as many of each magnitude."""
-    prices: Rows = np.round(100 * 10 ** (6 * chance.shares(numbers))).astype(np.int64)
-    return prices
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.nexmark",
+        description=(__doc__ or "").partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    queries, sides = list(QUERIES), list(SIDES)
+    parser.add_argument("--only", type=_some_of(queries), metavar="NAME,...", help=f"some of: {', '.join(queries)}")
+    parser.add_argument("--sides", type=_some_of(sides), metavar="SIDE,...", help=f"some of: {', '.join(sides)}")
+    parser.add_argument("--events", type=int, help=f"how many events there are; {EVENTS:,} unless told")
+    parser.add_argument("--rounds", type=int, help=f"how often each is run, in turns; {ROUNDS} unless told")
+    parser.add_argument("--into", choices=INTO, default="nowhere", help="where our rows go; plain Spark's: to files")
+    parser.add_argument("--topics", choices=["sealed", "tail"], default="sealed", help="which segments our rows are in")
+    parser.add_argument("--quick", action="store_true", help="a few queries on few events, against the stored ratios")
+    parser.add_argument("--save", action="store_true", help=f"keep the ratios in {STORED.name}")
+    parser.add_argument("--folder", help="where files and topics go, and stay for the next run")
+    given = parser.parse_args()
+    given.only = given.only or (
+        QUICK_QUERIES if given.quick else queries if given.into == "nowhere" else STORED_QUERIES
+    )
+    given.sides = given.sides or (QUICK_SIDES if given.quick else sides)
+    given.events = given.events or (QUICK_EVENTS if given.quick else EVENTS)
+    given.rounds = given.rounds or (1 if given.quick and not given.save else ROUNDS)
+    return given
 
 
-def _times(at: Rows) -> pa.Array:
-    return pa.array(at).cast(pa.timestamp("us", "UTC"))
-
-
-@cache
-def _channels() -> pa.Array:
-    return pa.array([f"channel-{number}" for number in range(CHANNELS)])
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""What a process and everything it started have used: CPU, memory of their own, bytes read.
+"""What a process and everything it started have used: CPU, memory of their own and of files, bytes read.
 
 A program on Spark is a Python driver, a JVM, a daemon that forks Python workers, and the workers. What ended and was
 waited for is counted by the kernel to whoever waited; `adopt_orphans` sees to it that this is somebody in the tree.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Iterator
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -16,8 +17,8 @@ PR_SET_CHILD_SUBREAPER = 36
 # The number of the system call kcmp, and what it is asked.
 KCMP = {"x86_64": 312, "aarch64": 272}
 KCMP_VM = 1
-# Fields of /proc/<pid>/stat after the name in brackets: parent, then user and system time of itself and of its ended.
-PARENT, TIMES = 1, slice(11, 15)
+# Fields of /proc/<pid>/stat, the name in brackets first: parent, then user and system time of itself and of its ended.
+NAME, PARENT, TIMES, ENDED_TIMES = 0, 2, slice(12, 14), slice(14, 16)
 
 
 def adopt_orphans() -> None:
@@ -26,22 +27,42 @@ def adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
-def cpu_seconds() -> float:
-    """CPU time of this process and all below it since they began, ended ones included."""
-    ticks = sum(sum(int(part) for part in fields[TIMES]) for fields in _tree().values())
-    return ticks / TICKS_PER_SECOND
+def cpu_seconds(root: int | None = None) -> float:
+    """CPU time of a process (this one) and all below it since they began, ended ones included."""
+    return sum(cpu_seconds_by_kind(root).values())
 
 
-def own_bytes() -> int:
-    """Memory of this process and all below it that is no file's: what the machine must have for them.
+def cpu_seconds_by_kind(root: int | None = None) -> dict[str, float]:
+    """The same by kind of process: this one (the driver), Java, and all others, which are Python's workers. So are those that ended."""
+    seconds = {"driver": 0.0, "java": 0.0, "workers": 0.0}
+    for process, fields in tree(root).items():
+        kind = "driver" if process == os.getpid() else "java" if fields[NAME] == "java" else "workers"
+        seconds[kind] += sum(map(int, fields[TIMES])) / TICKS_PER_SECOND
+        seconds["workers"] += sum(map(int, fields[ENDED_TIMES])) / TICKS_PER_SECOND
+    return seconds
+
+
+def own_bytes(root: int | None = None) -> int:
+    """Memory of a process (this one) and all below it that is no file's: what the machine must have for them."""
+    return resident_bytes(root)[0]
+
+
+def mapped_bytes() -> int:
+    """Memory of files that they have mapped, which the system can reclaim. A page is counted for each process."""
+    return resident_bytes()[1]
+
+
+def resident_bytes(root: int | None = None) -> tuple[int, int]:
+    """Both, looked at once.
 
     A process that Java starts has Java's memory until it becomes another program a moment later: it is not counted twice.
     """
-    return sum(
-        _number(process, "status", "RssAnon:") * 1024
-        for process, fields in _tree().items()
-        if not _same_memory(process, int(fields[PARENT]))
-    )
+    own = mapped = 0
+    for process, fields in tree(root).items():
+        if not _same_memory(process, int(fields[PARENT])):
+            found = _numbers(process, "status", "RssAnon:", "RssFile:")
+            own, mapped = own + found[0] * 1024, mapped + found[1] * 1024
+    return own, mapped
 
 
 def _same_memory(process: int, other: int) -> bool:
@@ -51,14 +72,17 @@ def _same_memory(process: int, other: int) -> bool:
 
 def read_bytes() -> int:
     """Bytes that this process and all below it asked files and sockets for, from memory or disk, ended ones included."""
-    return sum(_number(process, "io", "rchar:") for process in _tree())
+    return sum(_numbers(process, "io", "rchar:")[0] for process in tree())
 
 
 class PeakMemory:
-    """The most memory that the tree had at any moment at which it was looked at, every tenth of a second."""
+    """The most memory that the tree had at any moment at which it was looked at, every tenth of a second; mapped files apart."""
 
     def __init__(self) -> None:
         self.bytes = 0
+        self.mapped_bytes = 0
+        # What the looking itself took: on a busy machine it is a good part of what a short run takes.
+        self.cpu_seconds = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -72,13 +96,16 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._ended.wait(0.1):
-            self.bytes = max(self.bytes, own_bytes())
+            own, mapped = resident_bytes()
+            self.bytes, self.mapped_bytes = max(self.bytes, own), max(self.mapped_bytes, mapped)
+        self.cpu_seconds = time.thread_time()
 
 
-def _tree() -> dict[int, list[str]]:
-    """The stat fields of this process and of all below it."""
+def tree(root: int | None = None) -> dict[int, list[str]]:
+    """The stat fields of a process (this one) and of all below it."""
     every = dict(_processes())
-    tree = {os.getpid(): every[os.getpid()]}
+    first = os.getpid() if root is None else root
+    tree = {first: every[first]}
     found = True
     while found:
         below = {pid: it for pid, it in every.items() if pid not in tree and int(it[PARENT]) in tree}
@@ -93,14 +120,16 @@ def _processes() -> Iterator[tuple[int, list[str]]]:
             continue
         try:
             with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as stat:
-                yield int(entry), stat.read().rpartition(")")[2].split()
+                before, _, after = stat.read().rpartition(")")
+                yield int(entry), [before.partition("(")[2], *after.split()]
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended since
 
 
-def _number(process: int, file: str, name: str) -> int:
+def _numbers(process: int, file: str, *names: str) -> list[int]:
     try:
         with open(f"/proc/{process}/{file}", encoding="utf-8", errors="replace") as lines:
-            return next((int(line.split()[1]) for line in lines if line.startswith(name)), 0)
+            found = {words[0]: int(words[1]) for words in map(str.split, lines) if words and words[0] in names}
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return 0
+        found = {}
+    return [found.get(name, 0) for name in names]

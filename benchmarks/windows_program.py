@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 import mainstem
 from benchmarks import process_tree
-from benchmarks.flows_program import clear
 from benchmarks.measured_run import Measured, Stopwatch, tell
 from benchmarks.nexmark_queries import WATERMARK
+from benchmarks.nexmark_topics import clear
 from mainstem.batch import Batch, FlowRun, Written
 from mainstem.flows.flow import Flow
 from mainstem.operators import every, hopping, sessions, tumbling, windowed
@@ -36,7 +36,7 @@ class Kept:
 
     kind = "kept"
     version = 1
-    held = -1
+    committed_batch = -1
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -19,7 +19,7 @@ from mainstem.clock import ManualClock
 from mainstem.spark.java_patches import short_run_options
 from tests.contracts.promises import is_left_out
 from tests.cpu_budget import CpuMeter, cost_table
-from tests.fast_run import forbid_servers, is_slow
+from tests.fast_run import forbid_servers, is_slow, too_slow
 from tests.kafka_broker import KafkaBroker
 from tests.needs import COULD_NOT_RUN, cannot_run
 
@@ -164,18 +164,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-    items[:] = small_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    items[:] = in_running_order(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
-def small_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+def in_running_order(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     """The same tests; in each worker's share (all begin with equal ones) those that fork come first and those with Spark last:
-    to fork a process that has had Spark in it costs many times as much."""
-    kinds: list[list[pytest.Item]] = [[], [], []]
+    to fork a process that has had Spark in it costs many times as much. Of each kind the thorough ones come first: at the
+    end only quick ones are left, and no worker waits long for another."""
+    kinds: dict[tuple[int, bool], list[pytest.Item]] = {
+        (place, quick): [] for place in range(3) for quick in (False, True)
+    }
     for item in items:
         with_spark = "spark" in getattr(item, "fixturenames", ())
-        kinds[0 if item.get_closest_marker("forks") else 2 if with_spark else 1].append(item)
+        place = 0 if item.get_closest_marker("forks") else 2 if with_spark else 1
+        kinds[place, item.get_closest_marker("thorough") is None].append(item)
     shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
-    for kind in kinds:
+    for kind in kinds.values():
         for number, share in enumerate(shares):
             share.extend(kind[len(kind) * number // workers : len(kind) * (number + 1) // workers])
     return [item for share in shares for item in share]
@@ -200,6 +204,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for report in terminalreporter.stats.get(outcome, [])
         if COULD_NOT_RUN in str(report.longrepr)
     ]
+    if terminalreporter.config.getoption("fast"):
+        for line in too_slow(ended):
+            terminalreporter.write_line(line)
     needs = Counter(reason.partition(":")[0] for reason in reasons)
     missing = ", ".join(f"{count} for want of {need}" for need, count in sorted(needs.items()))
     terminalreporter.write_line(f"tests that could not run here: {needs.total()}{f' ({missing})' if missing else ''}")

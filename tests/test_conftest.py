@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# Each runs a suite of its own.
+pytestmark = pytest.mark.thorough
+
 SUITE = """
 from tests.needs import cannot_run, needs, needs_root
 
@@ -21,6 +24,7 @@ def test_finds_out_late(): cannot_run("loop mounts", "mount: permission denied")
 
 
 WITH_SERVERS = """
+import time
 import pytest
 
 def test_by_another_fixture(stem): raise AssertionError("it ran")
@@ -28,7 +32,16 @@ def test_by_another_fixture(stem): raise AssertionError("it ran")
 @pytest.mark.starts_servers
 def test_by_its_marker(): raise AssertionError("it ran")
 
+@pytest.mark.thorough
+def test_by_its_cost(): raise AssertionError("it ran")
+
+def test_with_the_java_of_users(users_java): raise AssertionError("it ran")
+
 def test_needs_neither(): pass
+
+def test_costs_too_much():
+    until = time.process_time() + 2.5
+    while time.process_time() < until: pass
 
 def test_starts_java():
     from mainstem.spark.spark_session import spark_session
@@ -37,6 +50,27 @@ def test_starts_java():
 def test_starts_a_broker(request): request.getfixturevalue("kafka_broker")
 
 def test_starts_a_database(request): request.getfixturevalue("postgres")
+"""
+
+
+IN_ORDER = """
+import pytest
+
+@pytest.fixture
+def spark(): pass
+
+def test_spark(spark): pass
+
+@pytest.mark.thorough
+def test_thorough_spark(spark): pass
+
+def test_quick(): pass
+
+@pytest.mark.thorough
+def test_thorough(): pass
+
+@pytest.mark.forks
+def test_forks(): pass
 """
 
 
@@ -67,10 +101,11 @@ def test_a_test_that_could_not_run_is_counted_by_what_it_lacked(repository, tmp_
 def test_a_fast_run_leaves_out_what_needs_a_server_and_fails_who_starts_one(repository, tmp_path):
     said = run(repository, tmp_path, "-n", "0", "--fast", suite=WITH_SERVERS)
 
-    assert "3 failed, 1 passed, 2 deselected" in said
+    assert "3 failed, 2 passed, 4 deselected" in said
     assert "Could not create the Java Virtual Machine" in said
     assert "a fast run starts no Kafka broker" in said
     assert "a fast run starts no PostgreSQL" in said
+    assert re.search(r"::test_costs_too_much took \d\.\d CPU seconds: pytest.mark.thorough", said), said
 
 
 def test_in_ci_a_test_that_could_not_run_is_a_failure(repository, tmp_path):
@@ -79,3 +114,10 @@ def test_in_ci_a_test_that_could_not_run_is_a_failure(repository, tmp_path):
     assert "tests that could not run here: 2 (1 for want of loop mounts, 1 for want of nosuch)" in said
     assert "1 failed, 1 passed, 1 error" in said
     assert "could not run here: nosuch: there is no command" in said
+
+
+def test_what_forks_runs_first_then_what_is_thorough_and_spark_last(repository, tmp_path):
+    said = run(repository, tmp_path, "-n", "0", "-v", suite=IN_ORDER)
+
+    ran = re.findall(r"::test_(\w+) PASSED", said)
+    assert ran == ["forks", "thorough", "quick", "thorough_spark", "spark"], said

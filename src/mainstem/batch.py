@@ -57,3 +57,5 @@ class Written:
     rows: int
     rejected: int = 0
     stages: StageFigures | None = field(default=None, kw_only=True)
+    # The number of rows that the sources gave, if Spark does not know it; else None.
+    rows_read: int | None = field(default=None, kw_only=True)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.log import SUBJECTS
 
 # How many figures each subject gives.
@@ -21,9 +23,10 @@ FIGURES = {
 }
 
 
+@pytest.mark.thorough
 def test_a_quick_run_prints_every_figure(repository: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.log", "--quick", "--folder", str(tmp_path)]
-    run = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=240)
+    run = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr
     *lines, last = run.stdout.splitlines()
     figures = json.loads(last)["figures"]

@@ -12,7 +12,7 @@ from typing import Any
 from mainstem.stem import Mainstem
 
 # Nothing waits this long unless it hangs.
-SECONDS_MAX = 60
+SECONDS_MAX = 300
 
 Opener = Callable[[], Mainstem]
 Work = Callable[..., None]

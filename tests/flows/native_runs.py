@@ -25,9 +25,9 @@ def run(stem: Mainstem, way: str, files: str, sinks: Sequence[str] = SINKS) -> N
         running.wait_until_idle()
 
 
-def run_until_dead(stem: Mainstem, files: str, sinks: Sequence[str]) -> set[str]:
+def run_until_dead(stem: Mainstem, files: str, sinks: Sequence[str], way: str = "native") -> set[str]:
     """Run until every flow has ended or has everything; which of them died."""
-    running = stem.start(lambda stem: flows(stem, "native", files, sinks))
+    running = stem.start(lambda stem: flows(stem, way, files, sinks))
     for handle in running:
         with suppress(FlowFailed):
             handle.wait_until_idle()

@@ -24,6 +24,7 @@ def kafka_broker() -> Iterator[KafkaBroker]:
     broker.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.long)])
 def test_a_broker_that_is_killed_again_and_again_costs_no_record_and_gives_none_twice(
     on_kafka: Mainstem, kafka_broker: KafkaBroker, kills: int, fault_report: Callable[..., None]

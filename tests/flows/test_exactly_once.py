@@ -150,6 +150,7 @@ def differences(folder: Path) -> tuple[int, list[str]]:
     return compared, found
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "points", [pytest.param(EVERY_RUN, id="some"), pytest.param(POINTS, marks=pytest.mark.long, id="all")]

@@ -81,6 +81,7 @@ CASES = 130
 RESTARTS = pytest.mark.parametrize("restarts", [1, pytest.param(2, marks=pytest.mark.long)])
 
 
+@pytest.mark.thorough
 @RESTARTS
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_stream_gives_what_all_rows_at_once_give(
@@ -96,6 +97,7 @@ def test_a_stream_gives_what_all_rows_at_once_give(
     fault_report(f"S10 {name}", points=CASES, compared=rows, violations=violations, seed=SEED)
 
 
+@pytest.mark.thorough
 @RESTARTS
 def test_rows_that_come_twice_and_in_any_order_count_once(
     stem: Mainstem, restarts: int, fault_report: Callable[..., None]

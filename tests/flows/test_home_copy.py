@@ -75,6 +75,7 @@ def check_copies(shop, live, tmp_path, copies):
         reached = len(numbers)
 
 
+@pytest.mark.thorough
 def test_a_home_that_another_process_uses_is_copied_as_of_one_moment(shop, live, tmp_path):
     check_copies(shop, live, tmp_path, COPIES)
 

@@ -34,12 +34,14 @@ def copied(spark, tmp_path):
         appending = threading.Thread(target=append, args=[stem.topic("orders")])
         appending.start()
         try:
-            yield [stem.copy_to(tmp_path / f"copy-{number}" / "home") for number in range(COPIES)]
+            copies = [stem.copy_to(tmp_path / f"copy-{number}" / "home") for number in range(COPIES)]
         finally:
             ended.set()
             appending.join()
+    return copies
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_bucket")
 def test_in_a_copy_of_a_home_with_live_flows_they_go_on(copied, spark):
     for copy in copied:

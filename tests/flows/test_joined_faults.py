@@ -87,6 +87,7 @@ def differences(flow: JoinedFlow) -> dict[str, str]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "faults", [pytest.param(EVERY_RUN, id="some"), pytest.param(FAULTS, marks=pytest.mark.long, id="all")]
 )

@@ -64,6 +64,7 @@ class KafkaWindowFlow(WindowFlow):
         return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "faults", [pytest.param(EVERY_RUN, id="some"), pytest.param(CHOSEN_FAULTS, marks=pytest.mark.long, id="all")]
 )

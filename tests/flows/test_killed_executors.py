@@ -42,6 +42,7 @@ def run_driver(home: Path, log: str, views: str, spark: str, kills: int, port: i
     return ended.returncode
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.long)])
 def test_executors_workers_and_the_driver_are_killed_and_nothing_changes(

@@ -45,6 +45,7 @@ EVERY_RUN = [
 pytestmark = pytest.mark.usefixtures("few_rows_are_worth_it", "one_bucket")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "points", [pytest.param(EVERY_RUN, id="some"), pytest.param(POINTS, marks=pytest.mark.long, id="all")]
 )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -16,7 +21,18 @@ from mainstem import Flow, Mainstem
 from mainstem.flows import program
 from mainstem.flows.flow_progress import PROGRESS_TOPIC
 from mainstem.flows.program import packed_query
-from mainstem.operators import join
+from mainstem.operators import (
+    Process,
+    aggregate,
+    dedupe,
+    distinct,
+    hopping,
+    join,
+    process,
+    sessions,
+    top,
+    windowed,
+)
 from mainstem.operators.stage.keyed_rows import native_hashes
 from mainstem.operators.stage.spark_hashes import buckets_of, hashable, identify_keys
 from mainstem.spark.plan.flow_plan import plain_read, read_plainly
@@ -32,12 +48,16 @@ def values(count: int) -> pa.Table:
     chance = np.random.default_rng(5)
     whole = chance.integers(-(2**63), 2**63 - 1, count)
     texts = ["ä€z"[: number % 4] * (number % 23) for number in range(count)]
+    edges = np.resize([-0.0, np.nan, np.inf, 0.0, -np.nan, -np.inf], count)
+    odd = np.where(whole % 3, whole / 7, edges)
     columns = {
         "long": pa.array(whole), "int": pa.array(whole.astype(np.int32)), "short": pa.array(whole.astype(np.int16)),
         "byte": pa.array(whole.astype(np.int8)), "flag": pa.array(whole > 0), "text": pa.array(texts),
         "bytes": pa.array([text.encode() for text in texts], pa.binary()),
         "day": pa.array(whole.astype(np.int32) // 10_000).cast(pa.date32()),
         "at": pa.array(whole // 1_000).cast(pa.timestamp("us", "UTC")),
+        "float": pa.array(odd.astype(np.float32)), "double": pa.array(odd),
+        "decimal": pa.array([Decimal(int(number) % 10**17 - 10**16).scaleb(-2) for number in whole], pa.decimal128(18, 2)),
     }  # fmt: skip
     known = pa.array(chance.random(count) > 0.1)
     return pa.table({name: pa.array(column.to_pylist(), column.type, mask=np.asarray(~np.asarray(known)))
@@ -47,7 +67,7 @@ def values(count: int) -> pa.Table:
 def test_a_row_has_the_group_and_the_bucket_that_spark_gives_it(spark: SparkSession) -> None:
     rows = values(500)
     assert all(hashable(kind) for kind in rows.schema.types)
-    assert not hashable(pa.float64())
+    assert not hashable(pa.decimal128(19, 2))
     frame = spark.createDataFrame(rows)
     for keys in (*([name] for name in rows.schema.names), rows.schema.names):
         theirs = frame.select(*native_hashes(rows.schema, keys)).toArrow()
@@ -138,14 +158,63 @@ def paid(stem: Mainstem) -> Any:
     return join(orders, payments, on={"id": "order"}, within="10 minutes", how="left", lateness="5 minutes")
 
 
+class Spending(Process):
+    """What each kind has spent so far."""
+
+    output = "kind STRING, cents BIGINT"
+
+    @dataclass
+    class State:
+        cents: int = 0
+
+    def on_rows(self, key: Any, rows: Any, state: Any, timers: Any) -> Any:
+        for row in rows:
+            state.cents += row["cents"]
+            yield {"kind": key, "cents": state.cents}
+
+
+# Spark's workers cannot import what belongs to the tests.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+TOTALS = ["count(*) AS orders", "sum(cents) AS cents", "approx_count_distinct(id) AS ids", "max_by(id, cents) AS most"]
+
+
+def hops(stem: Mainstem) -> Any:
+    orders = stem.topic("orders").stream(watermark="1 minute").where("cents % 5 > 0")
+    return windowed(
+        orders, hopping("2 minutes", slide="45 seconds"), by="kind", aggregates=TOTALS, lateness="4 minutes"
+    )
+
+
+def several(stem: Mainstem) -> Any:
+    """Operators of each kind of state, in one flow; a row of any of them is text."""
+    orders = stem.topic("orders").stream(watermark="1 minute")
+    shown = {
+        "hopping": hops(stem),
+        "sessions": windowed(orders, sessions("20 seconds"), by=["kind", "id"], aggregates=TOTALS),
+        "dedupe": dedupe(orders.selectExpr("cents % 9 AS rest", "at", "record"), by="rest", within="3 minutes"),
+        "process": process(orders, by="kind", using=Spending),
+        "top": top(orders.select("kind", "cents", "record"), 3, by="kind", order="cents DESC"),
+        "aggregate": aggregate(orders, by="kind", aggregates=["max(cents) AS cents", "count(DISTINCT id) AS ids"]),
+        "distinct": distinct(orders.selectExpr("kind", "cents % 50 AS rest", "record")),
+    }  # fmt: skip
+    parts = []
+    for name, rows in shown.items():
+        row = F.to_json(F.struct(*[F.col(column) for column in rows.columns if column != "record"]))
+        record = F.struct(*[F.col(f"record.{at}") for at in ("partition", "offset", "appended_at", "change")])
+        parts.append(rows.select(F.lit(name).alias("of"), row.alias("row"), record.alias("record")))
+    return reduce(lambda one, other: one.unionByName(other), parts)
+
+
 def append(stem: Mainstem, part: int) -> None:
-    """Some of both; every seventh order has no id, every eleventh payment comes much too late."""
+    """Some of both; every seventh order has no id, every eleventh payment and every thirteenth order comes much too late."""
     numbers = range(part * 40, part * 40 + 40)
     at = {number: NOON + timedelta(seconds=15 * number) for number in numbers}
     orders = [
         {
             "id": number if number % 7 else None,
-            "at": at[number],
+            "at": at[number] - timedelta(hours=not number % 13),
             "kind": "web" if number % 3 else "shop",
             "cents": number,
         }
@@ -161,7 +230,7 @@ def append(stem: Mainstem, part: int) -> None:
             stem.topic(name).append([row])
 
 
-def results(stem: Mainstem, monkeypatch: pytest.MonkeyPatch, ways: str) -> dict[str, Any]:
+def results(stem: Mainstem, monkeypatch: pytest.MonkeyPatch, ways: str, rows_of: Any) -> dict[str, Any]:
     """What comes of a part in each of these ways, one after the other on one checkpoint: packed (p), by Spark (s)."""
     sink = MemorySink("paid")
     used = []
@@ -174,7 +243,7 @@ def results(stem: Mainstem, monkeypatch: pytest.MonkeyPatch, ways: str) -> dict[
     monkeypatch.setattr(program, "packed_query", query)
 
     def flows(stem: Mainstem) -> Iterator[Flow]:
-        yield Flow(paid(stem), into=sink)
+        yield Flow(rows_of(stem), into=sink)
 
     for part in range(len(ways)):
         append(stem, part)
@@ -190,8 +259,9 @@ def results(stem: Mainstem, monkeypatch: pytest.MonkeyPatch, ways: str) -> dict[
     return {"changes": sorted(map(str, changes)), "late": sorted(map(str, late))}
 
 
+@pytest.mark.parametrize("rows_of", [paid, hops, pytest.param(several, marks=pytest.mark.long)])
 def test_a_checkpoint_goes_on_packed_and_not(
-    spark: SparkSession, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, rows_of: Any
 ) -> None:
     import mainstem
 
@@ -199,7 +269,7 @@ def test_a_checkpoint_goes_on_packed_and_not(
     for ways in ("sss", "psp"):
         with mainstem.open(tmp_path / ways, upkeep="manual", spark=spark) as stem:
             made(stem)
-            found[ways] = results(stem, monkeypatch, ways)
+            found[ways] = results(stem, monkeypatch, ways, rows_of)
     assert all(found["sss"].values())
     for what in ("changes", "late"):
         assert found["psp"][what] == found["sss"][what]

@@ -101,7 +101,7 @@ def test_rows_pass_as_they_come_and_again_after_a_crash_with_the_same_origin(
     elsewhere = Producer({"bootstrap.servers": kafka_broker.address})
     for value in (b"not json", b'{"amount": "many"}', b""):
         elsewhere.produce(topic.backend.kafka_name, value=value, partition=0)
-    assert elsewhere.flush(30) == 0
+    assert elsewhere.flush(300) == 0
     del elsewhere
     checkpoint = FlowStore(on_kafka.home, "big_orders").checkpoint(1)
 

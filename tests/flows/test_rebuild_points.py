@@ -120,6 +120,7 @@ def differences(stem: Mainstem, rebuilds: Sequence[tuple[str, Rebuild]], expecte
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("rounds", "each"), [(2, 1), pytest.param(20, 2, marks=pytest.mark.long)])
 def test_a_view_rebuilt_at_random_points_equals_the_live_one(
     stem: Mainstem, fault_report: Callable[..., None], rounds: int, each: int

@@ -38,6 +38,7 @@ def home(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Path:
     return home
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "wanted", "restarts"),
     [
@@ -153,6 +154,7 @@ def total(rows: pa.Table) -> int:
     return pc.sum(rows["balance"]).as_py() or 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "how", "wanted", "ends"),
     [

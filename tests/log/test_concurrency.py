@@ -199,6 +199,7 @@ def processes() -> Iterator[list[OtherProcess]]:
         process.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seconds", [SECONDS, pytest.param(60.0, marks=pytest.mark.long)])
 @pytest.mark.timeout(SECONDS * 3 + 420)
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")

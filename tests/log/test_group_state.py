@@ -124,7 +124,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert restored == self.group.state
 
 
-TestGroupMachine = GroupMachine.TestCase
+TestGroupMachine = pytest.mark.thorough(GroupMachine.TestCase)
 
 
 def test_a_partition_stays_until_it_is_released() -> None:

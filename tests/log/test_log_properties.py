@@ -125,6 +125,7 @@ class NoWatch:
         pass
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, PARTS))])
 def test_the_log_equals_a_list_per_partition(
     part: int, fault_report: Callable[..., None], monkeypatch: pytest.MonkeyPatch
@@ -164,6 +165,7 @@ def forget_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GroupState, "_move", lambda *_: None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "break_it",
     [show_aborted, show_undecided, check_no_epoch, forget_commits],

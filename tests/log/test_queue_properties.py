@@ -307,5 +307,5 @@ class QueueMachine(RuleBasedStateMachine):
             assert all(not self.ledger.current().open[address].deliveries for address in kept - open_now)
 
 
-TestQueueMachine = QueueMachine.TestCase
+TestQueueMachine = pytest.mark.thorough(QueueMachine.TestCase)
 TestQueueMachine.settings = hypothesis_settings(max_examples=100, stateful_step_count=40, deadline=None)

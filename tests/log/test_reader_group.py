@@ -418,7 +418,7 @@ class Beater:
 def test_the_beat_thread_beats_until_stopped() -> None:
     beater = Beater(3)
     thread = HeartbeatThread(beater.heartbeat, 0.0001)
-    assert beater.done.wait(30)
+    assert beater.done.wait(300)
     thread.stop()
     thread.stop()
     left = beater.left
@@ -429,7 +429,7 @@ def test_the_beat_thread_beats_until_stopped() -> None:
 def test_the_beat_thread_ends_with_its_member() -> None:
     beater = Beater(1)
     thread = HeartbeatThread(beater.heartbeat, 0.0001)
-    assert beater.done.wait(30)
+    assert beater.done.wait(300)
     del beater
-    thread._thread.join(30)
+    thread._thread.join(300)
     assert not thread._thread.is_alive()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -143,5 +144,5 @@ class GroupOfMembers(RuleBasedStateMachine):
         assert not self.ledger.current().next_owners
 
 
-TestGroupOfMembers = GroupOfMembers.TestCase
+TestGroupOfMembers = pytest.mark.thorough(GroupOfMembers.TestCase)
 TestGroupOfMembers.settings = hypothesis_settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -157,6 +157,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 def test_no_statement_reads_or_writes_another_file(folder):
     sealed = folder / "topics" / "sealed.parquet"
     names = {

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ def naive(appends: list[tuple[int, int, int]]) -> dict[tuple[int, int], datetime
     return shown
 
 
+@pytest.mark.thorough
 @given(appends=steps)
 @settings(max_examples=60, deadline=None)
 def test_the_watermark_is_the_naive_one_before_and_after_sealing(appends: list[tuple[int, int, int]]) -> None:

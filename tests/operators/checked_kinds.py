@@ -153,7 +153,7 @@ def assigned(window: FixedKind, times: set[int]) -> dict[int, list[Window]]:
     """The windows of some times, as the product assigns them."""
     assignment = WindowAssignment(window, 0)
     given = pa.array(sorted(times), pa.int64())
-    found = assignment.arrow(given, pa.nulls(len(given), pa.int64()))
+    found = assignment.arrow(given)
     firsts = zip(*(found[name].tolist() for name in ("window_start", "window_end", "windows")), strict=True)
     return {
         time: [(start + at * assignment.start_step, end + at * assignment.step) for at in range(count)]

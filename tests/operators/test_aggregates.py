@@ -122,6 +122,7 @@ def answers_of_duckdb(sqls: list[str], rows: pa.Table, ids: list[int]) -> list[t
     return [row[1:] for row in found]
 
 
+@pytest.mark.thorough
 @settings(max_examples=40)
 @given(st.lists(values, min_size=1, max_size=30), st.randoms(use_true_random=False))
 def test_every_function_gives_what_duckdb_gives_however_rows_are_divided(rows, chance):

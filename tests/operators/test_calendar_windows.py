@@ -76,7 +76,7 @@ def around(zone: str) -> np.ndarray:
 
 
 def windows(unit: str, zone: str, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    found = WindowAssignment(calendar(unit, time_zone=zone), 0).arrow(pa.array(times), pa.nulls(len(times), pa.int64()))
+    found = WindowAssignment(calendar(unit, time_zone=zone), 0).arrow(pa.array(times))
     return found["window_start"], found["window_end"]
 
 

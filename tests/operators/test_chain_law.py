@@ -20,12 +20,14 @@ def check_chain(seed: int, *, keys: int, pieces: str) -> None:
         assert found.late == expected.late, f"seed {seed}, {batches} batches: {chain.text}"
 
 
+@pytest.mark.thorough
 def test_no_cut_into_batches_changes_what_a_chain_of_operators_gives() -> None:
     """Each key is a case: 140 of them. Windows, joins and look-ups stand behind each other in every order."""
     for seed in (33, 34, 55, 56, 68, 70, 75):
         check_chain(seed, keys=20, pieces="scripted")
 
 
+@pytest.mark.thorough
 def test_a_chain_of_operators_gives_what_it_gives_row_by_row() -> None:
     for seed in (36, 55, 72):
         check_chain(seed, keys=2, pieces="single rows")

@@ -96,6 +96,7 @@ def naive(appends):
     return found
 
 
+@pytest.mark.thorough
 def test_any_split_keeps_what_a_list_that_forgets_nothing_keeps():
     duplicates = 0
     for seed in range(25):

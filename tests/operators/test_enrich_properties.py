@@ -64,6 +64,7 @@ def check_every_batch(asked: Asked, seed: int, batches: str = "scripted", keys: 
         assert all(change == "insert" for change, _ in results.changes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("batches", "keys", "scripts"), [("scripted", 15, 30), ("one", 15, 30), ("single rows", 3, 12)]
 )
@@ -160,6 +161,7 @@ MUTATIONS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("mutate", "asked"), MUTATIONS)
 def test_a_wrong_look_up_is_found(mutate: Any, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)

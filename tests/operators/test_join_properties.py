@@ -53,6 +53,7 @@ def check_late(results: TestResults, expected: Naive) -> None:
     assert found == expected.late
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("batches", "keys", "scripts"), [("scripted", 20, 60), ("one", 20, 60), ("single rows", 3, 40)]
 )
@@ -67,6 +68,7 @@ def test_every_batch_shows_what_the_naive_join_shows(batches: str, keys: int, sc
     check()
 
 
+@pytest.mark.thorough
 def test_how_rows_are_divided_into_batches_changes_no_final_answer(share: Share) -> None:
     @settings(max_examples=share(30), deadline=None)
     @given(TERMS, SEEDS)

@@ -74,6 +74,7 @@ def operators(rows: DataFrame) -> DataFrame:
     return reduce(DataFrame.unionByName, found)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "steps", [pytest.param(3, id="some"), pytest.param(6, marks=pytest.mark.long, id="many")]
 )  # fmt: skip

@@ -56,7 +56,7 @@ def blocks() -> list[pa.RecordBatch]:
 
 def packing() -> Packing:
     """As the reader gets it."""
-    sent = Packing(READ, COLUMNS, WANTED, SIDE, TAKEN, BUCKETS)
+    sent = Packing(READ, COLUMNS, WANTED, SIDE, TAKEN, BUCKETS, 7)
     return packing_of(to_option(sent))
 
 
@@ -68,9 +68,12 @@ def differences() -> list[str]:
         for place in range(batch.num_rows):
             by_bucket.setdefault(batch.column(0)[place].as_py(), []).append(batch.slice(place, 1))
     seen: list[Any] = []
+    counted = 0
     for bucket, values in by_bucket.items():
-        marker = pa.RecordBatch.from_arrays([pa.array([bucket], pa.int32()), pa.array([b""])], schema=PACKED)
-        number, rows = unpack([marker, *values, marker], TAKEN, 99)
+        nothing = [pa.array([bucket], pa.int32()), pa.array([b""]), pa.array([0]), pa.array([7], pa.int32())]
+        marker = pa.RecordBatch.from_arrays(nothing, schema=PACKED)
+        number, rows, given = unpack([marker, *values, marker], TAKEN, 99)
+        counted += given
         if number != bucket:
             found.append(f"bucket {bucket} is taken for {number}")
         if rows.schema != TAKEN:
@@ -84,6 +87,8 @@ def differences() -> list[str]:
                zip(rows.column("keyed").to_pylist(), rows.column("left").to_pylist(), strict=True)):  # fmt: skip
             found.append("a key is told wrongly")
     wanted = [number for number in range(300) if number % 3]
+    if counted != len(seen):
+        found.append(f"{len(seen)} rows are told as {counted}")
     if sorted(offset for offset, _ in seen) != wanted:
         found.append("other rows than were asked for")
     if any(row["order"] != (None if offset % 10 == 0 else offset % 40) for offset, row in seen):
@@ -116,7 +121,7 @@ def test_what_is_packed_wrongly_is_found(mutant: str, monkeypatch: pytest.Monkey
 
 
 def test_only_kinds_that_are_listed_are_made_from_an_option() -> None:
-    assert packing() == Packing(READ, COLUMNS, WANTED, SIDE, TAKEN, BUCKETS)
+    assert packing() == Packing(READ, COLUMNS, WANTED, SIDE, TAKEN, BUCKETS, 7)
 
     @dataclass(frozen=True)
     class JoinSide:
@@ -124,6 +129,6 @@ def test_only_kinds_that_are_listed_are_made_from_an_option() -> None:
             return table
 
     with pytest.raises(Invalid, match="JoinSide cannot be passed to a Spark source"):
-        to_option(Packing(READ, COLUMNS, WANTED, JoinSide(), TAKEN, BUCKETS))
+        to_option(Packing(READ, COLUMNS, WANTED, JoinSide(), TAKEN, BUCKETS, 7))
     with pytest.raises(KeyError):
         packing_of('{"kind": "os:system", "fields": {}}')

@@ -1,6 +1,7 @@
 """process: a user's own operator, its state, its timers, and what it says when it goes wrong."""
 
-import json
+import random
+import re
 import sys
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -10,13 +11,14 @@ from types import ModuleType
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 
 from mainstem.errors import FlowFailed, Invalid, Unavailable
 from mainstem.operators.process import process
 from mainstem.operators.processes.process_class import Process
 from mainstem.operators.processes.process_engine import ProcessEngine
-from mainstem.operators.processes.process_state import StateText
-from mainstem.operators.stage.engine import BatchClock
+from mainstem.operators.processes.process_state import StateText, Timers
+from mainstem.operators.stage.engine import NEVER, BatchClock
 from mainstem.operators.stage.state_runs import MemoryState
 from mainstem.testing import TestStream
 from tests.operators.counted_process import Counted, Raised, Renamed, SameUpgraded, Upgraded, in_place
@@ -189,11 +191,23 @@ class Everything:
     by_pair: dict[tuple[int, int], Place] = field(default_factory=lambda: {(1, 2): Place("y")})
 
 
+WRITTEN = (
+    r"""{"flag":false,"count":4611686018427387904,"share":0.1,"text":"a \"quoted\" ü","raw":{"bytes":"AP8="},"""
+    r""""moment":{"time":1767268800000007},"day":{"date":"2026-01-31"},"span":{"span":-86399999997},"""
+    r""""price":{"decimal":"1.50"},"nothing":null,"""
+    r""""several":{"list":[{"fields":{"name":"x","tags":{"list":["a","b"]}}}]},"pair":{"list":[1,"one"]},"""
+    r""""many":{"list":[1,2,3]},"by_name":{"dict":[["a",{"list":[1.0,Infinity]}]]},"""
+    r""""by_pair":{"dict":[[{"list":[1,2]},{"fields":{"name":"y","tags":{"list":[]}}}]]}}"""
+)
+
+
 def test_every_type_that_a_state_may_have_comes_back_as_it_was():
     text = StateText(Everything)
 
-    assert text.read(text.write(Everything())) == Everything()
-    assert json.loads(text.write(Everything()))["price"] == {"decimal": "1.50"}
+    # Both before and after it is sent to a worker.
+    for here in (text, cloudpickle.loads(cloudpickle.dumps(text))):
+        assert here.write(Everything()) == WRITTEN
+        assert here.read(WRITTEN) == Everything()
 
 
 def test_types_are_found_where_the_module_of_a_state_is_not():
@@ -243,11 +257,70 @@ def test_a_state_that_could_not_be_kept_is_refused_while_building(state, says):
         StateText(state)
 
 
-def test_a_value_that_is_not_of_the_declared_type_is_refused_before_it_is_kept():
-    with pytest.raises(Invalid, match=r'field "count" of the state is 1\.5') as caught:
-        StateText(Everything).write(Everything(count=1.5))
+@pytest.mark.parametrize(
+    ("wrong", "says", "declared"),
+    [
+        ({"count": 1.5}, 'field "count" of the state is 1.5', "int"),
+        ({"count": True}, 'field "count" of the state is True', "int"),
+        ({"share": "x"}, "field \"share\" of the state is 'x'", "float"),
+        ({"day": datetime(2026, 1, 1, tzinfo=UTC)}, 'field "day" of the state is datetime', "date"),
+        ({"nothing": "x"}, "field \"nothing\" of the state is 'x'", "int | None"),
+        ({"several": [Place(name=None)]}, 'field "several.name" of the state is None', "str"),
+        ({"several": [1]}, 'field "several" of the state is 1', "Place"),
+        ({"several": ()}, 'field "several" of the state is ()', "Place]"),
+        ({"many": (1, 2.0)}, 'field "many" of the state is 2.0', "int"),
+        ({"pair": (1,)}, 'field "pair" of the state is (1,)', "tuple[int, str]"),
+        ({"by_name": []}, 'field "by_name" of the state is []', "dict[str, list[float]]"),
+    ],
+)
+def test_a_value_that_is_not_of_the_declared_type_is_refused_before_it_is_kept(wrong, says, declared):
+    with pytest.raises(Invalid, match=re.escape(says)) as caught:
+        StateText(Everything).write(Everything(**wrong))
 
-    assert "declared as int" in caught.value.detail
+    assert re.search(rf"declared as .*{re.escape(declared)}\.", caught.value.detail)
+
+
+def test_timers_know_the_next_one_however_they_are_moved():
+    chance = random.Random(7)
+    timers = Timers({}, BatchClock(now=0))
+    for _ in range(2_000):
+        name, minute = chance.choice("abcd"), chance.randrange(6)
+        match chance.choice(["event", "processing", "cancel"]):
+            case "event":
+                timers.set_event(name, at(minute))
+            case "processing":
+                timers.set_processing(name, at(minute))
+            case "cancel":
+                timers.cancel(name)
+        waiting = [timer.at for timer in timers.by_name.values() if timer.kind == "event"]
+        assert timers.next_event == min(waiting, default=NEVER)
+
+
+class Hoarder(Process):
+    """Keeps the iterator of the first call, and takes one row in each call."""
+
+    output = "user STRING, said STRING"
+
+    @dataclass
+    class State:
+        calls: int = 0
+
+    kept = None
+
+    def on_rows(self, key, rows, state, timers):
+        state.calls += 1
+        taken = iter(rows)
+        stale = list(self.kept or ())
+        self.kept = taken
+        yield {"user": key, "said": f"{next(taken)['page']} and {len(stale)}"}
+
+
+def test_rows_that_a_call_leaves_come_in_the_next_one_and_not_in_its_iterator():
+    script = SCRIPT.rows([page("ada", "a", 0), page("bob", "b", 0), page("ada", "c", 0)])
+
+    results = script.run(lambda rows: process(rows, by="user", using=Hoarder))
+
+    assert [row["said"] for row in results.rows] == ["a and 0", "c and 0", "b and 0"]
 
 
 class Failing(Process):

@@ -70,6 +70,7 @@ def differences(seeds: int, **how: bool) -> tuple[int, int]:
     return different, saved
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seeds", [ENOUGH, pytest.param(150, marks=pytest.mark.long)])
 def test_rows_that_are_put_together_give_what_single_rows_give(seeds: int):
     assert len(FUNCTIONS) > 1
@@ -78,6 +79,7 @@ def test_rows_that_are_put_together_give_what_single_rows_give(seeds: int):
     assert (different, saved > seeds * 1000 / 150) == (0, True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [{"strictly": False}], ids=["also rows that are behind their own watermark"])
 def test_what_would_be_wrong_is_found(how: dict[str, bool]):
     assert differences(ENOUGH, **how)[0] > 0

@@ -81,6 +81,7 @@ def differences(steps: list[tuple], folder: str) -> list[str]:
     return found
 
 
+@pytest.mark.thorough
 @given(steps=batches)
 @settings(max_examples=150)
 def test_runs_give_what_memory_gives(steps: list[tuple]) -> None:

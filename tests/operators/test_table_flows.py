@@ -82,6 +82,7 @@ def told(rows: list[Row], join: str, kind: str) -> list[Any]:
 
 
 # Every step is a batch. The first nine put in, change and take away rows on both sides, and are all that the foreign key has.
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_bucket")
 @pytest.mark.parametrize(
     ("primary", "steps"),

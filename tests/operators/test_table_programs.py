@@ -90,6 +90,7 @@ def connection():
 
 
 # A fifth of them in every run.
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, 5))])
 def test_ten_thousand_programs_are_right_after_every_batch(part, connection):
     assert CHAINS * ROUNDS * CASES == 10_000

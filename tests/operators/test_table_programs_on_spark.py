@@ -146,6 +146,7 @@ def test_every_operator_is_in_a_chain_of_every_run() -> None:
     assert {name for seed in EVERY_RUN for name in program(seed, tables).operators} == set(OPERATORS)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_bucket")
 @pytest.mark.parametrize(
     ("chains", "steps"),

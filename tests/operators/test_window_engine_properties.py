@@ -238,6 +238,7 @@ def check_signed_answer(name: str, asked: Asked, seed: int) -> None:
         assert signed == kind.answer([row for row in came if kind.counts(row, clock)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", KINDS)
 def test_with_retractions_the_signed_sum_is_the_current_answer_after_every_batch(name: str, share: Share) -> None:
     retracting = WHOLE.map(lambda asked: replace(asked, results="retract"))

@@ -229,6 +229,7 @@ def test_a_mutant_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.fail(f"{SEEDS} scripts did not show that {name}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MUTANTS)
 def test_what_finds_a_mutant_passes_without_it(name: str) -> None:
     _, check, asked = MUTANTS[name]

@@ -243,6 +243,7 @@ def test_every_program_of_rows_alone_is_checked() -> None:
 EVERY_RUN = ("hop_size10m_slide5m", "counts", "sessions")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_bucket")
 @pytest.mark.parametrize(
     ("programs", "more"),
@@ -379,6 +380,7 @@ def test_panes_of_scripts_that_go_by_the_clock(stem: Mainstem) -> None:
         check_totals(at_once, script)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_bucket")
 @pytest.mark.parametrize(
     "scripts",

@@ -36,6 +36,7 @@ def _ends(window: dict[str, Any]) -> list[tuple[Any, int]]:
 
 
 # In every run one kind of each engine.
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_bucket")
 @pytest.mark.parametrize(
     "kinds",

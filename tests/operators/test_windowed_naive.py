@@ -75,6 +75,7 @@ def late_rows(stem: Mainstem) -> pa.Table | None:
         return None
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_bucket")
 @pytest.mark.parametrize(
     "kinds",

@@ -147,6 +147,7 @@ def side_by_side(rows: DataFrame, kinds: Sequence[str]) -> DataFrame:
 
 
 # In every run one kind of each engine.
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kinds", "steps"),
     [

@@ -23,7 +23,7 @@ SIGNS_OF_SPARK = ("pyspark", "Flow(", "run_on_spark", ".read()")
 ON_SPARK = [stop for stop in STOPS if any(sign in (EXAMPLES / f"{stop}.py").read_text() for sign in SIGNS_OF_SPARK)]
 # The programs that are not stops: the shop, what happens in it, and those who run the others.
 OTHERS = {"__init__", "demo", "shop", "shop_events", "tour"}
-SECONDS_MAX = 240
+SECONDS_MAX = 600
 # Seventeen stops with five starts of Spark among them, on a machine that does other things too.
 SPARK_SECONDS_MAX = 900
 
@@ -74,6 +74,7 @@ def test_a_stop_run_from_another_directory_prints_what_the_page_says(stop, tmp_p
     check_printed(stop, ran.stdout)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop", WITHOUT_SPARK)
 def test_a_stop_comes_out_equal_and_prints_what_the_page_says(stop, tmp_path):
     check_printed(stop, run_here(stop, str(tmp_path)))

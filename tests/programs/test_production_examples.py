@@ -104,6 +104,7 @@ def test_every_operator_of_joins_and_tables_that_an_example_uses_is_in_every_run
     assert operators_of(ON_SPARK) >= {"aggregate", "enrich", "join", "table", "top"}
 
 
+@pytest.mark.thorough
 @pytest.mark.starts_servers
 @pytest.mark.timeout(SECONDS_MAX + 1200)
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ def kill_files(folder: Path, kills: int, kind: type[FileWriter] = ArrowFileWrite
     return kills, compared, violations
 
 
+@pytest.mark.thorough
 def test_files_written_by_killed_runs_hold_each_row_once(tmp_path: Path, fault_report: Callable[..., None]) -> None:
     kills, compared, violations = kill_files(tmp_path, KILLS)
     fault_report("S1 files without Spark", points=kills, compared=compared, violations=violations, seed=SEED)
@@ -120,6 +121,7 @@ def kill_topic(folder: Path, kills: int, kind: type[TopicWriter] = TopicWriter) 
     return kills, compared, violations
 
 
+@pytest.mark.thorough
 def test_a_topic_written_by_killed_runs_holds_each_row_once(tmp_path: Path, fault_report: Callable[..., None]) -> None:
     kills, compared, violations = kill_topic(tmp_path, KILLS)
     fault_report("S1 topic without Spark", points=kills, compared=compared, violations=violations, seed=SEED)

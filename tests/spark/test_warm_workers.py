@@ -75,7 +75,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     assert made.process is not None
     assert made.process.stdin is not None
     made.process.stdin.close()
-    made.process.wait(60)
+    made.process.wait(300)
     # As when the driver ends: nothing is left of it.
     assert not Path(made.address).parent.exists()
     assert made.run("exit", "0", mark="here")[0] == "exit 0 here True False\n"
@@ -121,7 +121,7 @@ def test_a_fork_ends_with_its_client(warm: Warm, number: signal.Signals) -> None
     pid = int(client.stdout.readline())
     assert pid != client.pid
     client.send_signal(number)
-    client.wait(60)
+    client.wait(300)
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
     client.stdout.close()
     client.stderr.close()  # type: ignore[union-attr]

@@ -72,7 +72,7 @@ def run_until_killed(home: Path, point: str, epoch: int) -> None:
     """In another process: write all batches, and die at the point; it must be reached."""
     crash_points._reached.clear()
     other = OtherProcess(lambda: nullcontext(open_revenue(home)), _write_to_death, point, epoch)
-    other._process.join(60)
+    other._process.join(300)
     assert other._process.exitcode == -signal.SIGKILL, f"{point} was not reached"
     other.close()
 

@@ -98,7 +98,7 @@ def test_a_flip_that_is_killed_has_happened_or_not_and_can_be_done_again(
     second = FlowRun("revenue", epoch=1, version=2)
     view.writer(second, SCHEMA).apply(rows(Berlin=70, Tunis=1), Batch(0, second))
     other = OtherProcess(lambda: nullcontext(open_revenue(tmp_path)), _flip_to_death, point)
-    other._process.join(60)
+    other._process.join(300)
     assert other._process.exitcode == -signal.SIGKILL
     other.close()
     assert shown(view) == ({"Berlin": 70, "Tunis": 1} if point == "view_version_used" else STATES[3])

@@ -60,7 +60,7 @@ def test_a_newer_run_that_waits_takes_over_when_the_stopped_one_goes_on_or_dies(
             newer.start()
             wait_until_fenced(home)
             os.kill(older.pid, last_signal)
-            newer.join(60)
+            newer.join(300)
             if last_signal == signal.SIGCONT:
                 assert older.hear() == "Fenced"
         finally:
@@ -79,7 +79,7 @@ def test_a_run_stopped_after_its_last_look_commits_before_the_newer_one_begins(t
         wait_until_fenced(tmp_path)
         os.kill(older.pid, signal.SIGCONT)
         assert older.hear() == 2
-        newer.join(60)
+        newer.join(300)
     finally:
         older.close()
     # It finds the batch held, and does not write it again.

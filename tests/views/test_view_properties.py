@@ -5,6 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,6 +99,7 @@ def check_steps(view: View, steps: list[tuple]) -> None:
         model.check()
 
 
+@pytest.mark.thorough
 @given(STEPS)
 def test_a_view_is_a_dict_whatever_happens_to_it(steps: list[tuple]) -> None:
     with TemporaryDirectory() as folder:
@@ -133,6 +135,7 @@ def check_rows_come_back(view: View, table: pa.Table, kept: list[int]) -> None:
     writer.close()
 
 
+@pytest.mark.thorough
 @given(SCHEMAS.flatmap(lambda schema: st.tuples(st.just(schema), rows_of(schema))))
 def test_rows_of_any_schema_come_back_as_they_were(case: tuple[pa.Schema, list[dict]]) -> None:
     table = numbered(*case)

@@ -13,6 +13,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pytest
 
 from mainstem.batch import Batch, FlowRun
 from mainstem.log.record import RECORD
@@ -123,6 +124,7 @@ def rebuilt(folder: Path, seed: int, rebuilds: int, *, skipped: int = 0) -> list
     return wrong
 
 
+@pytest.mark.thorough
 def test_versions_rebuilt_at_random_points_equal_the_live_one(
     tmp_path: Path, fault_report: Callable[..., None]
 ) -> None:

@@ -204,6 +204,7 @@ print(status, int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").re
 """
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_file(stem, place):
     # Small segments, so that also the shorter file is long enough for the process to seal some beside.
     stem.create_topic("orders", schema=ORDERS, key="order_id", segment_bytes_max="4 MiB")

@@ -60,6 +60,7 @@ def test_a_producer_goes_on_where_it_was_stopped(cli, orders, place, small_batch
     assert appended(orders) == 9
 
 
+@pytest.mark.thorough
 def test_appends_of_two_commands_at_once_are_all_in(orders, place):
     (place / "rows.jsonl").write_text(json_lines(*({"order_id": f"o-{n}"} for n in range(500))))
     command = [*COMMAND, "topic", "append", "orders", "rows.jsonl"]

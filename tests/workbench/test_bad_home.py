@@ -87,7 +87,7 @@ def test_a_lock_held_by_a_stopped_process(cli, things):
         os.waitpid(holder.pid, os.WUNTRACED)
         error = cli("topic", "append", "things", "-", stdin=json_lines({"id": "a"})).error
         taken = cli("topic", "append", "things", "-", "--take-over", stdin=json_lines({"id": "a"}))
-        ended = holder.wait(timeout=60)
+        ended = holder.wait(timeout=300)
     finally:
         holder.kill()
         holder.wait()

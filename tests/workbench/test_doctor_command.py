@@ -82,6 +82,7 @@ def test_a_java_that_will_not_do_is_bad(tmp_path: Path, script: str, detail: str
     assert "17" in finding.advice
 
 
+@pytest.mark.starts_servers
 def test_it_says_whether_java_is_patched_and_why_not(monkeypatch):
     assert found()["patches"].detail.startswith("on: ")
     with monkeypatch.context() as patch:

@@ -349,7 +349,7 @@ def test_upkeep_takes_over_from_a_stopped_process(cli, customers, verb, said):
         os.waitpid(holder.pid, os.WUNTRACED)
         refused = cli("topic", verb, "customers")
         taken = cli("topic", verb, "customers", "--take-over")
-        ended = holder.wait(timeout=60)
+        ended = holder.wait(timeout=300)
     finally:
         holder.kill()
         holder.wait()

@@ -119,7 +119,7 @@ def test_read_follows_the_changes(stem, revenue):
     rest = command.stdout.read()
     command.stdout.close()
 
-    assert command.wait(30) == 0
+    assert command.wait(300) == 0
     assert "".join(begun) == "change,store,n\ninsert,Berlin,2\ninsert,Berlin,1\ninsert,Paris,0\n"
     assert rest == "delete,Paris,0\ninsert,Paris,5\n"
 

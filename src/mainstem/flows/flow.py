@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid, did_you_mean
 from mainstem.names import check_name
 
@@ -24,6 +25,10 @@ class Flow:
 
     `rejected_max` is the fraction of a batch's rows that the sink may reject; if it rejects more, the flow stops.
 
+    `every` is the least time between the begins of two batches that have rows. Without it, a flow pauses after a batch for as
+    long as the batch took, at most 200 ms, so that a few rows per second do not keep it busy; `every="0 seconds"` never
+    pauses. A flow that is far behind does not pause either. It may be changed between two runs.
+
     `mode="real-time"` writes each row as it arrives instead of in batches, at least once: from topics on Kafka into a
     topic there, with operators of Spark that work row by row. Anything else is refused when the program is built.
 
@@ -37,6 +42,7 @@ class Flow:
     name: str = ""
     rejected_max: float = 1.0
     mode: Literal["batches", "real-time"] = "batches"
+    every: Duration | None = None
 
     def __post_init__(self) -> None:
         if not hasattr(self.rows, "isStreaming"):
@@ -61,9 +67,20 @@ class Flow:
                 detail=f"The modes are: {', '.join(MODES)}.",
                 hint=did_you_mean(str(self.mode), MODES) or 'Leave mode out: the default, "batches", suits most flows.',
             )
+        if self.every_us is not None and self.mode == "real-time":
+            raise Invalid(
+                f'flow "{self.name}" has every={self.every!r} and mode="real-time"',
+                detail="In the mode real-time rows are written as they arrive: there are no batches to begin.",
+                hint='Leave out one of the two: every=, or mode="real-time".',
+            )
         if not 0 <= self.rejected_max <= 1:
             raise Invalid(
                 f"rejected_max is {self.rejected_max}",
                 detail="It must be a fraction of the rows, from 0 to 1.",
                 hint="For example, rejected_max=0.01 stops the flow when more than 1 % of the rows are rejected.",
             )
+
+    @property
+    def every_us(self) -> int | None:
+        """`every` in microseconds; None for the default."""
+        return None if self.every is None else duration_us(self.every, setting="every")

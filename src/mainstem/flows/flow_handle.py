@@ -11,6 +11,7 @@ from mainstem.clock import Clock
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import FlowFailed, Unavailable
 from mainstem.spark.checkpoint.checkpoint_location import CheckpointLocation
+from mainstem.spark.sources.batch_pace import BatchPace
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -52,6 +53,8 @@ class FlowHandle:
         # The checkpoint location of this run.
         self.location: CheckpointLocation | None = None
         self.query: StreamingQuery | None = None
+        # When its next batch may begin.
+        self.pace = BatchPace(planned.flow.every_us)
         self.state: State = "starting"
         self.error: FlowFailed | None = None
         # The error that a batch raised, before Spark converts it to text.
@@ -85,10 +88,11 @@ class FlowHandle:
         """Stop after the current batch; the next run resumes there. May be called twice."""
         self.stopping.set()
         query = self.query
-        if query is not None and query.isActive:
-            query.stop()
-        with self._changed:
-            self._changed.wait_for(lambda: self.state in ("stopped", "failed"), timeout=60)
+        with self.pace.hurry():
+            if query is not None and query.isActive:
+                query.stop()
+            with self._changed:
+                self._changed.wait_for(lambda: self.state in ("stopped", "failed"), timeout=60)
 
     def wait_until_idle(self, wait: Duration | None = None) -> None:
         """Return when all records of its sources are in its sink. Raises the error of the flow if it failed.
@@ -120,7 +124,8 @@ class FlowHandle:
                 continue
             if query is not None and self.state == "running":
                 try:
-                    query.processAllAvailable()
+                    with self.pace.hurry():
+                        query.processAllAvailable()
                 except Exception:  # noqa: BLE001
                     # The query ended; the thread that watches it reports why.
                     self._wait_until_ended()

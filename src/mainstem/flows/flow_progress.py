@@ -156,7 +156,7 @@ class ProgressReports:
             watermark = None if stages.watermark is None else as_datetime(stages.watermark).isoformat()
         counted = said.get("numInputRows", 0)
         # One packed row holds many rows.
-        rows_in = counted if stages is None or stages.rows_in is None else stages.rows_in
+        rows_in = counted if written is None or written.rows_read is None else written.rows_read
         return FlowProgress(
             batch=said["batchId"],
             rows_in=rows_in,

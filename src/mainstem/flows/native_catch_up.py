@@ -10,7 +10,7 @@
 A run that is killed at any point finds its position in the checkpoint: batches planned as files are finished as files,
 since Spark replays them; after a batch of the topic source is planned, files are not read again.
 
-Only for a flow with one source, a whole topic, and no operator that evicts or drops by a watermark: Spark's watermark
+Not for a flow whose reader computes its rows as columns, which costs less (`columnar_rows`). Only for a flow with one source, a whole topic, and no operator that evicts or drops by a watermark: Spark's watermark
 is the highest event time read so far, and files are not cut by event time. And only if the files can be divided
 into portions that do not end inside a transaction: a sink never has a part of one.
 """
@@ -59,6 +59,7 @@ def could_catch_up(planned: PlannedFlow) -> bool:
         and request.start == "earliest"
         and request.cuts is None
         and not planned.stages
+        and not planned.columnar
         and all(operator.name in ORDERLESS for operator in planned.operators)
         and not (planned.operators and has_watermark(planned.flow.rows))
     )

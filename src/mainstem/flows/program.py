@@ -33,12 +33,13 @@ from mainstem.flows.real_time import check_cores, check_real_time
 from mainstem.flows.staged_batches import query_rows, roots_of, stage_operators, stages_of
 from mainstem.log.log import Log
 from mainstem.operators.stage.packed_reader import to_option
-from mainstem.operators.stage.packed_rows import PACKED, Packing
+from mainstem.operators.stage.packed_rows import PACKED, Packing, is_packed
 from mainstem.operators.stage.packed_source import PACKING
 from mainstem.operators.stage.stage import BatchStages, Stage
 from mainstem.spark.build import NEVER_IDLE, Build, Leaf
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.checkpoint.native_history import NativeHistory
+from mainstem.spark.columnar_rows import RESULTS, ColumnPacking, ColumnTask, has_results
 from mainstem.spark.plan.flow_plan import (
     Operator,
     PlainRead,
@@ -50,10 +51,12 @@ from mainstem.spark.plan.flow_plan import (
     output_mode,
     plain_read,
     plan_text,
+    read_plainly,
     row_conditions,
     stages_in,
 )
 from mainstem.spark.sources.agreed_cut import new_agreement, write_sources
+from mainstem.spark.sources.batch_pace import BatchPace
 from mainstem.spark.sources.topic_glob import match_topics
 from mainstem.spark.sources.topic_request import LIGHT_ROWS_MAX, OPTION, ROWS_MAX, TOPIC_SOURCE
 from mainstem.spark.spark_session import has_times
@@ -65,7 +68,17 @@ if TYPE_CHECKING:
 
     from mainstem.stem import Mainstem
 
-__all__ = ["Flows", "PlannedFlow", "Program", "packed_query", "spark_errors", "with_idle_inputs"]
+__all__ = [
+    "Flows",
+    "PlannedFlow",
+    "Program",
+    "describe_columns",
+    "packed_query",
+    "packed_topics",
+    "spark_errors",
+    "takes_columns",
+    "with_idle_inputs",
+]
 
 
 # The streaming query before a stage, with rows prepared and packed by the source readers; see `packed_rows`.
@@ -76,30 +89,89 @@ def packed_query(stages: Sequence[Stage], buckets: Mapping[str, int] | None) -> 
 
     Its sources have the same order and the same offsets, so a checkpoint can be used with either.
     """
-    roots = roots_of(stages)
-    if buckets is None or len(roots) != 1:
+    if buckets is None:
         return None
-    [stage] = [stage for stage in stages if stage.number == roots[0].number]
+    united = None
+    roots = {root.number for root in roots_of(stages)}
+    for stage in stages:
+        if stage.number not in roots:
+            continue
+        reads = _plain_reads(stage)
+        if reads is None:
+            return None
+        for place, read in enumerate(reads):
+            rows = _pack(stage, place, read, buckets[stage.name])
+            united = rows if united is None else united.union(rows)
+    return united
+
+
+def packed_topics(stages: Sequence[Stage]) -> dict[str, list[str]]:
+    """The stages whose rows readers of topics pack, by name, each with the topics; empty if the rows of one cannot be."""
+    roots = {root.number for root in roots_of(stages)}
+    reads = {stage.name: _plain_reads(stage) for stage in stages if stage.number in roots}
+    known = {name: [read.request.topic for read in found] for name, found in reads.items() if found is not None}
+    return known if len(known) == len(reads) else {}
+
+
+def _plain_reads(stage: Stage) -> list[PlainRead] | None:
+    """How the readers of topics compute the inputs of a stage; None if they cannot."""
     if stage.spec.packed is None or any(stages_in(rows) for rows in stage.inputs):
         return None
     reads = [plain_read(rows) for rows in stage.inputs]
     known = [read for read in reads if read is not None]
-    if len(known) < len(reads) or len({read.request.leaf for read in known}) < len(known):
-        return None
-    united = None
-    for place, read in enumerate(known):
-        rows = _pack(stage, place, read, buckets[stage.name])
-        united = rows if united is None else united.union(rows)
-    return united
+    return None if len(known) < len(reads) or len({read.request.leaf for read in known}) < len(known) else known
 
 
 def _pack(stage: Stage, place: int, read: PlainRead, buckets: int) -> DataFrame:
     taken = stage.spec.packed
     assert taken is not None
     preparation: Any = getattr(stage.spec.preparations[place].arrow, "__self__", None)
-    packing = Packing(read.schema, read.columns, read.condition, preparation, taken, buckets)
+    packing = Packing(read.schema, read.columns, read.condition, preparation, taken, buckets, stage.number)
     reader = stage.inputs[place].sparkSession.readStream.format(TOPIC_SOURCE).schema(spark_schema(PACKED))
     return reader.option(OPTION, read.request.to_option()).option(PACKING, to_option(packing)).load()
+
+
+def takes_columns(flow: Flow) -> bool:
+    """Whether the sink of a flow takes columns."""
+    return flow.mode == "batches" and getattr(flow.into, "takes_columns", False)
+
+
+def columnar_query(rows: DataFrame, planned: PlannedFlow, task: ColumnTask) -> DataFrame | None:
+    """The query of a flow without state whose readers run the column task of its sink; None if they cannot compute its rows.
+
+    Its source has the same offsets, so a checkpoint can be used with either.
+    """
+    read = plain_read(rows)
+    if read is None:
+        return None
+    packing = ColumnPacking(read.schema, read.columns, read.condition, planned.schema.remove_metadata(), task)
+    # The exact condition of the packing includes the one with which the source would drop rows.
+    request = replace(read.request, condition=None)
+    reader = rows.sparkSession.readStream.format(TOPIC_SOURCE).schema(spark_schema(RESULTS))
+    return reader.option(OPTION, request.to_option()).option(PACKING, to_option(packing)).load()
+
+
+def describe_columns(planned: PlannedFlow, rows: DataFrame, *, sends_columns: bool = False) -> str:
+    """How far the rows of a query, `rows`, travel as columns: "from orders to windowed-0", or what prevents it.
+
+    `sends_columns`: whether the last stage sends columns to the sink.
+    """
+    sink = f"{planned.flow.into.kind} {planned.flow.into.name}"
+    roots = {root.number for root in roots_of(planned.stages)}
+    heads = [stage for stage in planned.stages if stage.number in roots]
+    parts = []
+    if has_results(rows):
+        parts.append(f"from {', '.join(planned.sources)} to {sink}")
+    elif is_packed(rows):
+        packed = packed_topics(planned.stages)
+        parts += [f"from {', '.join(topics)} to {stage}" for stage, topics in packed.items()]
+    if sends_columns:
+        parts.append(f"from {planned.stages[-1].name} to {sink}")
+    if parts:
+        return ", ".join(parts)
+    inputs = [given for stage in heads for given in stage.inputs] or [planned.flow.rows]
+    reasons = [found for given in inputs if isinstance(found := read_plainly(given), str)]
+    return f"no: Spark computes {reasons[0]}" if reasons else f"no: {heads[0].name if heads else sink} takes rows"
 
 
 # Translation of Spark's errors, all in one place.
@@ -213,6 +285,8 @@ class PlannedFlow:
     plan: dict[str, Any]
     # The operators whose state is kept in Python; may be empty.
     stages: tuple[Stage, ...] = ()
+    # Whether the reader of its topic can compute its rows, and the sink takes them as columns; see `columnar_rows`.
+    columnar: bool = False
 
     @property
     def name(self) -> str:
@@ -357,6 +431,7 @@ class Program:
             [*operators_in(rows), *stage_operators(stages)],
             plan,
             stages,
+            columnar=not stages and takes_columns(flow) and plain_read(flow.rows) is not None,
         )
 
     def _check_changes(self, rows: DataFrame, flow: str) -> None:
@@ -381,12 +456,15 @@ class Program:
         after: NativeHistory | None = None,
         clock: str = "",
         buckets: Mapping[str, int] | None = None,
+        task: ColumnTask | None = None,
+        pace: BatchPace | None = None,
     ) -> Flow:
         """The flow built again, with its sources bound to this run and pruned to the columns and rows that it needs.
 
         Its only source may be sealed `files` instead of their topic, or the topic `after` them. The rows of a flow with
         stages are those of the query before them; `clock` is the folder of its batches' clock. With `buckets` (the number of
-        buckets of each stage) rows are packed if they can be.
+        buckets of each stage) rows are packed if they can be; with a `task` of the sink, the readers run it if they can compute the
+        rows of the flow. `pace` tells its sources when a batch may begin.
 
         If the program cannot be built with fewer columns (another flow names one that this flow does not need, or a column
         that is dropped later is derived from it), these columns are null; if that fails too, nothing is pruned.
@@ -396,9 +474,13 @@ class Program:
             number: replace(leaf, columns=None, condition=None, filled=False) for number, leaf in planned.leaves.items()
         }
         together = self._agreement(planned, run)
+        if pace is not None and together:
+            pace.begin(together)
+        only_topics = not any(leaf.source.startswith(VIEW) for leaf in planned.leaves.values())
         for leaves in (planned.leaves, filled, everything):
             build = Build(
                 run=run, leaves=leaves, frames=self._build.frames, wait_ms=100 if len(leaves) == 1 else 10,
+                only_topics=only_topics,
                 rows_max=planned.rows_max, schemas=self._build.schemas, files=files, after=after,
                 memory=self._build.memory, clock=clock, mode=planned.flow.mode, cuts=self._cuts,
                 together=together,
@@ -410,9 +492,10 @@ class Program:
                         stages = stages_of(flow.rows, build.stages, flow.name)
                         if together and planned.topic_reads > 1:
                             write_sources(together, build.requests)
-                        return (
-                            replace(flow, rows=packed_query(stages, buckets) or query_rows(stages)) if stages else flow
-                        )
+                        if stages:
+                            return replace(flow, rows=packed_query(stages, buckets) or query_rows(stages))
+                        columnar = columnar_query(flow.rows, planned, task) if task else None
+                        return flow if columnar is None else replace(flow, rows=columnar)
             except Exception:
                 if leaves is everything:
                     raise

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -30,7 +30,7 @@ from mainstem.flows.checkpoint_fit import SinkIdentity, check_code, check_held, 
 from mainstem.flows.flow_handle import FlowHandle
 from mainstem.flows.flow_progress import ProgressReports, query_name
 from mainstem.flows.native_catch_up import NativeCatchUp
-from mainstem.flows.program import Flows, PlannedFlow, Program
+from mainstem.flows.program import Flows, PlannedFlow, Program, describe_columns, takes_columns
 from mainstem.flows.real_time import check_mode, look_through_last_batch, start_real_time
 from mainstem.flows.staged_batches import StagedBatches
 from mainstem.log.backoff import Backoff
@@ -41,6 +41,7 @@ from mainstem.spark.checkpoint.checkpoint_location import CheckpointLocation
 from mainstem.spark.checkpoint.checkpoint_offsets import applied_offsets, batch_offsets, last_batch, source_offsets
 from mainstem.spark.checkpoint.flow_store import FlowStore, check_epoch
 from mainstem.spark.checkpoint.rejected_rows import RejectedRows
+from mainstem.spark.columnar_rows import ColumnarRows, ColumnTask, ColumnWriter, has_results
 from mainstem.spark.sources.batch_clock import clocks_of, is_due, now_of, watermark_of
 from mainstem.spark.sources.passed_tokens import PassedTokens
 from mainstem.spark.spark_session import CALLED_WITH
@@ -232,6 +233,11 @@ def start_flows(stem: Mainstem, flows: Flows, only: Sequence[str] | None = None)
     return RunningFlows(stem, program, program.only(only))
 
 
+def _column_task(planned: PlannedFlow, writer: BatchWriter) -> ColumnTask | None:
+    """What readers or stages do with the rows for the sink; None if it takes rows."""
+    return writer.column_task if takes_columns(planned.flow) and isinstance(writer, ColumnWriter) else None
+
+
 class _VersionChanged(Exception):
     """The sink switched to another version: the flow continues with that version's checkpoint."""
 
@@ -281,9 +287,12 @@ class RunningFlows:
     def wait_until_idle(self) -> None:
         """Return when every flow has processed all records of the log, including those that the other flows wrote meanwhile."""
         before = -1
-        while before != (before := self._batches()) or not all(map(self._caught_up, self.handles.values())):
+        with ExitStack() as hurries:
             for handle in self.handles.values():
-                handle.wait_until_idle()
+                hurries.enter_context(handle.pace.hurry())
+            while before != (before := self._batches()) or not all(map(self._caught_up, self.handles.values())):
+                for handle in self.handles.values():
+                    handle.wait_until_idle()
 
     def wait(self) -> None:
         """Return when every flow has ended; raises the error of the first that failed."""
@@ -383,7 +392,8 @@ class RunningFlows:
         # Set at once: any later line may fail, and the next attempt needs this run.
         run = handle.run = store.begin(
             version, after=handle.run, plan=planned.plan, sink=f"{sink.kind} {sink.name}", **identity.facts(),
-            sources=planned.sources, pace=planned.flow.mode, folder=getattr(sink, "path", None),
+            sources=planned.sources, pace=planned.flow.mode, every_us=planned.flow.every_us,
+            folder=getattr(sink, "path", None),
         )  # fmt: skip
         if planned.flow.mode == "real-time":
             self._run_in_real_time(handle, run, checkpoint)
@@ -412,6 +422,7 @@ class RunningFlows:
                 if not catch_up.over:
                     return
                 reach("history_over")
+            task = _column_task(planned, writer)
             staged = None
             if planned.stages:
                 staged = StagedBatches(
@@ -421,11 +432,14 @@ class RunningFlows:
                 planned, run, after=None if catch_up is None else catch_up.history,
                 clock="" if staged is None else staged.folder,
                 buckets=None if staged is None else staged.buckets(self._stem.spark),
+                task=task, pace=handle.pace,
             )  # fmt: skip
-            if staged is not None:
-                store.note(run, built=staged.bind(flow.rows))
+            built = "" if staged is None else staged.bind(flow.rows, task)
+            sends = staged is not None and staged.sends_columns
+            store.note(run, built=built, columns=describe_columns(planned, flow.rows, sends_columns=sends))
             self._follow(handle, self._start_query(handle, flow.rows, writer, run, checkpoint, catch_up, staged), run)
         finally:
+            handle.pace.close()
             writer.close()
 
     def _run_in_real_time(self, handle: FlowHandle, run: FlowRun, checkpoint: str) -> None:
@@ -451,7 +465,8 @@ class RunningFlows:
         seconds: Any = LOOK_SECONDS if catch_up is None else SWITCH_SECONDS  # PySpark takes parts of a second too
         while not query.awaitTermination(seconds):
             if self._heed_wish(handle) or (catch_up is not None and catch_up.over) or self._replaced(handle, run):
-                query.stop()
+                with handle.pace.hurry():
+                    query.stop()
         if not handle.stopping.is_set():
             # Within one session Spark itself stops a query when another one uses its checkpoint.
             check_epoch(self._stem.home, run)
@@ -482,17 +497,24 @@ class RunningFlows:
         )  # fmt: skip
 
         gate = BatchGate(checkpoint, run.epoch)
+        reached: Offsets = {}
 
         def each_batch(rows: DataFrame, number: int) -> None:
+            begun = handle.pace.now()
             try:
                 with gate.batch(number):
-                    one_batch(rows, number)
+                    offsets = one_batch(rows, number)
+                nonlocal reached
+                if offsets != reached:
+                    # One without new records changes nothing: a timer was due.
+                    reached = offsets
+                    handle.pace.batch_over(begun)
             except BaseException as error:
                 # Spark passes it on as text; `flow_failed` needs the error itself.
                 handle.raised = error
                 raise
 
-        def one_batch(rows: DataFrame, number: int) -> None:
+        def one_batch(rows: DataFrame, number: int) -> Offsets:
             reach("batch_begun", number)
             check_epoch(home, run)
             if sink.version != run.version:
@@ -508,18 +530,20 @@ class RunningFlows:
                 rows.write.format("noop").mode("append").save()
                 written = Written(0)
             else:
-                written = writer.write(rows, batch)
+                written = self._write(rows, writer, batch, planned)
                 if written.rows and sink.kind == "topic":
                     # A fenced run must not change the notes of the newer one.
                     with store.guard(run):
                         note_rows(checkpoint, number)
             reach("batch_written", number)
             if staged is not None and way is not None:
-                written = replace(written, stages=staged.finish(number, way))
+                figures = staged.finish(number, way)
+                written = replace(written, stages=figures, rows_read=figures.rows_in)
             handle.written[number] = written
             handle.batches += 1
             if catch_up is not None:
                 catch_up.advance(number)
+            return batch.offsets
 
         return (
             rows.writeStream.queryName(query_name(run))
@@ -528,6 +552,14 @@ class RunningFlows:
             .foreachBatch(each_batch)
             .start()
         )
+
+    def _write(self, rows: DataFrame, writer: BatchWriter, batch: Batch, planned: PlannedFlow) -> Written:
+        if not has_results(rows):
+            return writer.write(rows, batch)
+        assert isinstance(writer, ColumnWriter)
+        columns = ColumnarRows(rows, planned.schema)
+        written = writer.write_columns(columns, batch)
+        return replace(written, rows_read=columns.rows_read)
 
     def _explain(self, handle: FlowHandle, error: Exception) -> FlowFailed:
         if isinstance(error, FlowFailed):

@@ -24,16 +24,25 @@ from mainstem.errors import Conflict, CorruptHome, Invalid
 from mainstem.flows.late_topic import LateTopic
 from mainstem.names import check_own_name
 from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock
-from mainstem.operators.stage.packed_rows import is_packed
+from mainstem.operators.stage.packed_rows import STAGE, is_packed
 from mainstem.operators.stage.stage import Stage, prepare_batch, prepare_inputs, stage_schema
 from mainstem.operators.stage.stage_task import BucketState, StageBatch, through_stage
 from mainstem.operators.stage.state_runs import StageManifests
 from mainstem.spark.checkpoint.checkpoint_offsets import source_offsets
 from mainstem.spark.checkpoint.flow_store import FlowStore
+from mainstem.spark.columnar_rows import ColumnPacking, ColumnTask
 from mainstem.spark.plan.bound_plan import BoundPlan, obstacle, placeholder
-from mainstem.spark.plan.flow_plan import Operator, is_straight, leaves_in, operators_in, stage_uses, stages_in
+from mainstem.spark.plan.flow_plan import (
+    Operator,
+    is_straight,
+    leaves_in,
+    operators_in,
+    read_steps,
+    stage_uses,
+    stages_in,
+)
 from mainstem.spark.sources.batch_clock import clocks_of, leave_due
-from mainstem.spark.spark_types import spark_schema
+from mainstem.spark.spark_types import arrow_schema, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -179,6 +188,8 @@ def root_rows(batch: DataFrame, roots: Sequence[Root], number: int) -> DataFrame
 
     if len(roots) == 1:
         return batch
+    if is_packed(batch):
+        return batch.where(F.col(STAGE) == number)
     [root] = [root for root in roots if root.number == number]
     given = batch.where(F.col(ROOT) == number)
     fields = root.rows.schema.fields
@@ -237,14 +248,20 @@ class StagedBatches:
         self._divided = {stage.name: self._buckets(stage, before, spark) for stage in self._stages}
         return self._divided
 
-    def bind(self, given: DataFrame) -> str:
+    def bind(self, given: DataFrame, task: ColumnTask | None = None) -> str:
         """Bind the batches of a query into the plan of the flow's rows, so that the program is not built for each of them.
-        Returns why that is impossible; empty if it worked. `given`: the rows of the query."""
-        plans = StagePlans.of(given, self._flow_rows, self._stages, self._roots)
+        Returns why that is impossible; empty if it worked. `given`: the rows of the query; `task`: of the sink, which the
+        tasks of the last stage run if they can compute the rows behind it."""
+        plans = StagePlans.of(given, self._flow_rows, self._stages, self._roots, task)
         if isinstance(plans, str):
             return plans
         self._plans = plans
         return ""
+
+    @property
+    def sends_columns(self) -> bool:
+        """Whether the tasks of the last stage compute the flow's rows for the sink."""
+        return self._plans is not None and self._plans.output is not None
 
     def begin(self, number: int, rows: DataFrame) -> BatchOnItsWay:
         """Start a batch."""
@@ -298,7 +315,7 @@ class StagedBatches:
         for stage in self._stages:
             receipts = _receipts(way.batches[stage.name])
             known = before.get(stage.name, {})
-            taken += sum(receipt["in"] for receipt in receipts.values() if stage.number == way.packed)
+            taken += sum(receipt["in"] for receipt in receipts.values() if stage.number in way.packed)
             counts = Counter(known.get("counts", {}))
             for receipt in receipts.values():
                 counts.update(receipt["counts"])
@@ -332,7 +349,7 @@ class StagedBatches:
             late=came_late,
             too_late=sum(rows.num_rows for rows in late),
             watermark=None if way.clock.watermark == NO_TIME else way.clock.watermark,
-            rows_in=None if way.packed is None else taken,
+            rows_in=taken if way.packed else None,
         )
 
 
@@ -343,9 +360,18 @@ class StagePlans:
     # The prepared input of each stage, by its number; none if the query already prepares it.
     prepared: Mapping[int, BoundPlan]
     rows: BoundPlan
+    # What the tasks of the last stage do with their rows for the sink; None if Spark computes the rows behind it.
+    output: ColumnPacking | None = None
 
     @classmethod
-    def of(cls, given: DataFrame, rows: DataFrame, stages: Sequence[Stage], roots: Sequence[Root]) -> StagePlans | str:
+    def of(
+        cls,
+        given: DataFrame,
+        rows: DataFrame,
+        stages: Sequence[Stage],
+        roots: Sequence[Root],
+        task: ColumnTask | None,
+    ) -> StagePlans | str:
         """The plans, or why they must be built for each batch. `given`: the rows of the query, as in its batches."""
         frames: dict[int, DataFrame] = {}
         for stage in stages:
@@ -358,7 +384,29 @@ class StagePlans:
         for frame in (*frames.values(), rows):
             if found := obstacle(frame):
                 return found
-        return cls({number: BoundPlan(frame) for number, frame in frames.items()}, BoundPlan(rows))
+        behind_all = BoundPlan(rows)
+        output = None if task is None else _read_output(rows, behind_all, stages, task)
+        return cls({number: BoundPlan(frame) for number, frame in frames.items()}, behind_all, output)
+
+
+def _read_output(rows: DataFrame, plan: BoundPlan, stages: Sequence[Stage], task: ColumnTask) -> ColumnPacking | None:
+    """How the tasks of the last stage compute the flow's rows; None if they cannot, or others use its rows too."""
+    last = stages[-1]
+    if stage_uses(rows) != {last.number: 1} or last.number in _shared_stages(rows, stages):
+        return None
+    spark, schema = rows.sparkSession, stage_schema(last.spec.engine)
+    # A leaf about which the optimizer knows nothing.
+    leaf = spark.createDataFrame(spark.sparkContext.emptyRDD(), spark_schema(schema))
+    steps = read_steps(plan.bind({str(last.number): leaf}))
+    if isinstance(steps, str):
+        return None
+    return ColumnPacking(
+        schema.remove_metadata(),
+        steps.columns,
+        steps.condition,
+        arrow_schema(rows.schema).remove_metadata(),
+        task,
+    )
 
 
 def _root(number: int) -> str:
@@ -388,8 +436,8 @@ class BatchOnItsWay:
         self._roots = roots
         self.clock = clock
         self.batches = batches
-        # The number of the stage whose rows are packed, if any.
-        self.packed = roots[0].number if is_packed(rows) else None
+        # The numbers of the stages whose rows are packed.
+        self.packed = {root.number for root in roots} if is_packed(rows) else set()
 
     def close(self) -> None:
         """Release what was cached for the batch."""
@@ -426,11 +474,14 @@ class BatchOnItsWay:
                 rows = plan.bind({_root(stage.number): root})
             else:
                 rows = root.unionByName(plan.bind(given))
-            given[str(stage.number)] = self._through(stage, stage.name, rows)
+            output = self._plans.output if stage is self._stages[-1] else None
+            given[str(stage.number)] = rows = self._through(stage, stage.name, rows, output)
+            if output is not None:
+                return rows
         return self._plans.rows.bind(given)
 
-    def _through(self, stage: Stage, name: str, prepared: DataFrame) -> DataFrame:
-        rows = through_stage(prepared, stage.spec, self.batches[name])
+    def _through(self, stage: Stage, name: str, prepared: DataFrame, output: ColumnPacking | None = None) -> DataFrame:
+        rows = through_stage(prepared, stage.spec, self.batches[name], output)
         if stage.number in self._shared:
             # The engine runs once, however often its output is used.
             rows = rows.persist()

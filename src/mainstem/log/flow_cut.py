@@ -107,7 +107,7 @@ class BatchCut:
     def ends(self, lanes: Mapping[int, Lane], starts: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, int]:
         """The end of the batch in each lane: the lane's end, if the whole is small enough, else that of one event time."""
         rows = sum(ends[number] - starts[number] for number in lanes)
-        rows_max = self._admitted(lanes, starts, rows)
+        rows_max = self._admit(lanes, starts, rows)
         if rows <= rows_max:
             self._steps.clear()
             return {number: max(ends[number], starts[number]) for number in lanes}
@@ -139,7 +139,7 @@ class BatchCut:
         self._steps[number] = known
         return known
 
-    def _admitted(self, lanes: Mapping[int, Lane], starts: Mapping[int, int], rows: int) -> int:
+    def _admit(self, lanes: Mapping[int, Lane], starts: Mapping[int, int], rows: int) -> int:
         if rows <= self._rows_max // 100:
             return self._rows_max
         size = sum(lane.backend.behind(lane.partition, starts[number]).bytes for number, lane in lanes.items())
@@ -266,7 +266,7 @@ class _Limits:
         self._numbers: dict[tuple[str, int], int] = {}
 
     def ends(self, part: SourcePart) -> Positions:
-        numbered = self._numbered(part)
+        numbered = self._number_lanes(part)
         ends = self._cut.ends(
             numbered,
             {self._numbers[lane]: part.begin(lane) for lane in part.ends},
@@ -275,10 +275,10 @@ class _Limits:
         return {lane: ends[self._numbers[lane]] for lane in part.ends}
 
     def rows_together(self, part: SourcePart) -> int:
-        numbered = self._numbered(part)
+        numbered = self._number_lanes(part)
         return self._cut.rows_together(numbered, {self._numbers[lane]: part.begin(lane) for lane in part.ends})
 
-    def _numbered(self, part: SourcePart) -> dict[int, Lane]:
+    def _number_lanes(self, part: SourcePart) -> dict[int, Lane]:
         return {
             self._numbers.setdefault((topic, partition), len(self._numbers)): Lane(part.topics[topic], partition)
             for topic, partition in part.ends
@@ -302,7 +302,7 @@ class FlowCut:
     def ends(self, parts: Mapping[int, SourcePart]) -> FlowEnds:
         limits: dict[Place, int] = {}
         for leaf, part in parts.items():
-            limits |= {(leaf, *lane): end for lane, end in self._limited(leaf, part).items()}
+            limits |= {(leaf, *lane): end for lane, end in self._limit(leaf, part).items()}
         found = self._consistent(parts, limits)
         by_leaf: dict[int, Positions] = {leaf: {} for leaf in parts}
         for (leaf, topic, partition), end in found.ends.items():
@@ -311,9 +311,9 @@ class FlowCut:
 
     def limits(self, part: SourcePart) -> Positions:
         """The end of the next batch of one source by its limits alone."""
-        return self._limited(part.request.leaf, part)
+        return self._limit(part.request.leaf, part)
 
-    def _limited(self, leaf: int, part: SourcePart) -> Positions:
+    def _limit(self, leaf: int, part: SourcePart) -> Positions:
         if leaf not in self._limits:
             self._limits[leaf] = self._limits_of(part.request)
         return self._limits[leaf].ends(part)
@@ -368,19 +368,19 @@ class FlowCut:
             return FoundEnds(limits)
         below = cut.below(limits)
         if below != starts and any(part.aligned for part in parts.values()):
-            below = self._aligned_below(parts, spans, starts, limits, below)
+            below = self._align_below(parts, spans, starts, limits, below)
         if 2 * _rows(starts, below) >= _rows(starts, limits):
             return FoundEnds(below)
         # With a few large steps, almost nothing may be left below the limits.
         return self._forward(parts, starts, limits, below, torn)
 
-    def _aligned_below(
+    def _align_below(
         self, parts: Mapping[int, SourcePart], spans: Mapping[Place, TransactionSpans], starts: dict[Place, int],
         limits: dict[Place, int], below: dict[Place, int],
     ) -> dict[Place, int]:  # fmt: skip
         """The greatest consistent ends below the limits that keep the lanes of an aligned source together."""
         # Event times are read only if they matter.
-        return TransactionCut(starts, spans, self.reached(parts, starts, limits)).below(limits)
+        return TransactionCut(starts, spans, self.find_reached(parts, starts, limits)).below(limits)
 
     def _forward(
         self, parts: Mapping[int, SourcePart], starts: dict[Place, int], limits: dict[Place, int], below: dict[Place, int],
@@ -450,7 +450,7 @@ class FlowCut:
             for place, start in starts.items()
         }
 
-    def reached(
+    def find_reached(
         self, parts: Mapping[int, SourcePart], starts: Mapping[Place, int], ends: Mapping[Place, int]
     ) -> dict[Place, Reached]:
         """The times of the rows of aligned sources."""
@@ -483,21 +483,21 @@ class _Ahead:
     def above(self, seeds: dict[Place, int] | None) -> dict[Place, int]:
         """The smallest consistent ends after the seeds; without seeds, those with the fewest rows."""
         while True:
-            found = self._closed(seeds, None)
+            found = self._close(seeds, None)
             if any(part.aligned for part in self._parts.values()):
                 if self._times is None:
                     furthest = {
                         place: min(end, self._starts[place] + self._rows_max) for place, end in self._stable.items()
                     }
-                    self._times = self._cut.reached(self._parts, self._starts, furthest)
-                found = self._closed(seeds, self._times)
+                    self._times = self._cut.find_reached(self._parts, self._starts, furthest)
+                found = self._close(seeds, self._times)
             if all(end <= self._known[place] for place, end in found.items()):
                 return found
             # Transactions beyond the range read so far may be split there.
             self._known = {place: max(end, self._known[place]) for place, end in found.items()}
             self._spans = self._cut.spans(self._parts, self._starts, self._known)
 
-    def _closed(self, seeds: dict[Place, int] | None, times: dict[Place, Reached] | None) -> dict[Place, int]:
+    def _close(self, seeds: dict[Place, int] | None, times: dict[Place, Reached] | None) -> dict[Place, int]:
         assert self._spans is not None
         cut = TransactionCut(self._starts, self._spans, times)
         if seeds is None:

@@ -259,7 +259,7 @@ class TopicBackend(Protocol):
     def freeze(self, home: str, start: Position, stop: Position, delay: int | None) -> FrozenTopic | None:
         """The records between two positions as files that do not change; None if the log has no files of its own."""
 
-    def sealed(self) -> SealedFiles | None:
+    def sealed_files(self) -> SealedFiles | None:
         """What is sealed now; None if the log has no files of its own."""
 
     def steps(self, partition: int, start: int, rows_min: int) -> Steps: ...
@@ -344,8 +344,8 @@ class Log(Protocol):
     def create_topic(self, settings: TopicSettings) -> TopicBackend: ...
     def adopt_topic(self, settings: TopicSettings) -> TopicBackend: ...
     def open_topic(self, name: str) -> TopicBackend: ...
-    def watch_appends(self, topics: Iterable[str]) -> AppendWatch:
-        """Waits for appends to any of these topics."""
+    def watch_appends(self, topics: Iterable[str], bell: str = "") -> AppendWatch:
+        """Waits for appends to any of these topics, and for a write to the file `bell`."""
 
     def flow_cut(self) -> FlowCut:
         """Says where the batches of a flow end."""

@@ -78,7 +78,7 @@ def record_array(
     if isinstance(offsets, int):
         # In Arrow's memory pool: memory fresh from the kernel would cost more than filling it.
         numbers = _new_numbers(count)
-        np.add(_counting(rows)[:count], offsets, out=np.frombuffer(numbers, np.int64))
+        np.add(_count_up(rows)[:count], offsets, out=np.frombuffer(numbers, np.int64))
         offsets = pa.Array.from_buffers(pa.int64(), count, [None, numbers], 0)
     if isinstance(appended_at, int):
         times = _new_numbers(count)
@@ -137,7 +137,7 @@ def _all_inserts(count: int) -> pa.StringArray:
 
 
 @lru_cache(maxsize=2)
-def _counting(count: int) -> Int64Array:
+def _count_up(count: int) -> Int64Array:
     return np.arange(count, dtype=np.int64)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,8 @@ from mainstem.operators.stage.frame_columns import (
     record_field,
     select_columns,
 )
-from mainstem.operators.stage.hashes import key_hashes
-from mainstem.operators.stage.keyed_rows import native_hashes, native_tie
+from mainstem.operators.stage.keyed_rows import arrow_hashes, native_hashes, native_tie
+from mainstem.operators.stage.spark_hashes import hashable
 from mainstem.operators.stage.stage import StageSpec, add_stage, remember
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _plan(
         span,
         corrected,
     )
-    plan = _Preparation(schema, names, tuple(field.name for field in values), None if record is None else record.name)
+    plan = ComparedRows(schema, names, tuple(field.name for field in values), None if record is None else record.name)
     kept_for = show_duration(timedelta(microseconds=span + corrected))
     spec = StageSpec(
         "compare_with",
@@ -99,6 +100,7 @@ def _plan(
         bounded_by=f"a result is evicted when the watermark is {kept_for} past the end of its window",
         definition={"by": list(names)},
         parameters={"earlier": show_span(span), "by": list(names), "lateness": show_span(corrected)},
+        packed=plan.input_schema if plan.packable else None,
     )
     return spec, _plan_columns(schema, names, values)
 
@@ -153,14 +155,29 @@ def _check_names(values: Sequence[pa.Field], by: Sequence[str]) -> None:
         )
 
 
-class _Preparation:
+@dataclass(frozen=True)
+class ComparedRows:
     """Converts results to the input of the engine."""
 
-    def __init__(self, schema: pa.Schema, by: tuple[str, ...], values: tuple[str, ...], record: str | None) -> None:
-        self.schema = schema
-        self.by = by
-        self.values = values
-        self.record = record
+    schema: pa.Schema
+    by: tuple[str, ...]
+    values: tuple[str, ...]
+    record: str | None
+
+    @property
+    def input_schema(self) -> pa.Schema:
+        """The columns of the converted rows."""
+        int32, int64 = pa.int32(), pa.int64()
+        keys = [(f"by_{place}", self.schema.field(name).type) for place, name in enumerate(self.by)]
+        places = [("change", pa.string()), ("partition", int32), ("offset", int64), ("tie", int64)]
+        values = [(f"v_{place}", self.schema.field(name).type) for place, name in enumerate(self.values)]
+        times = [("start", int64), ("end", int64)]
+        return pa.schema([("group", int64), ("check", int64), *keys, *times, *places, *values])
+
+    @property
+    def packable(self) -> bool:
+        """Whether `arrow` gives rows the groups that `native` does."""
+        return self.record is not None and all(hashable(self.schema.field(name).type) for name in self.by)
 
     def native(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
@@ -188,10 +205,7 @@ class _Preparation:
     def arrow(self, table: pa.Table) -> pa.Table:
         count = table.num_rows
         keys = [table.column(name) for name in self.by]
-        columns = {
-            "group": pa.array(key_hashes(keys, count, "group")),
-            "check": pa.array(key_hashes(keys, count, "check")),
-        }
+        columns = dict(zip(("group", "check"), map(pa.array, arrow_hashes(keys, count)), strict=True))
         columns |= {f"by_{place}": key for place, key in enumerate(keys)}
         window = whole(table.column("window"))
         columns |= {name: microseconds(pc.struct_field(window, [name])) for name in ("start", "end")}

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from mainstem.operators.stage.arrow_columns import in_log_order, numbers
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mix
+from mainstem.operators.stage.integer_order import sort_distinct
 
 __all__ = ["ComparisonEngine", "WINDOW", "comparable"]
 
@@ -70,7 +71,7 @@ class ComparisonEngine:
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
         changed = _last_changes(in_log_order(rows))
-        before = state.find(np.unique(numbers(changed, "group")))
+        before = state.find(sort_distinct(numbers(changed, "group")))
         deleted = pc.equal(changed.column("change"), "delete")
         present = changed.filter(pc.invert(deleted))
         untouched = _without(before, changed)

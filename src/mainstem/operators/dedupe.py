@@ -84,6 +84,7 @@ def _plan(rows: DataFrame, by: str | Sequence[str], within: Duration, on: str | 
         late_names={f"by_{place}": name for place, name in enumerate(names)},
         definition={"by": list(names)},
         parameters={"by": list(names), "within": show_span(span), "on": time},
+        packed=keyed.input_schema if keyed.packable else None,
     )
     columns = [Shown(f"row.{field.name}", field) for field in schema if record is None or field.name != record.name]
     return spec, [*columns, Shown("record", pa.field("record", WATERMARKED_RECORD, metadata=RECORD_MARK))]

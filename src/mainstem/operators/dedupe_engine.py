@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from mainstem.operators.stage.arrow_columns import in_log_order, numbers
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mix
+from mainstem.operators.stage.integer_order import order_rows, sort_distinct
 
 __all__ = ["DedupeEngine"]
 
@@ -84,7 +85,7 @@ class DedupeEngine:
 
     def _choose_rows(self, state: StateTable, rows: pa.Table) -> Int64Array:
         """The numbers of the rows that are kept, in order."""
-        before = state.find(np.unique(numbers(rows, "group")))
+        before = state.find(sort_distinct(numbers(rows, "group")))
         identities = [np.concatenate([numbers(before, name), numbers(rows, name)]) for name in ("group", "check")]
         keys = _dense(*identities)
         known, keys = keys[: before.num_rows], keys[before.num_rows :]
@@ -148,7 +149,7 @@ def _times(microseconds: Int64Array) -> pa.Array:
 
 def _dense(groups: Int64Array, checks: Int64Array) -> Int64Array:
     """A number from 0 on for each distinct pair."""
-    order = np.lexsort((checks, groups))
+    order = order_rows(groups, checks)
     first = np.ones(len(order), np.int64)
     first[1:] = (groups[order][1:] != groups[order][:-1]) | (checks[order][1:] != checks[order][:-1])
     found = np.empty(len(order), np.int64)
@@ -160,15 +161,13 @@ def _near(known: Int64Array, known_times: Int64Array, keys: Int64Array, times: I
     """Whether one of the known times of a row's key is less than `within` away."""
     if not len(known):
         return np.zeros(len(keys), np.bool_)
-    order = np.lexsort((known_times, known))
+    order = order_rows(known, known_times)
     known, known_times = known[order], known_times[order]
     first, end = np.searchsorted(known, keys, side="left"), np.searchsorted(known, keys, side="right")
     found = np.zeros(len(keys), np.bool_)
     # The number of the key's known times at or before the row's, by one sort of all.
-    whole = np.lexsort(
-        (np.concatenate([np.zeros(len(known)), np.ones(len(keys))]), np.concatenate([known_times, times]),
-         np.concatenate([known, keys]))
-    )  # fmt: skip
+    # Of equal times the known ones, which are the first rows, come first.
+    whole = order_rows(np.concatenate([known, keys]), np.concatenate([known_times, times]))
     is_known = whole < len(known)
     before = np.empty(len(whole), np.int64)
     before[whole] = np.cumsum(is_known)

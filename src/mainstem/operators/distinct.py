@@ -25,7 +25,7 @@ def distinct(changes: DataFrame, *, name: str | None = None) -> DataFrame:
     >>> from mainstem.testing import TestStream
     >>> visits = TestStream("page STRING").rows([{"page": "/"}, {"page": "/about"}]).rows([{"page": "/"}])
     >>> visits.run(distinct).changes
-    [('insert', {'page': '/'}), ('insert', {'page': '/about'})]
+    [('insert', {'page': '/about'}), ('insert', {'page': '/'})]
     """
     spec, columns = remember("distinct", lambda: _plan(changes))
     return show_changes(add_stage(changes, spec, name=name), columns)
@@ -42,6 +42,6 @@ def _plan(changes: DataFrame) -> tuple[StageSpec, list[Shown]]:
     engine = DistinctEngine(rows.row_type)
     spec = StageSpec(
         "distinct", engine, rows.native, rows.arrow, bounded_by="one count for each distinct row of the table",
-        definition={"by": list(names)},
+        definition={"by": list(names)}, packed=rows.input_schema if rows.packable else None,
     )  # fmt: skip
     return spec, [Shown(f"row.{field.name}", field) for field in fields]

@@ -65,6 +65,7 @@ def _plan(schema: pa.Schema, by: str | Sequence[str], using: type[Process]) -> t
     spec = StageSpec(
         "process", engine, keyed.native, keyed.arrow, bounded_by=using.bounded_by, definition={"by": list(keyed.by)},
         parameters={"by": list(keyed.by), "using": using.__name__},
+        packed=keyed.input_schema if keyed.packable else None,
     )  # fmt: skip
     columns = [
         Shown(f"o_{place}", column.with_metadata(EVENT_TIME_MARK if column.name == using.event_time else None))

@@ -98,7 +98,7 @@ def _plan(
     parameters: dict[str, Parameter] = {"count": count, "by": definition["by"], "order": definition["order"]}
     spec = StageSpec(
         "top", engine, changed.native, changed.arrow, bounded_by="the rows of the table", definition=definition,
-        parameters=parameters,
+        parameters=parameters, packed=changed.input_schema if changed.packable else None,
     )  # fmt: skip
     return spec, [Shown(f"row.{field.name}", field) for field in fields], found.values
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -26,6 +27,7 @@ from mainstem.names import check_name
 from mainstem.sinks.file_commits import CommittedBatch, CommittedFile, FileCommits, FolderFacts
 from mainstem.spark.checkpoint.flow_store import check_epoch
 from mainstem.spark.checkpoint.rejected_rows import Rejection, reject
+from mainstem.spark.columnar_rows import ColumnarRows, StageFile
 from mainstem.spark.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -114,13 +116,33 @@ class FileWriter:
 
     # One batch
 
+    @property
+    def column_task(self) -> StageFile | None:
+        """Readers write the files themselves, if Spark would write the same columns."""
+        alike = all(_is_written_alike(field.type) for field in self._schema)
+        return StageFile(f"{self._staging}/{self._run.epoch}-columns") if alike else None
+
     def write(self, rows: DataFrame, batch: Batch) -> Written:
         """Stage the rows, then move and commit them."""
         staged = f"{self._staging}/{self._run.epoch}-{batch.number}"
+        return self._take_staged(staged, batch, lambda: self._stage(rows, staged))
+
+    def write_columns(self, rows: ColumnarRows, batch: Batch) -> Written:
+        """Move and commit the files that the readers wrote."""
+        task = self.column_task
+        assert task is not None
+
+        def stage() -> dict[str, int]:
+            return dict(json.loads(result.to_pybytes()) for result in rows.results())
+
+        return self._take_staged(task.folder, batch, stage)
+
+    def _take_staged(self, staged: str, batch: Batch, stage: Callable[[], dict[str, int] | None]) -> Written:
+        """`stage`: writes the files; if it returns them, with their numbers of rows, others in the folder are leftovers."""
         try:
-            self._stage(rows, staged)
+            written = stage()
             reach("sink_rows_computed")
-            taken, refused = self._staged_files(staged)
+            taken, refused = self._staged_files(staged) if written is None else (written, [])
             table, rejections = self._collect_rejected(staged, refused)
             reject(batch, table, rejections, taken=sum(taken.values()))
             for path in taken:
@@ -225,6 +247,17 @@ class FileWriter:
             )
 
 
+def _is_written_alike(of: pa.DataType) -> bool:
+    """Whether Arrow writes a column into Parquet as Spark does."""
+    if kinds.is_nested(of):
+        return all(_is_written_alike(of.field(place).type) for place in range(of.num_fields))
+    plain = (
+        kinds.is_boolean, kinds.is_signed_integer, kinds.is_floating, kinds.is_decimal128, kinds.is_string, kinds.is_binary,
+        kinds.is_date32, kinds.is_timestamp,
+    )  # fmt: skip
+    return any(is_of(of) for is_of in plain)
+
+
 def _mark(doubtful: Sequence[str]) -> Column:
     """The numbers of the columns that are empty ("e0") or equal to NO_VALUE ("n0"); a dash if there are none."""
     from pyspark.sql import functions as F
@@ -260,6 +293,8 @@ class FileSink:
         self.name = _name_of(self.path)
         self._home = home
         self._session = session
+        # Spark divides rows into folders by value.
+        self.takes_columns = not self.partition_by
         self._commits = FileCommits(self.path)
 
     def __repr__(self) -> str:

@@ -37,7 +37,8 @@ class Sink(Protocol):
     """The target of a flow.
 
     A sink may also have an `id`, a text that stays the same when it is moved and that no other sink has, and a `location`
-    for messages: then a flow that finds a different sink than before is refused.
+    for messages: then a flow that finds a different sink than before is refused. A sink with `takes_columns` gets the rows of
+    a flow that needs no Spark operator as columns: its writers are `ColumnWriter`.
     """
 
     @property

@@ -63,6 +63,7 @@ class Build:
     frames: dict[int, DataFrame] = field(default_factory=dict)
     # Spark asks the sources of a flow in turn: if there are several, none may delay the others.
     wait_ms: int = 100
+    only_topics: bool = False
     # Whether topics are read by our source or by Spark's Kafka source.
     mode: Literal["batches", "real-time"] = "batches"
     # The maximal number of rows of a batch while a flow catches up.

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from mainstem.errors import Invalid, InvalidRows, SchemaMismatch, did_you_mean
-from mainstem.log.rows.arrow_rows import converted
+from mainstem.log.rows.arrow_rows import convert
 from mainstem.log.rows.column_types import is_nested
 from mainstem.log.rows.readable_values import unreadable_rows, unreadable_value
 from mainstem.views.nested_json import to_json
@@ -125,7 +125,7 @@ def check_columns(given: pa.Schema, schema: pa.Schema, *, view: str) -> None:
     for field in schema:
         if field.name not in names:
             raise _mismatch(view, f'has a column "{field.name}", which the rows lack', schema, field.name, "")
-        converted(pa.nulls(0, given.field(field.name).type), field.type, path=field.name, topic=view)
+        convert(pa.nulls(0, given.field(field.name).type), field.type, path=field.name, topic=view)
 
 
 def check_panes(given: pa.Schema, key: Sequence[str], *, view: str) -> None:
@@ -162,13 +162,13 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
 def _fit(array: pa.Array, data_type: pa.DataType, path: str, view: str, reasons: dict[int, str]) -> pa.Array:
     """The column in the view's type; a value that does not fit becomes null, and its row gets a reason."""
     try:
-        return converted(array, data_type, path=path, topic=view)
+        return convert(array, data_type, path=path, topic=view)
     except InvalidRows:
         # Rare, so converting value by value is acceptable.
         pieces = []
         for row in range(len(array)):
             try:
-                pieces.append(converted(array.slice(row, 1), data_type, path=path, topic=view))
+                pieces.append(convert(array.slice(row, 1), data_type, path=path, topic=view))
             except InvalidRows as error:
                 reasons.setdefault(row, error.summary.partition(": ")[2])
                 pieces.append(pa.nulls(1, data_type))

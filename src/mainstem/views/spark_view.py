@@ -15,6 +15,7 @@ from mainstem.crash_points import reach
 from mainstem.log.record import CHANGING_MARK, RECORD, RECORD_MARK, record_schema
 from mainstem.spark.build import Leaf, current_build
 from mainstem.spark.checkpoint.rejected_rows import reject
+from mainstem.spark.columnar_rows import ColumnarRows, SendRows
 from mainstem.spark.sources.topic_request import OPTION
 from mainstem.spark.spark_types import spark_schema
 from mainstem.views.home_views import ADDRESS
@@ -41,8 +42,17 @@ class SparkViewWriter:
         """The last committed batch; -1 if there is none."""
         return self.writer.committed_batch
 
+    @property
+    def column_task(self) -> SendRows:
+        return SendRows()
+
     def write(self, rows: DataFrame, batch: Batch) -> Written:
-        table = rows.toArrow()
+        return self._write(rows.toArrow(), batch)
+
+    def write_columns(self, rows: ColumnarRows, batch: Batch) -> Written:
+        return self._write(rows.to_table(), batch)
+
+    def _write(self, table: pa.Table, batch: Batch) -> Written:
         reach("sink_rows_computed")
         prepared = self.writer.prepare(table)
         reject(batch, table, prepared.rejections, taken=len(table) - len(prepared.rejections))
@@ -54,6 +64,8 @@ class SparkViewWriter:
 
 class SparkView(View):
     """A view in a program: a `View` with DataFrames."""
+
+    takes_columns = True
 
     def __init__(
         self,
@@ -102,6 +114,7 @@ class SparkView(View):
             "version": 1 if run is None else run.version,
             "leaf": number,
             "wait_ms": 100 if build is None else build.wait_ms,
+            "together": "" if build is None else build.together,
         }
         schema = spark_schema(pa.schema([leaf.schema.field(name) for name in columns]))
         reader = self._session().readStream.format(SOURCE).schema(schema).option(OPTION, json.dumps(request))

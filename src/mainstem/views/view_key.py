@@ -11,7 +11,7 @@ from mainstem.arguments import text
 from mainstem.errors import Invalid, InvalidRows
 from mainstem.log.record import record_array, record_schema
 from mainstem.log.rows.python_rows import array_of
-from mainstem.log.rows.row_errors import shown
+from mainstem.log.rows.row_errors import format_value
 from mainstem.log.rows.schema_ddl import type_to_ddl
 from mainstem.views.merge_batch import normal_key
 from mainstem.views.sqlite.sqlite_columns import stored_values
@@ -94,7 +94,7 @@ def _values(given: Any, key: Sequence[str], view: str) -> list[Any]:
     if len(key) == 1 and not isinstance(given, tuple):
         return [given]
     raise Invalid(
-        f'{shown(given)} is not a key of view "{view}"',
+        f'{format_value(given)} is not a key of view "{view}"',
         detail=f"Its key has {len(key)} column{'s' if len(key) > 1 else ''}: {', '.join(key)}.",
         hint=f"Give a tuple in that order, or a dict: view.get({{{', '.join(f'{name!r}: ...' for name in key)}}}).",
     )
@@ -111,7 +111,7 @@ def _column(value: Any, field: pa.Field, view: str) -> pa.Array:
         return normal_key(array_of([value], field.type, path=field.name, topic=view))
     except InvalidRows as error:
         raise Invalid(
-            f'{shown(value)} is not a value of "{field.name}", which is {type_to_ddl(field.type)}',
+            f'{format_value(value)} is not a value of "{field.name}", which is {type_to_ddl(field.type)}',
             detail=f'"{field.name}" is in the key of view "{view}".',
             hint=error.hint,
             column=field.name,

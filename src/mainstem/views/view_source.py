@@ -31,6 +31,7 @@ from mainstem.batch import FlowRun
 from mainstem.errors import Conflict, FellOff
 from mainstem.log.record import record_array
 from mainstem.spark.checkpoint.flow_store import check_epoch
+from mainstem.spark.sources.batch_pace import BatchPause
 from mainstem.spark.sources.topic_request import OPTION
 from mainstem.spark.sources.worker_memory import spare_collections
 from mainstem.views.home_views import ADDRESS, backend_at
@@ -87,9 +88,13 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._address = address
         self._limit: tuple[int, Applied] | None = None
         self._watch: CommitWatch | None = None
+        self._pause = BatchPause(request.get("together", ""))
+        # Whether the last batch left changes that its limit did not allow.
+        self._behind = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_request": self._request, "_address": self._address, "_limit": None, "_watch": None}
+        # Workers get only the request.
+        return {"_request": self._request, "_address": self._address}
 
     def _view(self) -> View:
         return open_view(self._request["home"], self._request["view"], self._address)
@@ -130,6 +135,11 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif self._watch is not None:
                 self._watch.wait(self._request["wait_ms"] / 1000)
             last, applied = self._read_status(view)
+        if self._limit is None and not self._behind and self._news(start, last, applied):
+            if not self._pause.wait():
+                return start
+            last, applied = self._read_status(view)
+        self._behind = last > start["position"] + CHANGES_MAX
         reached = max(start["position"], min(last, start["position"] + CHANGES_MAX))
         # If the batch ends before the last change, only the earlier applied offsets are certain.
         return self._offset(reached, start.get("id", ""), applied if reached >= last else start.get("applied", {}))
@@ -183,6 +193,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             position = changes.end
 
     def stop(self) -> None:
+        self._pause.close()
         if self._watch is not None:
             self._watch.close()
             self._watch = None

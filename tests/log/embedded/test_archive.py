@@ -193,6 +193,7 @@ def test_an_archive_of_another_topic_of_that_name_is_not_mixed_up(
     assert shown(again) == [(0, "b", 0)]
 
 
+@pytest.mark.thorough
 def test_a_crash_anywhere_loses_nothing_and_copies_once(
     files: MemoryFiles, clock: ManualClock, fault_report: Callable[..., None]
 ) -> None:

@@ -222,7 +222,9 @@ FLIPPED: dict[str, tuple[Callable[[Healthy], Outcome], int, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", FLIPPED)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.thorough if kind == "blocks" else ()) for kind in FLIPPED]
+)
 def test_flipped_bits(kind, fault_report):
     flipped, blocks, _ = FLIPPED[kind]
     points, compared, violations = flipped(Healthy(blocks))

@@ -146,7 +146,7 @@ def test_who_holds_a_lock_may_share_another_while_the_first_is_given_back(tmp_pa
     giver = threading.Thread(target=release_lock, args=(lock,), daemon=True)
     giver.start()
     for thread in (holder, giver):
-        thread.join(30)
+        thread.join(300)
         assert not thread.is_alive()
     with pytest.raises(MainstemError, match="is closed"), lock.hold(WRITE):
         pass
@@ -161,7 +161,7 @@ def test_a_lock_that_is_shared_again_while_it_is_given_back_stays_open(tmp_path:
         giver.start()
         wait_until(lambda: not lock.users)
         assert share_lock(files, f"{tmp_path}/one") is lock
-    giver.join(30)
+    giver.join(300)
     with lock.hold(WRITE):
         pass
     release_lock(lock)

@@ -168,7 +168,7 @@ class CompactedTopic(RuleBasedStateMachine):
         assert self.topic.verify().sound
 
 
-TestCompactedTopic = CompactedTopic.TestCase
+TestCompactedTopic = pytest.mark.thorough(CompactedTopic.TestCase)
 TestCompactedTopic.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 

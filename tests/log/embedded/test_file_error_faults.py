@@ -111,6 +111,7 @@ def run(points: int, *, step: int = 1, first_only: bool = False) -> tuple[int, i
     return tried, compared, violations
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
 def test_the_nth_call_fails(fault_report, step):
     points, compared, violations = run(POINTS, step=step)
@@ -118,6 +119,7 @@ def test_the_nth_call_fails(fault_report, step):
     assert points == len(range(0, POINTS, step))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.long)])
 def test_no_handle_is_left_at_the_nth_call(fault_report, step):
     """Every file is opened again and again, and at some time for three calls no handle is to be had."""

@@ -5,12 +5,14 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from unittest import mock
 
 import pytest
 
 from mainstem.clock import SystemClock
 from mainstem.durable_files import RealFiles
 from mainstem.errors import AppendConflict, Invalid, Unavailable
+from mainstem.log.embedded.write import segment_writer
 from mainstem.log.embedded.write.partition import Partition, Pending
 from mainstem.log.embedded.write.segment_writer import GroupCommit
 from tests.log.embedded.acknowledged import Stored, make_partition, open_partition, read_all
@@ -64,7 +66,9 @@ def append_many(partition: Partition) -> dict[int, bytes]:
         finally:
             appending.discard(number)
 
-    in_threads(work)
+    # One that looks for itself would stand in line behind a write that waits for its next append.
+    with mock.patch.object(segment_writer, "LOOK_SECONDS", 300):
+        in_threads(work)
     return placed
 
 

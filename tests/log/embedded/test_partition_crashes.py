@@ -82,12 +82,14 @@ def run(*, every: int = 1, first_only: bool = False, let_go: bool = False) -> tu
 SAMPLE = 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("every", [SAMPLE, pytest.param(1, marks=pytest.mark.long)])
 def test_stopped_at_every_call(fault_report, every):
     points, compared, violations = run(every=every)
     fault_report("crash at every call", points=points, compared=compared, violations=violations, seed=SEED)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("every", [13, pytest.param(1, marks=pytest.mark.long)])
 def test_stopped_at_every_call_while_files_are_let_go(fault_report, every):
     points, compared, violations = run(every=every, let_go=True)

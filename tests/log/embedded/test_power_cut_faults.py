@@ -81,6 +81,7 @@ def cut_often(disk: MountedDisk, checked: CheckedTopic, cuts: int, *, seed: int,
     return cuts
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cuts", [EVERY_RUN, pytest.param(POINTS, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
 def test_power_cuts_lose_nothing_acknowledged(tmp_path, kind, cuts, fault_report):

@@ -77,6 +77,7 @@ def kill_often(home: str, checked: CheckedTopic, kills: int, *, seed: int, first
     return killed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kills", [EVERY_RUN, pytest.param(POINTS, marks=pytest.mark.long)])
 def test_killed_writers_lose_nothing_acknowledged(tmp_path, fault_report, kills):
     points, acknowledged, violations = run(tmp_path, kills)

@@ -74,6 +74,7 @@ def risen(topic: Topic) -> list[str]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_no_jump_drops_a_record_before_its_time(seed: int, fault_report: Callable[..., None]) -> None:
     compared, violations = jumps_in_process(seed)
@@ -146,6 +147,7 @@ def faked(tmp_path: Path, jumps: int, mutant: str = "") -> dict[str, list[float]
     return found
 
 
+@pytest.mark.thorough
 @needs("faketime", command="faketime")
 def test_a_hundred_jumps_of_the_machine_s_clock_drop_nothing(tmp_path: Path, fault_report: Callable[..., None]) -> None:
     found = faked(tmp_path, JUMPS)

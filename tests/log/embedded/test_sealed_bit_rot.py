@@ -35,6 +35,7 @@ def filled(stem: Mainstem, count: int = 500, **settings: object) -> None:
         sealed(topic, [(f"key-{number % 700}", number) for number in range(first, first + count)])
 
 
+@pytest.mark.thorough
 def test_no_reader_is_served_a_flipped_bit(clock: ManualClock, fault_report: Callable[..., None]) -> None:
     files = MemoryFiles()
     violations: list[str] = []
@@ -72,6 +73,7 @@ def _refused(read: Callable[[], object]) -> bool:
     return False
 
 
+@pytest.mark.thorough
 def test_sql_is_not_served_a_flipped_bit(tmp_path: Path, fault_report: Callable[..., None]) -> None:
     ticks = itertools.count(1)
     violations: list[str] = []
@@ -98,6 +100,7 @@ def test_sql_is_not_served_a_flipped_bit(tmp_path: Path, fault_report: Callable[
     fault_report("L5 SQL", points=flips, compared=flips, violations=violations)
 
 
+@pytest.mark.thorough
 def test_the_flips_are_seen_to_be_served_where_nobody_checks(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

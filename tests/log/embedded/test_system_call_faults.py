@@ -9,13 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import mainstem
 from mainstem.errors import Unavailable
 from tests.log.embedded.forked_writers import TOPIC, create
 from tests.needs import needs
 
 APPENDS = 14
-SECONDS_MAX = 60
+SECONDS_MAX = 300
 
 # The two libraries of libfiu, without its control thread; and what makes pyarrow start no thread while it is loaded.
 FIU = "/usr/lib/fiu/fiu_run_preload.so /usr/lib/fiu/fiu_posix_preload.so"
@@ -93,6 +95,7 @@ def by_strace(repository: Path, folder: Path, call: str, error: str, when: int, 
     return [f"{call} {error} {when}: {wrong}" for wrong in judge(home, said, call, failed=bool(injected))]
 
 
+@pytest.mark.thorough
 @needs("strace", command="strace")
 def test_calls_that_strace_makes_fail(tmp_path, repository, fault_report):
     violations: list[str] = []
@@ -106,6 +109,7 @@ def test_a_build_that_tries_an_fsync_again_is_caught(tmp_path, repository):
     assert by_strace(repository, tmp_path, "fdatasync", "EIO", 3, "retry fsync")
 
 
+@pytest.mark.thorough
 @needs("fiu-utils", command="fiu-run")
 def test_calls_that_libfiu_makes_fail(tmp_path, repository, fault_report):
     violations: list[str] = []

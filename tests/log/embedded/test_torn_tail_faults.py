@@ -145,6 +145,7 @@ def run(
 SAMPLE = 5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("every", [SAMPLE, pytest.param(1, marks=pytest.mark.long)])
 def test_a_segment_torn_at_every_byte(fault_report, every):
     points, compared, violations = run(recovered, every)

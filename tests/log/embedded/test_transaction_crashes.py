@@ -139,11 +139,13 @@ def run(every: int, *, enough: int | None = None) -> tuple[int, int, list[str]]:
     return points, compared, violations
 
 
+@pytest.mark.thorough
 def test_all_of_a_transaction_or_nothing_wherever_its_process_stops(fault_report: Callable[..., None]) -> None:
     points, compared, violations = run(every=7)
     fault_report("transactions", points=points, compared=compared, violations=violations, seed=SEED)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mutant", ["markers before the decision", "no markers for who comes by", "no decision at all"])
 def test_what_breaks_transactions_is_caught(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     decide, finish, settle = TransactionLog.decide, TransactionLog._finish, TransactionLog.settle

@@ -26,7 +26,7 @@ from tests.log.embedded.memory_files import MemoryFiles
 from tests.log.embedded.upkeep_home import HOME, SCHEMA, fill, manifest_of, opened, partition_of, sealed, shown
 from tests.waiting import wait_until
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 300.0
 
 
 @pytest.fixture
@@ -307,6 +307,9 @@ def test_it_comes_by_every_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         topic = stem.create_topic("aged", schema=SCHEMA, key="k", keep="1 hour")
         fill(topic, [("a", 0)])
         clock.advance("1 hour")
+        # Those before do not count.
+        while passes.acquire(blocking=False):
+            pass
         for _ in range(3):
             assert passes.acquire(timeout=SECONDS_MAX)
         assert shown(topic) == []

@@ -92,6 +92,7 @@ def drop(topic: Topic) -> None:
     topic.drop_expired()
 
 
+@pytest.mark.thorough
 def test_a_crash_in_compaction_loses_no_latest_value_and_brings_no_key_back(
     fault_report: Callable[..., None],
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_crash_in_compaction_loses_no_latest_value_and_brings_no_key_back(
     assert cut.points >= 300
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seeds", [range(10, 12), pytest.param(range(10, 16), marks=pytest.mark.long)], ids=str)
 def test_a_crash_in_retention_drops_nothing_that_is_young_and_leaves_no_hole(
     fault_report: Callable[..., None], seeds: range
@@ -121,6 +123,7 @@ def _dropped(script: Script, topic: Topic) -> Iterator[str]:
         yield "a third pass found more to drop"
 
 
+@pytest.mark.thorough
 def test_a_call_that_fails_in_compaction_costs_nothing(fault_report: Callable[..., None]) -> None:
     written = written_script(1, COMPACTED)
     violations: list[str] = []
@@ -271,6 +274,7 @@ def built(patches: list[tuple[object, str, object]]) -> Iterator[None]:
         yield
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "mutant",
     [

@@ -11,7 +11,7 @@ from mainstem.stem import Mainstem
 
 # One for each of the four partitions of the topic.
 KEYS = ("key-0", "key-1", "key-2", "key-3")
-SECONDS_MAX = 120
+SECONDS_MAX = 300
 
 
 def row_of(number: int) -> list[dict[str, object]]:

@@ -4,6 +4,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
 
@@ -15,13 +16,16 @@ from mainstem.log.kafka.named_writer import NamedWriter
 from mainstem.log.topic import Topic
 from mainstem.log.transaction import Transaction
 from mainstem.stem import Mainstem
-from tests.contracts.shown_rows import dicts, numbers
+from tests.contracts.shown_rows import numbers
 from tests.kafka_broker import KafkaBroker
-from tests.log.kafka.broker_watch import KEYS, Appender, Follower, row_of, violations
+from tests.log.kafka.broker_watch import KEYS, SECONDS_MAX, Appender, Follower, row_of, violations
+from tests.log.kafka.kafka_stems import begun_for_a_second
 
 # How often it is killed; before a release more often.
 EVERY_RUN, LONG = 3, 50
 STOPS = 3
+# The number of the rows that end a topic.
+LAST = 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,10 @@ def kafka_broker() -> Iterator[KafkaBroker]:
 
 @pytest.fixture
 def settings(kafka_broker: KafkaBroker) -> KafkaSettings:
-    return KafkaSettings((kafka_broker.address,), prefix=f"k{uuid.uuid4().hex[:8]}.")
+    # On a busy machine a broker may take longer to come back than is usual to wait for one.
+    return KafkaSettings(
+        (kafka_broker.address,), prefix=f"k{uuid.uuid4().hex[:8]}.", patience=timedelta(seconds=SECONDS_MAX)
+    )
 
 
 @pytest.fixture
@@ -74,8 +81,7 @@ def test_a_commit_delayed_past_its_transaction_is_there_whole_or_not_at_all(
 ) -> None:
     told: dict[int, str] = {}
     for number in range(STOPS):
-        transaction = stem.transaction(timeout="1 second")
-        transaction.append(counted, row_of(number))
+        transaction = begun_for_a_second(stem, counted, row_of(number))
         kafka_broker.stop()
         try:
             commit = threading.Thread(target=_commit, args=(transaction, told, number))
@@ -155,5 +161,11 @@ def test_an_append_that_was_acknowledged_too_early_would_be_caught(counted: Topi
 
 
 def seen(topic: Topic) -> Counter[tuple[int, str]]:
-    """What comes until it is quiet: brokers show what was decided a moment later."""
-    return Counter((row["n"], row["k"]) for row in dicts(topic.follow(start="earliest", wait="1 second")))
+    """What comes before a last row in every partition: brokers show what was decided a moment later."""
+    topic.append(row_of(LAST))
+    found: Counter[tuple[int, str]] = Counter()
+    for batch in topic.follow(start="earliest", wait="5 minutes"):
+        found.update((row["n"], row["k"]) for row in batch.to_pylist())
+        if all(found[LAST, key] for key in KEYS):
+            break
+    return Counter({place: count for place, count in found.items() if place[0] != LAST})

@@ -15,7 +15,7 @@ from mainstem.log.kafka.state_topic import KafkaLedger
 from mainstem.log.state_ledger import Entry
 from tests.contracts.shown_rows import fill, taken
 from tests.kafka_broker import KafkaBroker
-from tests.log.kafka.kafka_stems import opened, own_settings
+from tests.log.kafka.kafka_stems import begun_for_a_second, opened, own_settings
 from tests.waiting import wait_until
 
 AUTHORS, EACH = 3, 15
@@ -115,15 +115,14 @@ def test_other_tools_see_what_a_group_has_committed(kafka_broker: KafkaBroker, s
         name = f"{settings.prefix}orders"
         consumer = Consumer({"bootstrap.servers": kafka_broker.address, "group.id": f"{name}.billing"})
         # Told behind the commit, and not waited for.
-        wait_until(lambda: consumer.committed([TopicPartition(name, 0)], timeout=30)[0].offset == 2)
+        wait_until(lambda: consumer.committed([TopicPartition(name, 0)], timeout=300)[0].offset == 2)
         consumer.close()
 
 
 def test_a_transaction_past_its_timeout_is_ended_by_the_broker(settings: KafkaSettings) -> None:
     with opened(settings) as stem, opened(settings) as other:
         topic = stem.create_topic("single", schema="k string, n bigint", key="k")
-        forgotten = stem.transaction(timeout="1 second")
-        forgotten.append(topic, [{"k": "a", "n": 1}])
+        forgotten = begun_for_a_second(stem, topic, [{"k": "a", "n": 1}])
         fill(topic, 2)
         assert [row["n"] for row in taken(other.topic("single").follow(start="earliest"), 1)] == [2]
         with pytest.raises(Fenced, match="has ended"):

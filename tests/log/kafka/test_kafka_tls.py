@@ -46,7 +46,7 @@ def test_a_home_reaches_a_broker_with_a_certificate_and_a_login(
         with stem.producer("till").transaction() as transaction:
             transaction.append("orders", [{"n": 3}], sequence=1)
         assert [row["n"] for row in stem.topic("orders").to_arrow().to_pylist()] == [1, 2, 3]
-    said = subprocess.run([MAINSTEM, "topic", "list", "--home", home], capture_output=True, text=True, timeout=60)
+    said = subprocess.run([MAINSTEM, "topic", "list", "--home", home], capture_output=True, text=True, timeout=300)
     assert "orders" in said.stdout, said.stderr
 
     # Whoever does not know its certificate does not talk to it.
@@ -97,7 +97,7 @@ def test_a_secret_is_in_no_error_no_log_no_file_and_no_process_list(
             stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         seen += processes()
-        said, _ = command.communicate(timeout=60)
+        said, _ = command.communicate(timeout=300)
         assert "rejected the login" in said or "answers" in said, said
         seen.append(said)
     seen += [caplog.text, *capfd.readouterr(), *processes()]

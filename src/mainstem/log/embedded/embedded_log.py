@@ -226,8 +226,8 @@ class EmbeddedLog:
             topic = self._topics[name] = EmbeddedTopic(self, store)
             return topic
 
-    def watch_appends(self, topics: Iterable[str]) -> Watch:
-        return Watch([self.open_topic(name).store.heads_path for name in topics])
+    def watch_appends(self, topics: Iterable[str], bell: str = "") -> Watch:
+        return Watch([*(self.open_topic(name).store.heads_path for name in topics), *([bell] if bell else [])])
 
     def flow_cut(self) -> FlowCut:
         return FlowCut()

@@ -386,7 +386,7 @@ class EmbeddedTopic:
     def freeze(self, home: str, start: Position, stop: Position, delay: int | None) -> FrozenTopic:
         return freeze(self, home, start, stop, delay)
 
-    def sealed(self) -> EmbeddedFiles:
+    def sealed_files(self) -> EmbeddedFiles:
         return EmbeddedFiles(self, [partition.manifest_file.read() for partition in self.store.partitions])
 
     def steps(self, partition: int, start: int, rows_min: int) -> Steps:

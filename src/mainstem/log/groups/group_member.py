@@ -167,7 +167,7 @@ class MemberPositions:
         self.owned = {partition: since for partition, since in self.owned.items() if partition in kept}
         self.offsets = {partition: offset for partition, offset in self.offsets.items() if partition in kept}
 
-    def uncommitted(self, committed: Mapping[int, int]) -> dict[int, int]:
+    def find_uncommitted(self, committed: Mapping[int, int]) -> dict[int, int]:
         """The offsets that differ from the committed ones."""
         return {partition: offset for partition, offset in self.offsets.items() if offset != committed[partition]}
 
@@ -333,7 +333,7 @@ class Member:
         self._check_process()
         with self._lock:
             self._check_not_left()
-            generation, offsets, cleaned = self._generation, self._uncommitted(), self._positions.cleaned
+            generation, offsets, cleaned = self._generation, self._find_uncommitted(), self._positions.cleaned
 
             def decision(state: GroupState, now: int) -> tuple[list[Entry], None]:
                 if transaction is None:
@@ -487,8 +487,8 @@ class Member:
             )
         return False
 
-    def _uncommitted(self) -> dict[int, int]:
-        return self._positions.uncommitted(self._ledger.current().committed)
+    def _find_uncommitted(self) -> dict[int, int]:
+        return self._positions.find_uncommitted(self._ledger.current().committed)
 
     def _partitions_to_release(self) -> list[int]:
         return self._ledger.current().partitions_to_release(self._id)
@@ -496,7 +496,7 @@ class Member:
     def _release_committed(self) -> None:
         """Release the partitions that others wait for, if all rows polled from them are committed."""
         if handed_over := self._partitions_to_release():
-            uncommitted = self._uncommitted()
+            uncommitted = self._find_uncommitted()
             self._release([partition for partition in handed_over if partition not in uncommitted])
 
     def _release(self, partitions: list[int]) -> None:

@@ -127,7 +127,7 @@ class ArrowCodec:
     def message_after(self, row: int) -> int:
         return -(-row >> PLACE_BITS)
 
-    def placed(self, first: int, end: int, rows: CheckedRows | None) -> tuple[int, int]:
+    def row_range(self, first: int, end: int, rows: CheckedRows | None) -> tuple[int, int]:
         # For one message the number of rows is known; for several the end is that of the last message.
         if rows is not None and end - first == 1:
             return self.first_row(first), self.first_row(first) + rows.batch.num_rows
@@ -329,7 +329,7 @@ class KafkaCodec(Protocol):
     def first_row(self, message: int) -> int: ...
     def message_of(self, row: int) -> int: ...
     def message_after(self, row: int) -> int: ...
-    def placed(self, first: int, end: int, rows: CheckedRows | None) -> tuple[int, int]: ...
+    def row_range(self, first: int, end: int, rows: CheckedRows | None) -> tuple[int, int]: ...
     def rows_between(self, message: Message, offset: int, end: int) -> int: ...
 
 
@@ -372,7 +372,7 @@ class RowCodec:
     def message_after(self, row: int) -> int:
         return row
 
-    def placed(self, first: int, end: int, rows: CheckedRows | None) -> tuple[int, int]:
+    def row_range(self, first: int, end: int, rows: CheckedRows | None) -> tuple[int, int]:
         return first, end
 
     def rows_between(self, message: Message, offset: int, end: int) -> int:

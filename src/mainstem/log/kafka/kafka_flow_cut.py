@@ -157,12 +157,12 @@ class KafkaFlowCut(FlowCut):
     def _consistent(self, parts: Mapping[int, SourcePart], limits: dict[Place, int]) -> FoundEnds:
         found = super()._consistent(parts, limits)
         starts = {place: parts[place[0]].begin(place[1:]) for place in limits}
-        if found.ends != starts or limits == starts or found.held or not self._notes.drop_lost(_written(parts)):
+        if found.ends != starts or limits == starts or found.held or not self._notes.drop_lost(_count_written(parts)):
             return found
         # It would wait for records that will never come.
         return super()._consistent(parts, limits)
 
-    def _aligned_below(
+    def _align_below(
         self, parts: Mapping[int, SourcePart], spans: Mapping[Place, TransactionSpans], starts: dict[Place, int],
         limits: dict[Place, int], below: dict[Place, int],
     ) -> dict[Place, int]:  # fmt: skip
@@ -194,7 +194,7 @@ class KafkaFlowCut(FlowCut):
         furthest: dict[tuple[str, int], int] = {}
         for place, lane in lanes.items():
             furthest[lane] = max(ends[place], furthest.get(lane, 0))
-        found = self._notes.touching(furthest)
+        found = self._notes.find_touching(furthest)
         if not any(len(spans.numbers) for spans in found.values()):
             return None
         return {place: found[lane] for place, lane in lanes.items()}
@@ -204,7 +204,7 @@ class KafkaFlowCut(FlowCut):
     ) -> dict[Place, TransactionSpans] | None:
         return self.spans(parts, starts, at)
 
-    def reached(
+    def find_reached(
         self, parts: Mapping[int, SourcePart], starts: Mapping[Place, int], ends: Mapping[Place, int]
     ) -> dict[Place, Reached]:
         """Nothing: Kafka does not know the event times of its records."""
@@ -221,7 +221,7 @@ def _rows(part: SourcePart, at: Positions) -> Positions:
     return {lane: _topic(part, lane).first_row(offset) for lane, offset in at.items()}
 
 
-def _written(parts: Mapping[int, SourcePart]) -> dict[tuple[str, int], int]:
+def _count_written(parts: Mapping[int, SourcePart]) -> dict[tuple[str, int], int]:
     """How many messages were written to each partition, decided or not."""
     topics: list[KafkaTopic] = [topic for part in parts.values() for topic in part.topics.values()]
     return {

@@ -184,20 +184,20 @@ class KafkaProducers:
         return self._ledger().decide(decision)
 
     def _run(self, name: str, epoch: int) -> ProducerRun:
-        def kept(topic: str) -> int:
+        def read_sequence(topic: str) -> int:
             known = self._writers[name, epoch].known_appends(self._log.open_topic(topic).id)
             return int(known["sequence"])
 
         def last(topic: str) -> int:
             writer, topic_id = self._writers[name, epoch], self._log.open_topic(topic).id
-            return max(kept(topic), self._log.transactions.open_sequence(writer, topic_id))
+            return max(read_sequence(topic), self._log.transactions.open_sequence(writer, topic_id))
 
         def state(topic: str, at: int) -> None:
             self._declare_watermark(name, epoch, topic, at)
 
         return ProducerRun(
             name, 0, epoch, check=lambda: self.check(name, epoch), state=state, last_sequence=last,
-            kept_sequence=kept,
+            kept_sequence=read_sequence,
             # An append is a Kafka transaction: it is never incomplete.
             incomplete_sequence=lambda topic: None, shared=epoch == 0,
         )  # fmt: skip
@@ -435,10 +435,10 @@ class KafkaLog:
                 topic = self._topics[name] = KafkaTopic(self, name, entry.id)
             return topic
 
-    def watch_appends(self, topics: Iterable[str]) -> KafkaAppendWatch:
+    def watch_appends(self, topics: Iterable[str], bell: str = "") -> KafkaAppendWatch:
         opened = [self.open_topic(name) for name in topics]
         parts: dict[str, int | range] = {topic.kafka_name: range(topic.settings_seen.partitions) for topic in opened}
-        return KafkaAppendWatch(self.clients, parts, self.clock)
+        return KafkaAppendWatch(self.clients, parts, self.clock, bell)
 
     def flow_cut(self) -> KafkaFlowCut:
         return KafkaFlowCut(self)

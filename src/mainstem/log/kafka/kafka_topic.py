@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -46,7 +47,7 @@ __all__ = ["DeclaredWatermarks", "KafkaTopic", "KafkaAppendWatch", "MICROSECOND"
 # KafkaAppendWatch: waits for an append to any of some partitions, by any process on any machine.
 
 
-# How often to check whether one of the processes has ended.
+# How often to check whether one of the processes has ended, or the bell was rung.
 LOOK_SECONDS = 0.1
 
 
@@ -57,8 +58,10 @@ class KafkaAppendWatch:
     uses a long poll.
     """
 
-    def __init__(self, clients: KafkaClients, topics: Mapping[str, int | range], clock: Clock) -> None:
+    def __init__(self, clients: KafkaClients, topics: Mapping[str, int | range], clock: Clock, bell: str = "") -> None:
         self._clients = clients
+        self._bell = bell
+        self._rung_at = self._bell_changed_at()
         self._topics = {topic: [parts] if isinstance(parts, int) else list(parts) for topic, parts in topics.items()}
         self._clock = clock
         self._consumer: Consumer | None = None
@@ -83,12 +86,12 @@ class KafkaAppendWatch:
                 return True
             consumer = self._consumer_at(ends)
             while True:
-                if any(known_dead(process) for process in watched):
+                if any(known_dead(process) for process in watched) or self._is_rung():
                     return True
                 left = (deadline - self._clock.monotonic()) / 1_000_000
                 if left <= 0:
                     return False
-                message = consumer.poll(min(left, LOOK_SECONDS) if watched else left)
+                message = consumer.poll(min(left, LOOK_SECONDS) if watched or self._bell else left)
                 if message is None:
                     continue
                 error = message.error()
@@ -107,6 +110,17 @@ class KafkaAppendWatch:
                     return True
                 else:
                     raise KafkaException(error)
+
+    def _bell_changed_at(self) -> int:
+        try:
+            return os.stat(self._bell).st_mtime_ns if self._bell else 0
+        except FileNotFoundError:
+            return 0
+
+    def _is_rung(self) -> bool:
+        """Whether there was a write to the bell since the last one that was noticed."""
+        before, self._rung_at = self._rung_at, self._bell_changed_at()
+        return before != self._rung_at
 
     def _consumer_at(self, ends: dict[tuple[str, int], int]) -> Consumer:
         if self._consumer is None:
@@ -240,7 +254,7 @@ class KafkaTopic:
         if not appended and sequence is not None:
             parts = _split_rows(rows, sequence % partitions)
         offsets = {
-            int(number): codec.placed(first, end, parts.get(int(number)))
+            int(number): codec.row_range(first, end, parts.get(int(number)))
             for number, (first, end) in known["offsets"].items()
         }
         # With one partition, its end after this append is known without a request.
@@ -361,7 +375,7 @@ class KafkaTopic:
     def freeze(self, home: str, start: Position, stop: Position, delay: int | None) -> None:
         """None: a log on Kafka has no files of ours."""
 
-    def sealed(self) -> None:
+    def sealed_files(self) -> None:
         """None: a log on Kafka has no files of ours."""
 
     def steps(self, partition: int, start: int, rows_min: int) -> Steps:

@@ -155,7 +155,7 @@ class TransactionNotes:
         self._rows = self._rows[:, there]
         return not there.all()
 
-    def touching(self, ends: Mapping[Lane, int]) -> dict[Lane, TransactionSpans]:
+    def find_touching(self, ends: Mapping[Lane, int]) -> dict[Lane, TransactionSpans]:
         """For each lane, the spans of all transactions that have a record before an end in any lane."""
         limits = np.zeros(len(self._lanes), np.int64)
         for lane, at in ends.items():

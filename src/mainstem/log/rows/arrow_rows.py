@@ -17,7 +17,7 @@ from mainstem.log.rows.column_types import NESTED, RowOf, inner_fields, kind_of,
 from mainstem.log.rows.normal_schema import has_required
 from mainstem.log.rows.row_errors import missing_value, out_of_range, unknown_column, wrong_type
 
-__all__ = ["check_required", "converted"]
+__all__ = ["check_required", "convert"]
 
 # Kind of a column -> kinds of Arrow columns that it accepts; any other accepts only its own kind.
 _TAKES = {
@@ -27,28 +27,28 @@ _TAKES = {
 }
 
 
-def converted(array: pa.Array, data_type: pa.DataType, *, path: str, topic: str, row_of: RowOf = same_row) -> pa.Array:
+def convert(array: pa.Array, data_type: pa.DataType, *, path: str, topic: str, row_of: RowOf = same_row) -> pa.Array:
     """The values of `array` as `data_type`; raises if one of them would not be the same.
 
-    >>> converted(pa.array([1, 2], pa.uint8()), pa.int64(), path="n", topic="orders").type
+    >>> convert(pa.array([1, 2], pa.uint8()), pa.int64(), path="n", topic="orders").type
     DataType(int64)
     """
     given = array.type
     if given.equals(data_type):
         return array
     if kinds.is_dictionary(given):
-        return converted(array.dictionary_decode(), data_type, path=path, topic=topic, row_of=row_of)
+        return convert(array.dictionary_decode(), data_type, path=path, topic=topic, row_of=row_of)
     if kinds.is_run_end_encoded(given):
-        return converted(pc.run_end_decode(array), data_type, path=path, topic=topic, row_of=row_of)
+        return convert(pc.run_end_decode(array), data_type, path=path, topic=topic, row_of=row_of)
     if isinstance(given, pa.BaseExtensionType):
-        return converted(array.storage, data_type, path=path, topic=topic, row_of=row_of)
+        return convert(array.storage, data_type, path=path, topic=topic, row_of=row_of)
     if kinds.is_null(given):
         return pa.nulls(len(array), data_type)
     kind, kind_given = kind_of(data_type), kind_of(given)
     if kind_given not in _TAKES.get(kind, (kind,)):
         raise wrong_type(path, data_type, given)
     if kind not in NESTED:
-        return _converted_plain(array, data_type, path, row_of)
+        return _convert_plain(array, data_type, path, row_of)
     parts = parts_of(array)
     row_of = parts.row_of(row_of)
     children = dict(zip((field.name for field in inner_fields(given)), parts.columns, strict=True))
@@ -59,7 +59,7 @@ def converted(array: pa.Array, data_type: pa.DataType, *, path: str, topic: str,
     if kind == "map" and children["key"].null_count:
         raise missing_value(row_of(_first(children["key"].is_null())), f"{path}.key")
     columns = [
-        converted(children[field.name], field.type, path=f"{path}.{field.name}", topic=topic, row_of=row_of)
+        convert(children[field.name], field.type, path=f"{path}.{field.name}", topic=topic, row_of=row_of)
         if field.name in children
         else pa.nulls(len(array), field.type)
         for field in fields
@@ -67,7 +67,7 @@ def converted(array: pa.Array, data_type: pa.DataType, *, path: str, topic: str,
     return nested_array(data_type, columns, parts.offsets, array)
 
 
-def _converted_plain(array: pa.Array, data_type: pa.DataType, path: str, row_of: RowOf) -> pa.Array:
+def _convert_plain(array: pa.Array, data_type: pa.DataType, path: str, row_of: RowOf) -> pa.Array:
     try:
         result = _cast(array, data_type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

@@ -115,23 +115,23 @@ def _mix_words(hashes: UInt32Array, starts: Int64Array, counts: Int64Array, word
     fewest = int(counts.min()) if len(counts) >= _TOGETHER_MIN else 0
     for index in range(fewest):
         hashes *= _FACTOR
-        hashes ^= _mixed(words[starts + 4 * index])
+        hashes ^= _mix(words[starts + 4 * index])
     rows = np.flatnonzero(counts > fewest)
     index = fewest
     while len(rows) >= _TOGETHER_MIN:
-        hashes[rows] = (hashes[rows] * _FACTOR) ^ _mixed(words[starts[rows] + 4 * index])
+        hashes[rows] = (hashes[rows] * _FACTOR) ^ _mix(words[starts[rows] + 4 * index])
         index += 1
         rows = rows[counts[rows] > index]
     for row in rows.tolist():
         # The last few long keys, one by one.
         first = int(starts[row]) + 4 * index
         state = int(hashes[row])
-        for word in _mixed(words[first : int(starts[row]) + 4 * int(counts[row]) : 4].copy()).tolist():
+        for word in _mix(words[first : int(starts[row]) + 4 * int(counts[row]) : 4].copy()).tolist():
             state = (state * 0x5BD1E995 & _BITS_32) ^ word
         hashes[row] = state
 
 
-def _mixed(chosen: UInt32Array) -> UInt32Array:
+def _mix(chosen: UInt32Array) -> UInt32Array:
     chosen *= _FACTOR
     chosen ^= chosen >> _SHIFT
     chosen *= _FACTOR

@@ -33,7 +33,7 @@ import pyarrow.types as kinds
 
 from mainstem.log.rows.column_types import contains, kind_of
 from mainstem.log.rows.readable_values import python_value as unread_value
-from mainstem.log.rows.row_errors import shown
+from mainstem.log.rows.row_errors import format_value
 from mainstem.log.rows.schema_ddl import type_to_ddl
 
 __all__ = [
@@ -48,7 +48,7 @@ __all__ = [
     "parse_json",
     "plain_writer",
     "python_value",
-    "quoted",
+    "quote",
     "text_reader",
 ]
 
@@ -76,29 +76,31 @@ class NotAValue(Exception):
     """A value that does not fit its column. The caller adds the line number."""
 
     def __init__(self, path: str, data_type: pa.DataType, value: Any, hint: str) -> None:
-        super().__init__(f'column "{path}" is {type_to_ddl(data_type)}, got {_said(value)}')
+        super().__init__(f'column "{path}" is {type_to_ddl(data_type)}, got {_describe(value)}')
         self.path = path
         self.hint = hint
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Text in double quotes, on one line and not too long.
 
-    >>> quoted('5" pipe')
+    >>> quote('5" pipe')
     '"5\\\\" pipe"'
     """
     return json.dumps(text if len(text) <= _QUOTED_MAX else f"{text[:_QUOTED_MAX]}...", ensure_ascii=False)
 
 
-def _said(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f"the text {quoted(value)}"
+        return f"the text {quote(value)}"
     if isinstance(value, dict):
         return "an object"
     return (
-        "a list" if isinstance(value, list) else f"the number {shown(float(value) if value != value // 1 else value)}"
+        "a list"
+        if isinstance(value, list)
+        else f"the number {format_value(float(value) if value != value // 1 else value)}"
     )
 
 
@@ -370,10 +372,10 @@ def column_values(array: pa.Array | pa.ChunkedArray, write: Writer) -> list[Any]
         return [write(value) for value in array.to_pylist()]
     except (ValueError, OverflowError):
         # Python cannot represent one of them: a year after 9999, a time finer than a microsecond, bytes that are not UTF-8.
-        return [_written(scalar, write) for scalar in array]
+        return [_write(scalar, write) for scalar in array]
 
 
-def _written(scalar: pa.Scalar, write: Writer) -> Any:
+def _write(scalar: pa.Scalar, write: Writer) -> Any:
     try:
         return write(scalar.as_py())
     except (ValueError, OverflowError) as error:

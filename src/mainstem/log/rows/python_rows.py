@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from mainstem.errors import InvalidRows
-from mainstem.log.rows.arrow_rows import converted
+from mainstem.log.rows.arrow_rows import convert
 from mainstem.log.rows.column_types import (
     NESTED,
     TIMESTAMPS,
@@ -30,9 +30,9 @@ from mainstem.log.rows.column_types import (
 )
 from mainstem.log.rows.row_errors import (
     NOTHING_WRITTEN,
+    format_value,
     missing_value,
     out_of_range,
-    shown,
     too_large,
     unknown_column,
     wrong_value,
@@ -67,7 +67,7 @@ def dicts_of(rows: Iterable[Any]) -> list[Mapping[str, Any]]:
         if not isinstance(row, Mapping):
             raise InvalidRows(
                 f"row {number} is {type(row).__name__}, not a dict",
-                detail=f"The row is {shown(row)}. {NOTHING_WRITTEN}",
+                detail=f"The row is {format_value(row)}. {NOTHING_WRITTEN}",
                 hint="Give a list of dicts, one per row, or an Arrow table.",
                 row=number,
             )
@@ -98,10 +98,10 @@ def array_of(values: list[Any], data_type: pa.DataType, *, path: str, topic: str
         return _nested(values, kind, data_type, path, topic, row_of)
     types = set(map(type, values)) - {type(None)}
     if not (types <= _EXACT.get(kind, frozenset()) or _all_zoned_alike(types, values, data_type)):
-        values = [_checked(value, kind, data_type, path, row_of(index)) for index, value in enumerate(values)]
+        values = [_check_value(value, kind, data_type, path, row_of(index)) for index, value in enumerate(values)]
     if kinds.is_float32(data_type):
         _check_whole(values, data_type, path, row_of)
-        return converted(_plain(values, pa.float64(), path, row_of), data_type, path=path, topic=topic, row_of=row_of)
+        return convert(_plain(values, pa.float64(), path, row_of), data_type, path=path, topic=topic, row_of=row_of)
     return _plain(values, data_type, path, row_of)
 
 
@@ -137,12 +137,12 @@ def _plain(values: list[Any], data_type: pa.DataType, path: str, row_of: RowOf) 
         raise
 
 
-def _checked(value: Any, kind: str, data_type: pa.DataType, path: str, row: int) -> Any:
+def _check_value(value: Any, kind: str, data_type: pa.DataType, path: str, row: int) -> Any:
     """The value, possibly converted to an equal one, if a column of that type accepts it."""
     if value is None or type(value).__name__ in _MISSING:
         return None
     if isinstance(value, np.generic):
-        return _checked(value.item(), kind, data_type, path, row)
+        return _check_value(value.item(), kind, data_type, path, row)
     if isinstance(value, bool) and kind != "boolean":
         raise wrong_value(row, path, data_type, value)
     if kind == "integer" and isinstance(value, float):

@@ -16,10 +16,10 @@ from mainstem.log.rows.schema_ddl import type_to_ddl
 __all__ = [
     "APPEND_BYTES_MAX",
     "NOTHING_WRITTEN",
+    "format_value",
     "missing_value",
     "out_of_range",
     "refused_record",
-    "shown",
     "too_large",
     "unknown_column",
     "unreadable",
@@ -33,10 +33,10 @@ NOTHING_WRITTEN = "Nothing was written."
 _SHOWN_MAX = 60
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """A value for a message: on one line, and not too long.
 
-    >>> shown("x" * 1000)[-10:]
+    >>> format_value("x" * 1000)[-10:]
     'xxxxxxx...'
     """
     if isinstance(value, str | bytes | bytearray):
@@ -52,7 +52,7 @@ def wrong_value(row: int, path: str, data_type: pa.DataType, value: object) -> I
         zone = " without a zone" if value.tzinfo is None else " with a zone"
     return InvalidRows(
         f'row {row}: column "{path}" is {type_to_ddl(data_type)}, got {type(value).__name__}{zone}',
-        detail=f"The value is {shown(value)}. {NOTHING_WRITTEN}",
+        detail=f"The value is {format_value(value)}. {NOTHING_WRITTEN}",
         hint=_value_hint(data_type, value),
         row=row,
         column=path,
@@ -93,7 +93,7 @@ def out_of_range(row: int, path: str, data_type: pa.DataType, value: object, rea
     elif kind in NUMBERS:
         hint = "Correct the row, or widen the column."
     return InvalidRows(
-        f'row {row}: {shown(value)} does not fit column "{path}", which is {type_to_ddl(data_type)}',
+        f'row {row}: {format_value(value)} does not fit column "{path}", which is {type_to_ddl(data_type)}',
         detail=f"{_range_of(data_type) or (reason or 'It is out of range').splitlines()[0].rstrip('.')}. {NOTHING_WRITTEN}",
         hint=hint,
         row=row,

@@ -67,8 +67,8 @@ class RowFilter:
         rows = self._connection.from_arrow(schema.empty_table())
         try:
             # As a WHERE clause, which refuses aggregates and window functions; bound, not only parsed.
-            rows.filter(self._bracketed()).to_arrow_table()
-            kind = str(rows.project(self._bracketed()).types[0])
+            rows.filter(self._bracket()).to_arrow_table()
+            kind = str(rows.project(self._bracket()).types[0])
         except duckdb.Error as error:
             raise Invalid(
                 f'the condition "{self.condition}" cannot be used',
@@ -87,7 +87,7 @@ class RowFilter:
         with self._lock:
             rows = self._connection.from_arrow(pa.Table.from_batches([batch]))
             try:
-                found = rows.project(f"coalesce({self._bracketed()}, false) AS holds").to_arrow_table()
+                found = rows.project(f"coalesce({self._bracket()}, false) AS holds").to_arrow_table()
             except duckdb.Error as error:
                 raise Invalid(
                     f'the condition "{self.condition}" failed on a row',
@@ -96,7 +96,7 @@ class RowFilter:
                 ) from error
         return found.column("holds").combine_chunks()
 
-    def _bracketed(self) -> str:
+    def _bracket(self) -> str:
         # The line break ends a comment at the end of the condition.
         return f"({self.condition}\n)"
 

@@ -25,11 +25,18 @@ import pyarrow.types as kinds
 from mainstem.durations import show_size
 from mainstem.errors import Invalid, InvalidRows, SchemaMismatch, did_you_mean
 from mainstem.log.record import CHANGE, CHANGES, HEADERS
-from mainstem.log.rows.arrow_rows import check_required, converted
+from mainstem.log.rows.arrow_rows import check_required, convert
 from mainstem.log.rows.column_types import NESTED, kind_of, parts_of
 from mainstem.log.rows.python_rows import array_of, arrays_of, dicts_of
 from mainstem.log.rows.readable_values import doubtful_from_python, unreadable_value
-from mainstem.log.rows.row_errors import APPEND_BYTES_MAX, NOTHING_WRITTEN, shown, too_large, unknown_column, unreadable
+from mainstem.log.rows.row_errors import (
+    APPEND_BYTES_MAX,
+    NOTHING_WRITTEN,
+    format_value,
+    too_large,
+    unknown_column,
+    unreadable,
+)
 from mainstem.log.topic_settings import TopicSettings
 
 __all__ = [
@@ -136,7 +143,7 @@ def _refuse_single(rows: object) -> None:
         return
     raise InvalidRows(
         f"rows are {type(rows).__name__}, not a list of rows",
-        detail=f"Got {shown(rows)}. {NOTHING_WRITTEN}",
+        detail=f"Got {format_value(rows)}. {NOTHING_WRITTEN}",
         hint=hint,
     )
 
@@ -184,7 +191,7 @@ def check_rows(rows: GivenRows, settings: TopicSettings) -> CheckedRows:
         change, headers = _record_of_arrow(columns.pop("record", None), settings.name)
         _check_names(batch.schema, settings)
         converted_columns = {
-            field.name: converted(columns[field.name], field.type, path=field.name, topic=settings.name)
+            field.name: convert(columns[field.name], field.type, path=field.name, topic=settings.name)
             for field in settings.stored_schema
             if field.name in columns
         }
@@ -251,8 +258,8 @@ def tombstones(keys: GivenKeys, settings: TopicSettings) -> CheckedRows:
     if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
         raise InvalidRows(
             f"keys are {type(keys).__name__}, not a list",
-            detail=f"Keys are given as a list, one entry for each key to delete; got {shown(keys)}.",
-            hint=f"For one key write [{shown(keys)}].",
+            detail=f"Keys are given as a list, one entry for each key to delete; got {format_value(keys)}.",
+            hint=f"For one key write [{format_value(keys)}].",
         )
     given = keys.to_pylist() if isinstance(keys, pa.Array | pa.ChunkedArray) else list(keys)
     dicts = [_key_dict(key, number, settings) for number, key in enumerate(given)]
@@ -272,7 +279,7 @@ def _key_dict(key: Any, number: int, settings: TopicSettings) -> Mapping[str, An
     names = ", ".join(settings.key)
     raise InvalidRows(
         f"key {number} lacks the columns {names}",
-        detail=f"It is {shown(key)}. {NOTHING_WRITTEN}",
+        detail=f"It is {format_value(key)}. {NOTHING_WRITTEN}",
         hint=f"Give a tuple ({names}) or a dict." if len(settings.key) > 1 else f"Give the value of {names}.",
         row=number,
     )
@@ -312,7 +319,7 @@ def _record_of_arrow(record: pa.Array | None, topic: str) -> tuple[pa.Array | No
         )
     fields = dict(zip((field.name for field in record.type), record.flatten(), strict=True))
     found: list[pa.Array | None] = [
-        converted(fields[name], data_type, path=f"record.{name}", topic=topic) if name in fields else None
+        convert(fields[name], data_type, path=f"record.{name}", topic=topic) if name in fields else None
         for name, data_type in (("change", CHANGE), ("headers", HEADERS))
     ]
     return found[0], found[1]
@@ -326,7 +333,7 @@ def _record_of_dicts(rows: list[Mapping[str, Any]], topic: str) -> tuple[pa.Arra
         if record is not None and not isinstance(record, Mapping):
             raise InvalidRows(
                 f'row {number}: column "record" is {type(record).__name__}, not a dict',
-                detail=f"The value is {shown(record)}. {NOTHING_WRITTEN}",
+                detail=f"The value is {format_value(record)}. {NOTHING_WRITTEN}",
                 hint='Write it as in {"change": "update", "headers": [{"key": "trace", "value": b"7"}]}.',
                 row=number,
                 column="record",
@@ -346,7 +353,7 @@ def checked_changes(change: pa.Array | None) -> pa.Array | None:
         _check_readable(pa.record_batch({"record.change": change}))
         row = pc.index(known, pa.scalar(value=False)).as_py()
         raise InvalidRows(
-            f"row {row}: record.change is {shown(change[row].as_py())}",
+            f"row {row}: record.change is {format_value(change[row].as_py())}",
             detail=f"A change is one of: {', '.join(CHANGES)}. {NOTHING_WRITTEN}",
             hint="Leave it out for an insert.",
             row=row,

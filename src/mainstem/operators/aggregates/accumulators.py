@@ -75,22 +75,71 @@ class Parts:
 
     def sum(self, values: pa.Array) -> pa.Array:
         """The sums, added in the order of the rows; null where there is no value."""
-        return values if self.single else self._aggregate(values, "sum").cast(values.type)
+        if self.single:
+            return values
+        if values.type not in (pa.int64(), pa.float64()):
+            return self._aggregate(values, "sum").cast(values.type)
+        found = np.zeros(self.count, values.type.to_pandas_dtype())
+        known, ids = self._known(values)
+        np.add.at(found, ids, np.asarray(known))
+        return pa.array(found, mask=self._absent(ids))
 
     def extreme(self, values: pa.Array, which: str) -> pa.Array:
         """The `min` or `max`; null where there is no value."""
+        kind = values.type
         if self.single:
             return values
-        if not pa.types.is_floating(values.type):
+        if pa.types.is_struct(kind):
+            rows = self.first(self._extreme_rows(values, which, np.flatnonzero(np.asarray(values.is_valid()))))
+            return values.take(pa.array(rows, mask=rows < 0))
+        if pa.types.is_timestamp(kind):
+            return self.extreme(values.view(pa.int64()), which).view(kind)
+        if not (pa.types.is_floating(kind) or pa.types.is_signed_integer(kind)):
             return self._aggregate(values, which)
-        # Arrow ignores NaN; here it is the largest number.
-        known = np.asarray(values.is_valid())
-        floats = np.asarray(values.fill_null(0.0))
-        found = np.full(self.count, np.nan if which == "min" else -np.inf, floats.dtype)
+        known, ids = self._known(values)
+        numbers = np.asarray(known)
+        least = -np.inf if pa.types.is_floating(kind) else np.iinfo(numbers.dtype).min
+        # NaN is the largest number.
+        most = np.nan if pa.types.is_floating(kind) else np.iinfo(numbers.dtype).max
+        found = np.full(self.count, most if which == "min" else least, numbers.dtype)
         with np.errstate(invalid="ignore"):
-            (np.fmin if which == "min" else np.maximum).at(found, self.ids[known], floats[known])
-        none = np.bincount(self.ids[known], minlength=self.count) == 0
-        return pa.array(found, values.type, mask=none)
+            (np.fmin if which == "min" else np.maximum).at(found, ids, numbers)
+        return pa.array(found, kind, mask=self._absent(ids))
+
+    def _extreme_rows(self, values: pa.Array, which: str, rows: Int64Array) -> Int64Array:
+        """Of these rows of structs those with the least or greatest of their group: field by field, as Spark compares."""
+        for place in range(values.type.num_fields):
+            field = values.field(place)
+            known = np.asarray(field.take(pa.array(rows)).is_valid())
+            # Null is the smallest value.
+            decides = known if which == "max" else ~known
+            decided = np.zeros(self.count, np.bool_)
+            decided[self.ids[rows[decides]]] = True
+            rows, known = (of[decides | ~decided[self.ids[rows]]] for of in (rows, known))
+            apart, rows = rows[~known], rows[known]
+            if pa.types.is_struct(field.type):
+                rows = self._extreme_rows(field, which, rows)
+            else:
+                here, ids = field.take(pa.array(rows)), self.ids[rows]
+                best = Parts(ids, self.count).extreme(here, which).take(pa.array(ids))
+                same = pc.equal(here, best)
+                if pa.types.is_floating(field.type):
+                    same = pc.or_(same, pc.and_(pc.is_nan(here), pc.is_nan(best)))
+                rows = rows[np.asarray(same)]
+            rows = np.sort(np.r_[apart, rows])
+        return rows
+
+    def _known(self, values: pa.Array) -> tuple[pa.Array, Int64Array]:
+        """The values that are not null, and their groups."""
+        return (
+            (values.drop_null(), self.ids[np.asarray(values.is_valid())]) if values.null_count else (values, self.ids)
+        )
+
+    def _absent(self, ids: Int64Array) -> npt.NDArray[np.bool_]:
+        """Which groups are not among these."""
+        absent = np.ones(self.count, np.bool_)
+        absent[ids] = False
+        return absent
 
     def first(self, order: Int64Array) -> Int64Array:
         """For each group its first row in `order` (row numbers); -1 if it has none."""

@@ -31,6 +31,7 @@ from mainstem.operators.aggregates.accumulators import (
 )
 from mainstem.operators.aggregates.counted_accumulators import Counted
 from mainstem.operators.aggregates.sketches import Distinct, Quantiles
+from mainstem.operators.stage.spark_hashes import hashable
 
 __all__ = ["FUNCTIONS", "Aggregates", "no_such_aggregate", "not_of_corrections"]
 
@@ -99,6 +100,16 @@ class Aggregates:
     def output_schema(self) -> pa.Schema:
         """The columns of the results: o0, o1, ..."""
         return pa.schema([kept.output for kept in self._accumulators])
+
+    @property
+    def packable(self) -> bool:
+        """Whether `of_rows` gives the same partials as Spark."""
+        return all(hashable(call.inputs[0]) for call in self.calls if call.function == "approx_count_distinct")
+
+    @property
+    def mergeable(self) -> bool:
+        """Whether the partials of some rows may be merged before those of others are known, with the same results."""
+        return not any(call.function == "approx_top_k" for call in self.calls)
 
     def describe(self) -> list[list[str]]:
         """What the stored partials depend on."""

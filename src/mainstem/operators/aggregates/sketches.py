@@ -24,6 +24,7 @@ from mainstem.log.rows.schema_ddl import type_to_ddl
 from mainstem.operators.aggregates.accumulators import AggregateCall, Parts, lists_of, whole
 from mainstem.operators.aggregates.counted_accumulators import add_counts, of_type
 from mainstem.operators.stage.hashes import key_hashes
+from mainstem.operators.stage.spark_hashes import hash_columns, hashable
 
 __all__ = ["Distinct", "Quantiles"]
 
@@ -172,7 +173,9 @@ class Distinct:
     def of_rows(self, rows: pa.Table) -> list[pa.Array]:
         value = whole(rows, f"i{self.number}_0")
         there = np.flatnonzero(np.asarray(value.is_valid()))
-        digests = key_hashes([value.take(pa.array(there))], len(there), "distinct").view(np.uint64)
+        known = value.take(pa.array(there))
+        hashes = hash_columns([known], len(there)) if hashable(value.type) else key_hashes([known], len(there), "")
+        digests = hashes.view(np.uint64)
         bits = np.uint64(self._bits)
         rest = (digests >> bits) | (np.uint64(1) << (np.uint64(64) - bits))
         runs = np.bitwise_count(~rest & (rest - np.uint64(1))).astype(np.int64) + 1

@@ -34,6 +34,7 @@ from mainstem.operators.joins.join_terms import LEFT, RIGHT, dense_keys, shift
 from mainstem.operators.stage.arrow_columns import in_log_order, numbers, whole
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mix
+from mainstem.operators.stage.integer_order import order_rows, search, sort_distinct
 
 __all__ = ["EnrichEngine", "LatestEngine", "Versions", "known_ends"]
 
@@ -64,10 +65,10 @@ class Versions:
     ) -> None:
         """`counts`: from when a version counts; `places`: the columns of the log order, the most significant first;
         `gone`: which versions are tombstones, which are kept for `remembered`."""
-        by_validity = np.lexsort((*places[::-1], valid))
+        by_validity = order_rows(valid, *places)
         rank = np.empty(len(keys), np.int64)
         rank[by_validity] = np.arange(len(keys))
-        order = np.lexsort((rank, counts, keys))
+        order = order_rows(keys, counts, rank)
         self._keys, self._counts = keys[order], counts[order]
         begins = np.r_[True, self._keys[1:] != self._keys[:-1]] if len(keys) else np.zeros(0, np.bool_)
         self._holding = _holding(begins, by_validity, rank[order])
@@ -77,9 +78,9 @@ class Versions:
                 break
             begins[again] = True
             self._holding = _holding(begins, by_validity, rank[order])
-        self._distinct = np.unique(counts)
+        self._distinct = sort_distinct(counts)
         self._span = len(self._distinct) + 1
-        self._joint = self._keys * self._span + np.searchsorted(self._distinct, self._counts)
+        self._joint = self._keys * self._span + search(self._distinct, self._counts)
 
     def _begins_again(self, begins: BoolArray, counts: Int64Array, gone: BoolArray, remembered: int) -> Int64Array:
         """Where a version begins to count that is older than an expired tombstone: the first of each key, since later versions
@@ -102,8 +103,8 @@ class Versions:
         """
         if not len(self._keys):
             return np.full(len(keys), -1)
-        wanted = keys * self._span + np.searchsorted(self._distinct, times, side="right")
-        place = np.searchsorted(self._joint, wanted, side="left") - 1
+        wanted = keys * self._span + search(self._distinct, times, side="right")
+        place = search(self._joint, wanted) - 1
         found = (place >= 0) & (keys >= 0)
         found[found] = self._keys[place[found]] == keys[found]
         return np.where(found, self._holding[np.maximum(place, 0)], -1)
@@ -148,19 +149,19 @@ def known_ends(
     if not count:
         return np.full(len(asking), NEVER)
     # A sentinel after the versions of each key: valid NEVER, always known.
-    distinct = np.unique(keys)
+    distinct = sort_distinct(keys)
     keys = np.r_[keys, distinct]
     valid, known = np.r_[valid, np.full(len(distinct), NEVER)], np.r_[known, np.full(len(distinct), NO_TIME)]
-    order = np.lexsort((np.arange(len(keys)), valid, keys))
+    order = order_rows(keys, valid)
     last, keys, valid, known = order >= count, keys[order], valid[order], known[order]
     # For each version the next one that was known earlier, by pointer jumping.
     earlier = np.where(last, np.arange(len(keys)), np.arange(len(keys)) + 1)
     while len(behind := np.flatnonzero((known[earlier] >= known) & ~last[earlier])):
         earlier[behind] = earlier[earlier[behind]]
-    times_known = np.unique(valid)
-    joint = keys * (len(times_known) + 1) + np.searchsorted(times_known, valid)
-    wanted = asking * (len(times_known) + 1) + np.searchsorted(times_known, times, side="right")
-    place = np.minimum(np.searchsorted(joint, wanted), len(keys) - 1)
+    times_known = sort_distinct(valid)
+    joint = keys * (len(times_known) + 1) + search(times_known, valid)
+    wanted = asking * (len(times_known) + 1) + search(times_known, times, side="right")
+    place = np.minimum(search(joint, wanted), len(keys) - 1)
     while len(unknown := np.flatnonzero((known[place] > times) & ~last[place])):
         place[unknown] = earlier[place[unknown]]
     return np.where(keys[place] == asking, valid[place], NEVER)
@@ -401,7 +402,7 @@ class LatestEngine(TwoSided):
             rows.filter(pa.array((side == LEFT) & back)), "takes a row back, and what was put out stays"
         )
         rows = rows.filter(pa.array(~((side == LEFT) & back)))
-        kept = state.find(np.unique(numbers(rows, "group")))
+        kept = state.find(sort_distinct(numbers(rows, "group")))
         together = self._together(kept, rows)
         fresh = np.arange(together.num_rows) >= kept.num_rows
         side = numbers(together, "side")

@@ -25,6 +25,7 @@ from mainstem.operators.joins.join_terms import LEFT, RIGHT, JoinTerms, dense_ke
 from mainstem.operators.stage.arrow_columns import in_order_of, numbers, whole
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mix
+from mainstem.operators.stage.integer_order import sort_distinct
 
 __all__ = ["JoinEngine"]
 
@@ -105,7 +106,7 @@ class _Batch:
         self._terms = engine.terms
         self._clock = clock
         # A row matches only rows of the other side.
-        groups = np.unique(_by_side(numbers(rows, "group"), 1 - numbers(rows, "side")))
+        groups = sort_distinct(_by_side(numbers(rows, "group"), 1 - numbers(rows, "side")))
         due = state.due(clock)
         others = due.filter(pa.array(~np.isin(numbers(due, "group"), groups)))
         kept = pa.concat_tables([state.find(groups), others])

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from mainstem.operators.stage.arrow_columns import numbers, whole
 from mainstem.operators.stage.engine import NEVER, NO_TIME, Int64Array
+from mainstem.operators.stage.integer_order import order_rows
 
 __all__ = [
     "EnrichPart",
@@ -157,8 +158,7 @@ class JoinLate:
 
 def in_order(rows: pa.Table, which: Int64Array) -> Int64Array:
     """Row numbers, sorted in log order."""
-    places = [numbers(rows, name)[which] for name in ("offset", "partition", "side")]
-    return which[np.lexsort(places)]
+    return which[order_rows(*(numbers(rows, name)[which] for name in ("side", "partition", "offset")))]
 
 
 def _concatenate(parts: Sequence[Int64Array]) -> Int64Array:

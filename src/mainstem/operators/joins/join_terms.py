@@ -23,6 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mainstem.operators.stage.engine import NEVER, NO_TIME, Int64Array
+from mainstem.operators.stage.integer_order import order_rows, search, sort_distinct
 
 __all__ = ["HOW", "How", "JoinTerms", "LEFT", "Pairs", "RIGHT", "dense_keys", "find_pairs", "shift"]
 
@@ -48,7 +49,7 @@ def dense_keys(*parts: tuple[Int64Array, Int64Array]) -> list[Int64Array]:
     ([0, 2], [2, 1])
     """
     groups, checks = (np.concatenate([part[which] for part in parts]) for which in (0, 1))
-    order = np.lexsort((checks, groups))
+    order = order_rows(groups, checks)
     first = np.zeros(len(order), np.int64)
     first[1:] = (groups[order][1:] != groups[order][:-1]) | (checks[order][1:] != checks[order][:-1])
     found = np.empty(len(order), np.int64)
@@ -79,13 +80,13 @@ def find_pairs(
     if not len(keys) or not len(other_keys):
         return Pairs(nobody, nobody, np.zeros(len(keys), np.int64))
     # Times as ranks among the others' times, so that key and time make one number.
-    distinct = np.unique(other_times)
+    distinct = sort_distinct(other_times)
     span = len(distinct) + 1
-    places = np.searchsorted(distinct, other_times)
-    order = np.argsort(other_keys * span + places, kind="stable")
-    sorted_others = (other_keys * span + places)[order]
-    first = np.searchsorted(sorted_others, keys * span + np.searchsorted(distinct, lowest, side="left"))
-    end = np.searchsorted(sorted_others, keys * span + np.searchsorted(distinct, highest, side="right"))
+    joint = other_keys * span + search(distinct, other_times)
+    order = order_rows(joint)
+    joint = joint[order]
+    first = search(joint, keys * span + search(distinct, lowest, side="left"))
+    end = search(joint, keys * span + search(distinct, highest, side="right"))
     counts = np.where(keys < 0, 0, np.maximum(end - first, 0))
     cut = np.maximum(counts - limit, 0)
     counts = counts - cut

@@ -14,8 +14,9 @@ from __future__ import annotations
 import heapq
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,8 +29,10 @@ from mainstem.log.rows.schema_ddl import schema_to_ddl
 from mainstem.operators.processes.process_class import Process
 from mainstem.operators.processes.process_state import StateText, Timer, Timers
 from mainstem.operators.stage.arrow_columns import in_log_order, numbers
-from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, StateTable, Step
+from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mix, text_hash
+from mainstem.operators.stage.integer_order import order_rows, sort_distinct
+from mainstem.operators.stage.python_values import each_value, to_values
 from mainstem.operators.stage.stage_task import END_OF_TIME
 
 __all__ = ["ProcessBatch", "ProcessEngine", "process_failed"]
@@ -81,11 +84,16 @@ def _origin(row: Mapping[str, Any] | None) -> str:
 # depend on how rows are split into batches.
 
 
+# A row as users get it.
+Row = dict[str, Any]
+# The columns of a state row as they are read and written here; then the key's.
+_STORED = ("group", "check", "timer", "event_due", "processing_due", "version", "state")
+
 # With batch rows every timer fires, also those set by timers: a timer that always sets itself again would never end.
 GOING_OFF_MAX = 100_000
 
 
-@dataclass
+@dataclass(slots=True)
 class _Key:
     """One key during its batch."""
 
@@ -105,33 +113,37 @@ class _Key:
 
 
 class _Rows:
-    """The rows of one key for `on_rows`, up to the next timer."""
+    """The rows of one key for one call of `on_rows`: those from `first` up to the next timer, or before `end`."""
 
-    def __init__(self, rows: list[tuple[int, dict[str, Any]]], timers: Timers) -> None:
+    def __init__(self, rows: Iterator[Row], watermarks: list[int], timers: Timers, first: int, end: int) -> None:
         self._rows = rows
+        self._watermarks = watermarks
         self._timers = timers
-        self.taken = 0
+        self._first = first
+        self._end = end
+        # The place of the next row.
+        self.place = first
+        # The last row taken.
+        self.last: Row | None = None
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        while self.taken < len(self._rows) and not self.stopped:
-            self.taken += 1
-            yield self._rows[self.taken - 1][1]
+    def __iter__(self) -> Iterator[Row]:
+        watermarks, timers = self._watermarks, self._timers
+        while self.place < self._end and timers.next_event > watermarks[self.place]:
+            self.place += 1
+            self.last = row = next(self._rows)
+            yield row
+
+    def close(self) -> None:
+        """The call is over: what an iterator that user code has kept would take belongs to the next call."""
+        self._end = self.place
 
     @property
     def stopped(self) -> bool:
-        return self.taken < len(self._rows) and self._timers.next_event <= self._rows[self.taken][0]
-
-    @property
-    def ended(self) -> bool:
-        return self.taken == len(self._rows)
+        return self.place < self._end and self._timers.next_event <= self._watermarks[self.place]
 
     def last_watermark(self) -> int:
         """The watermark of the last row taken, or of the first row."""
-        return self._rows[max(0, self.taken - 1)][0] if self._rows else NO_TIME
-
-    @property
-    def last(self) -> dict[str, Any] | None:
-        return self._rows[self.taken - 1][1] if self.taken else None
+        return self._watermarks[self.place - 1 if self.place > self._first else self._first]
 
 
 class ProcessBatch:
@@ -149,71 +161,73 @@ class ProcessBatch:
     def step(self, state: StateTable, rows: pa.Table) -> Step:
         rows = in_log_order(rows)
         due = state.due(self.clock)
-        touched = np.unique(np.concatenate([numbers(rows, "group"), numbers(due, "group")]))
+        touched = sort_distinct(np.concatenate([numbers(rows, "group"), numbers(due, "group")]))
         self._load(state.find(touched))
-        for key, of_key in self._by_key(rows):
-            self._take(key, of_key)
+        self._take_all(rows)
         self._go_off()
         return Step(output=self._output(), own=np.array(self.own, np.int64), **self._changes())
 
     def _load(self, kept: pa.Table) -> None:
+        columns = zip(*(to_values(kept.column(name)) for name in _STORED), self._key_values(kept), strict=True)
         timers: dict[tuple[int, int], dict[str, Timer]] = {}
         values = []
-        for row in kept.to_pylist():
-            if row["timer"] is None:
-                values.append(row)
-                continue
-            in_event_time = row["event_due"] != NEVER
-            at = row["event_due"] if in_event_time else row["processing_due"]
-            timer = Timer("event" if in_event_time else "processing", at, row["timer"])
-            timers.setdefault((row["group"], row["check"]), {})[timer.name] = timer
-        for row in values:
-            identity = row["group"], row["check"]
-            by = tuple(row[column.name] for column in self.engine.by_fields)
+        for group, check, timer, event_due, processing_due, version, text, by in columns:
+            identity = group, check
+            if timer is None:
+                values.append((identity, by, version, text))
+            elif event_due != NEVER:
+                timers.setdefault(identity, {})[timer] = Timer("event", event_due, timer)
+            else:
+                timers.setdefault(identity, {})[timer] = Timer("processing", processing_due, timer)
+        for identity, by, version, text in values:
             set_before = timers.get(identity, {})
             # State of an older version is written again, even if the text is the same.
-            text = row["state"] if row["version"] == self.engine.using.version else ""
+            before = text if version == self.engine.using.version else ""
             timers_now = Timers(set_before, self.clock)
-            self.keys[identity] = _Key(*identity, by, self._read(by, row), timers_now, text, set_before)
+            self.keys[identity] = _Key(*identity, by, self._read(by, version, text), timers_now, before, set_before)
 
-    def _read(self, by: tuple[Any, ...], row: dict[str, Any]) -> Any:
+    def _key_values(self, rows: pa.Table) -> list[tuple[Any, ...]]:
+        columns = [to_values(rows.column(column.name)) for column in self.engine.by_fields]
+        return list(zip(*columns, strict=True)) if columns else [()] * rows.num_rows
+
+    def _read(self, by: tuple[Any, ...], version: int, text: str) -> Any:
         using = self.engine.using
-        if row["version"] == using.version:
-            return self.engine.text.read(row["state"])
-        old = StateText.fields(row["state"])
+        if version == using.version:
+            return self.engine.text.read(text)
+        old = StateText.fields(text)
         upgrade = getattr(self.operator, "upgrade", None)
         try:
             return self.engine.text.state(**old) if upgrade is None else upgrade(old)
         except Exception as error:
             raise process_failed(using, "upgrade", by, error, old) from error
 
-    def _by_key(self, rows: pa.Table) -> Iterator[tuple[_Key, list[tuple[int, dict[str, Any]]]]]:
-        """The rows of each key with their watermarks, keys in the order of their first rows."""
-        found: dict[tuple[int, int], list[tuple[int, dict[str, Any]]]] = {}
-        groups, checks, watermarks = (numbers(rows, name).tolist() for name in ("group", "check", "watermark"))
-        columns = [rows.column(column.name).to_pylist() for column in self.engine.by_fields]
-        for place, row in enumerate(rows.column("row").to_pylist()):
-            identity = groups[place], checks[place]
-            if identity not in self.keys:
-                by = tuple(column[place] for column in columns)
-                self.keys[identity] = _Key(*identity, by, self.engine.text.new(), Timers({}, self.clock))
-            found.setdefault(identity, []).append((watermarks[place], row))
-        for identity, of_key in found.items():
-            yield self.keys[identity], of_key
+    def _take_all(self, rows: pa.Table) -> None:
+        """Call `on_rows` for each key, in the order of their first rows."""
+        rows, starts = _by_key(rows)
+        watermarks, values = numbers(rows, "watermark").tolist(), each_value(rows.column("row"))
+        firsts = rows.take(pa.array(starts))
+        identities = zip(numbers(firsts, "group").tolist(), numbers(firsts, "check").tolist(), strict=True)
+        spans = pairwise([*starts.tolist(), rows.num_rows])
+        for identity, by, (start, end) in zip(identities, self._key_values(firsts), spans, strict=True):
+            key = self.keys.get(identity)
+            if key is None:
+                key = self.keys[identity] = _Key(*identity, by, self.engine.text.new(), Timers({}, self.clock))
+            self._take(key, values, watermarks, start, end)
 
-    def _take(self, key: _Key, rows: list[tuple[int, dict[str, Any]]]) -> None:
-        while rows:
-            if key.timers.next_event <= rows[0][0]:
-                self._go_off_before(key, rows[0][0])
-            run = _Rows(rows, key.timers)
+    def _take(self, key: _Key, rows: Iterator[Row], watermarks: list[int], start: int, end: int) -> None:
+        while start < end:
+            if key.timers.next_event <= watermarks[start]:
+                self._go_off_before(key, watermarks[start])
+            run = _Rows(rows, watermarks, key.timers, start, end)
             self._collect("on_rows", key, run.last_watermark, run, key.shown_value, run, key.state, key.timers)
-            if not run.taken and not run.stopped:
+            if run.last is None and not run.stopped:
                 raise Invalid(
                     f'on_rows of "{self.engine.using.__name__}" read none of its rows',
                     detail=f"They are rows of the key {key.shown_value!r}; rows that are not read would be lost.",
                     hint="Iterate over them: for row in rows.",
                 )
-            rows = rows[run.taken :]
+            run.close()
+            start = run.place
 
     def _go_off_before(self, key: _Key, watermark: int) -> None:
         while key.timers.next_event <= watermark:
@@ -281,15 +295,8 @@ class ProcessBatch:
             )
 
     def _output(self) -> pa.Table:
-        names = self.engine.output.names
+        self._check_names()
         using = self.engine.using.__name__
-        for row in self.given:
-            if not isinstance(row, Mapping) or set(row) - set(names):
-                raise Invalid(
-                    f'process "{using}" yielded a row that does not match its output: {row!r}',
-                    detail=f"The output columns are: {', '.join(names)}.",
-                    hint="Yield dicts with these names, or declare what is missing in `output`.",
-                )
         try:
             columns = [
                 array_of([row.get(column.name) for row in self.given], column.type, path=column.name, topic=using)
@@ -301,24 +308,40 @@ class ProcessBatch:
                 detail=error.detail.replace(" Nothing was written.", ""),
                 hint="Change what is yielded, or `output`.",
             ) from error
-        changes = pa.array(["insert"] * len(self.given), pa.string())
+        changes = pa.repeat("insert", len(self.given))
         return pa.Table.from_arrays([*columns, changes], schema=self.engine.output_schema)
 
+    def _check_names(self) -> None:
+        names, given = self.engine.output.names, self.given
+        if set(map(type, given)) <= {dict} and set().union(*set(map(tuple, given))) <= set(names):
+            return
+        for row in given:
+            if not isinstance(row, Mapping) or set(row) - set(names):
+                raise Invalid(
+                    f'process "{self.engine.using.__name__}" yielded a row that does not match its output: {row!r}',
+                    detail=f"The output columns are: {', '.join(names)}.",
+                    hint="Yield dicts with these names, or declare what is missing in `output`.",
+                )
+
     def _changes(self) -> dict[str, pa.Table]:
-        put: list[dict[str, Any]] = []
+        put: list[tuple[Any, ...]] = []
         gone: list[tuple[int, int, str | None]] = []
+        nothing = (None,) * len(self.engine.by_fields)
+        version = self.engine.using.version
         empty = self.engine.text.write(self.engine.text.new())
         for key in self.keys.values():
-            text = self._write(key)
-            if text == empty and not key.timers.by_name:
+            text, timers = self._write(key), key.timers.by_name
+            if text == empty and not timers:
                 if key.text is not None:
                     gone.append((key.group, key.check, None))
             elif text != key.text:
-                put.append(self._state_row(key, text))
-            for name, timer in key.timers.by_name.items():
+                put.append((key.group, key.check, None, NEVER, NEVER, version, text, *key.value))
+            for name, timer in timers.items():
                 if key.kept.get(name) != timer:
-                    put.append(self._timer_row(key, timer))
-            gone.extend((key.group, key.check, name) for name in key.kept if name not in key.timers.by_name)
+                    due = (timer.at, NEVER) if timer.kind == "event" else (NEVER, timer.at)
+                    put.append((key.group, key.check, name, *due, None, None, *nothing))
+            if key.kept:
+                gone.extend((key.group, key.check, name) for name in key.kept if name not in timers)
         return {"put": self._put(put), "gone": _identify(gone)}
 
     def _write(self, key: _Key) -> str:
@@ -327,34 +350,38 @@ class ProcessBatch:
         except MainstemError as error:
             raise process_failed(self.engine.using, "on_rows", key.value, error, None) from error
 
-    def _state_row(self, key: _Key, text: str) -> dict[str, Any]:
-        by = {column.name: value for column, value in zip(self.engine.by_fields, key.value, strict=True)}
-        due = {"event_due": NEVER, "processing_due": NEVER}
-        own = {"version": self.engine.using.version, "state": text, "timer": None}
-        return {"group": key.group, "check": key.check, **due, **by, **own}
-
-    def _timer_row(self, key: _Key, timer: Timer) -> dict[str, Any]:
-        own = {"event_due": NEVER, "processing_due": NEVER, f"{timer.kind}_due": timer.at, "timer": timer.name}
-        return {"group": key.group, "check": key.check, **own}
-
-    def _put(self, rows: list[dict[str, Any]]) -> pa.Table:
-        items = _items([(row["group"], row["check"], row["timer"]) for row in rows])
-        columns = [
-            pa.array(items) if column.name == "item" else pa.array([row.get(column.name) for row in rows], column.type)
-            for column in self.engine.state_schema
-        ]
-        return pa.Table.from_arrays(columns, schema=self.engine.state_schema)
+    def _put(self, rows: list[tuple[Any, ...]]) -> pa.Table:
+        schema = self.engine.state_schema
+        names = [*_STORED, *(column.name for column in self.engine.by_fields)]
+        values = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(names, ())
+        items = _items(values["check"], values["timer"])
+        columns = [pa.array(items) if of.name == "item" else pa.array(values[of.name], of.type) for of in schema]
+        return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _items(rows: list[tuple[int, int, str | None]]) -> Any:
-    checks = np.array([check for _, check, _ in rows], np.int64)
-    names = np.array([0 if name is None else text_hash(name) for _, _, name in rows], np.int64)
-    return mix(checks, names)
+def _by_key(rows: pa.Table) -> tuple[pa.Table, Int64Array]:
+    """The rows sorted by key, keys in the order of their first rows; and where each key begins."""
+    groups, checks = numbers(rows, "group"), numbers(rows, "check")
+    order = order_rows(groups, checks)
+    groups, checks = groups[order], checks[order]
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = (groups[1:] != groups[:-1]) | (checks[1:] != checks[:-1])
+    starts = np.flatnonzero(begins)
+    counts = np.diff(np.append(starts, len(order)))
+    first_rows = np.repeat(order[starts], counts)
+    order = order[order_rows(first_rows)]
+    counts = counts[np.argsort(first_rows[starts])]
+    return rows.take(pa.array(order)), np.cumsum(counts) - counts
+
+
+def _items(checks: Sequence[int], timers: Sequence[str | None]) -> Int64Array:
+    hashes: dict[str | None, int] = {name: text_hash(name) for name in set(timers) if name is not None}
+    return mix(np.array(checks, np.int64), np.array([hashes.get(name, 0) for name in timers], np.int64))
 
 
 def _identify(rows: list[tuple[int, int, str | None]]) -> pa.Table:
-    groups = pa.array([group for group, _, _ in rows], pa.int64())
-    return pa.table({"group": groups, "item": pa.array(_items(rows), pa.int64())})
+    groups, checks, timers = zip(*rows, strict=True) if rows else ((), (), ())
+    return pa.table({"group": pa.array(groups, pa.int64()), "item": pa.array(_items(checks, timers))})
 
 
 @dataclass(frozen=True)

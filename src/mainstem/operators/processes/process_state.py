@@ -20,11 +20,12 @@ import base64
 import dataclasses
 import json
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from mainstem.clock import as_datetime, as_us
 from mainstem.errors import Invalid
@@ -41,8 +42,7 @@ __all__ = ["StateText", "Timer", "Timers", "type_name"]
 _LAST = as_us(datetime.max.replace(tzinfo=UTC))
 
 
-@dataclass(frozen=True, order=True)
-class Timer:
+class Timer(NamedTuple):
     """A timer of a key: its time in microseconds, and its name. Ordered as they fire."""
 
     kind: Literal["event", "processing"]
@@ -88,8 +88,11 @@ class Timers:
     def cancel(self, name: str) -> bool:
         """Cancel a timer; returns whether there was one."""
         found = self.by_name.pop(name, None)
-        self.next_event = _earliest(self.by_name)
-        return found is not None
+        if found is None:
+            return False
+        if found.at == self.next_event:
+            self.next_event = _earliest(self.by_name)
+        return True
 
     def _set(self, kind: Literal["event", "processing"], name: str, at: datetime) -> None:
         if not isinstance(name, str) or not isinstance(at, datetime):
@@ -98,8 +101,14 @@ class Timers:
                 detail="A timer needs a name and a datetime with a time zone.",
                 hint='For example: timers.set_event("close", row["at"] + timedelta(minutes=30)).',
             )
-        self.by_name[name] = Timer(kind, as_us(at), name)
-        self.next_event = _earliest(self.by_name)
+        timer, before = Timer(kind, as_us(at), name), self.by_name.get(name)
+        self.by_name[name] = timer
+        if len(self.by_name) == 1:
+            self.next_event = timer.at if kind == "event" else NEVER
+        elif before is not None and before.at == self.next_event:
+            self.next_event = _earliest(self.by_name)
+        elif kind == "event" and timer.at < self.next_event:
+            self.next_event = timer.at
 
 
 def _earliest(timers: dict[str, Timer]) -> int:
@@ -153,13 +162,19 @@ class StateText:
                 detail=f"The state of a key must be a {self.state.__name__}.",
                 hint="Change the fields of the given state instead.",
             )
-        types = self._types
-        fields = {name: _encode(getattr(value, name), hint, name, types) for name, hint in types[self.state].items()}
-        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+        return _to_json(self._codec.encode(value, "")["fields"])
 
     def read(self, text: str) -> Any:
         """The state that was written as this text by this version of the class."""
-        return _build(self.state, self.fields(text), self._types)
+        return self._codec.decode({"fields": json.loads(text)})
+
+    @cached_property
+    def _codec(self) -> _Codec:
+        return _codec(self.state, self._types)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the functions of `_codec`, which each worker makes for itself."""
+        return {name: value for name, value in vars(self).items() if name != "_codec"}
 
     @staticmethod
     def fields(text: str) -> dict[str, Any]:
@@ -240,56 +255,142 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
-def _encode(value: Any, hint: Any, path: str, types: Types) -> Any:
+@dataclass(frozen=True)
+class _Codec:
+    """Writes and reads values of one type. Made once for each type, since looking up types takes longer than the rest."""
+
+    # The value as JSON; its path in the state is for errors.
+    encode: Callable[[Any, str], Any]
+    decode: Callable[[Any], Any]
+    # The types of values that are the same in JSON, unchecked.
+    same: frozenset[type] = frozenset()
+
+
+def _codec(hint: Any, types: Types) -> _Codec:
     inner, optional = _without_none(hint)
-    if value is None and optional:
-        return None
-    origin = get_origin(inner)
-    if origin in _SEQUENCES and isinstance(value, origin):
-        hints = get_args(inner)
-        repeated = origin is not tuple or (len(hints) == 2 and hints[1] is Ellipsis)
-        if repeated or len(hints) == len(value):
-            of = [hints[0]] * len(value) if repeated else hints
-            found = [_encode(element, one, path, types) for element, one in zip(value, of, strict=True)]
-            # Sorted, because a set has no order and equal states must give equal texts.
-            return {"list": sorted(found, key=json.dumps) if origin is set else found}
-    if origin is dict and isinstance(value, dict):
-        key, item = get_args(inner)
-        return {"dict": [[_encode(k, key, path, types), _encode(v, item, path, types)] for k, v in value.items()]}
-    if inner in types and type(value) is inner:
-        fields = types[inner].items()
-        return {"fields": {name: _encode(getattr(value, name), of, f"{path}.{name}", types) for name, of in fields}}
-    if inner is float and type(value) in (int, float):
+    origin, of = get_origin(inner), get_args(inner)
+    parts = [_codec(part, types) for part in of if part is not Ellipsis]
+    if origin is dict:
+        found = _dict_codec(parts[0], parts[1], hint)
+    elif origin is tuple and of[1:] != (Ellipsis,):
+        found = _tuple_codec(parts, hint)
+    elif origin in _SEQUENCES:
+        found = _sequence_codec(origin, parts[0], hint)
+    elif inner in types:
+        found = _dataclass_codec(inner, {name: _codec(of, types) for name, of in types[inner].items()}, hint)
+    else:
+        found = _plain_codec(inner, hint)
+    return _optional(found) if optional else found
+
+
+def _dataclass_codec(kind: type, fields: dict[str, _Codec], hint: Any) -> _Codec:
+    def encode(value: Any, path: str) -> Any:
+        if type(value) is not kind:
+            raise _unfit(value, hint, path)
+        inside = f"{path}." if path else ""
+        return {"fields": {name: of.encode(getattr(value, name), inside + name) for name, of in fields.items()}}
+
+    def decode(value: Any) -> Any:
+        stored = value["fields"]
+        return kind(**{name: of.decode(stored[name]) for name, of in fields.items()})
+
+    return _Codec(encode, decode)
+
+
+def _dict_codec(key: _Codec, item: _Codec, hint: Any) -> _Codec:
+    def encode(value: Any, path: str) -> Any:
+        if not isinstance(value, dict):
+            raise _unfit(value, hint, path)
+        return {"dict": [[key.encode(name, path), item.encode(of, path)] for name, of in value.items()]}
+
+    return _Codec(encode, lambda value: {key.decode(name): item.decode(of) for name, of in value["dict"]})
+
+
+def _tuple_codec(parts: list[_Codec], hint: Any) -> _Codec:
+    def encode(value: Any, path: str) -> Any:
+        if not isinstance(value, tuple) or len(value) != len(parts):
+            raise _unfit(value, hint, path)
+        return {"list": [of.encode(element, path) for of, element in zip(parts, value, strict=True)]}
+
+    def decode(value: Any) -> Any:
+        return tuple(of.decode(element) for of, element in zip(parts, value["list"], strict=True))
+
+    return _Codec(encode, decode)
+
+
+def _sequence_codec(origin: Any, element: _Codec, hint: Any) -> _Codec:
+    def encode(value: Any, path: str) -> Any:
+        if not isinstance(value, origin):
+            raise _unfit(value, hint, path)
+        same = set(map(type, value)) <= element.same
+        found = list(value) if same else [element.encode(one, path) for one in value]
+        # Sorted, because a set has no order and equal states must give equal texts.
+        return {"list": sorted(found, key=json.dumps) if origin is set else found}
+
+    if element.same:
+        return _Codec(encode, lambda value: origin(value["list"]))
+    return _Codec(encode, lambda value: origin(map(element.decode, value["list"])))
+
+
+def _plain_codec(kind: Any, hint: Any) -> _Codec:
+    def encode_float(value: Any, path: str) -> Any:
+        if type(value) not in (int, float):
+            raise _unfit(value, hint, path)
         return float(value)
-    if inner in _PLAIN and type(value) is inner:
-        return _plain(value)
-    raise Invalid(
+
+    def encode_tagged(value: Any, path: str) -> Any:
+        if type(value) is not kind:
+            raise _unfit(value, hint, path)
+        return {tag: write(value)}
+
+    def encode(value: Any, path: str) -> Any:
+        if type(value) is not kind:
+            raise _unfit(value, hint, path)
+        return value
+
+    if kind in _TAGGED:
+        tag, write = _TAGGED[kind]
+        read = _READ[tag]
+        return _Codec(encode_tagged, lambda value: read(value[tag]))
+    return _Codec(encode_float if kind is float else encode, _same, frozenset({kind}))
+
+
+def _optional(of: _Codec) -> _Codec:
+    encode, decode = of.encode, of.decode
+    return _Codec(
+        lambda value, path: None if value is None else encode(value, path),
+        lambda value: None if value is None else decode(value),
+        of.same | {type(None)} if of.same else of.same,
+    )
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _unfit(value: Any, hint: Any, path: str) -> Invalid:
+    return Invalid(
         f'field "{path}" of the state is {value!r}',
         detail=f"It is declared as {type_name(hint)}.",
         hint="Declare the type of the value that you assign.",
     )
 
 
-def _plain(value: Any) -> Any:
-    for kind, tag, write in _TAGGED:
-        if isinstance(value, kind):
-            return {tag: write(value)}
-    return value
+_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
-
-# datetime is a subclass of date, so it comes first.
-_TAGGED: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
-    (datetime, "time", as_us),
-    (date, "date", date.isoformat),
-    (timedelta, "span", lambda value: value // _MICROSECOND),
-    (Decimal, "decimal", str),
-    (bytes, "bytes", lambda value: base64.b64encode(value).decode()),
-)
+# The tag of a type that JSON lacks, and how it is written and read.
+_TAGGED: dict[type, tuple[str, Callable[[Any], Any]]] = {
+    datetime: ("time", as_us),
+    date: ("date", date.isoformat),
+    timedelta: ("span", lambda value: value // _MICROSECOND),
+    Decimal: ("decimal", str),
+    bytes: ("bytes", lambda value: base64.b64encode(value).decode()),
+}
 _READ: dict[str, Callable[[Any], Any]] = {
     "list": lambda values: [_decode(value) for value in values],
     "dict": lambda pairs: {_hashable(_decode(key)): _decode(value) for key, value in pairs},
     "fields": lambda fields: {name: _decode(value) for name, value in fields.items()},
-    "time": lambda us: as_datetime(us).astimezone(UTC),
+    "time": as_datetime,
     "date": date.fromisoformat,
     "span": lambda us: us * _MICROSECOND,
     "decimal": Decimal,
@@ -306,22 +407,3 @@ def _decode(value: Any) -> Any:
 
 def _hashable(value: Any) -> Any:
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
-
-
-def _build(kind: type, fields: Mapping[str, Any], types: Types) -> Any:
-    return kind(**{name: _shape(fields[name], hint, types) for name, hint in types[kind].items()})
-
-
-def _shape(value: Any, hint: Any, types: Types) -> Any:
-    """A decoded value as its declared type: lists become tuples and sets, dicts become dataclasses."""
-    inner, _ = _without_none(hint)
-    if value is None or inner in _PLAIN:
-        return value
-    if inner in types:
-        return _build(inner, value, types)
-    origin, of = get_origin(inner), get_args(inner)
-    if origin is dict:
-        return {_shape(key, of[0], types): _shape(item, of[1], types) for key, item in value.items()}
-    if origin is tuple and not (len(of) == 2 and of[1] is Ellipsis):
-        return tuple(_shape(element, one, types) for element, one in zip(value, of, strict=True))
-    return origin(_shape(element, of[0], types) for element in value)

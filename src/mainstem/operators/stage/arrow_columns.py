@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from mainstem.log.watermark import NO_TIME
 from mainstem.operators.stage.engine import Int64Array
+from mainstem.operators.stage.integer_order import is_ordered, order_rows
 
 __all__ = ["in_log_order", "in_order_of", "microseconds", "numbers", "whole"]
 
@@ -22,16 +23,7 @@ def in_log_order(rows: pa.Table) -> pa.Table:
 def in_order_of(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     """The rows sorted by integer columns, the most significant first. Cheap if they are sorted already."""
     columns = [numbers(rows, name) for name in names]
-    return rows if _ordered(columns) else rows.take(pa.array(np.lexsort(columns[::-1])))
-
-
-def _ordered(columns: Sequence[Int64Array]) -> bool:
-    undecided = np.ones(max(0, len(columns[0]) - 1), np.bool_)
-    for column in columns:
-        if (undecided & (column[1:] < column[:-1])).any():
-            return False
-        undecided &= column[1:] == column[:-1]
-    return True
+    return rows if is_ordered(columns) else rows.take(pa.array(order_rows(*columns)))
 
 
 def numbers(rows: pa.Table, name: str) -> Int64Array:

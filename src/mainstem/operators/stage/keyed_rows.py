@@ -70,6 +70,11 @@ class KeyedRows:
         record = record_field(self.schema)
         return [] if record is None else [field.name for field in record.type]
 
+    @property
+    def packable(self) -> bool:
+        """Whether `arrow` gives rows the groups that `native` does."""
+        return record_field(self.schema) is not None and all(hashable(field.type) for field in self.by_fields)
+
     def native(self, frame: DataFrame) -> DataFrame:
         """With Spark."""
         from pyspark.sql import functions as F

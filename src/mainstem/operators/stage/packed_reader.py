@@ -22,29 +22,45 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from mainstem.errors import Invalid
+from mainstem.operators.aggregates.accumulators import AggregateCall
+from mainstem.operators.aggregates.aggregates import Aggregates
+from mainstem.operators.comparison import ComparedRows
 from mainstem.operators.joins.join_rows import JoinSide
+from mainstem.operators.stage.keyed_rows import KeyedRows
 from mainstem.operators.stage.packed_rows import Packing
 from mainstem.operators.table import TableRows
+from mainstem.operators.tables.changed_rows import ChangedRows
+from mainstem.operators.windows.window_assignment import WindowAssignment
+from mainstem.operators.windows.window_kinds import Calendar, Cumulating, Everything, Hopping, Tumbling
+from mainstem.operators.windows.window_rows import WindowRows
 from mainstem.operators.windows.window_time import RowTime
+from mainstem.spark.columnar_rows import ColumnPacking, CountRows, SendRows, StageFile
 from mainstem.spark.sources.topic_request import TopicRequest
 from mainstem.spark.sources.topic_stream_reader import TopicStreamReader
 
 __all__ = ["PackedTopicReader", "packing_of", "to_option"]
 
-# The dataclasses of a packing: the preparations of operators that take packed rows, and their parts.
-KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Packing, JoinSide, RowTime, TableRows)}
+# The dataclasses of a packing: the preparations of operators that take packed rows, the tasks of sinks, and their parts.
+KINDS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        Packing, JoinSide, RowTime, TableRows, KeyedRows, ChangedRows, ComparedRows,
+        WindowRows, Aggregates, AggregateCall, WindowAssignment, Calendar, Cumulating, Everything, Hopping, Tumbling,
+        ColumnPacking, SendRows, StageFile, CountRows,
+    )
+}  # fmt: skip
 
 
-def to_option(packing: Packing) -> str:
+def to_option(packing: Packing | ColumnPacking) -> str:
     """A packing as text."""
     return json.dumps(_write(packing))
 
 
 # Cached, since a worker serves many batches.
 @lru_cache(maxsize=16)
-def packing_of(option: str) -> Packing:
+def packing_of(option: str) -> Packing | ColumnPacking:
     """The packing of a text."""
-    found: Packing = _read(json.loads(option))
+    found: Packing | ColumnPacking = _read(json.loads(option))
     return found
 
 

@@ -6,6 +6,9 @@ bucket:
 
     mainstem_bucket    int32     the bucket
     mainstem_packed    binary    an Arrow stream of the rows as the engine takes them, without columns that have only nulls
+    mainstem_rows      int64     the number of rows from which they were prepared, once for all buckets: a preparation may
+                                 merge rows
+    mainstem_stage     int32     the number of the stage, if several stages take rows of one query
 
 So Spark shuffles a few values instead of decoding and encoding tens of thousands of rows twice.
 A row has the same bucket as in Spark's shuffle (`spark_hashes`): the state does not depend on whether rows are packed.
@@ -28,10 +31,13 @@ from mainstem.spark.plan.row_condition import Condition, condition_mask, values_
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["BUCKET", "PACKED", "Packing", "is_packed", "packed_markers", "unpack"]
+__all__ = ["BUCKET", "PACKED", "STAGE", "Packing", "is_packed", "packed_markers", "unpack"]
 
 BUCKET = "mainstem_bucket"
-PACKED = pa.schema([(BUCKET, pa.int32()), ("mainstem_packed", pa.binary())])
+STAGE = "mainstem_stage"
+PACKED = pa.schema(
+    [(BUCKET, pa.int32()), ("mainstem_packed", pa.binary()), ("mainstem_rows", pa.int64()), (STAGE, pa.int32())]
+)
 
 # Rows or bytes prepared at once: enough to be efficient, and not too many for one value.
 ROWS = 100_000
@@ -58,26 +64,27 @@ class Packing:
     preparation: ArrowPreparation
     taken: pa.Schema
     buckets: int
+    stage: int
 
     def pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """All rows of a reader, as `PACKED`."""
         for rows in _gather(batches):
-            taken = self.take_from(rows)
+            given = self.compute_input(rows)
+            taken = self.preparation.arrow(given).select(self.taken.names).cast(self.taken)
             if taken.num_rows:
-                yield self._divide(taken)
+                yield self._divide(taken, given.num_rows)
 
-    def take_from(self, rows: pa.Table) -> pa.Table:
-        """The engine's input for these rows."""
+    def compute_input(self, rows: pa.Table) -> pa.Table:
+        """The stage's input for rows as they are read."""
         [batch] = rows.combine_chunks().to_batches()
         if self.condition is not None:
             mask = condition_mask(self.condition, batch)
             batch = batch if pc.all(mask).as_py() else batch.filter(mask)
         arrays = values_of([value for _, value in self.columns], batch)
-        table = pa.Table.from_arrays(arrays, names=[name for name, _ in self.columns])
-        return self.preparation.arrow(table).select(self.taken.names).cast(self.taken)
+        return pa.Table.from_arrays(arrays, names=[name for name, _ in self.columns])
 
-    def _divide(self, rows: pa.Table) -> pa.RecordBatch:
-        """One value for each bucket with rows, all in one buffer."""
+    def _divide(self, rows: pa.Table, given: int) -> pa.RecordBatch:
+        """One value for each bucket with rows, all in one buffer. `given`: the number of rows before the preparation."""
         buckets = buckets_of(np.asarray(whole(rows.column("group"))), self.buckets)
         sent = rows.select([name for name in rows.schema.names if rows.column(name).null_count < rows.num_rows])
         sent = sent.take(pa.array(np.argsort(buckets, kind="stable")))
@@ -91,7 +98,10 @@ class Packing:
             places.append(target.tell())
         parts = [None, pa.py_buffer(np.array(places, np.int32)), target.getvalue()]
         packed = pa.Array.from_buffers(pa.binary(), len(numbers), parts)
-        return pa.RecordBatch.from_arrays([pa.array(numbers, pa.int32()), packed], schema=PACKED)
+        once = np.where(np.arange(len(numbers)) == 0, given, 0)
+        stage = np.full(len(numbers), self.stage, np.int32)
+        columns = [pa.array(numbers, pa.int32()), packed, pa.array(once), pa.array(stage)]
+        return pa.RecordBatch.from_arrays(columns, schema=PACKED)
 
 
 def is_packed(rows: DataFrame) -> bool:
@@ -102,13 +112,18 @@ def is_packed(rows: DataFrame) -> bool:
 def packed_markers(rows: DataFrame, buckets: int) -> DataFrame:
     """An empty packed row for every bucket; see `stage_task`."""
     numbers = rows.sparkSession.range(0, buckets, 1, 1)
-    return numbers.selectExpr(f"CAST(id AS INT) AS {BUCKET}", f"CAST('' AS BINARY) AS {PACKED.names[1]}")
+    marker = ("CAST(id AS INT)", "CAST('' AS BINARY)", "0L", "0")
+    return numbers.selectExpr(*(f"{sql} AS {name}" for name, sql in zip(PACKED.names, marker, strict=True)))
 
 
-def unpack(batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) -> tuple[int, pa.Table]:
-    """The bucket, and its rows as the engine takes them. Without packed rows the bucket is the number of the task."""
-    bucket, tables = task, [schema.empty_table()]
+def unpack(batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) -> tuple[int, pa.Table, int]:
+    """The bucket, its rows as the engine takes them, and the number of rows from which they were prepared.
+
+    Without packed rows the bucket is the number of the task.
+    """
+    bucket, tables, given = task, [schema.empty_table()], 0
     for batch in batches:
+        given += pc.sum(batch.column(2)).as_py() or 0
         for number, value in zip(batch.column(0), batch.column(1), strict=True):
             bucket = number.as_py()
             if not len(value.as_buffer()):
@@ -117,7 +132,7 @@ def unpack(batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) -> t
             there = set(rows.schema.names)
             columns = [rows.column(at.name) if at.name in there else pa.nulls(rows.num_rows, at.type) for at in schema]
             tables.append(pa.Table.from_arrays(columns, schema=schema))
-    return bucket, pa.concat_tables(tables)
+    return bucket, pa.concat_tables(tables), given
 
 
 def _gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

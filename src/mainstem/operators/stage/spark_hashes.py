@@ -22,6 +22,8 @@ UInt64Array = npt.NDArray[np.uint64]
 UInt32Array = npt.NDArray[np.uint32]
 
 SEED = 42
+# The digits of decimals that fit into 64 bits.
+LONG_DIGITS = 18
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(prime)
     for prime in (
@@ -35,11 +37,16 @@ def hashable(kind: pa.DataType) -> bool:
     plain = (
         pa.types.is_boolean,
         pa.types.is_signed_integer,
+        pa.types.is_float32,
+        pa.types.is_float64,
         pa.types.is_date32,
         pa.types.is_string,
         pa.types.is_binary,
     )
-    return any(is_of(kind) for is_of in plain) or (pa.types.is_timestamp(kind) and kind.unit == "us")
+    if pa.types.is_timestamp(kind):
+        return bool(kind.unit == "us")
+    # Longer decimals are hashed as bytes.
+    return any(is_of(kind) for is_of in plain) or (pa.types.is_decimal128(kind) and kind.precision <= LONG_DIGITS)
 
 
 def identify_keys(columns: Sequence[pa.Array], count: int) -> tuple[Int64Array, Int64Array]:
@@ -58,7 +65,7 @@ def hash_columns(columns: Sequence[pa.Array], count: int, seed: int = SEED) -> I
     [5232548436287321068, -4294468057691064905]
     """
     found = np.full(count, np.int64(seed)).view(np.uint64)
-    for column in columns:
+    for column in columns if count else ():
         of_column = _text(column, found) if _is_text(column.type) else _number(column, found)
         found = np.where(np.asarray(column.is_null()), found, of_column) if column.null_count else of_column
     return found.view(np.int64)
@@ -89,6 +96,18 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _number(column: pa.Array, seeds: UInt64Array) -> UInt64Array:
     kind = column.type
+    if pa.types.is_floating(kind):
+        width = np.int32 if pa.types.is_float32(kind) else np.int64
+        # -0.0 becomes 0.0, and every NaN the same one.
+        known = np.asarray(pc.fill_null(column, 0.0)) + kind.to_pandas_dtype()(0)
+        known[np.isnan(known)] = np.nan
+        column = pa.array(known.view(width))
+        kind = column.type
+    elif pa.types.is_decimal(kind):
+        # The low half of each number has all of it.
+        low = np.frombuffer(column.buffers()[1], np.int64)[::2][column.offset : column.offset + len(column)]
+        column = pa.array(np.where(np.asarray(column.is_valid()), low, 0))
+        kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_int64(kind):
         values = np.asarray(pc.fill_null(column.cast(pa.int64()), 0)).view(np.uint64)
         return _mix(_word(seeds + _P5 + np.uint64(8), values))

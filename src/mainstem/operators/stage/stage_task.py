@@ -30,6 +30,7 @@ from mainstem.operators.stage.spark_hashes import buckets_of
 from mainstem.operators.stage.stage import StageSpec, stage_schema
 from mainstem.operators.stage.state_run_file import RunEntry
 from mainstem.operators.stage.state_runs import MemoryState, StateRuns, next_due
+from mainstem.spark.columnar_rows import RESULTS, ColumnPacking
 from mainstem.spark.sources.worker_memory import spare_collections
 
 if TYPE_CHECKING:
@@ -87,8 +88,11 @@ class StageBatch:
                 rows = pa.concat_tables([rows.slice(0, place), rows.slice(place + 1)])
         return bucket, rows
 
-    def step(self, bucket: int, rows: pa.Table) -> pa.Table:
-        """Process a bucket's rows: write its state and receipt, and return the output rows."""
+    def step(self, bucket: int, rows: pa.Table, given: int | None = None) -> pa.Table:
+        """Process a bucket's rows: write its state and receipt, and return the output rows.
+
+        `given`: the number of rows from which they were prepared, if it is another one.
+        """
         before = self.state.get(bucket, BucketState())
         state = StateRuns(self.folder, before.runs, self.engine.state_schema, before.live)
         done = self.engine.step(state, rows, self.clock)
@@ -96,7 +100,7 @@ class StageBatch:
         reach("stage_runs_written")
         after = BucketState(tuple(runs), state.live, before.given + done.output.num_rows)
         late = self._leave_late(bucket, done)
-        self._leave_receipt(bucket, after, done, late, rows.num_rows)
+        self._leave_receipt(bucket, after, done, late, rows.num_rows if given is None else given)
         return add_record(done, bucket, before.given, self.clock, self.behind)
 
     def _leave_late(self, bucket: int, done: Step) -> str:
@@ -160,8 +164,10 @@ def _cast_batches(rows: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]
     yield from rows.select(plain.names).cast(plain).to_batches()
 
 
-def through_stage(prepared: DataFrame, spec: StageSpec, batch: StageBatch) -> DataFrame:
-    """The output rows of a stage for the prepared rows of a batch."""
+def through_stage(
+    prepared: DataFrame, spec: StageSpec, batch: StageBatch, output: ColumnPacking | None = None
+) -> DataFrame:
+    """The output rows of a stage for the prepared rows of a batch; with `output`, the results of its column task."""
 
     def one_bucket(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -169,23 +175,26 @@ def through_stage(prepared: DataFrame, spec: StageSpec, batch: StageBatch) -> Da
         context = TaskContext.get()
         assert context is not None
         spare_collections()
+        given = None
         if taken is None:
             bucket, rows = batch.find_bucket(_collect(batches, empty), context.partitionId())
         else:
-            bucket, rows = unpack(batches, taken, context.partitionId())
-        yield from _cast_batches(batch.step(bucket, rows), schema)
+            bucket, rows, given = unpack(batches, taken, context.partitionId())
+        shown = _cast_batches(batch.step(bucket, rows, given), schema)
+        yield from shown if output is None else output.pack(shown)
 
     schema, empty = stage_schema(spec.engine), _empty(prepared)
+    given_schema = schema if output is None else RESULTS
     taken = spec.packed if is_packed(prepared) else None
     if taken is not None:
         rows = prepared.union(packed_markers(prepared, batch.buckets)) if batch.marked else prepared
-        return _map(rows.repartitionById(batch.buckets, BUCKET), one_bucket, spec.engine)
+        return _map(rows.repartitionById(batch.buckets, BUCKET), one_bucket, given_schema)
     if batch.marked and batch.buckets > 1:
         groups = ", ".join(f"{group}L" for group in bucket_groups(batch.buckets))
         markers = prepared.sparkSession.range(0, batch.buckets, 1, 1)
         markers = markers.selectExpr(f"element_at(array({groups}), CAST(id AS INT) + 1) AS group")
         prepared = prepared.unionByName(markers, allowMissingColumns=True)
-    return _map(prepared.repartition(batch.buckets, "group"), one_bucket, spec.engine)
+    return _map(prepared.repartition(batch.buckets, "group"), one_bucket, given_schema)
 
 
 def at_once(prepared: DataFrame, spec: StageSpec) -> DataFrame:
@@ -204,7 +213,7 @@ def at_once(prepared: DataFrame, spec: StageSpec) -> DataFrame:
 
     empty = _empty(prepared)
     count = int(prepared.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
-    return _map(prepared.repartition(count, "group"), one_bucket, engine)
+    return _map(prepared.repartition(count, "group"), one_bucket, schema)
 
 
 def _empty(prepared: DataFrame) -> pa.Table:
@@ -219,7 +228,7 @@ def _collect(batches: Iterator[pa.RecordBatch], empty: pa.Table) -> pa.Table:
     return pa.Table.from_batches(given) if given else empty
 
 
-def _map(rows: DataFrame, function: Callable[[Any], Any], engine: Engine) -> DataFrame:
+def _map(rows: DataFrame, function: Callable[[Any], Any], schema: pa.Schema) -> DataFrame:
     from mainstem.spark.spark_types import spark_schema
 
-    return rows.mapInArrow(function, spark_schema(stage_schema(engine)))
+    return rows.mapInArrow(function, spark_schema(schema))

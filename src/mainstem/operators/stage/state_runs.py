@@ -19,6 +19,7 @@ import pyarrow as pa
 from mainstem.durable_files import REAL_FILES, decode_checked, encode_checked, replace_file
 from mainstem.errors import CorruptHome, NewerFormat
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, Step
+from mainstem.operators.stage.integer_order import order_rows, sort_distinct
 from mainstem.operators.stage.state_run_file import RunEntry, RunFile, open_run, write_run
 
 __all__ = ["MemoryState", "StageManifests", "StateRuns", "next_due"]
@@ -153,7 +154,7 @@ class MemoryState:
         kept = self.rows.filter(pa.array(~np.isin(_ids(self.rows), np.concatenate(replaced))))
         parts = [kept] if step.put is None else [kept, step.put.select(self.rows.schema.names).cast(self.rows.schema)]
         rows = pa.concat_tables(parts)
-        self.rows = rows.take(pa.array(np.lexsort((_column(rows, "item"), _column(rows, "group"))))).combine_chunks()
+        self.rows = rows.take(pa.array(order_rows(_column(rows, "group"), _column(rows, "item")))).combine_chunks()
 
 
 def _column(rows: pa.Table, name: str) -> Int64Array:
@@ -201,12 +202,12 @@ class StateRuns:
         self._runs: list[RunFile] = [open_run(folder, entry) for entry in entries]
 
     def find(self, groups: Int64Array) -> pa.Table:
-        wanted = np.unique(np.asarray(groups, np.int64))
+        wanted = sort_distinct(np.asarray(groups, np.int64))
         return self._gather(*self._newest([_rows_of(run, wanted) for run in self._runs]))
 
     def find_items(self, groups: Int64Array, items: Int64Array) -> pa.Table:
         found = [_places(run, np.asarray(groups, np.int64), np.asarray(items, np.int64)) for run in self._runs]
-        return self._gather(*self._newest([np.unique(at[at >= 0]) for at in found]))
+        return self._gather(*self._newest([sort_distinct(at[at >= 0]) for at in found]))
 
     def due(self, clock: BatchClock) -> pa.Table:
         """As in `StateTable`. In runs from before the last batch, only rows that became due since are searched."""
@@ -244,7 +245,7 @@ class StateRuns:
         if not parts:
             return self._schema.empty_table(), np.empty(0, np.bool_)
         rows, gone = pa.concat_tables(parts), np.concatenate(marks)
-        order = np.lexsort((_numbers(rows, "item"), _numbers(rows, "group")))
+        order = order_rows(_numbers(rows, "group"), _numbers(rows, "item"))
         return rows.take(pa.array(order)).combine_chunks(), gone[order]
 
     def _tombstones(self, gone: pa.Table) -> pa.Table:
@@ -367,7 +368,7 @@ def _newest_of(runs: Sequence[RunFile], found: Sequence[Int64Array]) -> tuple[An
     rows = np.concatenate(found)
     groups = np.concatenate([run.group[at] for run, at in zip(runs, found, strict=True)])
     items = np.concatenate([run.item[at] for run, at in zip(runs, found, strict=True)])
-    order = np.lexsort((-places, items, groups))
+    order = order_rows(groups, items, -places)
     groups, items = groups[order], items[order]
     first = np.ones(len(order), np.bool_)
     first[1:] = (groups[1:] != groups[:-1]) | (items[1:] != items[:-1])

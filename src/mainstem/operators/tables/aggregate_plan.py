@@ -99,6 +99,7 @@ def plan_aggregate(rows: DataFrame, by: str | Sequence[str], aggregates: Sequenc
         bounded_by=f"one row for each {', '.join(names) or 'table'}{kept}",
         definition={"by": list(names), "aggregates": [call.text for call in written.calls]},
         parameters={"by": list(names), "aggregates": [call.text for call in written.calls]},
+        packed=changed.input_schema if changed.packable else None,
     )
     title = None if record is None else record.name
     return AggregatePlan(spec, key, title, written.inputs, written.answers)

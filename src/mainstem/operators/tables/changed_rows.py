@@ -23,8 +23,9 @@ import pyarrow.compute as pc
 from mainstem.operators.stage.arrow_columns import whole
 from mainstem.operators.stage.engine import Int64Array
 from mainstem.operators.stage.frame_columns import quote_name, record_field
-from mainstem.operators.stage.hashes import key_hashes, mix
-from mainstem.operators.stage.keyed_rows import native_hashes
+from mainstem.operators.stage.hashes import mix
+from mainstem.operators.stage.keyed_rows import arrow_hashes, native_hashes
+from mainstem.operators.stage.spark_hashes import hash_columns, hashable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -63,6 +64,12 @@ class ChangedRows:
         row = [pa.field("row", self.row_type)] if self.row else []
         return pa.schema([*((name, pa.int64()) for name in numbers), *self.by_fields, *kept, *row])
 
+    @property
+    def packable(self) -> bool:
+        """Whether `arrow` gives rows the groups and hashes that `native` does."""
+        names = {*self.by, *(name for names in self.hashed for name in names)}
+        return all(hashable(self.schema.field(name).type) for name in names)
+
     def native(self, frame: DataFrame) -> DataFrame:
         """With Spark."""
         from pyspark.sql import functions as F
@@ -95,8 +102,7 @@ class ChangedRows:
         keys = [table.column(name) for name in self.by]
         row = [whole(table.column(name)) for name in self.row]
         columns = [
-            pa.array(key_hashes(keys, count, "group")),
-            pa.array(key_hashes(keys, count, "check")),
+            *map(pa.array, arrow_hashes(keys, count)),
             self._arrow_weight(table),
             *(pa.array(self._arrow_hash(table, names)) for names in self.hashed),
             *keys,
@@ -107,8 +113,9 @@ class ChangedRows:
         return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
 
     def _arrow_hash(self, table: pa.Table, names: tuple[str, ...]) -> Int64Array:
-        columns = [table.column(name) for name in names]
-        return mix(*(key_hashes(columns, table.num_rows, salt) for salt in ("group", "check")))
+        columns, count = [table.column(name) for name in names], table.num_rows
+        hashes = arrow_hashes(columns, count)
+        return hash_columns([pa.array(it) for it in hashes], count) if self.packable else mix(*hashes)
 
     def _arrow_weight(self, table: pa.Table) -> pa.Array:
         record = record_field(self.schema)

@@ -26,8 +26,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mainstem.operators.stage.arrow_columns import in_log_order
 from mainstem.operators.stage.engine import STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mix
+from mainstem.operators.stage.integer_order import order_rows
 from mainstem.operators.tables.weights import (
     emit_changes,
     find_groups,
@@ -75,7 +77,7 @@ class TableEngine:
         return {"table": str(self.row_type), "order": str(self.order)}
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
-        rows = rows.take(pa.array(np.lexsort([numbers(rows, name) for name in ("tie", "offset", "partition")])))
+        rows = in_log_order(rows)
         group = numbers(rows, "group")
         item = mix(numbers(rows, "check"), np.zeros(len(group), np.int64))
         ids, firsts = number_rows(group, item)
@@ -119,10 +121,10 @@ class TableEngine:
         before = np.empty(len(both), np.int64)
         before[by_key] = running_max(both[by_key], ranks[by_key])
         highest = np.empty(count, np.int64)
-        by_order = np.lexsort((ranks, both))
+        by_order = order_rows(both, ranks)
         highest[both[by_order]] = by_order
         ranks = np.where(silent, before, ranks)
-        best = np.lexsort((np.arange(len(both)), ranks, both))
+        best = order_rows(both, ranks)
         newest = np.full(count, -1, np.int64)
         newest[both[best]] = best - len(kept)
         return np.maximum(newest, -1), order.take(pa.array(highest))

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from mainstem.errors import Invalid
 from mainstem.operators.stage.engine import STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mix
+from mainstem.operators.stage.integer_order import sort_distinct
 from mainstem.operators.tables.weights import (
     emit_changes,
     identify_rows,
@@ -120,7 +121,7 @@ class TableJoinEngine:
         alone = HOWS[self.how][1]
         whole_sides = np.isin(side, [1 - one for one in alone])
         found = [
-            state.find(np.unique(np.r_[_groups(key, 1 - side), group[whole_sides]])),
+            state.find(sort_distinct(np.r_[_groups(key, 1 - side), group[whole_sides]])),
             state.find_items(group[~whole_sides], item[~whole_sides]),
         ]
         rows = pa.concat_tables(found).combine_chunks()

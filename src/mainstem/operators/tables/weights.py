@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from mainstem.errors import Invalid
 from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, Int64Array, StateTable
+from mainstem.operators.stage.integer_order import sort_distinct
 from mainstem.operators.windows.numbering import number_rows, numbers
 
 __all__ = [
@@ -93,7 +94,7 @@ def identify_rows(groups: Int64Array, items: Int64Array) -> pa.Table:
 
 def find_groups(state: StateTable, groups: Int64Array) -> pa.Table:
     """The state rows of some groups, in one chunk."""
-    return state.find(np.unique(groups)).combine_chunks()
+    return state.find(sort_distinct(groups)).combine_chunks()
 
 
 def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:

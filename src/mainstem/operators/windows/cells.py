@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, STATE_COLUMNS, Int64Array, StateTable
+from mainstem.operators.stage.integer_order import sort_distinct
 from mainstem.operators.windows.numbering import Mask, number_rows, numbers
 
 __all__ = [
@@ -238,7 +239,7 @@ def find_state(state: StateTable, groups: Int64Array, due: pa.Table) -> pa.Table
     """The state rows of some groups, and those that are due; each once."""
     if not len(groups):
         return due
-    found = state.find(np.unique(groups))
+    found = state.find(sort_distinct(groups))
     if not due.num_rows:
         return found
     both = pa.concat_tables([found, due]).combine_chunks()

@@ -10,13 +10,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, Int64Array
+from mainstem.operators.stage.integer_order import order_rows, sort_distinct
 
 __all__ = [
     "Mask",
     "differ",
+    "highest",
     "last_of_each",
     "later",
+    "lowest",
     "number_rows",
+    "number_values",
     "numbers",
     "ordinals",
     "running_max",
@@ -54,7 +58,7 @@ def number_rows(*keys: Int64Array) -> tuple[Int64Array, Int64Array]:
     ids = np.empty(count, np.int64)
     if not count:
         return ids, ids
-    order = np.lexsort(keys[::-1])
+    order = order_rows(*keys)
     begins = np.zeros(count, np.bool_)
     begins[0] = True
     for key in keys:
@@ -62,6 +66,67 @@ def number_rows(*keys: Int64Array) -> tuple[Int64Array, Int64Array]:
         begins[1:] |= ordered[1:] != ordered[:-1]
     ids[order] = np.cumsum(begins) - 1
     return ids, order[begins]
+
+
+def number_values(*columns: Int64Array | pa.Array) -> tuple[Int64Array, Int64Array]:
+    """As `number_rows`, for values of any type that Arrow can encode, in any order of the numbers: without a sort.
+
+    >>> ids, firsts = number_values(pa.array(["b", None, "b"]), np.array([1, 1, 1]))
+    >>> bool(ids[0] == ids[2] != ids[1]), firsts[ids].tolist()
+    (True, [0, 1, 0])
+    """
+    if not len(columns[0]):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    codes, size = _codes(columns[0])
+    for column in columns[1:]:
+        more, sizes = _codes(column)
+        if size * sizes >= 2**62:
+            codes, size = _encode(pa.array(codes))
+        codes, size = codes * sizes + more, size * sizes
+    if size <= TABLE_MAX * len(codes):
+        there = np.zeros(size, np.bool_)
+        there[codes] = True
+        ids = (np.cumsum(there) - 1)[codes]
+        size = int(there.sum())
+    else:
+        ids, size = _encode(pa.array(codes))
+    firsts = np.empty(size, np.int64)
+    # In reverse, so that the first row of a number overwrites the others.
+    firsts[ids[::-1]] = np.arange(len(ids) - 1, -1, -1)
+    return ids, firsts
+
+
+# A table of all possible codes is faster than hashing if it has at most so many entries for each row.
+TABLE_MAX = 8
+
+
+def _codes(column: Int64Array | pa.Array) -> tuple[Int64Array, int]:
+    """A number from 0 on for each distinct value, and a bound of the numbers."""
+    if isinstance(column, pa.Array):
+        if column.null_count or not pa.types.is_integer(column.type):
+            return _encode(column)
+        column = np.asarray(column).astype(np.int64, copy=False)
+    low, high = int(column.min()), int(column.max())
+    return (column - low, high - low + 1) if high - low < 2**31 else _encode(pa.array(column))
+
+
+def _encode(column: pa.Array) -> tuple[Int64Array, int]:
+    encoded = column.dictionary_encode(null_encoding="encode")
+    return np.asarray(encoded.indices).astype(np.int64), len(encoded.dictionary)
+
+
+def highest(ids: Int64Array, values: Int64Array, count: int) -> Int64Array:
+    """The highest value of each number."""
+    found = np.full(count, -NEVER, np.int64)
+    np.maximum.at(found, ids, values)
+    return found
+
+
+def lowest(ids: Int64Array, values: Int64Array, count: int) -> Int64Array:
+    """The lowest value of each number."""
+    found = np.full(count, NEVER, np.int64)
+    np.minimum.at(found, ids, values)
+    return found
 
 
 def ordinals(ids: Int64Array) -> Int64Array:
@@ -96,7 +161,7 @@ def running_max(ids: Int64Array, values: Int64Array) -> Int64Array:
         shift = ids * np.int64(width) - np.int64(lowest)
         return np.asarray(np.maximum.accumulate(values + shift) - shift, np.int64)
     # Number and value together do not fit into 64 bits: use ranks of the values.
-    ranked = np.unique(values)
+    ranked = sort_distinct(values)
     ranks = np.searchsorted(ranked, values)
     highest = np.maximum.accumulate(ids * len(ranked) + ranks)
     return np.asarray(ranked[highest - ids * len(ranked)], np.int64)

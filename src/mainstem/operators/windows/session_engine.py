@@ -36,6 +36,7 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock, Int64Array, StateTable, Step
+from mainstem.operators.stage.integer_order import order_rows
 from mainstem.operators.windows.cells import Cells
 from mainstem.operators.windows.numbering import Mask, later, ordinals, running_max
 from mainstem.operators.windows.panes import PaneEngine
@@ -56,7 +57,7 @@ class SessionRounds(WindowRounds):
         super().__init__(engine, kept, ready, clock)
 
     def _components(self, key: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
-        order = np.lexsort((end, start, key))
+        order = order_rows(key, start, end)
         component = np.empty(len(order), np.int64)
         component[order] = self._runs(key[order], start[order], end[order])
         return component
@@ -124,7 +125,7 @@ class SessionRounds(WindowRounds):
         engine, old = self.engine, len(sessions.key)
         component = np.r_[sessions.component, self.row_component[rows]]
         start, end = np.r_[sessions.start, self.row_start[rows]], np.r_[sessions.end, self.row_end[rows]]
-        order = np.lexsort((end, start, component))
+        order = order_rows(component, start, end)
         ids = np.empty(len(order), np.int64)
         ids[order] = self._runs(component[order], start[order], end[order])
         count = int(ids.max()) + 1

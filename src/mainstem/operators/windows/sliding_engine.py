@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mix
+from mainstem.operators.stage.integer_order import order_rows, search, sort_distinct
 from mainstem.operators.windows.cells import CELL, POSITION, REMEMBERED
 from mainstem.operators.windows.numbering import later, number_rows, numbers, ordinals
 from mainstem.operators.windows.panes import PaneEngine
@@ -104,7 +105,7 @@ class SlidingEngine(PaneEngine):
         row = fresh[row]
         # New windows include old rows too.
         unknown = np.flatnonzero(~known)
-        order = old[np.lexsort((time[old], key[old]))]
+        order = old[order_rows(key[old], time[old])]
         more, place = _within(of_key[unknown], start[unknown], start[unknown] + self.span, key[order], time[order])
         row, window = np.r_[row, order[place]], np.r_[window, unknown[more]]
 
@@ -176,11 +177,11 @@ def _within(
     key: Int64Array, low: Int64Array, high: Int64Array, keys: Int64Array, values: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """All pairs (i, j) with the same key and low[i] <= values[j] <= high[i]; `keys` and `values` are ordered."""
-    ranked = np.unique(np.r_[values, low, high])
+    ranked = sort_distinct(values)
     many = len(ranked) + 1
-    places = keys * many + np.searchsorted(ranked, values)
-    first = np.searchsorted(places, key * many + np.searchsorted(ranked, low), side="left")
-    last = np.searchsorted(places, key * many + np.searchsorted(ranked, high), side="right")
+    places = keys * many + search(ranked, values)
+    first = search(places, key * many + search(ranked, low))
+    last = search(places, key * many + search(ranked, high, side="right"))
     left = np.repeat(np.arange(len(key)), last - first)
     return left, np.repeat(first, last - first) + ordinals(left)
 

@@ -14,6 +14,7 @@ A row without a time is too late; its window is null.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,17 +122,21 @@ class WindowAssignment:
 
     # Over Arrow
 
-    def arrow(self, times: pa.Array, watermarks: pa.Array) -> dict[str, Int64Array]:
-        """The five columns, from times and watermarks, which may be null."""
-        timeless = np.asarray(times.is_null())
-        start, end, windows = self._arrow_first(np.asarray(times.fill_null(0)).astype(np.int64))
-        found = {"window_start": start, "window_end": end, "windows": np.where(timeless, 1, windows)}
-        for name, lateness in (("closed", 0), ("gone", self.lateness)):
-            passed = self._arrow_passed(end, np.asarray(watermarks.fill_null(NO_TIME)), windows, lateness)
-            found[name] = np.where(timeless, 1, passed)
-        return found
+    def arrow(self, times: pa.Array) -> dict[str, Int64Array]:
+        """window_start, window_end and windows, from times, which may be null."""
+        start, end, windows = self._arrow_first(np.asarray(times.fill_null(0)).astype(np.int64, copy=False))
+        windows = np.where(np.asarray(times.is_null()), 1, windows) if times.null_count else windows
+        return {"window_start": start, "window_end": end, "windows": windows}
 
-    def _arrow_passed(self, end: Int64Array, watermarks: Int64Array, windows: Int64Array, lateness: int) -> Int64Array:
+    def arrow_passed(
+        self, which: str, times: pa.Array, watermarks: pa.Array, found: Mapping[str, Int64Array]
+    ) -> Int64Array:
+        """How many of a row's windows are `closed` or `gone`, from its watermark and the three columns."""
+        passed = self._passed(found, np.asarray(watermarks.fill_null(NO_TIME)), self.lateness if which == "gone" else 0)
+        return np.where(np.asarray(times.is_null()), 1, passed)
+
+    def _passed(self, found: Mapping[str, Int64Array], watermarks: Int64Array, lateness: int) -> Int64Array:
+        end, windows = found["window_end"], found["windows"]
         if isinstance(self.kind, Everything):
             # Its end plus a lateness would overflow.
             return np.zeros(len(end), np.int64)

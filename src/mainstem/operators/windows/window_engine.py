@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mix
+from mainstem.operators.stage.integer_order import order_rows
 from mainstem.operators.windows.cells import CELL, POSITION, WAITING, CellLayout, Cells, cast_rows, find_state
 from mainstem.operators.windows.numbering import Mask, later, number_rows, numbers
 from mainstem.operators.windows.panes import EARLY, LATE, ON_TIME, PaneEngine, Panes
@@ -175,8 +176,8 @@ class _Batch:
         """Rows of cells; if a trigger counts rows, sorted by cell and log position."""
         chosen = np.flatnonzero(which)
         if trigger is not None and trigger.rows is not None and len(chosen):
-            position = [numbers(rows, name)[chosen] for name in ("offset", "partition", "topic")]
-            chosen = chosen[np.lexsort((*position, ids[chosen]))]
+            position = [numbers(rows, at.name)[chosen] for at in POSITION]
+            chosen = chosen[order_rows(ids[chosen], *position)]
         picked = (
             rows if len(chosen) == rows.num_rows and (chosen == np.arange(len(chosen))).all() else rows.take(chosen)
         )

@@ -195,7 +195,14 @@ def _stage_spec(
     bound = "" if isinstance(window, Everything) else f"the watermark of {time.title}"
     decides: Literal["event", "append"] = "append" if time.appended else "event"
     return StageSpec(
-        "windowed", engine, ready.native, ready.arrow, bounded_by=bound, time=decides, behind=engine.behind
+        "windowed",
+        engine,
+        ready.native,
+        ready.arrow,
+        bounded_by=bound,
+        time=decides,
+        behind=engine.behind,
+        packed=engine.input_schema if ready.packable and time.record is not None else None,
     )
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock, Int64Array
 from mainstem.operators.stage.hashes import mix
+from mainstem.operators.stage.integer_order import order_rows
 from mainstem.operators.windows.cells import NOT_SHOWN, POSITION, CellLayout, Cells, WindowAggregates, cast_rows
 from mainstem.operators.windows.numbering import Mask, last_of_each, later, number_rows, numbers, ordinals
 from mainstem.operators.windows.panes import DELETE, EARLY, LATE, ON_TIME, Panes, pane_rows, with_final
@@ -275,14 +276,16 @@ class WindowRounds:
 
     def _order_rows(self, ready: ReadyRows, key: Int64Array, component: Int64Array) -> Int64Array:
         """Sort rows by component, own watermark and position; `next` and `ends`: the next row and the end of each component."""
-        position = [numbers(ready.rows, at.name) for at in reversed(POSITION)]
-        position += [ready.start] if self.by_time else []
-        order = np.lexsort((*position, ready.watermark, component))
+        position = [ready.start] if self.by_time else []
+        position += [numbers(ready.rows, at.name) for at in POSITION]
+        order = order_rows(component, ready.watermark, *position)
         self.row_key, self.row_component = key[order], component[order]
         self.row_start, self.row_end, self.row_watermark = ready.start[order], ready.end[order], ready.watermark[order]
         self.row_partials = ready.rows.select(self.layout.aggregates.partial_schema.names).take(pa.array(order))
-        self.active, first = np.unique(self.row_component, return_index=True)
-        self.next = first.astype(np.int64)
+        begins = np.ones(len(order), np.bool_)
+        begins[1:] = self.row_component[1:] != self.row_component[:-1]
+        self.next = np.flatnonzero(begins)
+        self.active = self.row_component[self.next]
         self.ends = np.r_[self.next[1:], len(order)][: len(self.next)].astype(np.int64)
         return order
 

@@ -11,11 +11,13 @@ Input, from a plain select (see `windowed`):
 For windows that depend on a row's time alone, rows of one key and window are pre-aggregated natively, except those that are
 late for one of their windows. So are rows of sessions within one gap of each other, if each is ahead of its own
 watermark: no session that was closed before could have included it, so the order does not matter. If a
-trigger counts rows, or windows depend on the other rows in other ways, no rows are pre-aggregated.
+trigger counts rows, or windows depend on the other rows in other ways, no rows are pre-aggregated. Over Arrow rows of one
+window are merged too, which with Spark is left to the engine: it gives the same for rows that are single and together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +27,12 @@ import pyarrow as pa
 from mainstem.log.watermark import NO_TIME
 from mainstem.operators.aggregates.accumulators import whole
 from mainstem.operators.aggregates.aggregates import Aggregates
-from mainstem.operators.stage.hashes import key_hashes
+from mainstem.operators.stage.engine import NEVER, Int64Array
+from mainstem.operators.stage.frame_columns import add_columns
+from mainstem.operators.stage.keyed_rows import arrow_hashes
+from mainstem.operators.stage.spark_hashes import hashable
+from mainstem.operators.windows.cells import POSITION
+from mainstem.operators.windows.numbering import Mask, highest, lowest, number_values, numbers
 from mainstem.operators.windows.window_assignment import WindowAssignment
 
 if TYPE_CHECKING:
@@ -152,32 +159,122 @@ class WindowRows:
 
     # Over Arrow
 
-    def arrow(self, rows: pa.Table) -> pa.Table:
-        """The same without Spark; every row stays single."""
-        count = rows.num_rows
-        keys = [rows.column(name) for name in self.by.names]
-        rows = rows.append_column("group", pa.array(key_hashes(keys, count, "group")))
-        rows = rows.append_column("check", pa.array(key_hashes(keys, count, "check")))
-        partials = self.aggregates.of_rows(rows)
-        for field in self.aggregates.partial_schema:
-            rows = rows.append_column(field, partials.column(field.name))
-        if self.assignment is None:
-            known = whole(rows, "watermark").fill_null(NO_TIME)
-            rows = rows.set_column(rows.schema.get_field_index("watermark"), "watermark", known)
-            return rows.select(self.wanted.names).cast(self.wanted)
-        rows = rows.append_column("rows", pa.array(np.ones(count, np.int64)))
-        return self._windows_of(rows).select(self.wanted.names).cast(self.wanted)
+    @property
+    def packable(self) -> bool:
+        """Whether `arrow` gives rows the groups and the accumulators that `native` does."""
+        return all(hashable(kind) for kind in self.by.types) and self.aggregates.packable
 
-    def _windows_of(self, rows: pa.Table) -> pa.Table:
+    def arrow(self, rows: pa.Table) -> pa.Table:
+        """The same without Spark."""
+        rows, key = self._identify(rows)
+        found = {} if self.assignment is None else self.assignment.arrow(whole(rows, "time"))
+        if self.assignment is not None and self.assignment.leaves_gaps:
+            rows, key, found = _take(rows, key, found, found["windows"] > 0)
+        together = self._find_together(rows, found)
+        parts = [self._put_together_arrow(*_take(rows, key, found, together))] if together.any() else []
+        if not together.all() or not parts:
+            parts.append(self._keep_single(*_take(rows, key, found, ~together)))
+        return pa.concat_tables([part.select(self.wanted.names).cast(self.wanted) for part in parts])
+
+    def _identify(self, rows: pa.Table) -> tuple[pa.Table, Int64Array]:
+        """The rows with the hashes of their keys, and a number for each row's key."""
+        keys = [whole(rows, name) for name in self.by.names]
+        if all(hashable(key.type) for key in keys):
+            # Each distinct key is hashed once.
+            key, firsts = number_values(*keys) if keys else number_values(np.zeros(rows.num_rows, np.int64))
+            group, check = arrow_hashes([column.take(pa.array(firsts)) for column in keys], len(firsts))
+            group, check = group[key], check[key]
+        else:
+            group, check = arrow_hashes(keys, rows.num_rows)
+            key, _ = number_values(group, check)
+        return _with_columns(rows, {"group": group, "check": check}), key
+
+    def _find_together(self, rows: pa.Table, found: Mapping[str, Int64Array]) -> Mask:
+        """Which rows may be merged with others."""
+        time, own = numbers(rows, "time"), numbers(rows, "watermark", NO_TIME)
+        if self.single or not self.aggregates.mergeable or not (found or self.sessions):
+            return np.zeros(rows.num_rows, np.bool_)
+        apart = own < found["window_end"] if found else (time > own) & (numbers(rows, "gap") > 0)
+        return np.asarray(whole(rows, "time").is_valid()) & apart
+
+    def _keep_single(self, rows: pa.Table, key: Int64Array, found: Mapping[str, Int64Array]) -> pa.Table:
+        """Each row by itself, and once for every one of its windows."""
+        rows = add_columns(rows, self.aggregates.of_rows(rows))
+        if self.assignment is None:
+            return _with_columns(rows, {"watermark": numbers(rows, "watermark", NO_TIME)})
+        time, watermark = whole(rows, "time"), whole(rows, "watermark")
+        gone, closed = (self.assignment.arrow_passed(which, time, watermark, found) for which in ("gone", "closed"))
+        taken, place = _places(found["windows"])
+        timing = np.where(place < gone[taken], 2, np.where(place < closed[taken], 1, 0))
+        exploded = rows.take(pa.array(taken))
+        timeless = np.asarray(whole(exploded, "time").is_null())
+        windows = {name: pa.array(of, mask=timeless) for name, of in self._windows(found, taken, place).items()}
+        more = {"timing": timing.astype(np.int8), "rows": np.ones(len(taken), np.int64)}
+        return _with_columns(exploded, {**windows, **more})
+
+    def _put_together_arrow(self, rows: pa.Table, key: Int64Array, found: Mapping[str, Int64Array]) -> pa.Table:
+        return self._by_window(rows, key, found) if found else self._by_gap(rows, key)
+
+    def _by_window(self, rows: pa.Table, key: Int64Array, found: Mapping[str, Int64Array]) -> pa.Table:
+        """One row for each key and window. Rows with the same windows are merged first, so that few are exploded."""
         assert self.assignment is not None
-        found = self.assignment.arrow(whole(rows, "time"), whole(rows, "watermark"))
-        windows = found["windows"]
-        taken = np.repeat(np.arange(rows.num_rows), windows)
-        place = np.arange(len(taken)) - np.repeat(np.cumsum(windows) - windows, windows)
-        timing = np.where(place < found["gone"][taken], 2, np.where(place < found["closed"][taken], 1, 0))
-        rows = rows.take(pa.array(taken))
-        timeless = np.asarray(whole(rows, "time").is_null())
+        ids, firsts = number_values(key, *(found[name] for name in self.assignment.native_keys()))
+        partials = self.aggregates.merge(self.aggregates.of_rows(rows), ids, len(firsts))
+        time = highest(ids, numbers(rows, "time"), len(firsts))
+        taken, place = _places(found["windows"][firsts])
+        windows = self._windows(found, firsts[taken], place)
+        if self.assignment.step:
+            ids, some = number_values(key[firsts[taken]], *windows.values())
+            partials = self.aggregates.merge(partials.take(pa.array(taken)), ids, len(some))
+            time = highest(ids, time[taken], len(some))
+            windows, taken = {name: of[some] for name, of in windows.items()}, taken[some]
+        count = len(taken)
+        keys = rows.select(["group", "check", *self.by.names]).take(pa.array(firsts[taken]))
+        unknown = {name: pa.nulls(count, pa.int64()) for name in ("watermark", *(at.name for at in POSITION))}
+        more = {"timing": np.zeros(count, np.int8), "rows": partials.column(0), "time": time}
+        return _with_columns(add_columns(keys, partials), {**windows, **unknown, **more})
+
+    def _by_gap(self, rows: pa.Table, key: Int64Array) -> pa.Table:
+        """One row for rows that are certainly in one session, with a gap up to the end of the last one."""
+        time, gap = numbers(rows, "time"), numbers(rows, "gap")
+        # By topic and partition too: in the state the position of the first row identifies them.
+        places = [numbers(rows, name) for name in ("topic", "partition")]
+        ids, firsts = number_values(key, gap, time - time % gap, *places)
+        count = len(firsts)
+        first, offset = (lowest(ids, numbers(rows, name), count) for name in ("time", "offset"))
+        own = lowest(ids, numbers(rows, "watermark", NEVER), count)
+        merged = {
+            "time": first,
+            "gap": highest(ids, time, count) - first + gap[firsts],
+            "watermark": np.where(own == NEVER, NO_TIME, own),
+            "offset": offset,
+        }
+        partials = self.aggregates.merge(self.aggregates.of_rows(rows), ids, count)
+        return _with_columns(add_columns(rows.take(pa.array(firsts)), partials), merged)
+
+    def _windows(self, found: Mapping[str, Int64Array], rows: Int64Array, place: Int64Array) -> dict[str, Int64Array]:
+        """Start and end of windows: of which row, and the how manieth of it."""
+        assert self.assignment is not None
         steps = {"window_start": self.assignment.start_step, "window_end": self.assignment.step}
-        for name, step in steps.items():
-            rows = rows.append_column(name, pa.array(found[name][taken] + place * step, mask=timeless))
-        return rows.append_column("timing", pa.array(timing.astype(np.int8)))
+        return {name: found[name][rows] + place * step for name, step in steps.items()}
+
+
+def _take(
+    rows: pa.Table, key: Int64Array, found: Mapping[str, Int64Array], which: Mask
+) -> tuple[pa.Table, Int64Array, dict[str, Int64Array]]:
+    if which.all():
+        return rows, key, dict(found)
+    return rows.filter(pa.array(which)), key[which], {name: of[which] for name, of in found.items()}
+
+
+def _places(counts: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Each row as often as its count, and the place among its repetitions."""
+    taken = np.repeat(np.arange(len(counts)), counts)
+    return taken, np.arange(len(taken)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _with_columns(rows: pa.Table, columns: Mapping[str, object]) -> pa.Table:
+    """The rows with these columns, which may replace others."""
+    kept = {name: rows.column(name) for name in rows.column_names if name not in columns}
+    made = {name: pa.array(column) if isinstance(column, np.ndarray) else column for name, column in columns.items()}
+    return pa.table({**kept, **made})

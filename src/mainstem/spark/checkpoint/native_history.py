@@ -241,7 +241,7 @@ class Sealed(NamedTuple):
 
 def sealed_history(topic: TopicBackend, limits: HistoryLimits) -> Sealed | None:
     """What `link_history` would link now; None if the files are too few or there are none (on Kafka)."""
-    files = topic.sealed()
+    files = topic.sealed_files()
     # Retention drops whole segments; if a segment is cut, only the topic source can read it.
     if files is None or any(
         entries and entries[0].base < files.starts[number] for number, entries in files.segments.items()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Operator",
     "PlainRead",
+    "PlainSteps",
     "STAGE_OPTION",
     "find_leaves_without_record",
     "fingerprint",
@@ -40,6 +41,7 @@ __all__ = [
     "plain_read",
     "plan_text",
     "read_plainly",
+    "read_steps",
     "row_conditions",
     "stage_uses",
     "stages_in",
@@ -434,17 +436,49 @@ def read_plainly(rows: DataFrame) -> PlainRead | str:
 
     if _uses_current_time(rows):
         return "the current time"
-    chain = []
-    node = optimize(rows)
-    while node.nodeName() in ("Project", "Filter", "EventTimeWatermark"):
-        chain.append(node)
-        node = node.children().apply(0)
+    chain, node = _read_chain(optimize(rows))
     if node.nodeName() != "StreamingRelationV2":
         return str(node.nodeName())
     option = node.extraOptions().get(OPTION)
     if node.sourceName() != TOPIC_SOURCE or option is None:
         return f"the source {node.sourceName()}"
-    known: dict[int, Expression] = {number: ["column", name] for number, name in _attributes(node.output())}
+    steps = _translate_chain(chain, node)
+    if isinstance(steps, str):
+        return steps
+    if [name for name, _ in steps.columns] != rows.columns:
+        return "the order of the columns"
+    schema = arrow_schema(StructType.fromJson(json.loads(node.schema().json())))
+    return PlainRead(TopicRequest.from_options({OPTION: option}), schema, steps.columns, steps.condition)
+
+
+@dataclass(frozen=True)
+class PlainSteps:
+    """How rows are computed from the rows of a leaf, whose columns are named: only a filter and columns over Arrow."""
+
+    columns: tuple[tuple[str, Expression], ...]
+    # The exact filter of its rows.
+    condition: Condition | None
+
+
+def read_steps(rows: DataFrame) -> PlainSteps | str:
+    """The steps of a frame that is no stream over its only leaf; if they are not plain, what prevents it."""
+    chain, leaf = _read_chain(rows._jdf.queryExecution().optimizedPlan())
+    if leaf.nodeName() != "LogicalRDD":
+        return str(leaf.nodeName())
+    return _translate_chain(chain, leaf)
+
+
+def _read_chain(node: Any) -> tuple[list[Any], Any]:
+    """The steps of a plan, the last one first, and the node below them."""
+    chain = []
+    while node.nodeName() in ("Project", "Filter", "EventTimeWatermark"):
+        chain.append(node)
+        node = node.children().apply(0)
+    return chain, node
+
+
+def _translate_chain(chain: list[Any], leaf: Any) -> PlainSteps | str:
+    known: dict[int, Expression] = {number: ["column", name] for number, name in _attributes(leaf.output())}
     conditions: list[Condition] = []
     try:
         for above in reversed(chain):
@@ -454,11 +488,8 @@ def read_plainly(rows: DataFrame) -> PlainRead | str:
                 known = _project(above.projectList(), known)
     except NotTranslated as refused:
         return str(refused)
-    columns = tuple((name, known[number]) for number, name in _attributes((chain[0] if chain else node).output()))
-    if [name for name, _ in columns] != rows.columns:
-        return "the order of the columns"
-    schema = arrow_schema(StructType.fromJson(json.loads(node.schema().json())))
-    return PlainRead(TopicRequest.from_options({OPTION: option}), schema, columns, all_of(conditions))
+    columns = tuple((name, known[number]) for number, name in _attributes((chain[0] if chain else leaf).output()))
+    return PlainSteps(columns, all_of(conditions))
 
 
 def _uses_current_time(rows: DataFrame) -> bool:

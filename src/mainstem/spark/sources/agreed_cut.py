@@ -53,6 +53,11 @@ def nest_positions(at: Mapping[tuple[str, int], int]) -> Nested:
     return found
 
 
+def _between(starts: Positions, ends: Positions) -> int:
+    """The number of offsets from one to the other."""
+    return sum(max(0, end - starts.get(lane, 0)) for lane, end in ends.items())
+
+
 def new_agreement(checkpoint: str) -> str:
     """A folder for the sources of a query that is about to start; those of earlier ones are removed."""
     parent = f"{checkpoint}/cut"
@@ -123,6 +128,10 @@ class AgreedCut:
         self._held: list[Holder] = []
         # Whether the last batch that this source planned is empty because of an open transaction.
         self.waits = False
+        # Whether the limits of the last batch that this source planned left at least as many records as it took.
+        self.behind = False
+        # Whether it took all records that could be read, of all sources.
+        self.took_all = False
 
     @cached_property
     def _cut(self) -> FlowCut:
@@ -193,10 +202,10 @@ class AgreedCut:
         requests = [TopicRequest(**{**known, "columns": tuple(known["columns"])}) for known in found]
         return [request for request in requests if request.leaf != self._request.leaf]
 
-    def ends(self, topics: Mapping[str, Any], starts: Positions, ends: Positions) -> Positions:
+    def ends(self, topics: Mapping[str, Any], starts: Positions, ends: Positions, *, rows: bool = True) -> Positions:
         """The end offsets of this source's next batch; the others find theirs in the plan.
 
-        `ends`: the ends of the readable records, taken before anything else of this batch.
+        `ends`: the ends of the readable records, taken before anything else of this batch. `rows`: whether it may have rows.
         """
         parts = {self._request.leaf: SourcePart(self._request, topics, starts, ends)}
         plan: dict[str, Any] = {}
@@ -204,11 +213,15 @@ class AgreedCut:
             plan = _read(f"{self._folder}/plan")
             self._check_at(starts, plan.get("ends", {}))
             parts |= {peer.leaf: self._part(peer, plan) for peer in self.peers}
-        if any(self._unknown(part) for part in parts.values()):
+        if not rows or any(self._unknown(part) for part in parts.values()):
             # The source itself finds them when it is asked: until then a transaction may write to them.
             parts = {leaf: replace(part, ends={}) for leaf, part in parts.items()}
         found = self._cut.ends(parts)
         self._note(found)
+        if rows:
+            taken = sum(_between(part.starts, found.ends[leaf]) for leaf, part in parts.items())
+            left = sum(_between(found.ends[leaf], part.ends) for leaf, part in parts.items())
+            self.behind, self.took_all = 0 < taken <= left, not left
         if not self._alone:
             self._round = plan.get("round", 0) + 1
             at = {leaf: {**part.starts, **found.ends[leaf]} for leaf, part in parts.items()}

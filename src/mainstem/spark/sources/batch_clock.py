@@ -36,6 +36,7 @@ __all__ = [
     "begin_clock",
     "clocks_of",
     "due_event",
+    "due_time",
     "is_due",
     "leave_due",
     "now_of",
@@ -132,6 +133,12 @@ def due_event(folder: str) -> int | None:
     """The watermark at which the next row of state is due; None if none is."""
     due = _due(folder)
     return None if due is None or due["event"] == NEVER else int(due["event"])
+
+
+def due_time(folder: str) -> int | None:
+    """The processing time at which the next row of state is due; None if none is."""
+    due = _due(folder)
+    return None if due is None or due["processing"] == NEVER else int(due["processing"])
 
 
 def _due(folder: str) -> dict[str, Any] | None:

@@ -90,8 +90,8 @@ def leaf_rows(spark: SparkSession, leaf: Leaf, build: Build, **asked: Any) -> Da
     run = build.run or FlowRun("", 0, 1)
     request = TopicRequest(
         columns=columns, delay=leaf.delay, flow=run.flow, epoch=run.epoch, version=run.version, leaf=leaf.number,
-        slices=spark.sparkContext.defaultParallelism, wait_ms=build.wait_ms, condition=leaf.condition, clock=build.clock,
-        together=build.together, idle=leaf.idle, **asked,
+        slices=spark.sparkContext.defaultParallelism, wait_ms=build.wait_ms, only_topics=build.only_topics,
+        condition=leaf.condition, clock=build.clock, together=build.together, idle=leaf.idle, **asked,
     )  # fmt: skip
     if build.rows_max != ROWS_MAX and not request.pattern:
         request = replace(request, rows_max=build.rows_max)
@@ -108,6 +108,7 @@ class SparkTopic(Topic):
     kind = "topic"
     # A topic has no versions.
     version = 1
+    takes_columns = True
 
     def __init__(self, log: Log, backend: TopicBackend, home: str, session: Callable[[], SparkSession]) -> None:
         super().__init__(log, backend)

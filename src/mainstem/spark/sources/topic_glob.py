@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import reduce
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +14,7 @@ from mainstem.errors import Invalid, SchemaMismatch, TopicNotFound
 from mainstem.log.log import Log
 from mainstem.log.record import record_schema
 from mainstem.log.rows.schema_evolution import evolve
+from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.spark.build import Build, Leaf
@@ -23,10 +24,14 @@ from mainstem.spark.spark_types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["TOPIC", "TopicGlob", "match_topics", "why_not"]
+__all__ = ["REFUSED_SCHEMA", "REFUSED_TOPICS", "TOPIC", "TopicGlob", "match_topics", "why_not"]
 
 # The column with the topic of a row.
 TOPIC = "topic"
+
+# The topics that a flow over a pattern has skipped, and why.
+REFUSED_TOPICS = "mainstem.refused_topics"
+REFUSED_SCHEMA = "flow STRING, topics STRING, topic STRING, reason STRING"
 
 # Suffixes and prefix of the names of Mainstem's own topics.
 _OWN_ENDS = (".late", ".rejected", ".unreadable")
@@ -101,7 +106,10 @@ class TopicGlob:
         idle = idle_span(idle_after, delay, f'the topics "{self._glob}"')
 
         def leaf(number: int) -> tuple[Leaf, str | None]:
-            shown, event_time = self._unite_columns(delay)
+            # A flow that runs skips a topic that does not fit; so does its next run.
+            refused = self._refused_topics()
+            names = self.names()
+            shown, event_time = self._unite_columns([name for name in names if name not in refused] or names, delay)
             return Leaf(number, f"topics {self._glob}", shown, delay=delay, idle_after=idle), event_time
 
         def load(leaf: Leaf, build: Build) -> DataFrame:
@@ -117,10 +125,12 @@ class TopicGlob:
         """
         from pyspark.sql import functions as F
 
-        shown, _ = self._unite_columns(None if watermark is None else duration_us(watermark, setting="watermark"))
+        names = self.names()
+        delay = None if watermark is None else duration_us(watermark, setting="watermark")
+        shown, _ = self._unite_columns(names, delay)
         schema = spark_schema(shown)
         frames = []
-        for name in self.names():
+        for name in names:
             rows = SparkTopic(self._log, self._log.open_topic(name), self._home, self._session).read(
                 watermark=watermark
             )
@@ -134,9 +144,9 @@ class TopicGlob:
         # A union drops the metadata of columns.
         return both.select(*(F.col(f"`{field.name}`").alias(field.name, metadata=field.metadata) for field in schema))
 
-    def _unite_columns(self, delay: int | None) -> tuple[pa.Schema, str | None]:
-        """The columns of the topics, and their event time if it is the same."""
-        topics = [self._log.open_topic(name).settings for name in self.names()]
+    def _unite_columns(self, names: Sequence[str], delay: int | None) -> tuple[pa.Schema, str | None]:
+        """The columns of these topics, and their event time if it is the same."""
+        topics = [self._log.open_topic(name).settings for name in names]
         if not topics:
             raise TopicNotFound(
                 f'no topic matches "{self._glob}"',
@@ -176,6 +186,13 @@ class TopicGlob:
         record = {} if delay is None else {"record": WATERMARKED_RECORD}
         fields = list(record_schema(plain, event_time, **record))
         return pa.schema([*fields[:-1], pa.field(TOPIC, pa.string()), fields[-1]]), event_time
+
+    def _refused_topics(self) -> set[str]:
+        """The topics that a flow over this pattern has skipped."""
+        if REFUSED_TOPICS not in self._log.topic_names():
+            return set()
+        noted = Topic(self._log, self._log.open_topic(REFUSED_TOPICS)).to_arrow(columns=["topics", "topic"])
+        return {row["topic"] for row in noted.to_pylist() if row["topics"] == self._glob}
 
 
 def _is_wider(field: pa.Field, known: pa.Field) -> bool:

@@ -67,8 +67,10 @@ class TopicRequest:
     leaf: int = -1
     # The wanted number of tasks of a batch.
     slices: int = 1
-    # How long to wait for an append before reporting that there is nothing new.
+    # How long to wait for an append before reporting that there is nothing new; and whether it may wait longer, since the
+    # flow reads nothing but topics.
     wait_ms: int = 100
+    only_topics: bool = False
     # A filter of the rows; see `row_condition`.
     condition: Condition | None = None
     # The end offset of sealed files that were read before; see `native_history`.

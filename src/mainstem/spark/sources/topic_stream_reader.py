@@ -49,17 +49,22 @@ from mainstem.spark.checkpoint.flow_store import FlowStore, check_epoch
 from mainstem.spark.checkpoint.read_since import ReadSince
 from mainstem.spark.plan.row_condition import columns_in, condition_mask
 from mainstem.spark.sources.agreed_cut import AgreedCut, nest_positions, positions
-from mainstem.spark.sources.batch_clock import begin_clock
+from mainstem.spark.sources.batch_clock import begin_clock, due_time, now_of
+from mainstem.spark.sources.batch_pace import BatchPause
 from mainstem.spark.sources.passed_tokens import Applied, PassedTokens
 from mainstem.spark.sources.source_time import SourceTime, Topics, TopicSlice, source_time
-from mainstem.spark.sources.topic_glob import TOPIC, match_topics, why_not
+from mainstem.spark.sources.topic_glob import REFUSED_SCHEMA, REFUSED_TOPICS, TOPIC, match_topics, why_not
 from mainstem.spark.sources.topic_request import TopicRequest
 from mainstem.spark.sources.worker_memory import spare_collections
 
 __all__ = ["TopicReader", "TopicStreamReader", "slices_between"]
 
-REFUSED_TOPICS = "mainstem.refused_topics"
-REFUSED_SCHEMA = "flow STRING, topics STRING, topic STRING, reason STRING"
+
+# How long to wait for an append at a time, if nothing else can begin a batch. It also bounds how late an abandoned
+# transaction of another source is aborted.
+IDLE_SECONDS = 2.0
+# If the flow has a clock: an input that is idle for some time no longer holds back the watermark.
+IDLE_SECONDS_WITH_CLOCK = 1.0
 
 
 # The rows of a slice, in the workers
@@ -183,11 +188,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._request = request
         self._schema = schema
         self._agreed = AgreedCut(request, lambda: self._log)
+        self._pause = BatchPause(request.together)
         self._limit: Positions | None = None
         self._tokens = PassedTokens(lambda: self._log, request.home, request.topic)
         self._watch: tuple[list[str], AppendWatch] | None = None
         # The records that this run holds; those of an earlier run are unknown.
         self._held: dict[str, dict[int, tuple[int, int]]] = {}
+        # Whether nothing but an append can begin a batch; see `_idle_seconds`.
+        self._idles = False
         # Whether the topics were checked to reach the start offsets: a topic cannot become shorter while it is open.
         self._reached = False
 
@@ -307,17 +315,27 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_topics(topics, offset)
         if "noted" in start:
             self._agreed.begin_at(start["noted"])
-        # Before the ends are read: what is committed now can be read then.
-        passed = None if self._request.pattern else self._tokens.find(topics[self._request.topic])
         given = self._agreed.take_planned_ends(offset.at)
+        rows = given is not None or self._limit is not None or self._pace()
+        # Before the ends are read: what is committed now can be read then.
+        passed = self._tokens.find(topics[self._request.topic]) if rows and not self._request.pattern else None
+        self._idles = (
+            self._request.only_topics
+            and passed is not None
+            and not passed.applied
+            and not any(peer.pattern for peer in self._agreed.peers)
+        )
         if given is not None and not self._request.pattern:
             ends, readable = given, (lambda: self._ends(topics)) if self._request.clock else None
         else:
-            topics, ends = self._readable(topics, offset, wait=given is None)
+            topics, ends = self._readable(topics, offset, wait=given is None and rows)
             readable = lambda: ends  # noqa: E731
         before = by_topic(offset.at)
-        self._join(topics, offset, ends)
-        starts, cut = offset.at, self._cut(topics, offset, ends, given)
+        if rows:
+            self._join(topics, offset, ends)
+        else:
+            topics = {name: backend for name, backend in topics.items() if name in before}
+        starts, cut = offset.at, self._cut(topics, offset, ends, given, rows=rows)
         planned = by_topic(cut)
         self._hold(topics, offset, planned, before)
         offset.at = starts | cut
@@ -336,10 +354,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends of the readable records. If there is nothing new, it waits a little for an append."""
         ends = self._ends(topics)
         if wait and self._limit is None and not offset.is_before(ends):
-            if not self._listen(topics):
+            heard = self._listen(topics)
+            if not heard:
                 ends = self._ends(topics)
             if not offset.is_before(ends):
-                self._wait(topics)
+                self._wait(topics, self._idle_seconds(topics, ends, heard=heard))
                 if self._request.pattern:
                     topics = self._topics(offset.refused)
                     self._check_topics(topics, offset)
@@ -367,8 +386,23 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if name not in known and (begun := ReadSince.beginning(topics[name])) is not None:
                 offset.cleaned[name] = begun
 
-    def _cut(self, topics: Topics, offset: SourceOffset, ends: Positions, given: Positions | None) -> Positions:
+    def _pace(self) -> bool:
+        """Wait until the next batch may have rows; False if it may not yet, but a timer may be due."""
+        if self._agreed.behind:
+            return True
+        folder, wake = self._request.clock, None
+        if folder and (due := due_time(folder)) is not None:
+            wake = due - now_of(folder, self._log.clock)
+            if wake <= 0:
+                return True
+        return self._pause.wait(wake)
+
+    def _cut(
+        self, topics: Topics, offset: SourceOffset, ends: Positions, given: Positions | None, *, rows: bool
+    ) -> Positions:
         """The end offsets of the next batch: planned by another source of the flow, or by this one."""
+        if not rows:
+            return self._agreed.ends(topics, offset.at, dict(offset.at), rows=False)
         if given is not None:
             cut = {lane: given.get(lane, offset.at[lane]) for lane in ends}
             if self._request.pattern:
@@ -381,7 +415,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._agreed.waits and self._limit is None:
             # Wait for the open transaction, and abort it if its producer is gone.
             self._listen(topics)
-            self._wait(topics)
+            self._wait(topics, self._request.wait_ms / 1000)
         return cut
 
     def _find_replay_ends(self, offset: SourceOffset, ends: Positions) -> Positions:
@@ -426,16 +460,39 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _listen(self, topics: Topics) -> bool:
         """Listen for appends to these topics. Returns whether it already did: if not, the caller must check the ends again."""
-        names = list(topics)
+        # Those of the other sources, too: this one waits for all.
+        names = [*topics, *(peer.topic for peer in self._agreed.peers if not peer.pattern and peer.topic not in topics)]
         if self._watch is not None and self._watch[0] == names:
             return True
         self._stop_watching()
-        self._watch = names, self._log.watch_appends(names)
+        self._watch = names, self._log.watch_appends(names, self._pause.bell)
         return False
 
-    def _wait(self, topics: Topics) -> None:
+    def _idle_seconds(self, topics: Topics, ends: Positions, *, heard: bool) -> float:
+        """How long to wait for an append, if nothing is to be read. `heard`: it already listened when it planned last.
+
+        Long if only an append, which ends the wait, can begin a batch. If something else can, it is looked at every time:
+        a view, a new topic of a pattern, an open transaction, a timer, offsets that another flow has passed.
+        """
+        request, short = self._request, self._request.wait_ms / 1000
+        if self._pause.hurried:
+            return 0
+        if (
+            not self._pause.bell
+            or not (heard and self._agreed.took_all and self._idles)
+            or Promise.DENSE_OFFSETS not in self._log.promises
+            or any(topics[name].end(number) > end for (name, number), end in ends.items())
+        ):
+            return short
+        if not request.clock:
+            return IDLE_SECONDS
+        due = due_time(request.clock)
+        wait = IDLE_SECONDS_WITH_CLOCK if due is None else (due - now_of(request.clock, self._log.clock)) / 1_000_000
+        return max(0.0, min(wait, IDLE_SECONDS_WITH_CLOCK))
+
+    def _wait(self, topics: Topics, seconds: float) -> None:
         assert self._watch is not None
-        if not self._watch[1].wait(self._request.wait_ms / 1000):
+        if not self._watch[1].wait(seconds):
             for backend in topics.values():
                 # One topic settles the whole log.
                 backend.settle()
@@ -474,6 +531,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         self._agreed.close()
+        self._pause.close()
         self._stop_watching()
 
     def _stop_watching(self) -> None:

@@ -26,6 +26,7 @@ from mainstem.log.topic_settings import TopicSettings
 from mainstem.names import check_own_name
 from mainstem.spark.build import current_build
 from mainstem.spark.checkpoint.rejected_rows import Rejection, reject
+from mainstem.spark.columnar_rows import ColumnarRows, SendRows
 from mainstem.spark.sources.spark_topic import SparkTopic
 
 if TYPE_CHECKING:
@@ -103,10 +104,19 @@ class TopicWriter:
         """The last committed batch; -1 if there is none."""
         return self._producer.kept_sequence(self._topic) // APPENDS_MAX
 
+    @property
+    def column_task(self) -> SendRows:
+        return SendRows()
+
     def write(self, rows: DataFrame, batch: Batch) -> Written:
-        table = put_retractions_first(rows.toArrow())
+        return self._write(rows.toArrow(), batch)
+
+    def write_columns(self, rows: ColumnarRows, batch: Batch) -> Written:
+        return self._write(rows.to_table(), batch)
+
+    def _write(self, table: pa.Table, batch: Batch) -> Written:
         reach("sink_rows_computed")
-        return self.append(table, batch)
+        return self.append(put_retractions_first(table), batch)
 
     def append(self, table: pa.Table, batch: Batch) -> Written:
         """Append the rows of a batch, and the rejected rows to their topic."""

@@ -27,7 +27,7 @@ import pyarrow.types as kinds
 
 from mainstem.errors import InvalidRows
 from mainstem.log.rows.column_types import NESTED, kind_of
-from mainstem.log.rows.row_errors import shown
+from mainstem.log.rows.row_errors import format_value
 from mainstem.log.rows.schema_ddl import type_to_ddl
 from mainstem.views.nested_json import from_json, to_json
 
@@ -125,7 +125,7 @@ def python_row(values: Sequence[Any], schema: pa.Schema, *, view: str) -> dict[s
         except (ValueError, OverflowError) as error:
             raise InvalidRows(
                 f'column "{field.name}" of the row in view "{view}" cannot be read by Python',
-                detail=f"It is {type_to_ddl(field.type)} and stored as {shown(value)}; an older Mainstem accepted it.",
+                detail=f"It is {type_to_ddl(field.type)} and stored as {format_value(value)}; an older Mainstem accepted it.",
                 hint="Read it as Arrow: view.to_arrow(). A rebuild writes such rows to the rejected rows of the flow: "
                 f"mainstem view rebuild {view}.",
                 column=field.name,

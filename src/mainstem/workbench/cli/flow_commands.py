@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainstem.durations import duration_us
+from mainstem.durations import duration_us, show_duration
 from mainstem.errors import Unavailable
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home
 from mainstem.workbench.cli.list_entry import Unreadable, json_entry, table_row, try_look
@@ -105,6 +106,10 @@ def _batch(it: FlowFacts) -> str:
     return "none" if it.batch is None else str(it.batch)
 
 
+def _every(it: FlowFacts) -> str:
+    return show_duration(timedelta(microseconds=it.every_us or 0))
+
+
 def _last(it: FlowFacts) -> list[str]:
     if not it.progress:
         return ["", ""]
@@ -136,11 +141,13 @@ def _show(it: FlowFacts) -> None:
         ("version", str(it.version)),
         ("epoch", str(it.epoch)),
         ("last batch", _batch(it)),
+        *([] if it.every_us is None else [("every", f"{_every(it)} at the soonest")]),
         ("watermark", moment(last.get("watermark"), none="none")),
         *([("held back by", str(it.holders[0]))] if it.holders else []),
         *([("waits for", it.waits)] if it.waits else []),
         *([("transactions cut", _split_text(it))] if it.transactions.torn else []),
         ("keeps", _state(last)),
+        *([("columnar", it.columns)] if it.columns else []),
         *([("built", f"for every batch: {it.built}")] if it.built else []),
         *([("sealed files", _files(it.history))] if it.history is not None else []),
         ("checkpoint", it.checkpoint),
@@ -223,6 +230,7 @@ def _to_json(it: FlowFacts) -> dict[str, Any]:
         "epoch": it.epoch,
         "sink": it.sink,
         "batch": it.batch,
+        "every": None if it.every_us is None else _every(it),
         "error": it.error,
         "lag": it.lag,
         "sources": it.sources,
@@ -233,6 +241,7 @@ def _to_json(it: FlowFacts) -> dict[str, Any]:
         "waits_for": it.waits_for,
         "waits_for_transactions": [wait._asdict() for wait in it.transactions.waits] if it.state == "running" else [],
         "transactions_cut": it.transactions.torn,
+        "columnar": it.columns or None,
         "built_for_every_batch": it.built or None,
         "sealed_files_first": it.history,
     }

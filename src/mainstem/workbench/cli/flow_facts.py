@@ -197,6 +197,10 @@ class FlowFacts:
     history: HistoryStatus | None = None
     # Why its run builds the program for every batch; empty if it does not.
     built: str = ""
+    # How far its rows travel as columns: "from orders to windowed-0", or "no: " and the reason.
+    columns: str = ""
+    # The least time between the begins of two batches, in microseconds; None for the default.
+    every_us: int | None = None
     # The transactions that its run waits for, and those that it had to split.
     transactions: CutNote = field(default_factory=CutNote)
 
@@ -258,7 +262,9 @@ def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any
         holders=tuple(watermark_holders(stem, checkpoint)),
         waits_for=waits_for(stem, checkpoint),
         history=history_status(checkpoint),
+        every_us=run.get("every_us"),
         built=run.get("built", ""),
+        columns=run.get("columns", ""),
         transactions=cut_note(checkpoint),
     )
 

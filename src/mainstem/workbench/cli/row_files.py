@@ -32,7 +32,7 @@ from mainstem.durations import show_size
 from mainstem.errors import Invalid, InvalidRows, SchemaMismatch, did_you_mean
 from mainstem.log.record import RECORD
 from mainstem.log.rows.plain_values import NotAValue, Reader, has_decimals, json_reader, parse_json, text_reader
-from mainstem.log.rows.row_errors import NOTHING_WRITTEN, shown, unknown_column
+from mainstem.log.rows.row_errors import NOTHING_WRITTEN, format_value, unknown_column
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.workbench.cli.row_output import InputFormat
 from mainstem.workbench.cli.terminal_table import show_count
@@ -279,7 +279,7 @@ class JsonLines(LineForm):
             raise _not_json(number, text, error) from None
         if not isinstance(value, dict):
             hint = "Write one object per line. A list becomes lines with jq -c '.[]'."
-            raise _wrong(number, " is not a JSON object", f"The line is: {shown(text)}.", hint)
+            raise _wrong(number, " is not a JSON object", f"The line is: {format_value(text)}.", hint)
         readers = self._readers
         return {name: readers[name](item) if name in readers else item for name, item in value.items()}
 
@@ -339,7 +339,9 @@ def _take(batch: RowBatch, form: LineForm, line: Line) -> None:
         try:
             row = form.row(number, text)
         except NotAValue as error:
-            raise _wrong(number, f": {error}", f"The line is: {shown(text)}.", error.hint, column=error.path) from None
+            raise _wrong(
+                number, f": {error}", f"The line is: {format_value(text)}.", error.hint, column=error.path
+            ) from None
     except InvalidRows as error:
         batch.bad.append((number, data, error))
         return
@@ -386,7 +388,7 @@ def _cells(number: int, text: str) -> list[str | None]:
     raise _wrong(
         number,
         " has a misplaced or unclosed quote",
-        f"After {len(cells)} cells there is {shown(text[position:])}.",
+        f"After {len(cells)} cells there is {format_value(text[position:])}.",
         'Quote the whole cell, and double the quotes inside it: "5"" pipe".',
     )
 
@@ -408,7 +410,7 @@ def _not_json(number: int, text: str, error: Exception) -> InvalidRows:
         reason = "It is nested too deeply" if isinstance(error, RecursionError) else str(error)
     whole = text.lstrip()[:1] in "[{" and text.rstrip()[-1:] not in "]}"
     hint = "Write each object on one line; jq -c . does that." if whole else "Correct the line."
-    return _wrong(number, " is not JSON", f"{reason}. The line is: {shown(text)}.", hint)
+    return _wrong(number, " is not JSON", f"{reason}. The line is: {format_value(text)}.", hint)
 
 
 def _wrong(number: int, what: str, detail: str, hint: str, column: str = "") -> InvalidRows:
