@@ -36,7 +36,7 @@ from mainstem.operators import (
 from mainstem.operators.stage.keyed_rows import native_hashes
 from mainstem.operators.stage.spark_hashes import buckets_of, hashable, identify_keys
 from mainstem.spark.plan.flow_plan import plain_read, read_plainly
-from mainstem.spark.plan.row_condition import value_of
+from mainstem.spark.plan.row_expression import value_of
 from mainstem.stem import Mainstem as Stem
 from tests.flows.memory_sink import MemorySink
 

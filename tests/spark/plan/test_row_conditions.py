@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mainstem.spark.plan.flow_plan import row_conditions
-from mainstem.spark.plan.row_condition import Condition, any_of, columns_in, condition_mask
+from mainstem.spark.plan.row_expression import Condition, any_of, columns_in, condition_mask
 from mainstem.spark.sources.spark_topic import SparkTopic
 from mainstem.stem import Mainstem
 

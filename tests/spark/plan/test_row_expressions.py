@@ -20,9 +20,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from mainstem.errors import Invalid
-from mainstem.spark.plan.catalyst_condition import TRANSLATIONS, NotTranslated, condition_of, translate
+from mainstem.spark.plan.catalyst_expression import TRANSLATIONS, NotTranslated, condition_of, translate
 from mainstem.spark.plan.flow_plan import optimize
-from mainstem.spark.plan.row_condition import Expression, can_fail, columns_in, condition_mask, value_of, values_of
+from mainstem.spark.plan.row_expression import Expression, can_fail, columns_in, condition_mask, value_of, values_of
 
 ROWS = 10_000
 DAY = 86_400_000_000

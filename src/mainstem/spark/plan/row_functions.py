@@ -1,4 +1,4 @@
-"""The functions of expressions over Arrow (see `row_condition`), each with Spark's meaning in ANSI mode and in UTC.
+"""The functions of expressions over Arrow (see `row_expression`), each with Spark's meaning in ANSI mode and in UTC.
 
 Arguments are arrays or scalars; parameters, known when the plan is translated, are plain values. Where Arrow's own function
 differs from Spark's (NaN, negative remainders, dates beyond the year 32767), numpy computes it here.
