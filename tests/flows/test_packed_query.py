@@ -35,8 +35,8 @@ from mainstem.operators import (
 )
 from mainstem.operators.stage.keyed_rows import native_hashes
 from mainstem.operators.stage.spark_hashes import buckets_of, hashable, identify_keys
-from mainstem.spark.plan.flow_plan import plain_read
-from mainstem.spark.plan.row_condition import value_of
+from mainstem.spark.plan.flow_plan import plain_read, read_plainly
+from mainstem.spark.plan.row_expression import value_of
 from mainstem.stem import Mainstem as Stem
 from tests.flows.memory_sink import MemorySink
 
@@ -95,17 +95,25 @@ def test_which_streams_are_read_plainly(stem: Mainstem) -> None:
     assert (columns["order"], columns["appended"]) == (["column", "id"], ["column", "record", "appended_at"])
     assert (found.request.topic, found.condition is None) == ("orders", False)
     assert plain_read(orders) is not None
+    computed = plain.withColumn("twice", F.col("cents") * 2).where("twice > 40").withColumn("more", F.col("twice") + 1)
+    read = plain_read(computed)
+    assert read is not None
+    twice = ["*", ["column", "cents"], ["literal", "bigint", 2]]
+    assert dict(read.columns)["more"] == ["+", twice, ["literal", "bigint", 1]]
+    assert read.condition is not None
+    assert [">", twice, ["literal", "bigint", 40]] in read.condition
     others = {
-        "an expression": orders.withColumn("kind", F.initcap("kind")),
-        "a condition that Arrow does not have": orders.where("kind RLIKE 'w+'"),
-        "a part of one": orders.where("cents > 10 AND kind RLIKE 'w+'"),
-        "a number that depends on the batch": orders.withColumn("number", F.monotonically_increasing_id()),
+        "initcap(kind)": orders.withColumn("kind", F.initcap("kind")),
+        "RLIKE(kind, 'w+')": orders.where("kind RLIKE 'w+'"),
+        "upper(kind)": orders.where("cents > 10 AND upper(kind) = 'W'"),
+        "monotonically_increasing_id()": orders.withColumn("number", F.monotonically_increasing_id()),
         "the current time": orders.where("at < current_timestamp()"),
-        "twice as many rows": orders.union(orders),
-        "a function": orders.withColumn("part", F.explode(F.split("kind", ","))),
-        "an aggregate": orders.groupBy("kind").count(),
+        "Union": orders.union(orders),
+        "Generate": orders.withColumn("part", F.explode(F.split("kind", ","))),
+        "Aggregate": orders.groupBy("kind").count(),
     }
-    assert [name for name, rows in others.items() if plain_read(rows) is not None] == []
+    assert {reason: read_plainly(rows) for reason, rows in others.items()} == {reason: reason for reason in others}
+    assert [reason for reason, rows in others.items() if plain_read(rows) is not None] == []
 
 
 def test_windows_are_computed_as_spark_does(stem: Mainstem) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from mainstem.batch import FlowRun
 from mainstem.spark.checkpoint.native_history import NativeHistory
-from mainstem.spark.plan.row_condition import Condition
+from mainstem.spark.plan.row_expression import Condition
 from mainstem.spark.sources.topic_request import ROWS_MAX, Cuts, Idle, TopicRequest
 
 if TYPE_CHECKING:

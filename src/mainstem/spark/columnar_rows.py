@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.batch import Batch, Written
-from mainstem.spark.plan.row_condition import Condition, condition_mask, values_of
+from mainstem.spark.plan.row_expression import Condition, condition_mask, values_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

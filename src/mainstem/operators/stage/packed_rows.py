@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from mainstem.operators.stage.arrow_columns import whole
 from mainstem.operators.stage.spark_hashes import buckets_of
-from mainstem.spark.plan.row_condition import Condition, condition_mask, values_of
+from mainstem.spark.plan.row_expression import Condition, condition_mask, values_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

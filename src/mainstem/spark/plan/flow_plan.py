@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from mainstem.errors import Invalid
-from mainstem.spark.plan.catalyst_condition import NotTranslated, condition_of, translate
-from mainstem.spark.plan.row_condition import Condition, Expression, all_of, any_of
+from mainstem.spark.plan.catalyst_expression import NotTranslated, condition_of, translate
+from mainstem.spark.plan.row_expression import Condition, Expression, all_of, any_of
 from mainstem.spark.sources.topic_request import OPTION, TOPIC_SOURCE, TopicRequest
 from mainstem.spark.spark_types import arrow_schema
 

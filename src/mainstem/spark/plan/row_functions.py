@@ -1,4 +1,4 @@
-"""The functions of expressions over Arrow (see `row_condition`), each with Spark's meaning in ANSI mode and in UTC.
+"""The functions of expressions over Arrow (see `row_expression`), each with Spark's meaning in ANSI mode and in UTC.
 
 Arguments are arrays or scalars; parameters, known when the plan is translated, are plain values. Where Arrow's own function
 differs from Spark's (NaN, negative remainders, dates beyond the year 32767), numpy computes it here.
@@ -85,29 +85,28 @@ def _storage(data_type: pa.DataType) -> pa.DataType:
 
 def _numbers(value: Any) -> Any:
     """Numbers, dates or times as numpy has them; anything in the place of nulls."""
+    storage = _storage(value.type)
+    kind = storage.to_pandas_dtype()
     if isinstance(value, pa.Scalar):
-        number = value.cast(_storage(value.type)).as_py()
-        return np.array(0 if number is None else number, _storage(value.type).to_pandas_dtype())
-    stored = value.view(_storage(value.type))
-    return (
-        np.frombuffer(
-            stored.buffers()[1], stored.type.to_pandas_dtype(), len(stored), stored.offset * stored.type.bit_width // 8
-        )
-        if len(stored)
-        else np.zeros(0, stored.type.to_pandas_dtype())
-    )
+        return np.array(value.cast(storage).as_py() if value.is_valid else 0, kind)
+    buffer = value.buffers()[1]
+    if not buffer:
+        return np.zeros(len(value), kind)
+    return np.frombuffer(buffer, kind, len(value), value.offset * np.dtype(kind).itemsize)
 
 
 def _present(numbers: Numbers, data_type: str, *values: Any) -> Any:
     """Numbers as a type of Spark, null where one of the values is null."""
     kind = TYPES[data_type]
-    found = pa.array(numbers.astype(_storage(kind).to_pandas_dtype(), copy=False)).view(kind)
-    for value in values:
-        if isinstance(value, pa.Scalar):
-            if not value.is_valid:
-                return pa.scalar(None, kind)
-        elif value.null_count:
-            found = pc.if_else(pc.is_valid(value), found, pa.scalar(None, kind))
+    if any(isinstance(value, pa.Scalar) and not value.is_valid for value in values):
+        return pa.nulls(len(numbers), kind)
+    data = pa.py_buffer(np.ascontiguousarray(numbers, _storage(kind).to_pandas_dtype()))
+    nullable = [value for value in values if isinstance(value, pa.Array) and value.null_count]
+    if len(nullable) == 1 and not nullable[0].offset:
+        return pa.Array.from_buffers(kind, len(numbers), [nullable[0].buffers()[0], data], nullable[0].null_count)
+    found = pa.Array.from_buffers(kind, len(numbers), [None, data])
+    for value in nullable:
+        found = pc.if_else(pc.is_valid(value), found, pa.scalar(None, kind))
     return found
 
 
@@ -160,7 +159,8 @@ def _refuse_zero(divisor: Any, dividend: Any) -> None:
 
 def find_in(value: Any, literals: list[pa.Scalar]) -> Any:
     """Whether a value is in a list. Null in a list is never equal; the result is null if no other value matches."""
-    wanted = pa.array([found.as_py() for found in literals], literals[0].type)
+    # A column may have been widened since the plan was translated.
+    wanted = pa.array(literals, literals[0].type).cast(value.type)
     found = pc.is_in(value, wanted.drop_null())
     unknown = pc.is_null(value) if not wanted.null_count else pc.or_(pc.is_null(value), pc.invert(found))
     return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
@@ -261,9 +261,19 @@ def _round_decimal(data_type: str, digits: int, value: Any) -> Any:
 
 
 def _remainder_of_literal(number: Any, divisor: int) -> Any:
-    # With the sign of the dividend, as in Java: the remainder of a truncating division.
-    by = pa.scalar(divisor, number.type)
-    return pc.subtract(number, pc.multiply(pc.divide(number, by), by))
+    numbers = _numbers(number)
+    by = numbers.dtype.type(divisor)
+    found = _wrap(numbers, by)
+    if len(numbers) and numbers.min() < 0:
+        # With the sign of the dividend, as in Java.
+        found -= np.where((numbers < 0) & (found != 0), by, numbers.dtype.type(0))
+    return _present(found, _name(number), number)
+
+
+def _wrap(numbers: Numbers, by: Any) -> Numbers:
+    """The remainder that is never negative. numpy divides fast by a number, but has no fast remainder."""
+    found: Numbers = numbers - numbers // by * by
+    return found
 
 
 def _remainder(divisor: Any, dividend: Any) -> Any:
@@ -389,25 +399,50 @@ _FIRST_DAYS: dict[str, Callable[[Numbers], Numbers]] = {
 _UNITS = {"hour": _HOUR, "minute": 60 * _SECOND, "second": _SECOND, "millisecond": 1000, "microsecond": 1}
 
 
+# The same ones of Arrow, which are faster, and right for the years that it knows: up to 32767, in both directions.
+_ARROW_PARTS = {
+    "year": pc.year,
+    "quarter": pc.quarter,
+    "month": pc.month,
+    "day": pc.day,
+    "day of year": pc.day_of_year,
+}
+_ARROW_DAYS = 11_000_000
+
+
 def _date_part(part: str, value: Any) -> Any:
+    if part in _ARROW_PARTS and _are_near(_numbers(value)):
+        return _ARROW_PARTS[part](value).cast(pa.int32())
     return _present(_DATE_PARTS[part](_numbers(value)), "int", value)
 
 
 def _time_part(part: str, value: Any) -> Any:
     unit, count = _TIME_PARTS[part]
-    return _present(_numbers(value) // unit % count, "int", value)
+    return _present(_wrap(_numbers(value) // unit, count), "int", value)
+
+
+def _are_near(days: Numbers) -> bool:
+    return not len(days) or bool(days.min() > -_ARROW_DAYS and days.max() < _ARROW_DAYS)
+
+
+def _first_day(unit: str, days: Numbers) -> Numbers:
+    within = {"month": pc.day, "year": pc.day_of_year}.get(unit)
+    if within is None or not _are_near(days):
+        return _FIRST_DAYS[unit](days)
+    found: Numbers = days - np.asarray(within(pa.array(days.astype(np.int32, copy=False)).view(pa.date32()))) + 1
+    return found
 
 
 def _date_start(unit: str, value: Any) -> Any:
-    return _present(_FIRST_DAYS[unit](_numbers(value)), "date", value)
+    return _present(_first_day(unit, _numbers(value)), "date", value)
 
 
 def _time_start(unit: str, value: Any) -> Any:
     number = value.cast(pa.int64())
     if unit in _UNITS:
-        beyond = _present(_numbers(value) % _UNITS[unit], "bigint", value)
+        beyond = _present(_wrap(_numbers(value), _UNITS[unit]), "bigint", value)
         return _checked(pc.subtract_checked, "date_trunc")(number, beyond).view(value.type)
-    days = _present(_FIRST_DAYS[unit](_numbers(value) // _DAY), "bigint", value)
+    days = _present(_first_day(unit, _numbers(value) // _DAY), "bigint", value)
     return _checked(pc.multiply_checked, "date_trunc")(days, pa.scalar(_DAY)).view(value.type)
 
 

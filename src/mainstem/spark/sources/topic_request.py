@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from mainstem.batch import FlowRun
 from mainstem.clock import as_datetime
 from mainstem.log.partition_reads import Position
-from mainstem.spark.plan.row_condition import Condition
+from mainstem.spark.plan.row_expression import Condition
 
 __all__ = [
     "BYTES_MAX",
@@ -71,7 +71,7 @@ class TopicRequest:
     # flow reads nothing but topics.
     wait_ms: int = 100
     only_topics: bool = False
-    # A filter of the rows; see `row_condition`.
+    # A filter of the rows; see `row_expression`.
     condition: Condition | None = None
     # The end offset of sealed files that were read before; see `native_history`.
     history: dict[str, Any] | None = None

@@ -47,7 +47,7 @@ from mainstem.log.topic_settings import TopicSettings
 from mainstem.spark.checkpoint.checkpoint_check import check_reached, check_same_topic, topics_in
 from mainstem.spark.checkpoint.flow_store import FlowStore, check_epoch
 from mainstem.spark.checkpoint.read_since import ReadSince
-from mainstem.spark.plan.row_condition import columns_in, condition_mask
+from mainstem.spark.plan.row_expression import columns_in, condition_mask
 from mainstem.spark.sources.agreed_cut import AgreedCut, nest_positions, positions
 from mainstem.spark.sources.batch_clock import begin_clock, due_time, now_of
 from mainstem.spark.sources.batch_pace import BatchPause

@@ -15,13 +15,14 @@ not taken, the right side of an AND), it is not computed for that row, so it can
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mainstem.errors import Invalid
 from mainstem.spark.plan.row_functions import FAILING, FUNCTIONS, NULL_FUNCTIONS, find_in, literal
 
 __all__ = [
@@ -92,7 +93,7 @@ def condition_mask(condition: Condition, rows: pa.RecordBatch) -> pa.BooleanArra
     # A part that can fail is computed for rows that all others keep.
     found = pa.repeat(True, rows.num_rows)
     for part in sorted(condition[1:], key=can_fail):
-        kept = _Values(rows).find_where(part, found)
+        kept = _Values(rows).find_where(part, partial(_whole, found, rows.num_rows))
         found = pc.and_(found, pc.fill_null(_whole(kept, rows.num_rows), False))
     return found
 
@@ -150,15 +151,16 @@ class _Values:
         if name == "in":
             return find_in(self.find(parts[0]), [literal(*part[1:]) for part in parts[1]])
         if name in NULL_FUNCTIONS:
-            return NULL_FUNCTIONS[name](*self._some_array([self._find_argument(part) for part in parts]))
+            return NULL_FUNCTIONS[name](
+                *self._some_array([self.find(part) if isinstance(part, list) else part for part in parts])
+            )
         arguments: list[Any] = []
         for part in parts:
             # Spark does not compute the rest of a function for a row for which one part is null.
-            arguments.append(self._find_argument(part, _all_valid(arguments)))
+            arguments.append(
+                self.find_where(part, partial(_all_valid, [*arguments])) if isinstance(part, list) else part
+            )
         return FUNCTIONS[name](*self._some_array(arguments))
-
-    def _find_argument(self, part: Any, mask: Any = None) -> Any:
-        return self.find_where(part, mask) if isinstance(part, list) else part
 
     def _some_array(self, arguments: list[Any]) -> list[Any]:
         """With an array among them: functions need not expect scalars alone."""
@@ -166,29 +168,32 @@ class _Values:
             return arguments
         return [_whole(argument, self._rows.num_rows) for argument in arguments]
 
-    def find_where(self, expression: Expression, mask: Any) -> Any:
-        """The value for the rows of the mask; for others any value, for an expression that can fail null."""
-        if mask is None or not can_fail(expression):
+    def find_where(self, expression: Expression, mask: Callable[[], Any]) -> Any:
+        """The value for the rows of the mask; for others any value, or null. None as mask: all rows."""
+        if not can_fail(expression):
             return self.find(expression)
-        mask = pc.fill_null(_whole(mask, self._rows.num_rows), False)
-        if mask.true_count == len(mask):
+        # Mostly it fails for no row, so all rows are tried first; once in vain.
+        text = repr(expression)
+        if text not in _FAILED:
+            try:
+                return self.find(expression)
+            except Invalid:
+                _FAILED.add(text)
+        wanted = mask()
+        if wanted is None:
             return self.find(expression)
-        used = sorted(columns_in(expression)) or self._rows.schema.names[:1]
-        chosen = self._rows.select(used).filter(mask)
+        wanted = pc.fill_null(_whole(wanted, self._rows.num_rows), False)
+        chosen = self._rows.select(sorted(columns_in(expression)) or self._rows.schema.names[:1]).filter(wanted)
         values = _whole(_Values(chosen).find(expression), chosen.num_rows)
-        places = pc.subtract(pc.cumulative_sum(mask.cast(pa.int32())), pa.scalar(1, pa.int32()))
-        return values.take(pc.if_else(mask, places, pa.scalar(None, pa.int32())))
+        places = pc.subtract(pc.cumulative_sum(wanted.cast(pa.int32())), pa.scalar(1, pa.int32()))
+        return values.take(pc.if_else(wanted, places, pa.scalar(None, pa.int32())))
 
     def _combine(self, name: str, parts: list[Condition]) -> Any:
         """AND and OR: a part is computed for the rows that the parts before it do not decide."""
         combine, decided = (pc.and_kleene, False) if name == "and" else (pc.or_kleene, True)
         found = self.find(parts[0])
         for part in parts[1:]:
-            if can_fail(part):
-                open_rows = pc.fill_null(pc.not_equal(found, pa.scalar(decided)), True)
-                found = combine(found, self.find_where(part, open_rows))
-            else:
-                found = combine(found, self.find(part))
+            found = combine(found, self.find_where(part, partial(_undecided, found, decided)))
         return found
 
     def _choose(self, condition: Condition, then: Expression, otherwise: Expression) -> Any:
@@ -196,15 +201,24 @@ class _Values:
         count = taken.true_count
         if count in (0, len(taken)):
             return self.find(then if count else otherwise)
-        return pc.if_else(taken, self.find_where(then, taken), self.find_where(otherwise, pc.invert(taken)))
+        left = partial(pc.invert, taken)
+        return pc.if_else(taken, self.find_where(then, lambda: taken), self.find_where(otherwise, left))
 
     def _coalesce(self, parts: list[Expression]) -> Any:
         found = self.find(parts[0])
         for part in parts[1:]:
             if isinstance(found, pa.Array) and not found.null_count:
                 break
-            found = pc.coalesce(found, self.find_where(part, pc.is_null(found)))
+            found = pc.coalesce(found, self.find_where(part, partial(pc.is_null, found)))
         return found
+
+
+# Expressions that failed when they were computed for more rows than Spark does, as text.
+_FAILED: set[str] = set()
+
+
+def _undecided(found: Any, decided: Any) -> Any:
+    return pc.fill_null(pc.not_equal(found, pa.scalar(decided)), True)
 
 
 def _whole(value: Any, count: int) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Translates the expressions of Spark's optimized plans into expressions over Arrow (see `row_condition`).
+"""Translates the expressions of Spark's optimized plans into expressions over Arrow (see `row_expression`).
 
 A condition that only narrows what is sent leaves out the parts of an AND without a counterpart: then more rows are sent than
 Spark keeps. Below a NOT, where that would send too few, every part must have one. It has no part that can fail.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mainstem.spark.plan.row_condition import Condition, Expression, all_of, can_fail
+from mainstem.spark.plan.row_expression import Condition, Expression, all_of, can_fail
 from mainstem.spark.plan.row_functions import TYPES
 
 __all__ = ["NotTranslated", "condition_of", "translate"]
