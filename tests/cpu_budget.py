@@ -34,7 +34,7 @@ BUDGET = {
     "tests/sinks": 40,
     "tests/spark": 40,
     "tests/spark/checkpoint": 100,
-    "tests/spark/plan": 20,
+    "tests/spark/plan": 40,
     "tests/spark/real_time": 20,
     "tests/spark/sources": 110,
     "tests/testing": 80,

@@ -142,7 +142,10 @@ def test_a_window_s_bound_is_not_taken_for_another_expression(stem: Mainstem) ->
 
 
 def paid(stem: Mainstem) -> Any:
-    orders = stem.topic("orders").stream(watermark="1 minute").where("kind = 'web'").drop("kind")
+    orders = stem.topic("orders").stream(watermark="1 minute").where("kind = 'web' AND length(kind) = 3").drop("kind")
+    orders = orders.withColumn(
+        "cents", F.expr("CASE WHEN cents % 4 = 0 THEN cents * 2 WHEN cents > 50 THEN 100 - cents END")
+    )
     payments = stem.topic("payments").stream(watermark="1 minute").where("ok")
     return join(orders, payments, on={"id": "order"}, within="10 minutes", how="left", lateness="5 minutes")
 

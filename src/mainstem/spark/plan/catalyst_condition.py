@@ -9,12 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mainstem.spark.plan.row_condition import TYPES, Condition, Expression, all_of, can_fail
+from mainstem.spark.plan.row_condition import Condition, Expression, all_of, can_fail
+from mainstem.spark.plan.row_functions import TYPES
 
 __all__ = ["NotTranslated", "condition_of", "translate"]
 
 _FLOATS = ("float", "double")
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
+# The digits of the largest number of each.
+_INTEGER_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+# Spark computes some decimals of more digits in 34.
+DIGITS_MAX = 34
+# In microseconds.
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
 # Searching a longer list costs more than sending the rows that it would drop.
 LIST_MAX = 10_000
 
@@ -104,6 +112,8 @@ def _comparison(name: str) -> Translation:
 def _arithmetic(name: str) -> Translation:
     def compute(translator: _Translator, expression: Any) -> Expression | None:
         data_type = _type(expression)
+        if data_type.startswith("decimal("):
+            return [f"{name}.", *translator.all(expression)] if _has_all_digits(name, expression) else None
         if any(_type(child) != data_type for child in _all(expression.children())):
             return None
         if data_type in _FLOATS:
@@ -115,14 +125,95 @@ def _arithmetic(name: str) -> Translation:
     return compute
 
 
-def _remainder(translator: _Translator, expression: Any) -> Expression | None:
-    if _type(expression) not in _INTEGERS or _kind(expression.right()) != "Literal":
+def _has_all_digits(name: str, expression: Any) -> bool:
+    """Whether the type of a result has room for all digits of all results, as Arrow's always has."""
+    if _digits(expression)[0] > DIGITS_MAX:
+        return False
+    (precision, scale), (other_precision, other_scale) = map(_digits, _all(expression.children()))
+    if name == "*":
+        return _digits(expression) == (precision + other_precision + 1, scale + other_scale)
+    most = max(scale, other_scale)
+    return _digits(expression) == (max(precision - scale, other_precision - other_scale) + most + 1, most)
+
+
+def _digits(expression: Any) -> tuple[int, int]:
+    """The precision and the scale of a decimal."""
+    precision, scale = _type(expression)[len("decimal(") : -1].split(",")
+    return int(precision), int(scale)
+
+
+def _unary(name: str) -> Translation:
+    def compute(translator: _Translator, expression: Any) -> Expression | None:
+        data_type = _type(expression)
+        if data_type in _FLOATS or (data_type.startswith("decimal(") and _digits(expression)[0] <= DIGITS_MAX):
+            return [f"{name}.", *translator.all(expression)]
+        return [name, *translator.all(expression)] if data_type in _INTEGERS and expression.failOnError() else None
+
+    return compute
+
+
+def _division(name: str) -> Translation:
+    def divide(translator: _Translator, expression: Any) -> Expression | None:
+        types = {_type(expression.left()), _type(expression.right())}
+        if len(types) > 1 or not types <= {*_FLOATS, *_INTEGERS} or not _fails_on_error(expression):
+            return None
+        divisor, dividend = translator.translate(expression.right()), translator.translate(expression.left())
+        if name == "remainder" and types <= {*_INTEGERS} and divisor[0] == "literal" and (divisor[2] or 0) > 0:
+            return ["%", dividend, divisor[2]]
+        return [name, divisor, dividend]
+
+    return divide
+
+
+def _of_type(name: str, *types: str) -> Translation:
+    """A function whose arguments have one of these types."""
+
+    def call(translator: _Translator, expression: Any) -> Expression | None:
+        children = _all(expression.children())
+        return [name, *translator.all(expression)] if all(_type(child) in types for child in children) else None
+
+    return call
+
+
+def _ordered(name: str) -> Translation:
+    def call(translator: _Translator, expression: Any) -> Expression | None:
+        return [name, *translator.all(expression)] if _is_plain(_type(expression)) else None
+
+    return call
+
+
+def _date_number(data_type: str) -> Translation:
+    return lambda translator, expression: ["as", data_type, *translator.all(expression)]
+
+
+def _round_to_whole(name: str) -> Translation:
+    def call(translator: _Translator, expression: Any) -> Expression | None:
+        data_type = _type(expression.child())
+        if data_type == "bigint":
+            return translator.translate(expression.child())
+        return [name, translator.translate(expression.child())] if data_type == "double" else None
+
+    return call
+
+
+def _round(translator: _Translator, expression: Any) -> Expression | None:
+    child, digits = expression.left(), expression.right()
+    if not _type(child).startswith("decimal(") or _kind(digits) != "Literal" or digits.value() is None:
         return None
-    divisor = expression.right().value()
-    # None: the result is null; 0: Spark raises an error; -1: overflows for the smallest number.
-    if divisor is None or divisor < 1:
+    precision, scale = _digits(child)
+    if not 0 <= digits.value() < scale or precision > DIGITS_MAX:
         return None
-    return ["%", translator.translate(expression.left()), int(divisor)]
+    return ["round", _type(expression), int(digits.value()), translator.translate(child)]
+
+
+def _nan_value(translator: _Translator, expression: Any) -> Expression:
+    number, instead = translator.all(expression)
+    return ["if", ["nan", number], instead, number]
+
+
+def _at_least(translator: _Translator, expression: Any) -> Expression | None:
+    values = translator.all(expression)
+    return None if any(map(can_fail, values)) else ["at least", int(expression.n()), *values]
 
 
 def _is_not_null(translator: _Translator, expression: Any) -> Expression:
@@ -189,10 +280,40 @@ def _cast(translator: _Translator, expression: Any) -> Expression | None:
     value = translator.translate(expression.child())
     if before == after:
         return value
-    if before in _INTEGERS and after in _INTEGERS and _INTEGERS.index(before) < _INTEGERS.index(after):
+    if {before, after} & {"date", "timestamp", "timestamp_ntz"}:
+        return _cast_time(before, after, value) if _in_utc(expression) else None
+    if before in _INTEGERS and after in _INTEGERS:
+        wider = _INTEGERS.index(before) < _INTEGERS.index(after)
+        return ["as", after, value] if wider else ["to", after, value] if _fails_on_error(expression) else None
+    if before in _FLOATS and after in _INTEGERS:
+        return ["to", after, value] if _fails_on_error(expression) else None
+    if before in (*_INTEGERS, *_FLOATS) and after in _FLOATS:
         return ["as", after, value]
-    if (before in _INTEGERS and after in _FLOATS) or (before, after) == ("float", "double"):
+    if before.startswith("decimal("):
+        precision, scale = _digits(expression.child())
+        if after.startswith("decimal("):
+            to_precision, to_scale = _digits(expression)
+            fits = scale <= to_scale and precision - scale <= to_precision - to_scale
+            return ["as", after, value] if fits else None
+        return ["decimal as", after, value] if after == "double" else None
+    if before in _INTEGERS and after.startswith("decimal("):
+        precision, scale = _digits(expression)
+        return ["as", after, value] if precision - scale >= _INTEGER_DIGITS[before] else None
+    if before == "boolean":
+        return ["as", after, value] if after in (*_INTEGERS, "string") else None
+    if (before in _INTEGERS and after == "string") or (before, after) == ("string", "binary"):
         return ["as", after, value]
+    return None
+
+
+def _cast_time(before: str, after: str, value: Expression) -> Expression | None:
+    times = ("timestamp", "timestamp_ntz")
+    if before in times and after in times:
+        return ["as", after, value]
+    if before in times and after in ("date", "bigint"):
+        return ["units", after, DAY if after == "date" else SECOND, value]
+    if before == "date" and after in times:
+        return ["times", after, DAY, value]
     return None
 
 
@@ -201,6 +322,139 @@ def _time_as_number(translator: _Translator, expression: Any) -> Expression | No
     if {_type(expression), _type(expression.child())} != {"timestamp", "bigint"}:
         return None
     return ["as", _type(expression), translator.translate(expression.child())]
+
+
+def _units(unit: int) -> Translation:
+    """How many units a time has, or the time of so many."""
+
+    def convert(translator: _Translator, expression: Any) -> Expression | None:
+        child = _all(expression.children())[0]
+        if (_type(child), _type(expression)) == ("timestamp", "bigint"):
+            return ["units", "bigint", unit, translator.translate(child)]
+        if _type(child) in _INTEGERS and _type(expression) == "timestamp":
+            return ["times", "timestamp", unit, translator.translate(child)]
+        return None
+
+    return convert
+
+
+def _seconds(translator: _Translator, expression: Any) -> Expression | None:
+    time = expression.left()
+    return ["seconds", translator.translate(time)] if _type(time) == "timestamp" else None
+
+
+def _date_part(part: str) -> Translation:
+    def extract(translator: _Translator, expression: Any) -> Expression | None:
+        child = expression.child()
+        return ["date part", part, translator.translate(child)] if _type(child) == "date" else None
+
+    return extract
+
+
+def _time_part(part: str) -> Translation:
+    def extract(translator: _Translator, expression: Any) -> Expression | None:
+        child = expression.child()
+        if _type(child) not in ("timestamp", "timestamp_ntz") or not _in_utc(expression):
+            return None
+        return ["time part", part, translator.translate(child)]
+
+    return extract
+
+
+_TRUNCATIONS = {
+    **dict.fromkeys(("year", "yyyy", "yy"), "year"),
+    **dict.fromkeys(("mon", "month", "mm"), "month"),
+    **{unit: unit for unit in ("quarter", "week", "hour", "minute", "second", "millisecond", "microsecond")},
+    **dict.fromkeys(("day", "dd"), "day"),
+}
+
+
+def _truncate_date(translator: _Translator, expression: Any) -> Expression | None:
+    unit = _truncation(expression.format())
+    # Of a quarter Spark fails for the earliest dates, of the others it does not.
+    if unit not in ("year", "month", "week"):
+        return None
+    return ["date start", unit, translator.translate(expression.date())]
+
+
+def _truncate_time(translator: _Translator, expression: Any) -> Expression | None:
+    unit = _truncation(expression.format())
+    if unit is None or _type(expression.timestamp()) != "timestamp" or not _in_utc(expression):
+        return None
+    return ["time start", unit, translator.translate(expression.timestamp())]
+
+
+def _truncation(expression: Any) -> str | None:
+    text = _constant(expression)
+    return None if text is None else _TRUNCATIONS.get(text.lower())
+
+
+def _add_interval(translator: _Translator, expression: Any) -> Expression | None:
+    time, interval = expression.start(), expression.interval()
+    known = _kind(interval) == "Literal" and _kind(interval.dataType()).startswith("DayTimeInterval")
+    if not known or interval.value() is None or not _in_utc(expression):
+        return None
+    number = ["+", ["as", "bigint", translator.translate(time)], ["literal", "bigint", int(interval.value())]]
+    return ["as", _type(expression), number]
+
+
+def _subtract_times(translator: _Translator, expression: Any) -> Expression | None:
+    if _type(expression) != "interval day to second" or not _in_utc(expression):
+        return None
+    end, start = translator.all(expression)
+    return ["as", "interval day to second", ["-", ["as", "bigint", end], ["as", "bigint", start]]]
+
+
+def _in_utc(expression: Any) -> bool:
+    return str(expression.zoneId().normalized().getId()) == "Z"
+
+
+# Text
+
+
+def _of_text(name: str) -> Translation:
+    """A function of text whose other arguments are known now."""
+
+    def call(translator: _Translator, expression: Any) -> Expression | None:
+        text, *others = _all(expression.children())
+        if _type(text) != "string":
+            return None
+        values = [_constant(other) if _type(other) == "string" else None for other in others]
+        return None if None in values else [name, translator.translate(text), *values]
+
+    return call
+
+
+def _like(translator: _Translator, expression: Any) -> Expression | None:
+    found = _of_text("like")(translator, expression)
+    return found if found is not None and "\\" not in found[2] and str(expression.escapeChar()) == "\\" else None
+
+
+def _replace(translator: _Translator, expression: Any) -> Expression | None:
+    found = _of_text("replace")(translator, expression)
+    # Nothing is replaced if nothing is looked for.
+    return found if found is None or found[2] else translator.translate(expression.srcExpr())
+
+
+def _trim(name: str) -> Translation:
+    def call(translator: _Translator, expression: Any) -> Expression | None:
+        found = _of_text(name)(translator, expression)
+        return found if found is None or len(found) > 2 else [*found, " "]
+
+    return call
+
+
+def _substring(translator: _Translator, expression: Any) -> Expression | None:
+    text, *others = _all(expression.children())
+    if _type(text) != "string" or any(_kind(other) != "Literal" or other.value() is None for other in others):
+        return None
+    return ["slice", translator.translate(text), *(int(other.value()) for other in others)]
+
+
+def _constant(expression: Any) -> str | None:
+    """A text that is known now."""
+    known = _kind(expression) == "Literal" and _type(expression) == "string" and expression.value() is not None
+    return _text(expression.value()) if known else None
 
 
 def _literal(translator: _Translator, expression: Any) -> Expression | None:
@@ -226,7 +480,6 @@ def _literal_of(value: Any, data_type: str) -> Expression:
 
 TRANSLATIONS: dict[str, Translation] = {
     "Literal": _literal,
-    "KnownNotNull": _pass,
     "KnownNullable": _pass,
     "And": _combination("and"),
     "Or": _combination("or"),
@@ -248,12 +501,74 @@ TRANSLATIONS: dict[str, Translation] = {
     "CreateNamedStruct": _struct,
     "GetStructField": _field,
     "Cast": _cast,
+    "NaNvl": _nan_value,
+    "Greatest": _ordered("greatest"),
+    "Least": _ordered("least"),
+    "AtLeastNNonNulls": _at_least,
     "Add": _arithmetic("+"),
     "Subtract": _arithmetic("-"),
     "Multiply": _arithmetic("*"),
-    "Remainder": _remainder,
+    "Divide": _division("divide"),
+    "IntegralDivide": _division("divide whole"),
+    "Remainder": _division("remainder"),
+    "Pmod": _division("positive remainder"),
+    "UnaryMinus": _unary("negate"),
+    "Abs": _unary("abs"),
+    "BitwiseAnd": _of_type("&", *_INTEGERS),
+    "BitwiseOr": _of_type("|", *_INTEGERS),
+    "BitwiseXor": _of_type("^", *_INTEGERS),
+    "BitwiseNot": _of_type("~", *_INTEGERS),
+    "ShiftLeft": _of_type("<<", "int", "bigint"),
+    "ShiftRight": _of_type(">>", "int", "bigint"),
+    "ShiftRightUnsigned": _of_type(">>>", "int", "bigint"),
+    "Floor": _round_to_whole("floor"),
+    "Ceil": _round_to_whole("ceil"),
+    "Rint": _of_type("rint", "double"),
+    "Sqrt": _of_type("sqrt", "double"),
+    "Signum": _of_type("sign", "double"),
+    "Round": _round,
+    "Length": _of_type("length", "string"),
+    "OctetLength": _of_type("bytes", "string", "binary"),
+    "Substring": _substring,
+    "Concat": _of_type("join", "string"),
+    "StringTrim": _trim("trim"),
+    "StringTrimLeft": _trim("trim left"),
+    "StringTrimRight": _trim("trim right"),
+    "StartsWith": _of_text("starts with"),
+    "EndsWith": _of_text("ends with"),
+    "Contains": _of_text("contains"),
+    "Like": _like,
+    "StringReplace": _replace,
     "UnixMicros": _time_as_number,
+    "UnixMillis": _units(1000),
+    "UnixSeconds": _units(SECOND),
+    "UnixTimestamp": _seconds,
+    "ToUnixTimestamp": _seconds,
+    "MicrosToTimestamp": _time_as_number,
+    "MillisToTimestamp": _units(1000),
+    "SecondsToTimestamp": _units(SECOND),
     "PreciseTimestampConversion": _time_as_number,
+    "UnixDate": _date_number("int"),
+    "DateFromUnixDate": _date_number("date"),
+    "Year": _date_part("year"),
+    "Quarter": _date_part("quarter"),
+    "Month": _date_part("month"),
+    "WeekOfYear": _date_part("week"),
+    "DayOfMonth": _date_part("day"),
+    "DayOfYear": _date_part("day of year"),
+    "DayOfWeek": _date_part("day of week"),
+    "WeekDay": _date_part("weekday"),
+    "Hour": _time_part("hour"),
+    "Minute": _time_part("minute"),
+    "Second": _time_part("second"),
+    "LastDay": _of_type("last day", "date"),
+    "DateAdd": _of_type("add days", "date", "int", "smallint", "tinyint"),
+    "DateSub": _of_type("subtract days", "date", "int", "smallint", "tinyint"),
+    "DateDiff": _of_type("count days", "date"),
+    "TruncDate": _truncate_date,
+    "TruncTimestamp": _truncate_time,
+    "TimestampAddInterval": _add_interval,
+    "SubtractTimestamps": _subtract_times,
 }
 
 

@@ -6,8 +6,7 @@ expressions themselves; others are parameters, known when the plan is translated
     ["column", name, field, ...]   ["literal", type, text or number]   ["struct", [name, value], ...]
     ["and" | "or", condition, ...]   ["not", condition]   ["in", value, [literal, ...]]
     ["if", condition, value, value]   ["coalesce", value, ...]
-    [name, part, ...]              a function of `FUNCTIONS`: null if one of its parts is null
-    [name, part, ...]              a function of `NULL_FUNCTIONS`, which are told of nulls
+    [name, part, ...]              a function of `row_functions`
 
 A result equals Spark's, bit for bit, in ANSI mode and in UTC: nulls, NaN (equal to itself and larger than every other number),
 overflow. Where Spark fails, the expression fails (`FAILING`); where Spark does not compute a part for a row (a branch that is
@@ -17,22 +16,20 @@ not taken, the right side of an AND), it is not computed for that row, so it can
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from decimal import Decimal
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.errors import Invalid
+from mainstem.spark.plan.row_functions import FAILING, FUNCTIONS, NULL_FUNCTIONS, find_in, literal
 
 __all__ = [
     "Condition",
     "Expression",
-    "TYPES",
     "all_of",
     "any_of",
-    "arrow_type",
     "can_fail",
     "columns_in",
     "condition_mask",
@@ -44,26 +41,11 @@ Expression = list[Any]
 # An expression whose value is a Boolean.
 Condition = Expression
 
-# Spark's names of the plain types. Literals of dates and times are numbers of days or microseconds.
-TYPES: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
-
 
 def all_of(conditions: Sequence[Condition]) -> Condition | None:
     """The conjunction; None, which keeps all rows, if there are no conditions."""
-    return None if not conditions else conditions[0] if len(conditions) == 1 else ["and", *conditions]
+    parts = [part for condition in conditions for part in (condition[1:] if condition[0] == "and" else [condition])]
+    return None if not parts else parts[0] if len(parts) == 1 else ["and", *parts]
 
 
 def any_of(conditions: Sequence[Condition | None]) -> Condition | None:
@@ -106,7 +88,14 @@ def condition_mask(condition: Condition, rows: pa.RecordBatch) -> pa.BooleanArra
     >>> condition_mask([">", ["column", "n"], ["literal", "bigint", 3]], rows).to_pylist()
     [False, True, False]
     """
-    return pc.fill_null(value_of(condition, rows), False)
+    if condition[0] != "and" or not can_fail(condition):
+        return pc.fill_null(value_of(condition, rows), False)
+    # A part that can fail is computed for rows that all others keep.
+    found = pa.repeat(True, rows.num_rows)
+    for part in sorted(condition[1:], key=can_fail):
+        kept = _Values(rows).find_where(part, partial(_whole, found, rows.num_rows))
+        found = pc.and_(found, pc.fill_null(_whole(kept, rows.num_rows), False))
+    return found
 
 
 def value_of(expression: Expression, rows: pa.RecordBatch) -> pa.Array:
@@ -143,7 +132,7 @@ class _Values:
             column = self._rows.column(expression[1])
             return pc.struct_field(column, expression[2:]) if expression[2:] else column
         if name == "literal":
-            return _literal(expression)
+            return literal(*expression[1:])
         text = repr(expression)
         if text not in self._known:
             self._known[text] = self._compute(name, expression[1:])
@@ -160,43 +149,51 @@ class _Values:
             values = [_whole(self.find(value), self._rows.num_rows) for _, value in parts]
             return pc.make_struct(*values, field_names=[field for field, _ in parts])
         if name == "in":
-            return _is_in(self.find(parts[0]), [_literal(part) for part in parts[1]])
+            return find_in(self.find(parts[0]), [literal(*part[1:]) for part in parts[1]])
         if name in NULL_FUNCTIONS:
-            return NULL_FUNCTIONS[name](*(self.find(part) if isinstance(part, list) else part for part in parts))
+            return NULL_FUNCTIONS[name](
+                *self._some_array([self.find(part) if isinstance(part, list) else part for part in parts])
+            )
         arguments: list[Any] = []
         for part in parts:
-            if not isinstance(part, list):
-                arguments.append(part)
-            elif can_fail(part):
-                # Spark does not compute the rest of a function for a row for which one part is null.
-                arguments.append(self._find_where(part, _all_valid(arguments)))
-            else:
-                arguments.append(self.find(part))
-        return FUNCTIONS[name](*arguments)
+            # Spark does not compute the rest of a function for a row for which one part is null.
+            arguments.append(
+                self.find_where(part, partial(_all_valid, [*arguments])) if isinstance(part, list) else part
+            )
+        return FUNCTIONS[name](*self._some_array(arguments))
 
-    def _find_where(self, expression: Expression, mask: Any) -> Any:
-        """The value for the rows of the mask; for others any value, for an expression that can fail null."""
-        if mask is None or not can_fail(expression):
+    def _some_array(self, arguments: list[Any]) -> list[Any]:
+        """With an array among them: functions need not expect scalars alone."""
+        if any(isinstance(argument, pa.Array) for argument in arguments):
+            return arguments
+        return [_whole(argument, self._rows.num_rows) for argument in arguments]
+
+    def find_where(self, expression: Expression, mask: Callable[[], Any]) -> Any:
+        """The value for the rows of the mask; for others any value, or null. None as mask: all rows."""
+        if not can_fail(expression):
             return self.find(expression)
-        mask = pc.fill_null(_whole(mask, self._rows.num_rows), False)
-        if mask.true_count == len(mask):
+        # Mostly it fails for no row, so all rows are tried first; once in vain.
+        text = repr(expression)
+        if text not in _FAILED:
+            try:
+                return self.find(expression)
+            except Invalid:
+                _FAILED.add(text)
+        wanted = mask()
+        if wanted is None:
             return self.find(expression)
-        used = sorted(columns_in(expression)) or self._rows.schema.names[:1]
-        chosen = self._rows.select(used).filter(mask)
+        wanted = pc.fill_null(_whole(wanted, self._rows.num_rows), False)
+        chosen = self._rows.select(sorted(columns_in(expression)) or self._rows.schema.names[:1]).filter(wanted)
         values = _whole(_Values(chosen).find(expression), chosen.num_rows)
-        places = pc.subtract(pc.cumulative_sum(mask.cast(pa.int32())), pa.scalar(1, pa.int32()))
-        return values.take(pc.if_else(mask, places, pa.scalar(None, pa.int32())))
+        places = pc.subtract(pc.cumulative_sum(wanted.cast(pa.int32())), pa.scalar(1, pa.int32()))
+        return values.take(pc.if_else(wanted, places, pa.scalar(None, pa.int32())))
 
     def _combine(self, name: str, parts: list[Condition]) -> Any:
         """AND and OR: a part is computed for the rows that the parts before it do not decide."""
         combine, decided = (pc.and_kleene, False) if name == "and" else (pc.or_kleene, True)
         found = self.find(parts[0])
         for part in parts[1:]:
-            if can_fail(part):
-                open_rows = pc.fill_null(pc.not_equal(found, pa.scalar(decided)), True)
-                found = combine(found, self._find_where(part, open_rows))
-            else:
-                found = combine(found, self.find(part))
+            found = combine(found, self.find_where(part, partial(_undecided, found, decided)))
         return found
 
     def _choose(self, condition: Condition, then: Expression, otherwise: Expression) -> Any:
@@ -204,15 +201,24 @@ class _Values:
         count = taken.true_count
         if count in (0, len(taken)):
             return self.find(then if count else otherwise)
-        return pc.if_else(taken, self._find_where(then, taken), self._find_where(otherwise, pc.invert(taken)))
+        left = partial(pc.invert, taken)
+        return pc.if_else(taken, self.find_where(then, lambda: taken), self.find_where(otherwise, left))
 
     def _coalesce(self, parts: list[Expression]) -> Any:
         found = self.find(parts[0])
         for part in parts[1:]:
             if isinstance(found, pa.Array) and not found.null_count:
                 break
-            found = pc.coalesce(found, self._find_where(part, pc.is_null(found)))
+            found = pc.coalesce(found, self.find_where(part, partial(pc.is_null, found)))
         return found
+
+
+# Expressions that failed when they were computed for more rows than Spark does, as text.
+_FAILED: set[str] = set()
+
+
+def _undecided(found: Any, decided: Any) -> Any:
+    return pc.fill_null(pc.not_equal(found, pa.scalar(decided)), True)
 
 
 def _whole(value: Any, count: int) -> pa.Array:
@@ -224,130 +230,3 @@ def _all_valid(values: Sequence[Any]) -> Any:
     nullable = [value for value in values if isinstance(value, pa.Array) and value.null_count]
     nullable += [value for value in values if isinstance(value, pa.Scalar) and not value.is_valid]
     return reduce(pc.and_, map(pc.is_valid, nullable)) if nullable else None
-
-
-def arrow_type(name: str) -> pa.DataType:
-    """The Arrow type of one of Spark's plain types.
-
-    >>> arrow_type("decimal(8,2)")
-    Decimal128Type(decimal128(8, 2))
-    """
-    if name.startswith("decimal("):
-        return pa.decimal128(*map(int, name[len("decimal(") : -1].split(",")))
-    return TYPES[name]
-
-
-def _literal(literal: Expression) -> pa.Scalar:
-    _, kind, value = literal
-    data_type = arrow_type(kind)
-    if value is None:
-        return pa.scalar(None, data_type)
-    if kind.startswith("decimal"):
-        return pa.scalar(Decimal(value), data_type)
-    if kind == "binary":
-        return pa.scalar(bytes.fromhex(value), data_type)
-    if kind in ("float", "double"):
-        return pa.scalar(float(value), data_type)
-    if kind in ("date", "timestamp", "timestamp_ntz"):
-        return pa.scalar(value, pa.int32() if kind == "date" else pa.int64()).cast(data_type)
-    return pa.scalar(value, data_type)
-
-
-# Comparisons
-
-
-def _is_in(value: Any, literals: list[pa.Scalar]) -> Any:
-    wanted = pa.array([literal.as_py() for literal in literals], literals[0].type)
-    # Null in a list is never equal; the result is null if no other value matches.
-    found = pc.is_in(value, wanted.drop_null())
-    unknown = pc.is_null(value) if not wanted.null_count else pc.or_(pc.is_null(value), pc.invert(found))
-    return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
-
-
-def _may_be_nan(value: Any) -> bool:
-    return pa.types.is_floating(value.type) and not (isinstance(value, pa.Scalar) and value.as_py() == value.as_py())
-
-
-def _equal(left: Any, right: Any) -> Any:
-    found = pc.equal(left, right)
-    if _may_be_nan(left) and _may_be_nan(right):
-        return pc.or_(found, pc.and_(pc.is_nan(left), pc.is_nan(right)))
-    return found
-
-
-def _less(left: Any, right: Any) -> Any:
-    found = pc.less(left, right)
-    if _may_be_nan(right):
-        return pc.or_(found, pc.and_not(pc.is_nan(right), pc.is_nan(left)))
-    return found
-
-
-def _less_equal(left: Any, right: Any) -> Any:
-    found = pc.less_equal(left, right)
-    return pc.or_(found, pc.is_nan(right)) if _may_be_nan(right) else found
-
-
-def _same(left: Any, right: Any) -> Any:
-    """Equal, or both null."""
-    return pc.or_(pc.fill_null(_equal(left, right), False), pc.and_(pc.is_null(left), pc.is_null(right)))
-
-
-# Numbers
-
-
-def _checked(compute: Callable[..., Any], what: str) -> Callable[..., Any]:
-    """A function of Arrow that fails on overflow, as Spark's does."""
-
-    def checked(*arguments: Any) -> Any:
-        try:
-            return compute(*arguments)
-        except pa.ArrowInvalid as error:
-            raise _overflow(what, arguments[0].type) from error
-
-    return checked
-
-
-def _overflow(what: str, data_type: pa.DataType) -> Invalid:
-    return Invalid(
-        f"{what} overflows",
-        detail=f"The result for a row is too large for {data_type}: ARITHMETIC_OVERFLOW.",
-        hint="Cast to a wider type before, or use try_add, try_subtract or try_multiply, which give null.",
-    )
-
-
-def _remainder_of_literal(number: Any, divisor: int) -> Any:
-    # With the sign of the dividend, as in Java: the remainder of a truncating division.
-    by = pa.scalar(divisor, number.type)
-    return pc.subtract(number, pc.multiply(pc.divide(number, by), by))
-
-
-def _cast(data_type: str, value: Any) -> Any:
-    return pc.cast(value, arrow_type(data_type), safe=False)
-
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "not": pc.invert,
-    "=": _equal,
-    "<": _less,
-    "<=": _less_equal,
-    ">": lambda left, right: _less(right, left),
-    ">=": lambda left, right: _less_equal(right, left),
-    # Of integers
-    "+": _checked(pc.add_checked, "an addition"),
-    "-": _checked(pc.subtract_checked, "a subtraction"),
-    "*": _checked(pc.multiply_checked, "a multiplication"),
-    "%": _remainder_of_literal,
-    # Of floating-point numbers
-    "+.": pc.add,
-    "-.": pc.subtract,
-    "*.": pc.multiply,
-    # To a type that has all values of the other one
-    "as": _cast,
-}
-NULL_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "null": pc.is_null,
-    "<=>": _same,
-    "nan": lambda value: pc.fill_null(pc.is_nan(value), False),
-}
-# Functions that fail for some values.
-FAILING = {"+", "-", "*"}
