@@ -41,7 +41,7 @@ class Nowhere:
 
     kind = "nowhere"
     version = 1
-    held = -1
+    committed_batch = -1
 
     def __init__(self, name: str) -> None:
         self.name = name

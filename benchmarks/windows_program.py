@@ -36,7 +36,7 @@ class Kept:
 
     kind = "kept"
     version = 1
-    held = -1
+    committed_batch = -1
 
     def __init__(self, name: str) -> None:
         self.name = name
