@@ -74,6 +74,17 @@ def local_sellers(inputs: Inputs) -> DataFrame:
 def hot_items(inputs: Inputs) -> DataFrame:
     from pyspark.sql import functions as F
 
+    from mainstem.operators import hopping, tumbling, windowed
+
+    counts = windowed(inputs["bids"], hopping("10 seconds", "2 seconds"), by="auction", aggregates="count(*) AS bids")
+    # A window ends every two seconds: all counts of one window are in one of these.
+    hot = windowed(counts, tumbling("2 seconds"), aggregates=F.max(F.struct("bids", "auction")).alias("hot"))
+    return hot.selectExpr("window.end - INTERVAL 10 SECONDS AS started_at", "hot.auction", "hot.bids")
+
+
+def hot_items_by_spark(inputs: Inputs) -> DataFrame:
+    from pyspark.sql import functions as F
+
     window = F.window("at", "10 seconds", "2 seconds")
     counts = inputs["bids"].groupBy(window, "auction").agg(F.count("*").alias("bids"))
     hot = counts.groupBy("window").agg(F.max(F.struct("bids", "auction")).alias("hot"))
@@ -81,6 +92,16 @@ def hot_items(inputs: Inputs) -> DataFrame:
 
 
 def highest_bid(inputs: Inputs) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    from mainstem.operators import tumbling, windowed
+
+    bid = F.max(F.struct("price", "at", "auction", "bidder")).alias("bid")
+    highest = windowed(inputs["bids"], tumbling("10 seconds"), aggregates=bid)
+    return highest.selectExpr("window.start AS started_at", "bid.price", "bid.at", "bid.auction", "bid.bidder")
+
+
+def highest_bid_by_spark(inputs: Inputs) -> DataFrame:
     from pyspark.sql import functions as F
 
     bid = F.max(F.struct("price", "at", "auction", "bidder")).alias("bid")
@@ -111,7 +132,14 @@ def new_sellers(inputs: Inputs) -> DataFrame:
     return met.select("person", "name", "since")
 
 
-def sessions(inputs: Inputs) -> DataFrame:
+def bids_in_sessions(inputs: Inputs) -> DataFrame:
+    from mainstem.operators import sessions, windowed
+
+    counts = windowed(inputs["bids"], sessions("10 seconds"), by="bidder", aggregates="count(*) AS bids")
+    return counts.selectExpr("bidder", "window.start AS started_at", "window.end AS ended_at", "bids")
+
+
+def bids_in_sessions_by_spark(inputs: Inputs) -> DataFrame:
     from pyspark.sql import functions as F
 
     session = F.session_window("at", "10 seconds").alias("session")
@@ -170,11 +198,12 @@ HOT_ITEMS_ANSWER = f"""
     SELECT started_at, hot[2] AS auction, hot[1] AS bids FROM hot
     WHERE started_at + INTERVAL 10 SECOND <= {CLOSED}
 """
-HIGHEST_BID_ANSWER = """
+HIGHEST_BID_ANSWER = f"""
     WITH highest AS (
-        SELECT time_bucket(INTERVAL 10 SECOND, "at") AS started_at, max({p: price, a: "at", u: auction, b: bidder}) AS bid
+        SELECT time_bucket(INTERVAL 10 SECOND, "at") AS started_at, max({{p: price, a: "at", u: auction, b: bidder}}) AS bid
         FROM bids GROUP BY ALL
     ) SELECT started_at, bid.p AS price, bid.a AS "at", bid.u AS auction, bid.b AS bidder FROM highest
+    WHERE started_at + INTERVAL 10 SECOND <= {CLOSED}
 """
 NEW_SELLERS_ANSWER = """
     SELECT people.id AS person, name, time_bucket(INTERVAL 10 SECOND, people."at") AS since
@@ -217,16 +246,16 @@ QUERIES: dict[str, Query] = {
             "WHERE category = 10 AND state IN ('OR', 'ID', 'CA')",
             reads=("people", "auctions"),
         ),
-        Query("q5", "hot items", hot_items, hot_items, HOT_ITEMS_ANSWER, watermark=True, key=("started_at",)),
+        Query("q5", "hot items", hot_items_by_spark, hot_items, HOT_ITEMS_ANSWER, watermark=True, key=("started_at",)),
         Query(
-            "q7", "highest bid", highest_bid, highest_bid, HIGHEST_BID_ANSWER,
-            watermark=True, key=("started_at",), updates=True,
+            "q7", "highest bid", highest_bid_by_spark, highest_bid, HIGHEST_BID_ANSWER,
+            watermark=True, key=("started_at",),
         ),
         Query(
             "q8", "new sellers", new_sellers_by_spark, new_sellers, NEW_SELLERS_ANSWER,
             reads=("people", "auctions"), watermark=True,
         ),
-        Query("q11", "sessions", sessions, sessions, SESSIONS_ANSWER, watermark=True, key=("bidder", "started_at")),
+        Query("q11", "sessions", bids_in_sessions_by_spark, bids_in_sessions, SESSIONS_ANSWER, watermark=True, key=("bidder", "started_at")),
         Query(
             "q13", "side input", side_input, side_input,
             f'SELECT auction, bidder, price, "at", value FROM bids JOIN side ON auction % {SIDE_KEYS} = side_key',
