@@ -15,6 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 import mainstem
 from benchmarks import process_tree
 from benchmarks.measured_run import Measured, Stopwatch, tell
@@ -26,6 +30,7 @@ from benchmarks.nowhere import Nowhere
 from mainstem.batch import Batch, Written
 from mainstem.flows import program
 from mainstem.flows.flow import Flow
+from mainstem.spark.columnar_rows import ColumnarRows, ColumnTask, SendRows
 from mainstem.spark.spark_session import spark_session
 from mainstem.stem import Mainstem
 
@@ -64,6 +69,8 @@ PLAIN_SETTINGS = {
 class Checked(Nowhere):
     """A sink that keeps the rows of each batch as Parquet files."""
 
+    column_task: ColumnTask = SendRows()
+
     def __init__(self, name: str, folder: str) -> None:
         super().__init__(name)
         self.folder = folder
@@ -71,6 +78,19 @@ class Checked(Nowhere):
     def write(self, rows: DataFrame, batch: Batch) -> Written:
         keep_batch(rows, batch.number, self.folder)
         return Written(0)
+
+    def write_columns(self, rows: ColumnarRows, batch: Batch) -> Written:
+        table = rows.to_table()
+        place = pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
+        if "record" in table.column_names:
+            change = pc.struct_field(table.column("record"), ["change"])
+            table = table.filter(pc.fill_null(pc.not_equal(change, "delete"), True))
+            place = pc.struct_field(table.column("record"), ["offset"])
+            table = table.drop_columns(["record"])
+        os.makedirs(f"{self.folder}/batch={batch.number}")
+        path = f"{self.folder}/batch={batch.number}/rows.parquet"
+        pq.write_table(table.append_column("place", place), path)
+        return Written(table.num_rows)
 
 
 def keep_batch(rows: DataFrame, number: int, folder: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainstem.batch import Batch, FlowRun, Written
-from mainstem.spark.columnar_rows import ColumnarRows, CountRows
+from mainstem.spark.columnar_rows import ColumnarRows, ColumnTask, CountRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +19,7 @@ class Nowhere:
     version = 1
     committed_batch = -1
     takes_columns = True
-    column_task = CountRows()
+    column_task: ColumnTask = CountRows()
 
     def __init__(self, name: str) -> None:
         self.name = name
