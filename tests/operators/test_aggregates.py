@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem.errors import Invalid
-from mainstem.operators.aggregates.accumulators import AggregateCall
+from mainstem.operators.aggregates.accumulators import AggregateCall, Parts
 from mainstem.operators.aggregates.aggregate_columns import WrittenAggregates
 from mainstem.operators.aggregates.aggregates import FUNCTIONS, Aggregates
 from mainstem.operators.aggregates.counted_accumulators import closest_bins
@@ -165,6 +165,41 @@ def test_an_id_without_parts_is_empty():
     )
 
     assert aggregates.merge(partials, np.array([1]), 2).to_pylist()[0] == aggregates.empty(1).to_pylist()[0]
+
+
+STRUCT = pa.struct(
+    [("n", pa.int64()), ("x", pa.float64()), ("in", pa.struct([("s", pa.string()), ("at", pa.timestamp("us"))])), ("b", pa.bool_())]
+)  # fmt: skip
+
+
+def rank(value):
+    """As Spark compares: null is the smallest, NaN the largest, and structs are compared field by field."""
+    if isinstance(value, dict):
+        return 1, tuple(map(rank, value.values()))
+    if isinstance(value, float):
+        return 1, math.isnan(value), 0.0 if math.isnan(value) else value
+    return (0,) if value is None else (1, value)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_structs_are_compared_field_by_field(seed):
+    chance = random.Random(seed)
+
+    def one():
+        inner = {"s": chance.choice([None, "a", "b"]), "at": chance.choice([None, 5, 6])}
+        value = {"n": chance.choice([None, 1, 2]), "x": chance.choice([None, math.nan, 1.0]),
+                 "in": chance.choice([None, inner]), "b": chance.choice([None, True, False])}  # fmt: skip
+        return value if chance.random() > 0.1 else None
+
+    values = pa.array([one() for _ in range(chance.randint(1, 60))], STRUCT)
+    ids = np.array([chance.randrange(7) for _ in range(len(values))])
+    for which, choose in (("min", min), ("max", max)):
+        found = Parts(ids, 7).extreme(values, which).to_pylist()
+        for group, answer in enumerate(found):
+            some = [
+                value for value, of in zip(values.to_pylist(), ids, strict=True) if of == group and value is not None
+            ]
+            assert rank(answer) == (rank(choose(some, key=rank)) if some else rank(None))
 
 
 def test_nan_is_the_largest_number():

@@ -90,7 +90,7 @@ class Parts:
         if self.single:
             return values
         if pa.types.is_struct(kind):
-            rows = self.first(self._extreme_rows(values, which, np.flatnonzero(np.asarray(values.is_valid()))))
+            rows = self.first(self.extreme_rows(values, which, np.flatnonzero(np.asarray(values.is_valid()))))
             return values.take(pa.array(rows, mask=rows < 0))
         if pa.types.is_timestamp(kind):
             return self.extreme(values.view(pa.int64()), which).view(kind)
@@ -106,9 +106,12 @@ class Parts:
             (np.fmin if which == "min" else np.maximum).at(found, ids, numbers)
         return pa.array(found, kind, mask=self._absent(ids))
 
-    def _extreme_rows(self, values: pa.Array, which: str, rows: Int64Array) -> Int64Array:
-        """Of these rows of structs those with the least or greatest of their group: field by field, as Spark compares."""
-        for place in range(values.type.num_fields):
+    def extreme_rows(self, values: pa.Array, which: str, rows: Int64Array, fields: int | None = None) -> Int64Array:
+        """Of these rows of structs those with the least or greatest of their group: field by field, as Spark compares.
+
+        `fields`: how many fields are compared, if not all.
+        """
+        for place in range(values.type.num_fields if fields is None else fields):
             field = values.field(place)
             known = np.asarray(field.take(pa.array(rows)).is_valid())
             # Null is the smallest value.
@@ -118,7 +121,7 @@ class Parts:
             rows, known = (of[decides | ~decided[self.ids[rows]]] for of in (rows, known))
             apart, rows = rows[~known], rows[known]
             if pa.types.is_struct(field.type):
-                rows = self._extreme_rows(field, which, rows)
+                rows = self.extreme_rows(field, which, rows)
             else:
                 here, ids = field.take(pa.array(rows)), self.ids[rows]
                 best = Parts(ids, self.count).extreme(here, which).take(pa.array(ids))
@@ -490,10 +493,9 @@ class Placed:
         if parts.single:
             return [kept]
         there = np.flatnonzero(np.asarray(kept.is_valid()))
-        inner = kept.take(pa.array(there))
-        keys = pa.table({"order": inner.field("order"), **{name: inner.field(name) for name in _PLACE}})
-        by_key = there[np.asarray(pa.compute.sort_indices(keys, [(name, "ascending") for name in keys.column_names]))]
-        rows = parts.first(by_key[::-1] if self._last else by_key)
+        # By order and position; the value is the last field.
+        chosen = parts.extreme_rows(kept, "max" if self._last else "min", there, len(kept.type) - 1)
+        rows = parts.first(chosen)
         return [kept.take(pa.array(rows, mask=rows < 0))]
 
     def finish(self, columns: Sequence[pa.Array], rows: pa.Array) -> pa.Array:
