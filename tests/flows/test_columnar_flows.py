@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from mainstem import Mainstem
 from mainstem.batch import Batch, FlowRun, Written
+from mainstem.errors import FlowFailed
 from mainstem.flows import program, runner
 from mainstem.flows.flow import Flow
 from mainstem.flows.program import Program
@@ -243,3 +244,18 @@ def test_a_file_of_a_task_that_died_is_not_committed(stem, tmp_path):
     assert sorted(sink.to_arrow().column("n").to_pylist()) == list(range(5))
     assert not leftover.exists()
     assert len(list((tmp_path / "out").glob("*.parquet"))) == 1
+
+
+def test_an_overflow_fails_the_flow_whoever_computes_it(stem):
+    stem.create_topic("numbers", schema="n BIGINT").append([{"n": 1}, {"n": 2**63 - 1}])
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        yield Flow(stem.topic("numbers").stream().where("n < 5").selectExpr("n + 1 AS more"), into=Counter("kept"))
+        for sink in (Counter("columns"), MemorySink("rows")):
+            yield Flow(stem.topic("numbers").stream().selectExpr("n + 1 AS more"), into=sink)
+
+    with stem.start(flows) as running:
+        running["kept"].wait_until_idle()
+        for flow in ("columns", "rows"):
+            with pytest.raises(FlowFailed, match="ARITHMETIC_OVERFLOW"):
+                running[flow].wait_until_idle()

@@ -22,7 +22,15 @@ from pyspark.sql import DataFrame, SparkSession
 from mainstem.errors import Invalid
 from mainstem.spark.plan.catalyst_expression import TRANSLATIONS, NotTranslated, condition_of, translate
 from mainstem.spark.plan.flow_plan import optimize
-from mainstem.spark.plan.row_expression import Expression, can_fail, columns_in, condition_mask, value_of, values_of
+from mainstem.spark.plan.row_expression import (
+    Expression,
+    can_fail,
+    columns_in,
+    condition_mask,
+    is_small,
+    value_of,
+    values_of,
+)
 
 ROWS = 10_000
 DAY = 86_400_000_000
@@ -154,7 +162,8 @@ CASES: dict[str, str] = {
             "cast(few as tinyint), cast(many as double), cast(part as tinyint), cast(k as smallint), cast(z as int), cast(r as bigint), cast(z as bigint), "
             "cast(n as decimal(20,0)), cast(i as decimal(15,2)), cast(b as decimal(3,0)), cast(m as decimal(20,5)), cast(m as double), cast(w as double), cast(wide as double), "
             "cast(yes as int), cast(yes as bigint), cast(yes as string), cast(n as string), cast(b as string), cast(s as binary), "
-            "cast(at as date), cast(far as date), cast(local as date), cast(d as timestamp), cast(d as timestamp_ntz), cast(at as bigint), cast(far as bigint), cast(at as timestamp_ntz), cast(local as timestamp)",
+            "cast(at as date), cast(far as date), cast(local as date), cast(d as timestamp), cast(d as timestamp_ntz), cast(at as bigint), cast(far as bigint), cast(at as timestamp_ntz), cast(local as timestamp), "
+            "cast(d as string), cast(far_day as string), cast(at as string), cast(far as string), cast(local as string)",
     "NaNvl": "nanvl(x, y), nanvl(f, g)",
     "Greatest": "greatest(n, o), greatest(x, y), greatest(y, x, 0D), greatest(s, t, 'a'), greatest(m, w), greatest(d, e), greatest(at, until), greatest(0D, x), greatest(-0.0D, x)",
     "Least": "least(n, o, 5), least(x, y), least(f, g), least(s, t), least(d, e), least(at, until), least(yes, no), least(x, 0D)",
@@ -415,10 +424,10 @@ def test_a_condition_that_only_narrows_never_fails(frame: DataFrame) -> None:
 
 # Spark's functions and casts that differ from what Arrow has, and those that are not the same twice.
 REFUSED = [
-    "upper(s)", "lower(s)", "round(x, 2)", "round(wide, 2)", "-wide", "wide * 2", "cast(x as string)", "cast(s as int)", "cast(s as double)", "cast(at as string)",
+    "upper(s)", "lower(s)", "round(x, 2)", "round(wide, 2)", "-wide", "wide * 2", "cast(x as string)", "cast(s as int)", "cast(s as double)",
     "cast(m as int)", "cast(w as decimal(8, 2))", "m / 2", "exp(x)", "s rlike 'a+'", "s like 'a\\\\_b'", "x in (1D, 2D)", "try_add(n, 1)", "try_cast(n as int)", "rand() > 0.5",
     "monotonically_increasing_id()", "uuid()", "array(n)", "trunc(d, 'quarter')", "at + make_interval(0, 1)", "s = t collate unicode", "struct(n) = struct(o)", "split(s, 'a')[0]",
-    "case when n = 1 then array(n) end", "add_months(d, 1)", "cast(d as string)", "contains(s, t)", "substring(s, i, 2)", "concat(raw, raw)", "n in (1, o)",
+    "case when n = 1 then array(n) end", "add_months(d, 1)", "contains(s, t)", "substring(s, i, 2)", "concat(raw, raw)", "n in (1, o)",
 ]  # fmt: skip
 
 
@@ -476,6 +485,20 @@ def test_compositions_are_computed_as_spark_does(frame: DataFrame, batch: pa.Rec
     chance = random.Random(20261118)
     texts = [compose(chance, kind, 3) for kind in GRAMMAR for _ in range(12)]
     assert differences(frame, batch, texts) == {}
+
+
+def test_an_expression_of_too_many_parts_is_left_to_spark(frame: DataFrame) -> None:
+    deep = " or ".join(f"n = {number} and o > {number}" for number in range(300))
+    cases = "case " + " ".join(f"when n = {number} then s || '{number}'" for number in range(120)) + " end"
+    for text in (deep, cases):
+        with pytest.raises(NotTranslated):
+            translated(frame.selectExpr(f"{text} AS c"))
+    assert condition_of(optimized(frame.selectExpr(f"{deep} AS c"))[0]) is None
+    found: Expression = ["column", "n"]
+    for _ in range(60):
+        found = ["+.", found, found]
+    assert not is_small(found)
+    assert is_small(["+.", ["column", "n"], ["column", "n"]])
 
 
 def test_parts_are_found_in_structs_and_lists() -> None:

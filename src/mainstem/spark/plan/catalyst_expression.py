@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mainstem.spark.plan.row_expression import Condition, Expression, all_of, can_fail
+from mainstem.spark.plan.row_expression import Condition, Expression, all_of, can_fail, is_small
 from mainstem.spark.plan.row_functions import TYPES
 
 __all__ = ["NotTranslated", "condition_of", "translate"]
@@ -33,12 +33,20 @@ class NotTranslated(Exception):
 
 def condition_of(expression: Any) -> Condition | None:
     """A condition that is true wherever the expression is, and never fails; None if only "always" is."""
+    try:
+        found = _weaken(expression)
+    except RecursionError:
+        return None
+    return found if found is None or is_small(found) else None
+
+
+def _weaken(expression: Any) -> Condition | None:
     kind = _kind(expression)
     if kind == "And":
-        parts = map(condition_of, (expression.left(), expression.right()))
+        parts = map(_weaken, (expression.left(), expression.right()))
         return all_of([part for part in parts if part is not None])
     if kind == "Or":
-        either = [condition_of(part) for part in (expression.left(), expression.right())]
+        either = [_weaken(part) for part in (expression.left(), expression.right())]
         return None if None in either else ["or", *either]
     try:
         found = translate(expression)
@@ -53,7 +61,13 @@ def translate(expression: Any, known: Mapping[int, Expression] | None = None) ->
     `known`: the columns by their ids, each with its expression over those of the source. Without it, columns are those of the
     source.
     """
-    return _Translator(known).translate(expression)
+    try:
+        found = _Translator(known).translate(expression)
+    except RecursionError:
+        found = None
+    if found is None or not is_small(found):
+        raise NotTranslated("an expression of too many parts")
+    return found
 
 
 class _Translator:
@@ -314,6 +328,8 @@ def _cast_time(before: str, after: str, value: Expression) -> Expression | None:
         return ["units", after, DAY if after == "date" else SECOND, value]
     if before == "date" and after in times:
         return ["times", after, DAY, value]
+    if after == "string":
+        return ["show date" if before == "date" else "show time", value]
     return None
 
 

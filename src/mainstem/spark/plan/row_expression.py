@@ -33,11 +33,15 @@ __all__ = [
     "can_fail",
     "columns_in",
     "condition_mask",
+    "is_small",
     "value_of",
     "values_of",
 ]
 
 Expression = list[Any]
+# Python allows a thousand calls within each other, and a part takes four.
+DEPTH_MAX = 100
+PARTS_MAX = 2_000
 # An expression whose value is a Boolean.
 Condition = Expression
 
@@ -70,6 +74,25 @@ def columns_in(expression: Expression) -> set[str]:
 def can_fail(expression: Expression) -> bool:
     """Whether there are values for which the expression fails."""
     return expression[0] in FAILING or any(map(can_fail, _parts(expression)))
+
+
+def is_small(expression: Expression) -> bool:
+    """Whether it can be computed without too many calls within each other, or one after the other.
+
+    A column that is computed from others twice, and these from others twice, grows fast: 30 such steps are a billion parts.
+    """
+    known: dict[int, tuple[int, int]] = {}
+
+    def measure(part: Expression) -> tuple[int, int]:
+        """The number of parts and the depth; of a list that is there twice, measured once."""
+        if id(part) not in known:
+            found = [measure(inner) for inner in _parts(part)]
+            count, depth = sum(count for count, _ in found), max((depth for _, depth in found), default=0)
+            known[id(part)] = count + 1, depth + 1
+        return known[id(part)]
+
+    count, depth = measure(expression)
+    return count <= PARTS_MAX and depth <= DEPTH_MAX
 
 
 def _parts(expression: Expression) -> list[Expression]:

@@ -408,6 +408,8 @@ _ARROW_PARTS = {
     "day of year": pc.day_of_year,
 }
 _ARROW_DAYS = 11_000_000
+# The years with four digits.
+_YEAR_1, _YEAR_10000 = -719_162, 2_932_897
 
 
 def _date_part(part: str, value: Any) -> Any:
@@ -478,6 +480,25 @@ def _count_days(end: Any, start: Any) -> Any:
     return _present(_numbers(end) - _numbers(start), "int", end, start)
 
 
+def _show_date(date: Any) -> Any:
+    days = _numbers(date)
+    if not len(days) or (days.min() >= _YEAR_1 and days.max() < _YEAR_10000):
+        return pc.cast(date, pa.string())
+    parts = zip(*(_DATE_PARTS[part](days).tolist() for part in ("year", "month", "day")), strict=True)
+    signs = ("-" if year < 0 else "+" if year > 9999 else "" for year in _DATE_PARTS["year"](days).tolist())
+    found = [
+        f"{sign}{abs(year):04d}-{month:02d}-{day:02d}" for sign, (year, month, day) in zip(signs, parts, strict=True)
+    ]
+    return pa.array(found, pa.string(), mask=np.asarray(pc.is_null(date)))
+
+
+def _show_time(time: Any) -> Any:
+    """Without the zeros at the end of a fraction."""
+    of_day = _present(_wrap(_numbers(time), _DAY), "bigint", time).cast(pa.time64("us")).cast(pa.string())
+    shown = pc.utf8_rtrim(pc.utf8_rtrim(of_day, "0"), ".")
+    return pc.binary_join_element_wise(_show_date(_floor_divide("date", _DAY, time)), shown, " ")
+
+
 # Null if one of their arguments is null.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "not": pc.invert,
@@ -545,6 +566,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "count days": _count_days,
     "units": _floor_divide,
     "seconds": _seconds,
+    "show date": _show_date,
+    "show time": _show_time,
     "times": _multiply,
 }
 
