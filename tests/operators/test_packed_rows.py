@@ -20,6 +20,7 @@ from mainstem.operators.stage.packed_reader import packing_of, to_option
 from mainstem.operators.stage.packed_rows import PACKED, Packing, unpack
 from mainstem.operators.stage.spark_hashes import buckets_of
 from mainstem.operators.windows.window_time import RowTime
+from mainstem.spark import columnar_rows
 
 TIME = pa.timestamp("us", "UTC")
 READ = pa.schema([("id", pa.int64()), ("at", TIME), ("kind", pa.string()), ("record", WATERMARKED_RECORD)])
@@ -113,10 +114,12 @@ def test_what_is_packed_wrongly_is_found(mutant: str, monkeypatch: pytest.Monkey
     if mutant == "one bucket too far":
         monkeypatch.setattr(packed_rows, "buckets_of", lambda groups, count: (buckets_of(groups, count) + 1) % count)
     elif mutant == "all rows wanted":
-        monkeypatch.setattr(packed_rows, "condition_mask", lambda condition, rows: pa.array([True] * rows.num_rows))
+        monkeypatch.setattr(columnar_rows, "condition_mask", lambda condition, rows: pa.array([True] * rows.num_rows))
     else:
-        gathered = packed_rows._gather
-        monkeypatch.setattr(packed_rows, "_gather", lambda batches: (rows[:-1] for rows in gathered(batches)))
+        gathered = packed_rows.gather_rows
+        monkeypatch.setattr(
+            packed_rows, "gather_rows", lambda batches, rows_min: (rows[:-1] for rows in gathered(batches, rows_min))
+        )
     assert differences()
 
 

@@ -26,7 +26,8 @@ import pyarrow.compute as pc
 
 from mainstem.operators.stage.arrow_columns import whole
 from mainstem.operators.stage.spark_hashes import buckets_of
-from mainstem.spark.plan.row_expression import Condition, condition_mask, values_of
+from mainstem.spark.columnar_rows import compute_rows, gather_rows
+from mainstem.spark.plan.row_expression import Condition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,9 +40,8 @@ PACKED = pa.schema(
     [(BUCKET, pa.int32()), ("mainstem_packed", pa.binary()), ("mainstem_rows", pa.int64()), (STAGE, pa.int32())]
 )
 
-# Rows or bytes prepared at once: enough to be efficient, and not too many for one value.
+# Rows prepared at once: enough to be efficient, and not too many for one value.
 ROWS = 100_000
-BYTES = 32 << 20
 
 
 class ArrowPreparation(Protocol):
@@ -68,20 +68,11 @@ class Packing:
 
     def pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """All rows of a reader, as `PACKED`."""
-        for rows in _gather(batches):
-            given = self.compute_input(rows)
+        for rows in gather_rows(batches, ROWS):
+            given = compute_rows(rows, self.columns, self.condition)
             taken = self.preparation.arrow(given).select(self.taken.names).cast(self.taken)
             if taken.num_rows:
                 yield self._divide(taken, given.num_rows)
-
-    def compute_input(self, rows: pa.Table) -> pa.Table:
-        """The stage's input for rows as they are read."""
-        [batch] = rows.combine_chunks().to_batches()
-        if self.condition is not None:
-            mask = condition_mask(self.condition, batch)
-            batch = batch if pc.all(mask).as_py() else batch.filter(mask)
-        arrays = values_of([value for _, value in self.columns], batch)
-        return pa.Table.from_arrays(arrays, names=[name for name, _ in self.columns])
 
     def _divide(self, rows: pa.Table, given: int) -> pa.RecordBatch:
         """One value for each bucket with rows, all in one buffer. `given`: the number of rows before the preparation."""
@@ -133,15 +124,3 @@ def unpack(batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) -> t
             columns = [rows.column(at.name) if at.name in there else pa.nulls(rows.num_rows, at.type) for at in schema]
             tables.append(pa.Table.from_arrays(columns, schema=schema))
     return bucket, pa.concat_tables(tables), given
-
-
-def _gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Small batches together: a block of the log may have one row."""
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        waiting.append(batch)
-        if sum(it.num_rows for it in waiting) >= ROWS or sum(it.nbytes for it in waiting) >= BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.Table.from_batches(waiting)
