@@ -32,16 +32,21 @@ def cpu_seconds(root: int | None = None) -> float:
     return ticks / TICKS_PER_SECOND
 
 
-def own_bytes(root: int | None = None) -> int:
-    """Memory of a process (this one) and all below it that is no file's: what the machine must have for them.
+def own_bytes() -> int:
+    """Memory of this process and all below it that is no file's: what the machine must have for them.
 
     A process that Java starts has Java's memory until it becomes another program a moment later: it is not counted twice.
     """
     return sum(
         _number(process, "status", "RssAnon:") * 1024
-        for process, fields in tree(root).items()
+        for process, fields in tree().items()
         if not _same_memory(process, int(fields[PARENT]))
     )
+
+
+def shared_bytes(root: int | None = None) -> int:
+    """As `own_bytes`, with memory that forks share counted once. Slow for a large Java: not while something is timed."""
+    return sum(_number(process, "smaps_rollup", "Pss_Anon:") * 1024 for process in tree(root))
 
 
 def _same_memory(process: int, other: int) -> bool:

@@ -112,6 +112,9 @@ SETTINGS: dict[str, str] = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # Verify the page checksums of sealed segments.
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
+    # A shuffle, sort or aggregate of a task begins with a page of memory: by default 16 to 64 MB, also for a thousand rows.
+    # Java clears it, and collects garbage for it in nearly every small batch. A task may have 8192 pages.
+    "spark.buffer.pageSize": "1m",
     # A batch of half a million rows passes through the driver into a view or a topic.
     "spark.driver.memory": "2g",
     # Progress of the last batches, for the display.
