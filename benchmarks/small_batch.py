@@ -35,7 +35,7 @@ GOALS = {"filter": 150, "aggregate": 150, "window": 250, "join": 250}
 JAVA_PARTS = {
     "planning and checkpoint files": ("stream executio",),
     "calls of the driver: analysis, optimizer, code generation": ("Thread-", "python-callback"),
-    "tasks": ("Executor task l",),
+    "tasks": ("Executo", "unused"),
     "scheduling": ("dag-scheduler", "task-result-get", "dispatcher", "spark-listener", "map-output"),
     "compilers of Java": ("C1 ", "C2 ", "Sweeper"),
     "collection of garbage": ("G1 ", "GC ", "VM "),
