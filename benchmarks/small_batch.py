@@ -35,7 +35,7 @@ GOALS = {"filter": 150, "aggregate": 150, "window": 250, "join": 250}
 JAVA_PARTS = {
     "planning and checkpoint files": ("stream executio",),
     "calls of the driver: analysis, optimizer, code generation": ("Thread-", "python-callback"),
-    "tasks": ("Executor task l",),
+    "tasks": ("Executo", "unused"),
     "scheduling": ("dag-scheduler", "task-result-get", "dispatcher", "spark-listener", "map-output"),
     "compilers of Java": ("C1 ", "C2 ", "Sweeper"),
     "collection of garbage": ("G1 ", "GC ", "VM "),
@@ -57,10 +57,13 @@ def flows_of(kind: str) -> Callable[[Mainstem], Iterator[Flow]]:
             paid = (
                 stem.topic("payments")
                 .stream(watermark="1 minute")
-                .select("number", F.col("amount").alias("paid"), "at")
+                .select("number", F.col("amount").alias("paid"), "at", "record")
             )
             rows = join(
-                orders.select("number", "amount", F.col("at").alias("placed_at")), paid, on="number", within="1 minute"
+                orders.select("number", "amount", F.col("at").alias("placed_at"), "record"),
+                paid,
+                on="number",
+                within="1 minute",
             )
             rows, key = rows.select("number", "amount", "paid"), ["number"]
         yield Flow(rows, into=stem.view("result", key=key))

@@ -21,7 +21,7 @@ import mainstem
 from benchmarks.background_run import running
 from benchmarks.figure import Figure, table
 from benchmarks.nexmark import KEYS, SCHEMAS, Nexmark
-from benchmarks.process_tree import cpu_seconds, own_bytes
+from benchmarks.process_tree import cpu_seconds, shared_bytes
 from mainstem.errors import ViewNotFound
 from mainstem.stem import Mainstem
 
@@ -77,7 +77,7 @@ def idle(seconds: float) -> list[Figure]:
         begun, before = time.perf_counter(), cpu_seconds(process.pid)
         time.sleep(seconds)
         share = (cpu_seconds(process.pid) - before) / (time.perf_counter() - begun)
-        memory = own_bytes(process.pid)
+        memory = shared_bytes(process.pid)
     return [
         Figure("six idle flows: of a core", share * 100, " %", at_most=1),
         Figure("six idle flows: memory", memory / 2**30, " GiB", at_most=1.5),

@@ -4,14 +4,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import mainstem
+from mainstem.batch import Batch, FlowRun
 from mainstem.clock import ManualClock
 from mainstem.file_watch import Watch
 from mainstem.spark.sources.batch_clock import leave_due, set_now
 from mainstem.spark.sources.batch_pace import BatchPace, BatchPause
 from mainstem.stem import Mainstem
+from mainstem.views.view import View
+from mainstem.views.view_source import ViewStreamReader
 from tests.spark.sources.asked_sources import AskedSources
 
 SECOND = 1_000_000
@@ -268,6 +273,41 @@ def test_a_timer_that_is_due_ends_the_pause(stem: Mainstem, tmp_path: Path):
     assert sources.batch() == [1]
     assert sources.time.waits == [0.5]
     sources.stop()
+
+
+def test_changes_of_a_view_wait_for_the_pause_too(
+    tmp_path: Path, clock: ManualClock, passing: PassingTime, monkeypatch: Any
+):
+    view = View(tmp_path / "home", "totals", key="n")
+    run = FlowRun("totals", 1)
+    writer = view.writer(run, pa.schema([("n", pa.int64())]))
+
+    def write(number: int) -> None:
+        writer.apply(pa.table({"n": pa.array([number], pa.int64())}), Batch(number, run, {"t": {0: number}}))
+
+    pace = pace_of(tmp_path, clock, 2 * SECOND)
+    request = {"home": str(tmp_path / "home"), "view": "totals", "flow": "", "columns": ["n"], "wait_ms": 0}
+    reader = ViewStreamReader({**request, "together": str(tmp_path)}, None)
+    reader._pause = BatchPause(str(tmp_path), clock, passing)
+    write(0)
+    at = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert (at["position"], passing.waits) == (1, [])
+    do_batch(pace, clock, 0)
+
+    write(1)
+    assert reader.latestOffset(at, ReadAllAvailable()) == at
+    write(2)
+    assert reader.latestOffset(at, ReadAllAvailable())["position"] == 3
+    assert passing.waits == [1, 1]
+
+    do_batch(pace, clock, 0)
+    monkeypatch.setattr("mainstem.views.view_source.CHANGES_MAX", 1)
+    with pace.hurry():
+        at = reader.latestOffset(at, ReadAllAvailable())
+    assert reader.latestOffset(at, ReadAllAvailable())["position"] == 3  # it was behind: no pause
+    assert passing.waits == [1, 1]
+    reader.stop()
+    writer.close()
 
 
 # How long a source waits while nothing comes
