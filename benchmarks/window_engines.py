@@ -134,6 +134,9 @@ def main() -> None:
     print(measured("sessions, early each row", sessions(early=each_row()), many.single))
     print(measured("sliding, 20 seconds", SlidingEngine(BY, AGGREGATES, span=20 * SECOND), many.single))
     print(measured("validity", ValidityEngine(BY, AGGREGATES), many.single))
+    correcting = ValidityEngine(BY, AGGREGATES, lateness=hour, results="retract")
+    print(measured("validity, 1% late, retract", correcting, late.single))
+    print(measured("validity, 1% late, retract, few keys", correcting, Rows(batch, keys=100, late=0.01).single))
 
 
 if __name__ == "__main__":

@@ -121,6 +121,24 @@ def test_a_late_row_joins_two_closed_sessions() -> None:
     assert second[2:] == [((0, 13), 7, "late", 0, "insert")]
 
 
+def test_a_late_value_changes_only_the_one_that_it_divides() -> None:
+    engine = ValidityEngine(BY, AGGREGATES, lateness=10_000, results="retract")
+    state = MemoryState(engine.state_schema)
+    values = [Row(1, 10 * place, 0, place, 0, place) for place in range(100)]
+    for rows, clock in [
+        (values, BatchClock(1_000)),
+        ([Row(1, 505, 1_000, 7, 0, 100)], BatchClock(1_001, watermark_before=1_000)),
+    ]:
+        step = engine.step(state, single_rows(rows).select(engine.input_schema.names), clock)
+        state.apply(step)
+    assert [(pane.window, pane.change) for pane in panes(step.output)] == [
+        ((500, 510), "delete"), ((500, 505), "insert"), ((505, 510), "insert")
+    ]  # fmt: skip
+    assert step.put is not None
+    assert sorted(step.put["window_start"].to_pylist()) == [500, 505]
+    assert state.rows.num_rows == 101
+
+
 @pytest.mark.parametrize("gap", [None, 0, -5])
 def test_a_row_without_a_gap_is_told_and_belongs_to_no_session(gap: int | None) -> None:
     engine = SessionEngine(BY, AGGREGATES)

@@ -178,6 +178,20 @@ MUTANTS: dict[str, tuple[Mutation, Check, Asked]] = {
         ),
         validity, Asked(lateness=4),
     ),
+    "a part of a value ends where the next one that was loaded begins": (
+        replaced(
+            validity_rounds, "_ends_of_parts",
+            lambda right: lambda windows, was, *rest: np.full(len(was), NEVER - 1),
+        ),
+        validity, Asked(lateness=40),
+    ),
+    "a value after one that is evicted is not loaded": (
+        replaced(
+            validity_rounds.ValidityRounds, "_affected",
+            lambda right: lambda self, key, start, due: right(self, key, start, np.zeros_like(due)),
+        ),
+        validity, Asked(lateness=4),
+    ),
     "a value that was divided leaves its old row": (
         replaced(WindowRounds, "_take_back", lambda right: lambda self, *rest: None),
         partial(check_signed, "validity"), Asked(early=each_row(), results="retract"),

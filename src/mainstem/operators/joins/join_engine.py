@@ -111,7 +111,7 @@ class _Batch:
         others = due.filter(pa.array(~np.isin(numbers(due, "group"), groups)))
         kept = pa.concat_tables([state.find(groups), others])
         self._old = kept.num_rows
-        self.rows = pa.concat_tables([kept, self._new(rows)]).combine_chunks()
+        self.rows = _concatenate(kept, self._new(rows))
         self.side, self.met, self.time, self.own = (
             numbers(self.rows, name) for name in ("side", "met", "time", "watermark")
         )
@@ -249,13 +249,15 @@ class _Batch:
         return rows
 
     def find_gone(self) -> pa.Table:
-        return self.rows.filter(pa.array(~self._fresh & self._done())).select(["group", "item"])
+        return self.rows.select(["group", "item"]).filter(pa.array(~self._fresh & self._done()))
 
     def too_late(self) -> list[pa.Table]:
         """Rows that are too late to match another one, each with that one; and rows with more matches than the limit."""
         late = self._engine.late
-        told = [late.rows(self.rows.take(pa.array(self._missed[0])), "too late to meet this row",
-                          self.rows.take(pa.array(self._missed[1])))]  # fmt: skip
+        told = []
+        if len(self._missed[0]):
+            told.append(late.rows(self.rows.take(pa.array(self._missed[0])), "too late to meet this row",
+                                  self.rows.take(pa.array(self._missed[1]))))  # fmt: skip
         many = np.flatnonzero(self.cut)
         if len(many):
             rows = self.rows.take(pa.array(many))
@@ -266,6 +268,16 @@ class _Batch:
 def _by_side(groups: Int64Array, side: Int64Array) -> Int64Array:
     """The group under which rows of a side are stored, and back: a lookup reads one side only."""
     return np.where(side == RIGHT, groups ^ _RIGHT_GROUPS, groups)
+
+
+def _concatenate(kept: pa.Table, new: pa.Table) -> pa.Table:
+    """Both, the columns as one array each but for the rows themselves, which are wide: those are copied once, to where they
+    are needed."""
+    both = pa.concat_tables([kept, new])
+    columns = [
+        both.column(name) if name in ("left", "right") else whole(both.column(name)) for name in both.column_names
+    ]
+    return pa.Table.from_arrays(columns, schema=both.schema)
 
 
 def _flags(rows: pa.Table, name: str) -> BoolArray:

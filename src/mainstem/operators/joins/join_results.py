@@ -166,7 +166,13 @@ def _concatenate(parts: Sequence[Int64Array]) -> Int64Array:
 
 
 def _take(column: pa.ChunkedArray, rows: Int64Array) -> pa.Array:
-    """Null where there is no row."""
+    """Null where there is no row. If all rows are in one chunk, the others are not copied."""
+    first = 0
+    lowest, highest = (int(rows.min()), int(rows.max())) if len(rows) else (0, 0)
+    for chunk in column.chunks:
+        if first <= lowest and highest < first + len(chunk):
+            return chunk.take(pa.array(rows - first))
+        first += len(chunk)
     return whole(column).take(pa.array(rows, mask=rows < 0))
 
 

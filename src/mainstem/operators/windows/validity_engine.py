@@ -21,8 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock, Int64Array, StateTable, Step
+from mainstem.operators.stage.integer_order import order_rows
 from mainstem.operators.windows.cells import NOT_SHOWN, Cells
-from mainstem.operators.windows.numbering import later, number_rows, ordinals
+from mainstem.operators.windows.numbering import Mask, later, number_rows, ordinals
 from mainstem.operators.windows.panes import PaneEngine
 from mainstem.operators.windows.waiting_rows import ReadyRows, WaitingRows, late_contributions
 from mainstem.operators.windows.window_rounds import ChangingWindows, RoundsEngine, WindowRounds
@@ -49,6 +50,27 @@ class ValidityRounds(WindowRounds):
 
     def _components(self, key: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
         return key
+
+    def _affected(self, key: Int64Array, start: Int64Array, due: Mask) -> Mask:
+        """Windows with new rows; the first of a key for rows before it; and those after one that may be evicted, at whose start
+        the windows of earlier rows then end."""
+        count = len(due)
+        # Of equal times windows come before rows.
+        order = order_rows(key, start)
+        windows = np.flatnonzero(order < count)
+        found = np.zeros(count, np.bool_)
+        if not len(windows):
+            return found
+        rows = np.flatnonzero(order >= count)
+        # For each row the place, among the windows, of the last one before it, or else of the first one of its key.
+        place = np.searchsorted(windows, rows) - 1
+        of_window, of_row = key[order[windows]], key[order[rows]]
+        place += (place < 0) | (of_window[place] != of_row)
+        place = place[(place < len(windows))]
+        found[order[windows[place]]] = True
+        after = np.r_[False, due[order[windows]][:-1] & (of_window[1:] == of_window[:-1])]
+        found[order[windows[after]]] = True
+        return found
 
     def _order_rows(self, ready: ReadyRows, key: Int64Array, component: Int64Array) -> Int64Array:
         order = super()._order_rows(ready, key, component)
@@ -78,9 +100,10 @@ class ValidityRounds(WindowRounds):
         """For each row the next time of its key, of the windows and of the rows before it."""
         of_window = np.searchsorted(self.active, windows.component)
         ends = np.arange(len(self.active))
-        key = np.r_[of_window, at, ends]
-        time = np.r_[windows.start, self.row_start[rows], np.full(len(ends), END)]
-        rank = np.r_[np.full(len(of_window), -1), ordinals(at), np.full(len(ends), -2)]
+        # At the end of a window there is another one, which need not be among these.
+        key = np.r_[of_window, at, ends, of_window]
+        time = np.r_[windows.start, self.row_start[rows], np.full(len(ends), END), windows.end]
+        rank = np.r_[np.full(len(of_window), -1), ordinals(at), np.full(len(ends) + len(of_window), -2)]
         # Of several with the same time only the first counts.
         block, firsts = number_rows(key, time)
         first_rank = np.full(len(firsts), NEVER)
@@ -110,6 +133,7 @@ class ValidityRounds(WindowRounds):
         end[np.r_[of[1:] != of[:-1], True]] = END
         was = np.full(count, -1, np.int64)
         was[ids[:old]] = np.arange(old)
+        end = np.minimum(end, _ends_of_parts(windows, was, of, start))
         cells = windows.cells
         came = np.bincount(ids[old:], minlength=count)
         stays = was >= 0
@@ -176,6 +200,14 @@ class ValidityRounds(WindowRounds):
         """Rows that were too late, each with the window that it would have had."""
         none = self.rows.slice(0, 0).append_column("time", pa.array([], pa.int64()))
         return pa.concat_tables([none, *self._dropped])
+
+
+def _ends_of_parts(windows: ChangingWindows, was: Int64Array, of: Int64Array, start: Int64Array) -> Int64Array:
+    """For each new window the end of the old one that it is a part of; END if of none. `was`: the old window with the same
+    start, or -1; `of` and `start`: the component and the start of the new ones, ordered."""
+    last = np.maximum.accumulate(np.where(was >= 0, np.arange(len(was)), -1))
+    end = np.r_[windows.end, END][was[last]]
+    return np.where((last >= 0) & (of[last] == of) & (end > start), end, END)
 
 
 def next_earlier(ranks: Int64Array) -> Int64Array:

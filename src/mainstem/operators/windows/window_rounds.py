@@ -237,7 +237,7 @@ class WindowRounds:
         busy = np.zeros(int(component.max()) + 1 if len(component) else 0, np.bool_)
         busy[component[count:]] = True
         due = (numbers(kept, "event_due") <= clock.watermark) | (numbers(kept, "processing_due") <= clock.now)
-        chosen = np.flatnonzero(busy[component[:count]] | due)
+        chosen = np.flatnonzero((busy[component[:count]] & self._affected(key, start, due)) | due)
         # The touched state rows: those that are not put again at the end are deleted.
         self._before = kept.take(pa.array(chosen)).select(["group", "item"])
         windows = ChangingWindows(
@@ -261,6 +261,11 @@ class WindowRounds:
     @abstractmethod
     def _components(self, key: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
         """Component numbers: equal for windows and rows that affect each other."""
+
+    def _affected(self, key: Int64Array, start: Int64Array, due: Mask) -> Mask:
+        """Which of the stored windows, the first of `key` and `start`, the new rows, the others, may change if they are of
+        one component. `due`: the stored windows that wake."""
+        return np.ones(len(due), np.bool_)
 
     @abstractmethod
     def _run_lengths(self, windows: ChangingWindows) -> Int64Array:
