@@ -90,6 +90,13 @@ def test_who_shares_classes_or_has_an_agent_gets_none(environment: dict[str, str
     assert find_archive(SETTINGS, environment | {"JAVA_HOME": "/nowhere"}) is None
 
 
+def test_a_java_that_it_was_not_tried_on_gets_none(environment: dict[str, str], tmp_path: Path) -> None:
+    assert find_archive(SETTINGS, environment) is not None
+    for release in ('JAVA_VERSION="26"', 'JAVA_VERSION="1.8.0"', "", 'JAVA_VERSION="17.0.15"\nJVM_VARIANT="Openj9"'):
+        (tmp_path / "jdk" / "release").write_text(f"{release}\n")
+        assert find_archive(SETTINGS, environment) is None
+
+
 def test_the_java_behind_the_script_counts(environment: dict[str, str], tmp_path: Path) -> None:
     script = tmp_path / "wrapper" / "bin" / "java"
     script.parent.mkdir(parents=True)

@@ -12,7 +12,7 @@ and variables that make its class path and its heap. An empty <key>.jsa says tha
 take it: it is not tried again. A list of a program that ran no flow is dropped: it would lack most classes. Java starts without
 an archive that is damaged or does not fit. Nothing here raises: without an archive a program only takes longer.
 
-A session that a program created itself, and a cluster, get none; MAINSTEM_JAVA_PATCHES=off turns it off.
+A session that a program created itself, a cluster, and a Java that it was not tried on get none; MAINSTEM_JAVA_PATCHES=off turns it off.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ArchivePlan", "ClassArchive", "find_archive"]
 
+# Another Java may not know the options, and would not start.
+JAVA_TRIED = (17,)
 # All archives together; one has 180 MB.
 BYTES_MAX = 600 << 20
 # A smaller disk is left alone.
@@ -114,6 +116,12 @@ class ClassArchive:
 
     def attend(self, spark: SparkSession, options: Sequence[str]) -> None:
         """After Java has started with these options: see whether it took the archive, or have one made at the end."""
+        from py4j.protocol import Py4JError
+
+        with suppress(Py4JError, TypeError):
+            self._attend(spark, options)
+
+    def _attend(self, spark: SparkSession, options: Sequence[str]) -> None:
         context: Any = spark.sparkContext
         process = getattr(context._gateway, "proc", None)
         if process is None or not options:
@@ -158,6 +166,9 @@ def find_archive(settings: Mapping[str, str], environment: Mapping[str, str]) ->
             (jar.path, jar.stat().st_size, jar.stat().st_mtime_ns) for jar in os.scandir(f"{_find_spark_home()}/jars")
         )
     except OSError:
+        return None
+    version = re.search(r'^JAVA_VERSION="(\d+)', about[1], re.MULTILINE)
+    if version is None or int(version[1]) not in JAVA_TRIED or "openj9" in about[1].lower():
         return None
     key = hashlib.sha256(json.dumps([about, jars, told]).encode()).hexdigest()[:16]
     return ClassArchive(folder / f"{key}.jsa")

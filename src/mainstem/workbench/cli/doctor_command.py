@@ -138,7 +138,9 @@ class Examination:
         }
         archive = find_archive(session_settings("local[*]"), environment) if patches_are_on() else None
         if archive is None:
-            return Finding("classes", "well", "no archive of Spark's classes: it is off, or Java's options exclude it")
+            return Finding(
+                "classes", "well", "no archive of Spark's classes: it is off, or this Java or its options exclude it"
+            )
         if archive.bytes is None:
             return Finding(
                 "classes", "well", f'no archive yet: made after the next program that runs, "{archive.path}"'
