@@ -24,14 +24,12 @@ $(STAMP): pyproject.toml constraints.txt scripts/make_environment scripts/system
 	@touch $(STAMP)
 
 test: lint ## lint, then every test
-	@scripts/make_java_archive .venv
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 40 --durations-min 10
 
 test-fast: static ## lint, engines, the log: all that is quick and needs neither Spark nor a server, in 4 minutes
 	$(BIN)/pytest --fast -n $(WORKERS) --dist worksteal --durations 10 --durations-min 5
 
 test-long: $(STAMP) ## all points of every fault, before a release
-	@scripts/make_java_archive .venv
 	$(BIN)/pytest -m long --timeout 7200
 
 lint: static ## ruff, mypy, import-linter, the house rules, every docstring example

@@ -24,8 +24,9 @@ from benchmarks.flows_run import FlowsRun, say
 from benchmarks.nexmark_events import KEYS, SCHEMAS, Nexmark
 from benchmarks.nexmark_topics import fill
 from benchmarks.paired_timing import shown_seconds
+from benchmarks.process_tree import adopt_orphans, cpu_seconds_by_kind
 from mainstem.errors import NotYet, ViewNotFound
-from mainstem.spark.spark_session import SETTINGS
+from mainstem.spark.spark_session import SETTINGS, class_archive, session_settings
 from mainstem.stem import Mainstem
 
 COLD_ROWS = 10_000
@@ -36,6 +37,7 @@ APPEND_SECONDS = 0.02
 WARM_UP_BATCHES = 60
 WARM_UP_SECONDS = 30.0
 SECONDS_MAX = 180.0
+ARCHIVE_SECONDS_MAX = 900.0
 LOOK_SECONDS = 0.005
 PLAIN_SETTINGS = SETTINGS | {
     "spark.sql.shuffle.partitions": "2",
@@ -67,7 +69,14 @@ def latency(run: FlowsRun) -> list[Figure]:
 
 
 def cold(run: FlowsRun) -> list[Figure]:
-    """The first result of a program of one flow, from the start of the process on, against plain Spark."""
+    """The first result of a program of one flow, from the start of the process on, against plain Spark: CPU of all processes.
+
+    The first `mainstem run` is not counted: after it the archive of Java's classes is made, in the background.
+    """
+    adopt_orphans()
+    say("cold start: the archive of classes")
+    _cold_ours(run)
+    _wait_for_archive()
     ours, plain = [], []
     for _ in range(max(3, run.rounds)):
         say("cold start: plain Spark")
@@ -77,13 +86,23 @@ def cold(run: FlowsRun) -> list[Figure]:
     pairs = list(zip(ours, plain, strict=True))
     return [
         Figure(
-            "cold `mainstem run` to its first result: times plain Spark",
+            "cold `mainstem run` to its first result, CPU: times plain Spark",
             median(mine / theirs for mine, theirs in pairs),
-            at_most=1.3,
+            at_most=0.8,
             detail=f"{shown_seconds(median(ours))} against {shown_seconds(median(plain))}",
-            facts={"subject_seconds": median(ours), "baseline_seconds": median(plain)},
+            facts={"subject_cpu_seconds": median(ours), "baseline_cpu_seconds": median(plain)},
         )
     ]
+
+
+def _wait_for_archive() -> None:
+    """Until the archive of classes is made, or given up; at once if it is off."""
+    archive = class_archive("local[*]", session_settings("local[*]"))
+    begun = time.perf_counter()
+    while archive is not None and archive.bytes is None:
+        if time.perf_counter() - begun > ARCHIVE_SECONDS_MAX:
+            raise RuntimeError(f"there is no archive of classes: {archive.path}")
+        time.sleep(1)
 
 
 def _p95(seconds: list[float]) -> float:
@@ -103,6 +122,19 @@ def _seconds_until(found: Callable[[], bool], process: subprocess.Popen[bytes], 
     return time.perf_counter() - begun
 
 
+def _cpu_seconds_until(found: Callable[[], bool], *command: str) -> float:
+    """CPU time of a program and all that it started, until the result is there; not of this process, which looks for it."""
+    before = _cpu_seconds_of_others()
+    with running(*command) as process:
+        _seconds_until(found, process, time.perf_counter())
+        return _cpu_seconds_of_others() - before
+
+
+def _cpu_seconds_of_others() -> float:
+    kinds = cpu_seconds_by_kind()
+    return sum(kinds.values()) - kinds["driver"]
+
+
 def _view_has_rows(stem: Mainstem) -> bool:
     try:
         return bool(stem.view("bids_per_auction").to_arrow().num_rows)
@@ -113,9 +145,7 @@ def _view_has_rows(stem: Mainstem) -> bool:
 def _cold_ours(run: FlowsRun) -> float:
     with tempfile.TemporaryDirectory(dir=run.folder) as home, mainstem.open(home, upkeep="manual") as stem:
         fill(stem, "live_bids", Nexmark(events=run.events), rows=COLD_ROWS)
-        begun = time.perf_counter()
-        with running(*_mainstem_run(home)) as process:
-            return _seconds_until(lambda: _view_has_rows(stem), process, begun)
+        return _cpu_seconds_until(lambda: _view_has_rows(stem), *_mainstem_run(home))
 
 
 def _cold_plain(run: FlowsRun) -> float:
@@ -126,10 +156,14 @@ def _cold_plain(run: FlowsRun) -> float:
         os.mkdir(f"{folder}/files")
         rows = next(Nexmark(events=run.events).batches("bids", rows_max=COLD_ROWS))
         pq.write_table(pa.table(rows), f"{folder}/files/bids.parquet")
-        begun = time.perf_counter()
-        script = str(Path(spark_bids_per_auction.__file__))
-        with running(script, "first", json.dumps(PLAIN_SETTINGS), f"{folder}/files", folder) as process:
-            return _seconds_until(lambda: os.path.exists(f"{folder}/out/batch=0/_SUCCESS"), process, begun)
+        command = [
+            str(Path(spark_bids_per_auction.__file__)),
+            "first",
+            json.dumps(PLAIN_SETTINGS),
+            f"{folder}/files",
+            folder,
+        ]
+        return _cpu_seconds_until(lambda: os.path.exists(f"{folder}/out/batch=0/_SUCCESS"), *command)
 
 
 def empty_batches(run: FlowsRun) -> list[float]:

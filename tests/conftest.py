@@ -4,7 +4,6 @@ import gc
 import json
 import os
 import shutil
-import sys
 import time
 import uuid
 from collections import Counter
@@ -38,7 +37,7 @@ hypothesis.settings.load_profile("mainstem")
 os.register_at_fork(after_in_child=gc.freeze)
 
 # Java of a test lives for seconds. Tests that use `users_java` run without these options.
-if JAVA_OPTIONS := short_run_options(f"{sys.prefix}/spark.jsa"):
+if JAVA_OPTIONS := " ".join(short_run_options()):
     os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
 
 # Tools for file systems lie where the path of an ordinary user does not look.
@@ -59,7 +58,7 @@ def repository() -> Path:
 
 @pytest.fixture
 def users_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that the test starts have the Java options that users get: both compilers, and no archive of classes."""
+    """Processes that the test starts have the Java options that users get: both compilers."""
     monkeypatch.delenv("JDK_JAVA_OPTIONS", raising=False)
 
 

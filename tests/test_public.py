@@ -84,10 +84,25 @@ def test_reading_the_log_s_names_does_not_load_spark():
     assert "pyspark" not in run(f"from mainstem import *; {REPORT_LOADED}")[-1].split()
 
 
-def test_help_loads_neither_spark_nor_duckdb():
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["topic", "create", "orders", "--schema", "amount BIGINT"],
+        ["topic", "append", "orders", "rows.jsonl"],
+        ["topic", "list"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_a_command_loads_neither_spark_nor_duckdb_unless_it_uses_them(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MAINSTEM_HOME", str(tmp_path / "home"))
+    (tmp_path / "rows.jsonl").write_text('{"amount": 1}\n')
+    if arguments[0] == "topic" and arguments[1] != "create":
+        mainstem.open(tmp_path / "home").create_topic("orders", schema="amount BIGINT")
     said = run(f"""
 import sys
-sys.argv = ["mainstem", "--help"]
+sys.argv = {["mainstem", *arguments]!r}
 from mainstem.workbench.cli.main import main
 try:
     main()
@@ -95,5 +110,7 @@ except SystemExit as done:
     assert not done.code, done.code
 {REPORT_LOADED}
 """)
-    assert "Usage" in "\n".join(said)
-    assert not {"pyspark", "duckdb"} & set(said[-1].split())
+    assert ("Usage" if arguments == ["--help"] else "orders") in "\n".join(said)
+    assert not {"confluent_kafka", "duckdb", "pyspark"} & set(said[-1].split())
+    # pyarrow loads pandas when it makes its first value; without any it is not needed.
+    assert "pandas" not in said[-1].split() or arguments[1] in ("append", "list")

@@ -11,7 +11,7 @@ from mainstem.spark.real_time import kafka_connector
 from mainstem.workbench.cli import doctor_command as examination
 from mainstem.workbench.cli.doctor_command import Examination
 
-SUBJECTS = ["python", "java", "spark", "patches", "permissions", "disk", "clock", "log", "views"]
+SUBJECTS = ["python", "java", "spark", "patches", "classes", "permissions", "disk", "clock", "log", "views"]
 
 
 def found(
@@ -38,7 +38,7 @@ def test_without_a_home_the_machine_is_looked_at(cli, place, monkeypatch):
     monkeypatch.delenv("MAINSTEM_HOME")
     said = cli("doctor", "--json")
     assert (said.status, said.json["home"]) == (0, None)
-    assert [finding["subject"] for finding in said.json["findings"]] == SUBJECTS[:4]
+    assert [finding["subject"] for finding in said.json["findings"]] == SUBJECTS[:5]
 
 
 def test_a_home_that_is_named_and_not_there_is_an_error(cli, place):
@@ -94,6 +94,26 @@ def test_it_says_whether_java_is_patched_and_why_not(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setenv("MAINSTEM_JAVA_PATCHES", "no")
         assert found()["patches"].state == "ill"
+
+
+@pytest.mark.starts_servers
+def test_it_says_where_the_archive_of_classes_is_and_why_there_is_none(monkeypatch, tmp_path):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+
+    def told() -> tuple[str, str]:
+        finding = found(environment=environment)["classes"]
+        return finding.state, finding.detail
+
+    state, detail = told()
+    assert (state, detail.split(":")[0]) == ("well", "no archive yet")
+    archive = Path(detail.split('"')[1])
+    archive.parent.mkdir(parents=True)
+    archive.write_bytes(bytes(3 << 20))
+    assert told() == ("well", f'3 MiB of archived classes, "{archive}"')
+    archive.write_bytes(b"")
+    assert told() == ("doubtful", f'no archive: Java did not make or take it, "{archive}"')
+    monkeypatch.setenv("MAINSTEM_JAVA_PATCHES", "off")
+    assert told()[1].startswith("no archive of Spark's classes: it is off")
 
 
 def test_little_room_a_clock_apart_and_open_doors_are_doubtful(orders, place, monkeypatch):

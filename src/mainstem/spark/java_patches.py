@@ -4,7 +4,8 @@
 |---|---|---|
 | Hadoop sets the modes of local files in Java, not with `chmod` | sessions that Mainstem makes | 60 to 100 ms more a small batch |
 | Hadoop's configuration does not record the file each value came from | sessions that Mainstem makes | 10 ms more an operator with state, in each batch |
-| Java uses its first compiler alone, and an archive of Spark's classes | the tests of Mainstem | a small program takes twice the processor time |
+| Java maps Spark's classes from an archive (`class_archive`) | local sessions that Mainstem makes | a third more CPU until the first result |
+| Java uses its first compiler alone | `mainstem check`, and the tests of Mainstem | a short program takes half as much CPU again |
 
 They make Java faster and change no result. MAINSTEM_JAVA_PATCHES=off turns all of them off. The first two change internals
 of Hadoop, so they are also off with untested versions of Spark, Hadoop or Java (`why_not_patched`), and a patch that fails
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SWITCH",
-    "archive_options",
     "java_home",
     "own_script",
     "patch_session",
+    "patches_are_on",
     "short_run_options",
     "why_not_patched",
 ]
@@ -51,7 +52,8 @@ JAVA_TRIED = (17, 25)
 SWITCH = "MAINSTEM_JAVA_PATCHES"
 
 
-def _is_on() -> bool:
+def patches_are_on() -> bool:
+    """Whether the switch is on, as it is unless a user turns it off."""
     value = environment_with("MAINSTEM_").get("java_patches", "")
     if value not in ("", "on", "off"):
         raise Invalid(
@@ -64,7 +66,7 @@ def _is_on() -> bool:
 
 def why_not_patched(*, spark: str, hadoop: str, java: str) -> str | None:
     """Why a session with these versions is not patched; None if it is."""
-    if not _is_on():
+    if not patches_are_on():
         return f"{SWITCH} is off"
     if spark not in SPARK_TRIED:
         return f"not tried on Spark {spark}, only on {', '.join(SPARK_TRIED)}"
@@ -165,31 +167,20 @@ def _drop_origins(spark: SparkSession) -> None:
     origins.get(configuration).clear()
 
 
-# Options of a Java that runs for seconds, as in the tests (JDK_JAVA_OPTIONS).
+# Options of a Java that runs for seconds: `mainstem check`, and the tests (JDK_JAVA_OPTIONS).
 #
-# The second compiler is for long runs; in a test it takes a third of the CPU time. Classes of an archive are mapped, not
-# loaded one by one: Spark starts in two thirds of the time. Java ignores an archive that does not fit its version and class
-# path. `scripts/make_java_archive` writes it.
+# The second compiler is for long runs; in a short one it takes a third of the CPU time. A run that Spark aggregates in loses a
+# quarter of its speed without it, so runs have both.
 #
 # With one compiler Java reserves 48 MB for compiled code, with both 240. The code of some dozen flows does not fit in 48:
 # Java evicts methods and compiles them again, and finally stops compiling.
 
-_FIRST_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+_FIRST_COMPILER = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
 
 
-def short_run_options(archive: str) -> str:
-    """Options for a Java that runs for seconds; empty if patches are off.
-
-    >>> short_run_options("spark.jsa")
-    '-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:SharedArchiveFile=spark.jsa -Xlog:cds=off -Xlog:cds+dynamic=off'
-    """
-    return f"{_FIRST_COMPILER} -XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off" if _is_on() else ""
-
-
-def archive_options(archive: str) -> str:
-    """Options for a Java that writes the archive when it ends; empty if patches are off."""
-    options = f"{_FIRST_COMPILER} -XX:ArchiveClassesAtExit={archive} -Xlog:disable -Xlog:all=error:stderr"
-    return options if _is_on() else ""
+def short_run_options() -> tuple[str, ...]:
+    """Options for a Java that runs for seconds; none if patches are off."""
+    return _FIRST_COMPILER if patches_are_on() else ()
 
 
 # The Java that Spark runs on: that of the machine, or that of the `spark` extra.

@@ -18,14 +18,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mainstem.errors import Invalid, Unavailable
-from mainstem.spark.java_patches import java_home, own_script, patch_session
+from mainstem.spark.class_archive import ClassArchive, find_archive
+from mainstem.spark.java_patches import java_home, own_script, patch_session, patches_are_on
 from mainstem.spark.warm_workers import start_warm_process, worker_script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-__all__ = ["CALLED_WITH", "SETTINGS", "has_times", "prepare_session", "show_calls", "spark_session", "with_call_shown"]
+__all__ = [
+    "CALLED_WITH",
+    "SETTINGS",
+    "add_java_options",
+    "class_archive",
+    "has_times",
+    "prepare_session",
+    "session_settings",
+    "show_calls",
+    "spark_session",
+    "with_call_shown",
+]
 
 
 # The arguments with which a user's function (`F.udf`) failed.
@@ -124,16 +136,48 @@ def spark_session(address: str, settings: Mapping[str, str] | None = None) -> Sp
     _prepare_environment(address)
     from pyspark.sql import SparkSession
 
-    theirs = _spark_defaults() | dict(settings or {})
-    wanted = SETTINGS | _by_place(address) | theirs
+    wanted = session_settings(address, settings)
     builder = SparkSession.builder.appName("mainstem").master(address)
     for name, value in wanted.items():
         if value:
             builder = builder.config(name, value)
-    with _quiet_java(), _own_interrupts():
+    archive = class_archive(address, wanted)
+    options = archive.options() if archive is not None else []
+    with _quiet_java(), _own_interrupts(), add_java_options(*options):
         session = builder.getOrCreate()
     patch_session(session)
+    if archive is not None:
+        archive.attend(session, options)
     return session
+
+
+def session_settings(address: str, settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The settings of a session that is made here; the user's take precedence. An empty value removes a setting."""
+    return SETTINGS | _by_place(address) | _spark_defaults() | dict(settings or {})
+
+
+def class_archive(address: str, settings: Mapping[str, str]) -> ClassArchive | None:
+    """The archive of classes for a Java that a local session starts; None if it has none or Java runs already."""
+    from pyspark import SparkContext
+
+    started = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+    if started or not address.startswith("local") or not patches_are_on():
+        return None
+    return find_archive(settings, os.environ)
+
+
+@contextmanager
+def add_java_options(*options: str) -> Iterator[None]:
+    """A Java of Spark's that is started inside has these options, after those of the user."""
+    before = os.environ.get("SPARK_SUBMIT_OPTS")
+    os.environ["SPARK_SUBMIT_OPTS"] = " ".join([*([before] if before else []), *options])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["SPARK_SUBMIT_OPTS"]
+        else:
+            os.environ["SPARK_SUBMIT_OPTS"] = before
 
 
 @contextmanager

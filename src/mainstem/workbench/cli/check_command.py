@@ -39,9 +39,11 @@ def check(
     file = load_program(program)
     with open_home(home, spark=spark) as stem:
         from mainstem.flows.program import Program
+        from mainstem.spark.java_patches import short_run_options
+        from mainstem.spark.spark_session import add_java_options
 
         check_before_spark(stem, file)
-        with show_progress("start Spark"):
+        with show_progress("start Spark"), add_java_options(*short_run_options()):
             _ = stem.spark
         with file.locate_errors():
             flows = Program(stem, file.flows).only(None)

@@ -62,7 +62,13 @@ class Examination:
 
     def findings(self) -> Iterator[Finding]:
         """All findings, in the order in which they are best fixed."""
-        looks: list[Callable[[], Finding | None]] = [self._python, self._java, self._spark, self._patches]
+        looks: list[Callable[[], Finding | None]] = [
+            self._python,
+            self._java,
+            self._spark,
+            self._patches,
+            self._classes,
+        ]
         if self._home is not None:
             looks += [self._permissions, self._disk, self._time, self._log, self._connector, self._views]
         for look in looks:
@@ -117,6 +123,32 @@ class Examination:
         if reason is None:
             return Finding("patches", "well", f"on: Java sets the modes of local files; {SWITCH}=off turns this off")
         return Finding("patches", "well", f"off: {reason}; small batches take longer, results are the same")
+
+    def _classes(self) -> Finding | None:
+        """Whether a local session that is made now maps Spark's classes from an archive; without one it only starts later."""
+        if not self._java_version:
+            return None
+        from mainstem.spark.class_archive import find_archive
+        from mainstem.spark.java_patches import java_home, patches_are_on
+        from mainstem.spark.spark_session import session_settings
+
+        environment = {
+            **self._environment,
+            "JAVA_HOME": java_home(self._environment) or self._environment.get("JAVA_HOME", ""),
+        }
+        archive = find_archive(session_settings("local[*]"), environment) if patches_are_on() else None
+        if archive is None:
+            return Finding(
+                "classes", "well", "no archive of Spark's classes: it is off, or this Java or its options exclude it"
+            )
+        if archive.bytes is None:
+            return Finding(
+                "classes", "well", f'no archive yet: made after the next program that runs, "{archive.path}"'
+            )
+        if archive.bytes == 0:
+            advice = "Programs start slower, results are the same. To have it tried again, remove the file."
+            return Finding("classes", "doubtful", f'no archive: Java did not make or take it, "{archive.path}"', advice)
+        return Finding("classes", "well", f'{archive.bytes / 2**20:.0f} MiB of archived classes, "{archive.path}"')
 
     # The home
 
