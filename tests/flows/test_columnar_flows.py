@@ -188,6 +188,51 @@ def test_a_stage_sends_its_rows_to_the_sink_as_columns_and_gives_the_same(stem, 
     ]
 
 
+def test_names_may_be_written_in_another_case(stem):
+    """Spark ignores case, for columns and for fields."""
+    topic = stem.create_topic("orders", schema="n INT, st STRUCT<a: INT>")
+    topic.append([{"n": n, "st": {"a": n}} for n in range(4)])
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        rows = stem.topic("orders").stream().where("record.CHANGE = 'insert' AND ST.A > 0 AND N < 3")
+        yield Flow(rows.selectExpr("N", "record.OFFSET AS at"), into=stem.topic("columns"))
+        hashed = rows.where("xxhash64(N) <> 0")
+        yield Flow(hashed.selectExpr("N", "record.OFFSET AS at"), into=stem.topic("spark"))
+
+    stem.run(flows, until="idle")
+    found = [stem.topic(name).to_arrow().drop_columns(["record"]).to_pylist() for name in ("columns", "spark")]
+    assert found == [[{"N": 1, "at": 1}, {"N": 2, "at": 2}]] * 2
+
+
+def test_a_struct_may_get_a_field_while_a_flow_runs(stem):
+    topic = stem.create_topic("orders", schema="n INT, st STRUCT<a: INT>")
+    topic.append([{"n": 1, "st": {"a": 1}}])
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        rows = stem.topic("orders").stream().select("n", "st")
+        yield Flow(rows, into=stem.topic("columns"))
+        yield Flow(rows.where("xxhash64(n) <> 0"), into=stem.topic("spark"))
+
+    with stem.start(flows) as running:
+        running.wait_until_idle()
+        topic.alter(schema="n INT, st STRUCT<a: INT, b: STRING>")
+        topic.append([{"n": 2, "st": {"a": 2, "b": "new"}}])
+        running.wait_until_idle()
+    found = [stem.topic(name).to_arrow().drop_columns(["record"]).to_pylist() for name in ("columns", "spark")]
+    assert found == [[{"n": 1, "st": {"a": 1}}, {"n": 2, "st": {"a": 2}}]] * 2
+
+
+def test_the_error_of_a_library_is_the_cause():
+    text = """org.apache.spark.api.python.PythonException: An exception was thrown from the Python worker
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+pyarrow.lib.ArrowInvalid: No match for FieldRef.Name(OFFSET) in n: int32
+"""
+    cause = runner.root_cause(text)
+    assert isinstance(cause, str)
+    assert cause.startswith("pyarrow.lib.ArrowInvalid: No match for FieldRef.Name(OFFSET)")
+
+
 def test_it_is_said_what_spark_computes(stem):
     Shop(stem, 3, partitions=2)
 

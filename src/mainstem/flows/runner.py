@@ -119,6 +119,8 @@ def _waits(stem: Mainstem, checkpoint: str, number: int) -> bool:
 
 # The last line of a Python traceback inside Spark's message: the class, its message, then our notes.
 _RAISED = re.compile(r"^(?:\w+\.)*(?P<kind>[A-Z]\w+)(?:: (?P<message>.*))?$")
+# The class of a library, such as pyarrow.lib.ArrowInvalid.
+_DOTTED = re.compile(r"(?:[a-z_]\w*\.)+[A-Z]\w*(?:: |$)")
 _JAVA = re.compile(r"(?:Caused by: |: )[\w.$]+(?:: .*)?$")
 # Only the worker process died: retry.
 _WORKER = re.compile(r"Python worker failed to connect back|Python worker exited unexpectedly \(crashed\)")
@@ -162,7 +164,7 @@ def root_cause(text: str) -> MainstemError | str:
     for index in range(len(lines) - 1, -1, -1):
         line = lines[index].strip()
         found = _RAISED.match(line)
-        if found and found["kind"].endswith(("Error", "Exception", "Interrupt", "Exit")) and "py4j" not in line:
+        if found and (_is_error(found["kind"]) or _DOTTED.match(line)) and "py4j" not in line:
             return line + _line_of_program(lines[:index]) + _call(lines[index + 1 :])
     for line in lines:
         if found := _SPARK.search(line):
@@ -174,6 +176,10 @@ def root_cause(text: str) -> MainstemError | str:
     if causes:
         return causes[-1]
     return next((line.strip() for line in lines if line.strip()), "nothing was said")
+
+
+def _is_error(kind: str) -> bool:
+    return kind.endswith(("Error", "Exception", "Interrupt", "Exit"))
 
 
 def _line_of_program(lines: list[str]) -> str:

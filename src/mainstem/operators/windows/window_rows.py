@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mainstem.log.watermark import NO_TIME
 from mainstem.operators.aggregates.accumulators import whole
@@ -213,7 +214,11 @@ class WindowRows:
         return _with_columns(exploded, {**windows, **more})
 
     def _put_together_arrow(self, rows: pa.Table, key: Int64Array, found: Mapping[str, Int64Array]) -> pa.Table:
-        return self._by_window(rows, key, found) if found else self._by_gap(rows, key)
+        merged = self._by_window(rows, key, found) if found else self._by_gap(rows, key)
+        # As Spark's groupBy: a key of -0.0 is 0.0.
+        floats = [field.name for field in self.by if pa.types.is_floating(field.type)]
+        zero = {name: pc.add(merged.column(name), pa.scalar(0.0, merged.column(name).type)) for name in floats}
+        return _with_columns(merged, zero)
 
     def _by_window(self, rows: pa.Table, key: Int64Array, found: Mapping[str, Int64Array]) -> pa.Table:
         """One row for each key and window. Rows with the same windows are merged first, so that few are exploded."""

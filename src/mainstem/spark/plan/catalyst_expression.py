@@ -31,25 +31,25 @@ class NotTranslated(Exception):
     """An expression without a counterpart; its text is the expression as SQL."""
 
 
-def condition_of(expression: Any) -> Condition | None:
-    """A condition that is true wherever the expression is, and never fails; None if only "always" is."""
+def condition_of(expression: Any, known: Mapping[int, Expression] | None = None) -> Condition | None:
+    """A condition that is true wherever the expression is, and never fails; None if only "always" is. `known`: see `translate`."""
     try:
-        found = _weaken(expression)
+        found = _weaken(expression, known)
     except RecursionError:
         return None
     return found if found is None or is_small(found) else None
 
 
-def _weaken(expression: Any) -> Condition | None:
+def _weaken(expression: Any, known: Mapping[int, Expression] | None) -> Condition | None:
     kind = _kind(expression)
     if kind == "And":
-        parts = map(_weaken, (expression.left(), expression.right()))
+        parts = [_weaken(part, known) for part in (expression.left(), expression.right())]
         return all_of([part for part in parts if part is not None])
     if kind == "Or":
-        either = [_weaken(part) for part in (expression.left(), expression.right())]
+        either = [_weaken(part, known) for part in (expression.left(), expression.right())]
         return None if None in either else ["or", *either]
     try:
-        found = translate(expression)
+        found = translate(expression, known)
     except NotTranslated:
         return None
     return None if can_fail(found) else found
@@ -282,7 +282,11 @@ def _struct(translator: _Translator, expression: Any) -> Expression | None:
 
 
 def _field(translator: _Translator, expression: Any) -> Expression | None:
-    of, name = translator.translate(expression.child()), str(expression.extractFieldName())
+    # Not the name as it was written: Spark ignores case.
+    of, name = (
+        translator.translate(expression.child()),
+        str(expression.childSchema().fieldNames()[expression.ordinal()]),
+    )
     if of[0] == "struct":
         field: Expression = dict(of[1:])[name]
         return field

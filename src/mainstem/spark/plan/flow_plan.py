@@ -317,7 +317,9 @@ def row_conditions(rows: DataFrame) -> dict[int, Condition]:
     def look(node: Any, above: list[Any]) -> None:
         leaf = _leaf_of(node)
         if leaf is not None:
-            wanted = [part for part in map(condition_of, above) if part is not None]
+            # By id, not by name: Spark ignores case.
+            known: dict[int, Expression] = {number: ["column", named] for number, named in _attributes(node.output())}
+            wanted = [part for part in (condition_of(each, known) for each in above) if part is not None]
             found.setdefault(leaf, []).append(all_of(wanted))
             return
         children = node.children()

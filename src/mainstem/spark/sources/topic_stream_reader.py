@@ -117,10 +117,10 @@ def _as_planned(batch: pa.RecordBatch, schema: pa.Schema, topic: str) -> pa.Reco
     columns = []
     for field in schema:
         column = there[field.name] if field.name in there else pa.nulls(batch.num_rows, field.type)
-        if column.type != field.type and not pa.types.is_nested(field.type):
+        if column.type != field.type:
             try:
                 column = column.cast(field.type)
-            except pa.ArrowInvalid as error:
+            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
                 raise SchemaMismatch(
                     f'column "{field.name}" of topic "{topic}" was widened to {type_to_ddl(column.type)}',
                     detail=f"When the flow was built it was {type_to_ddl(field.type)}, which cannot hold all values: "
