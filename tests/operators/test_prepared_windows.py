@@ -61,7 +61,7 @@ def rows_of(seed: int, count: int = 300) -> pa.Table:
         known = chance.random() > 0.05
         found.append(
             {
-                "k": chance.choice([None, "", "a", "ä€"]), "g": chance.choice([None, 1, -5]),
+                "k": chance.choice([None, "", "a", "ä€"]), "g": chance.choice([None, -5.0, 0.0, -0.0]),
                 "at": at if chance.random() > 0.05 else None, "n": chance.choice([None, 1, 2, 3, 4]),
                 "d": chance.choice([None, "1.25", "-3.50"]), "s": chance.choice([None, "a", "b", "c"]),
                 "record": {
@@ -70,7 +70,7 @@ def rows_of(seed: int, count: int = 300) -> pa.Table:
                 },
             }
         )  # fmt: skip
-    plain = pa.schema([("k", pa.string()), ("g", pa.int32()), ("at", TIME), ("n", pa.int32()), ("d", pa.string()),
+    plain = pa.schema([("k", pa.string()), ("g", pa.float64()), ("at", TIME), ("n", pa.int32()), ("d", pa.string()),
                        ("s", pa.string()), ("record", WATERMARKED_RECORD)])  # fmt: skip
     table = pa.Table.from_pylist(found, plain)
     place = plain.get_field_index("d")

@@ -167,7 +167,7 @@ class WindowRows:
 
     def arrow(self, rows: pa.Table) -> pa.Table:
         """The same without Spark."""
-        rows, key = self._identify(rows)
+        rows, key = self._identify(self._unsign_zeros(rows))
         found = {} if self.assignment is None else self.assignment.arrow(whole(rows, "time"))
         if self.assignment is not None and self.assignment.leaves_gaps:
             rows, key, found = _take(rows, key, found, found["windows"] > 0)
@@ -176,6 +176,15 @@ class WindowRows:
         if not together.all() or not parts:
             parts.append(self._keep_single(*_take(rows, key, found, ~together)))
         return pa.concat_tables([part.select(self.wanted.names).cast(self.wanted) for part in parts])
+
+    def _unsign_zeros(self, rows: pa.Table) -> pa.Table:
+        """As Spark's groupBy does: a key of -0.0 is 0.0."""
+        floats = [field.name for field in self.by if pa.types.is_floating(field.type)]
+        if self.single or not floats or (self.assignment is None and not self.sessions):
+            return rows
+        return _with_columns(
+            rows, {name: pc.add(rows.column(name), pa.scalar(0.0, rows.column(name).type)) for name in floats}
+        )
 
     def _identify(self, rows: pa.Table) -> tuple[pa.Table, Int64Array]:
         """The rows with the hashes of their keys, and a number for each row's key."""
@@ -214,11 +223,7 @@ class WindowRows:
         return _with_columns(exploded, {**windows, **more})
 
     def _put_together_arrow(self, rows: pa.Table, key: Int64Array, found: Mapping[str, Int64Array]) -> pa.Table:
-        merged = self._by_window(rows, key, found) if found else self._by_gap(rows, key)
-        # As Spark's groupBy: a key of -0.0 is 0.0.
-        floats = [field.name for field in self.by if pa.types.is_floating(field.type)]
-        zero = {name: pc.add(merged.column(name), pa.scalar(0.0, merged.column(name).type)) for name in floats}
-        return _with_columns(merged, zero)
+        return self._by_window(rows, key, found) if found else self._by_gap(rows, key)
 
     def _by_window(self, rows: pa.Table, key: Int64Array, found: Mapping[str, Int64Array]) -> pa.Table:
         """One row for each key and window. Rows with the same windows are merged first, so that few are exploded."""
