@@ -109,7 +109,7 @@ class TopicGlob:
             # A flow that runs skips a topic that does not fit; so does its next run.
             refused = self._refused_topics()
             names = self.names()
-            shown, event_time = self._unite_columns([name for name in names if name not in refused] or names, delay)
+            shown, event_time = self._unite_columns(delay, [name for name in names if name not in refused] or names)
             return Leaf(number, f"topics {self._glob}", shown, delay=delay, idle_after=idle), event_time
 
         def load(leaf: Leaf, build: Build) -> DataFrame:
@@ -127,7 +127,7 @@ class TopicGlob:
 
         names = self.names()
         delay = None if watermark is None else duration_us(watermark, setting="watermark")
-        shown, _ = self._unite_columns(names, delay)
+        shown, _ = self._unite_columns(delay, names)
         schema = spark_schema(shown)
         frames = []
         for name in names:
@@ -144,8 +144,9 @@ class TopicGlob:
         # A union drops the metadata of columns.
         return both.select(*(F.col(f"`{field.name}`").alias(field.name, metadata=field.metadata) for field in schema))
 
-    def _unite_columns(self, names: Sequence[str], delay: int | None) -> tuple[pa.Schema, str | None]:
-        """The columns of these topics, and their event time if it is the same."""
+    def _unite_columns(self, delay: int | None, names: Sequence[str] | None = None) -> tuple[pa.Schema, str | None]:
+        """The columns of these topics, or of all, and their event time if it is the same."""
+        names = self.names() if names is None else names
         topics = [self._log.open_topic(name).settings for name in names]
         if not topics:
             raise TopicNotFound(
