@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -21,6 +20,7 @@ from benchmarks import bids_per_auction, spark_bids_per_auction
 from benchmarks.background_run import running
 from benchmarks.figure import Figure
 from benchmarks.flows_run import FlowsRun, say
+from benchmarks.live_appender import LiveAppender
 from benchmarks.nexmark_events import KEYS, SCHEMAS, Nexmark
 from benchmarks.nexmark_topics import fill
 from benchmarks.paired_timing import shown_seconds
@@ -30,9 +30,7 @@ from mainstem.spark.spark_session import SETTINGS, class_archive, session_settin
 from mainstem.stem import Mainstem
 
 COLD_ROWS = 10_000
-# A thousand rows a second, twenty at a time.
-APPEND_ROWS = 20
-APPEND_SECONDS = 0.02
+ROWS_PER_SECOND = 1_000
 # Java has compiled what it will by then; not counted.
 WARM_UP_BATCHES = 60
 WARM_UP_SECONDS = 30.0
@@ -181,7 +179,7 @@ def _append_to_visible(run: FlowsRun) -> list[float]:
     try:
         with mainstem.open(home, upkeep="manual") as stem:
             stem.create_topic("live_bids", schema=SCHEMAS["bids"], key=KEYS["bids"], event_time="at", partitions=2)
-            with running(*_mainstem_run(home)) as process, _Appender(stem) as appender:
+            with running(*_mainstem_run(home)) as process, LiveAppender(stem, ROWS_PER_SECOND) as appender:
                 _seconds_until(lambda: _view_has_rows(stem), process, time.perf_counter())
                 warm_at = time.perf_counter() + WARM_UP_SECONDS
                 chance = random.Random(0)
@@ -206,44 +204,3 @@ def _until_applied(stem: Mainstem, token: str, begun: float) -> float:
     except NotYet as error:
         raise RuntimeError(f"an append is not in the view after a minute: {error}") from error
     return time.perf_counter() - begun
-
-
-class _Appender:
-    """Appends a thousand bids a second; `latest` says when the last append began, and its token."""
-
-    def __init__(self, stem: Mainstem) -> None:
-        self._topic = stem.topic("live_bids")
-        self._ended = threading.Event()
-        self._appended = threading.Condition()
-        self._latest: tuple[float, str] | None = None
-        self._thread = threading.Thread(target=self._append, daemon=True)
-
-    @property
-    def latest(self) -> tuple[float, str]:
-        """The next append, once it has returned."""
-        with self._appended:
-            before = self._latest
-            self._appended.wait_for(lambda: self._latest is not before, timeout=10)
-            assert self._latest is not None
-            return self._latest
-
-    def __enter__(self) -> _Appender:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _append(self) -> None:
-        due = time.perf_counter()
-        market = Nexmark(events=50_000_000, events_per_second=1_087)  # of which a thousand are bids
-        for batch in market.batches("bids", rows_max=APPEND_ROWS):
-            begun = time.perf_counter()
-            token = self._topic.append(batch).token
-            with self._appended:
-                self._latest = (begun, token)
-                self._appended.notify_all()
-            due += APPEND_SECONDS
-            if self._ended.wait(max(0.0, due - time.perf_counter())):
-                return

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import random
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +19,12 @@ from statistics import median, quantiles
 import mainstem
 from benchmarks.background_run import running
 from benchmarks.figure import Figure, table
-from benchmarks.nexmark import KEYS, SCHEMAS, Nexmark
+from benchmarks.live_appender import LiveAppender, append_bids
+from benchmarks.nexmark_events import KEYS, SCHEMAS
 from benchmarks.process_tree import cpu_seconds, shared_bytes
 from mainstem.errors import ViewNotFound
 from mainstem.stem import Mainstem
 
-APPENDS_PER_SECOND = 50
 WARM_UP_SECONDS = 25.0
 START_SECONDS_MAX = 240.0
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -42,7 +41,7 @@ def trickle(kind: str, rows_per_second: int, every: str | None, seconds: float) 
     with (
         _home() as stem,
         running(*_command(stem, [kind], every)) as process,
-        _Appender(stem, rows_per_second) as appender,
+        LiveAppender(stem, rows_per_second) as appender,
     ):
         _wait_for_views(stem, [f"{kind}_0"])
         time.sleep(WARM_UP_SECONDS)
@@ -71,7 +70,7 @@ def trickle(kind: str, rows_per_second: int, every: str | None, seconds: float) 
 def idle(seconds: float) -> list[Figure]:
     """The share of a core, and the memory, of six flows that have nothing to do."""
     with _home() as stem, running(*_command(stem, SIX, None)) as process:
-        next(_appends(stem, 100))
+        next(append_bids(stem, 100))
         _wait_for_views(stem, [f"{kind}_{number}" for number, kind in enumerate(SIX)])
         time.sleep(WARM_UP_SECONDS)
         begun, before = time.perf_counter(), cpu_seconds(process.pid)
@@ -109,53 +108,6 @@ def _has_rows(stem: Mainstem, name: str) -> bool:
         return bool(stem.view(name).to_arrow().num_rows)
     except ViewNotFound:
         return False
-
-
-def _appends(stem: Mainstem, rows_per_second: int) -> Iterator[tuple[float, str]]:
-    """Each append of the trickle: when it began, and its token."""
-    topic = stem.topic("live_bids")
-    market = Nexmark(events=50_000_000, events_per_second=rows_per_second * 50 // 46)  # of 50 events 46 are bids
-    for batch in market.batches("bids", rows_max=rows_per_second // APPENDS_PER_SECOND):
-        begun = time.perf_counter()
-        yield begun, topic.append(batch).token
-
-
-class _Appender:
-    """Appends rows at a rate; `latest` says when the last append began, and its token."""
-
-    def __init__(self, stem: Mainstem, rows_per_second: int) -> None:
-        self._appends = _appends(stem, rows_per_second)
-        self._ended = threading.Event()
-        self._appended = threading.Condition()
-        self._latest: tuple[float, str] | None = None
-        self._thread = threading.Thread(target=self._append, daemon=True)
-
-    @property
-    def latest(self) -> tuple[float, str]:
-        """The next append, once it has returned."""
-        with self._appended:
-            before = self._latest
-            self._appended.wait_for(lambda: self._latest is not before, timeout=10)
-            assert self._latest is not None
-            return self._latest
-
-    def __enter__(self) -> _Appender:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _append(self) -> None:
-        due = time.perf_counter()
-        for latest in self._appends:
-            with self._appended:
-                self._latest = latest
-                self._appended.notify_all()
-            due += 1 / APPENDS_PER_SECOND
-            if self._ended.wait(max(0.0, due - time.perf_counter())):
-                return
 
 
 def main() -> None:
