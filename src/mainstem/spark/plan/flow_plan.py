@@ -45,6 +45,7 @@ __all__ = [
     "row_conditions",
     "stage_uses",
     "stages_in",
+    "without_incidental",
 ]
 
 # The option that identifies a stage's placeholder in a plan.
@@ -58,7 +59,8 @@ _INCIDENTAL = (
     (re.compile(r"\blambda (\w+?)_\d+#"), r"lambda \1#"),
     (re.compile(r"\b(CTERelationDef|CTERelationRef) \d+"), r"\1"),
     (re.compile(r"#\d+L?"), "#"),
-    (re.compile(r"@[0-9a-f]{4,}"), "@"),
+    # The hash of a Java object is rarely shorter than four digits; behind a class's name it is a hash all the same.
+    (re.compile(r"@[0-9a-f]{4,}|(?<=[a-z0-9])@[0-9a-f]{1,3}(?=[,\s)\]])"), "@"),
     (re.compile(r"(?<![0-9a-z])[0-9a-f]{32}(?![0-9a-z])"), "an id"),
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "an id"),
     (re.compile(r"\b(randn?)\(-?\d+\)"), r"\1()"),
@@ -116,10 +118,15 @@ def _leaf_of(node: Any) -> int | None:
 
 def plan_text(rows: DataFrame) -> list[str]:
     """The nodes of a frame's plan as text, equal for all builds of a deterministic program."""
-    text = rows._jdf.queryExecution().analyzed().toString()
+    text = without_incidental(rows._jdf.queryExecution().analyzed().toString())
+    return [line.strip(" :+-~") for line in text.splitlines()]
+
+
+def without_incidental(text: str) -> str:
+    """A plan's text without what differs between two builds of one program."""
     for pattern, instead in _INCIDENTAL:
         text = pattern.sub(instead, text)
-    return [line.strip(" :+-~") for line in text.splitlines()]
+    return text
 
 
 def stages_in(rows: DataFrame) -> set[int]:
