@@ -38,6 +38,8 @@ class Measured:
     bytes_mapped: int = 0
     # Of driver, Java and workers.
     cpu_by_kind: dict[str, float] = field(default_factory=dict)
+    # Of the threads of Java and of the other processes, by what they do.
+    cpu_by_part: dict[str, float] = field(default_factory=dict)
 
     @property
     def rate(self) -> float:
@@ -58,6 +60,7 @@ class Stopwatch:
         self._memory.__enter__()
         self._read = process_tree.read_bytes()
         self._kinds = process_tree.cpu_seconds_by_kind()
+        self._parts = process_tree.cpu_by_part()
         self._begun = time.perf_counter()
         return self
 
@@ -68,6 +71,8 @@ class Stopwatch:
         self.cpu_by_kind = {kind: seconds - self._kinds[kind] for kind, seconds in ended.items()}
         self.cpu_by_kind["driver"] -= self._memory.cpu_seconds
         self.cpu_seconds = sum(self.cpu_by_kind.values())
+        parts = process_tree.cpu_by_part() - self._parts
+        self.cpu_by_part = {name: ticks / process_tree.TICKS_PER_SECOND for name, ticks in parts.most_common()}
         self._read = process_tree.read_bytes() - self._read
 
     def measured(self, rows: int, **facts: float) -> Measured:
@@ -82,6 +87,7 @@ class Stopwatch:
             facts=facts,
             bytes_mapped=self._memory.mapped_bytes,
             cpu_by_kind=self.cpu_by_kind,
+            cpu_by_part=self.cpu_by_part,
         )
 
 

@@ -115,6 +115,20 @@ def table(results: Sequence[Result], sides: Sequence[str]) -> str:
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], note])
 
 
+def parts_table(result: Result) -> str:
+    """CPU-seconds of a query's runs by what they did, median of the rounds, a column a side."""
+    sides = list(result.runs)
+    parts = {side: _parts(result.runs[side]) for side in sides}
+    names = sorted({name for found in parts.values() for name in found}, key=lambda it: -parts[sides[0]].get(it, 0))
+    lines = [f"  {name:60}" + "".join(f"{parts[side].get(name, 0):8.2f}" for side in sides) for name in names]
+    return "\n".join([f"  {'CPU-seconds':60}" + "".join(f"{side:>8}" for side in sides), *lines])
+
+
+def _parts(runs: Sequence[Measured]) -> dict[str, float]:
+    names = {name for run in runs for name in run.cpu_by_part}
+    return {name: median(run.cpu_by_part.get(name, 0.0) for run in runs) for name in names}
+
+
 def _share(runs: Sequence[Measured], kind: str) -> float:
     return sum(run.cpu_by_kind[kind] for run in runs) / sum(run.cpu_seconds for run in runs)
 
@@ -175,7 +189,7 @@ def main() -> None:
                 for _ in range(arguments.rounds):
                     run.add_round(result)
                 # A whole run takes long: what is known is told at once.
-                print(table([result], run.sides), file=sys.stderr, flush=True)
+                print(table([result], run.sides), parts_table(result), sep="\n", file=sys.stderr, flush=True)
             except RuntimeError as error:
                 failed.append(name)
                 print(f"{name}: {error}", file=sys.stderr)

@@ -70,7 +70,7 @@ class NexmarkFiles:
             wanted = _types(connection, "right_answer")
             for name in ("right_answer", "answered"):
                 columns = _comparable(wanted, _types(connection, name))
-                connection.execute(f"CREATE TABLE {name}_rows AS SELECT {columns} FROM {name}")
+                connection.execute(f"CREATE TABLE {name}_rows AS SELECT {columns} FROM {name} WHERE {query.compared}")
             expected, found = (_fingerprint(connection, name) for name in ("right_answer_rows", "answered_rows"))
             if expected != found:
                 missing = connection.execute("FROM right_answer_rows EXCEPT ALL FROM answered_rows LIMIT 5").fetchall()

@@ -10,6 +10,7 @@ import ctypes
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -19,6 +20,16 @@ KCMP = {"x86_64": 312, "aarch64": 272}
 KCMP_VM = 1
 # Fields of /proc/<pid>/stat, the name in brackets first: parent, then user and system time of itself and of its ended.
 NAME, PARENT, TIMES, ENDED_TIMES = 0, 2, slice(12, 14), slice(14, 16)
+
+# By the beginning of a thread's name in Java, of which Java gives the kernel the first seven characters.
+JAVA_PARTS = {
+    "planning and checkpoint files": ("stream ",),
+    "calls of the driver: analysis, optimizer, code generation": ("Thread-", "python-"),
+    "tasks": ("Executo", "unused"),
+    "scheduling": ("dag-sch", "task-re", "dispatc", "spark-l", "map-out"),
+    "compilers of Java": ("C1 ", "C2 ", "Sweeper"),
+    "collection of garbage": ("G1 ", "GC ", "VM "),
+}
 
 
 def adopt_orphans() -> None:
@@ -40,6 +51,40 @@ def cpu_seconds_by_kind(root: int | None = None) -> dict[str, float]:
         seconds[kind] += sum(map(int, fields[TIMES])) / TICKS_PER_SECOND
         seconds["workers"] += sum(map(int, fields[ENDED_TIMES])) / TICKS_PER_SECOND
     return seconds
+
+
+def cpu_by_part() -> Counter[str]:
+    """Clock ticks of every process and thread so far, by what it does."""
+    found: Counter[str] = Counter()
+    for process, fields in tree().items():
+        try:
+            if fields[NAME] == "java":
+                # A flow's own thread ends with the flow.
+                found["Java: threads that ended"] += sum(map(int, fields[TIMES]))
+                for task in os.listdir(f"/proc/{process}/task"):
+                    thread = _stat(f"/proc/{process}/task/{task}/stat")
+                    found[f"Java: {_java_part(thread[NAME])}"] += sum(map(int, thread[TIMES]))
+                    found["Java: threads that ended"] -= sum(map(int, thread[TIMES]))
+            else:
+                what = "driver" if process == os.getpid() else _command(process)
+                found[f"Python: {what}"] += sum(map(int, fields[TIMES]))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found["ended processes"] += sum(map(int, fields[ENDED_TIMES]))
+    return found
+
+
+def _java_part(thread: str) -> str:
+    for part, beginnings in JAVA_PARTS.items():
+        if thread.startswith(beginnings):
+            return part
+    return "others"
+
+
+def _command(process: int) -> str:
+    # A fork of the warm process has its command line; what it runs is in its environment.
+    with open(f"/proc/{process}/environ", encoding="utf-8", errors="replace") as file:
+        return "source or worker" if "SPARK" in file.read() else "others"
 
 
 def own_bytes(root: int | None = None) -> int:
@@ -124,11 +169,15 @@ def _processes() -> Iterator[tuple[int, list[str]]]:
         if not entry.isdigit():
             continue
         try:
-            with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as stat:
-                before, _, after = stat.read().rpartition(")")
-                yield int(entry), [before.partition("(")[2], *after.split()]
+            yield int(entry), _stat(f"/proc/{entry}/stat")
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended since
+
+
+def _stat(path: str) -> list[str]:
+    with open(path, encoding="utf-8", errors="replace") as stat:
+        before, _, after = stat.read().rpartition(")")
+    return [before.partition("(")[2], *after.split()]
 
 
 def _numbers(process: int, file: str, *names: str) -> list[int]:

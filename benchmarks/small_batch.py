@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
-import os
 import pstats
-import re
 import tempfile
 import time
 from collections import Counter
@@ -24,22 +22,12 @@ from pyspark.sql import functions as F
 
 import mainstem
 from benchmarks.figure import Figure, table
-from benchmarks.process_tree import TICKS_PER_SECOND, adopt_orphans, cpu_seconds, tree
+from benchmarks.process_tree import TICKS_PER_SECOND, adopt_orphans, cpu_by_part, cpu_seconds
 from mainstem import Flow, Mainstem
 from mainstem.operators import join, tumbling, windowed
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 GOALS = {"filter": 150, "aggregate": 150, "window": 250, "join": 250}
-
-# By the beginning of a thread's name in Java, of which the kernel keeps 15 characters.
-JAVA_PARTS = {
-    "planning and checkpoint files": ("stream executio",),
-    "calls of the driver: analysis, optimizer, code generation": ("Thread-", "python-callback"),
-    "tasks": ("Executo", "unused"),
-    "scheduling": ("dag-scheduler", "task-result-get", "dispatcher", "spark-listener", "map-output"),
-    "compilers of Java": ("C1 ", "C2 ", "Sweeper"),
-    "collection of garbage": ("G1 ", "GC ", "VM "),
-}
 
 
 def flows_of(kind: str) -> Callable[[Mainstem], Iterator[Flow]]:
@@ -98,7 +86,7 @@ def measure(kind: str, rounds: int, rows: int, warm_up: int, profile: cProfile.P
                     if kind == "join":
                         transaction.append("payments", batch)
                 if number == warm_up:
-                    before = _cpu_by_part()
+                    before = cpu_by_part()
                 began = cpu_seconds()
                 if profile is not None and number >= warm_up:
                     _profile_batches(profile)
@@ -106,7 +94,7 @@ def measure(kind: str, rounds: int, rows: int, warm_up: int, profile: cProfile.P
                 if number >= warm_up:
                     used.append(cpu_seconds() - began)
                     phases.append(dict(running["result"].progress.phases))
-            parts = _cpu_by_part() - before
+            parts = cpu_by_part() - before
             batches = running["result"].batches
     share = {name: 1000 * ticks / TICKS_PER_SECOND / rounds for name, ticks in parts.items()}
     figures = [
@@ -117,44 +105,6 @@ def measure(kind: str, rounds: int, rows: int, warm_up: int, profile: cProfile.P
     names = sorted({name for found in phases for name in found})
     walls = {name: median(found.get(name, 0) for found in phases) for name in names}
     return [*figures, *(Figure(f"  wall: {name}", value, " ms") for name, value in walls.items())]
-
-
-def _cpu_by_part() -> Counter[str]:
-    """Clock ticks of every process and thread so far, by what it does."""
-    found: Counter[str] = Counter()
-    for process in tree():
-        try:
-            name = _stat(f"/proc/{process}/stat")[0]
-            if name == "java":
-                for task in os.listdir(f"/proc/{process}/task"):
-                    thread, ticks = _stat(f"/proc/{process}/task/{task}/stat")
-                    found[f"Java: {_java_part(thread)}"] += ticks
-            else:
-                what = "driver" if process == os.getpid() else _command(process)
-                found[f"Python: {what}"] += _stat(f"/proc/{process}/stat")[1]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
-
-
-def _java_part(thread: str) -> str:
-    for part, beginnings in JAVA_PARTS.items():
-        if thread.startswith(beginnings):
-            return part
-    return "others"
-
-
-def _command(process: int) -> str:
-    # A fork of the warm process has its command line; what it runs is in its environment.
-    with open(f"/proc/{process}/environ", encoding="utf-8", errors="replace") as file:
-        return "source or worker" if "SPARK" in file.read() else "others"
-
-
-def _stat(path: str) -> tuple[str, int]:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        begun, _, fields = file.read().rpartition(")")
-    parts = fields.split()
-    return re.sub(r"^\d+ \(", "", begun), int(parts[11]) + int(parts[12])
 
 
 def _profile_batches(profile: cProfile.Profile) -> None:

@@ -34,10 +34,10 @@ BUDGET = {
     "tests/sinks": 40,
     "tests/spark": 40,
     "tests/spark/checkpoint": 90,
-    "tests/spark/plan": 40,
+    "tests/spark/plan": 50,
     "tests/spark/real_time": 20,
     "tests/spark/sources": 110,
-    "tests/testing": 80,
+    "tests/testing": 70,
     "tests/views": 100,
     "tests/workbench": 100,
 }

@@ -69,6 +69,7 @@ def test_a_session_finds_the_archive_of_its_java_class_path_and_heap(
         key({"spark.sql.shuffle.partitions": "3"}),
         key(JDK_JAVA_OPTIONS=compilers),
         key(SPARK_SUBMIT_OPTS=compilers),
+        key(JDK_JAVA_OPTIONS="-XX:Tier4CompileThreshold=150000"),
     ]
     others = [
         key({"spark.driver.memory": "40g"}),
@@ -84,7 +85,8 @@ def test_a_session_finds_the_archive_of_its_java_class_path_and_heap(
 
 
 def test_who_shares_classes_or_has_an_agent_gets_none(environment: dict[str, str]) -> None:
-    for option in ("-Xshare:off", "-XX:SharedArchiveFile=own.jsa", "-javaagent:own.jar", "-XX:AOTCache=own.aot"):
+    agents = ("-javaagent:own.jar", "-XX:StartFlightRecording=filename=own.jfr", "-XX:+FlightRecorder")
+    for option in ("-Xshare:off", "-XX:SharedArchiveFile=own.jsa", "-XX:AOTCache=own.aot", *agents):
         assert find_archive(SETTINGS, environment | {"JDK_JAVA_OPTIONS": option}) is None
         assert find_archive(SETTINGS | {"spark.driver.extraJavaOptions": option}, environment) is None
     assert find_archive(SETTINGS, environment | {"JAVA_HOME": "/nowhere"}) is None

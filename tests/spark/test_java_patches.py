@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from mainstem.errors import Invalid, NotFound
 from mainstem.spark import java_patches
-from mainstem.spark.java_patches import java_home, patch_session, short_run_options, why_not_patched
+from mainstem.spark.java_patches import java_home, patch_session, run_options, short_run_options, why_not_patched
 
 # A stage and a view, and what Java looks like while they run: the last line of the output, as JSON.
 PROGRAM = """
@@ -93,12 +93,22 @@ def test_the_switch_turns_all_of_it_off(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setenv("MAINSTEM_JAVA_PATCHES", value)
         assert why_not_patched(**TRIED) is None
         assert "-XX:TieredStopAtLevel=1" in short_run_options()
+        assert run_options({}, {})
     monkeypatch.setenv("MAINSTEM_JAVA_PATCHES", "off")
     assert why_not_patched(**TRIED) == "MAINSTEM_JAVA_PATCHES is off"
-    assert short_run_options() == ()
+    assert short_run_options() == run_options({}, {}) == ()
     monkeypatch.setenv("MAINSTEM_JAVA_PATCHES", "no")
     with pytest.raises(Invalid, match="MAINSTEM_JAVA_PATCHES is 'no'"):
         why_not_patched(**TRIED)
+
+
+@pytest.mark.parametrize(
+    "option", ["-XX:TieredStopAtLevel=1", "-XX:-TieredCompilation", "-XX:Tier4LoadFeedback=5", "-Xint"]
+)
+def test_who_has_chosen_how_java_compiles_is_left_alone(option: str) -> None:
+    assert run_options({"spark.driver.memory": "2g"}, {"JDK_JAVA_OPTIONS": "-Xmx1g"})
+    assert run_options({"spark.driver.extraJavaOptions": option}, {}) == ()
+    assert run_options({}, {"SPARK_SUBMIT_OPTS": option}) == ()
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,8 @@ def describe_columns(planned: PlannedFlow, rows: DataFrame, *, sends_columns: bo
     if has_results(rows):
         parts.append(f"from {', '.join(planned.sources)} to {sink}")
     elif is_packed(rows):
-        packed = packed_topics(planned.stages)
+        topics = [planned.leaves[number].source for number in sorted(planned.leaves)]
+        packed = packed_topics(planned.stages) if len(heads) > 1 else {heads[0].name: topics}
         parts += [f"from {', '.join(topics)} to {stage}" for stage, topics in packed.items()]
     if sends_columns:
         parts.append(f"from {planned.stages[-1].name} to {sink}")

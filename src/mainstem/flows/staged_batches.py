@@ -16,6 +16,7 @@ import uuid
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mainstem.batch import FlowRun, StageFigures
@@ -117,21 +118,28 @@ def _check_after(rows: DataFrame, flow: str) -> None:
 
 @dataclass(frozen=True)
 class Root:
-    """The rows that the streaming query passes to a stage. If the stage has several inputs, they are prepared and in one
-    frame."""
+    """The rows that the streaming query passes to a stage: the inputs of these numbers."""
 
-    number: int
-    rows: DataFrame
+    stage: Stage
+    places: tuple[int, ...]
+
+    @property
+    def number(self) -> int:
+        return self.stage.number
+
+    @cached_property
+    def rows(self) -> DataFrame:
+        """If the stage has several inputs, they are prepared and in one frame."""
+        return self.stage.inputs[0] if len(self.stage.inputs) == 1 else prepare_inputs(self.stage, list(self.places))
 
 
 def roots_of(stages: Sequence[Stage]) -> list[Root]:
-    """The rows that the streaming query passes to each stage behind it."""
+    """The stages that the streaming query passes rows to."""
     found = []
     for stage in stages:
-        places = [place for place, rows in enumerate(stage.inputs) if not stages_in(rows)]
+        places = tuple(place for place, rows in enumerate(stage.inputs) if not stages_in(rows))
         if places:
-            rows = stage.inputs[0] if len(stage.inputs) == 1 else prepare_inputs(stage, places)
-            found.append(Root(stage.number, rows))
+            found.append(Root(stage, places))
     return found
 
 

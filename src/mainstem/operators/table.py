@@ -12,11 +12,9 @@ import pyarrow.compute as pc
 
 from mainstem.errors import Invalid
 from mainstem.operators.stage.arrow_columns import whole
-from mainstem.operators.stage.engine import Int64Array
 from mainstem.operators.stage.frame_columns import Shown, by_names, check_column, check_record, columns_of, record_field
-from mainstem.operators.stage.hashes import mix
 from mainstem.operators.stage.keyed_rows import arrow_hashes, native_hashes, native_tie
-from mainstem.operators.stage.spark_hashes import hash_columns, hashable
+from mainstem.operators.stage.spark_hashes import hashable
 from mainstem.operators.stage.stage import StageSpec, add_stage, remember
 from mainstem.operators.tables.changing import TableSource, check_hashable, row_columns, show_changes
 from mainstem.operators.tables.table_engine import TableEngine, table_input
@@ -117,7 +115,6 @@ class TableRows:
             deleted = F.coalesce(record["change"] == "delete", F.lit(False))
         return frame.select(
             *native_hashes(self.schema, self.key),
-            F.xxhash64(*native_hashes(self.schema, self.row)).alias("identity"),
             deleted.alias("deleted"),
             *([] if self.order_by is None else [columns[self.order_by].alias("order")]),
             places[0].alias("partition"),
@@ -128,12 +125,10 @@ class TableRows:
 
     @property
     def packable(self) -> bool:
-        """Whether `arrow` gives rows the same groups and identities as `native`."""
-        return record_field(self.schema) is not None and all(hashable(field.type) for field in self.row_type)
-
-    def _identity(self, row: list[pa.ChunkedArray], count: int) -> Int64Array:
-        hashes = arrow_hashes(row, count)
-        return hash_columns([pa.array(it) for it in hashes], count) if self.packable else mix(*hashes)
+        """Whether `arrow` gives rows the same groups as `native`."""
+        return record_field(self.schema) is not None and all(
+            hashable(self.schema.field(name).type) for name in self.key
+        )
 
     def arrow(self, table: pa.Table) -> pa.Table:
         count = table.num_rows
@@ -143,7 +138,6 @@ class TableRows:
         change = pa.nulls(count, pa.string()) if record is None else record.field("change")
         columns = [
             *arrow_hashes(keys, count),
-            self._identity(row, count),
             pc.fill_null(pc.equal(change, "delete"), False),
             *([] if self.order_by is None else [table.column(self.order_by)]),
             np.zeros(count, np.int32) if record is None else record.field("partition"),

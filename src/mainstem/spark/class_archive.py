@@ -63,10 +63,11 @@ _VARIABLES = (
     "YARN_CONF_DIR",
     "_JAVA_OPTIONS",
 )
-# Whoever shares classes already, or has an agent that changes them, does not need ours.
-_EXCLUDED = re.compile(r"-Xshare|SharedArchiveFile|ArchiveClassesAtExit|AOT|-agent|-javaagent")
+# Whoever shares classes already, or has an agent that changes them, does not need ours. A flight recording is such an agent:
+# Java 17 with both can crash (KlassFactory::check_shared_class_file_load_hook).
+_EXCLUDED = re.compile(r"-Xshare|SharedArchiveFile|ArchiveClassesAtExit|AOT|-agent|-javaagent|FlightRecord")
 # Compilers do not matter to an archive.
-_COMPILERS = re.compile(r"-XX:(TieredStopAtLevel|ReservedCodeCacheSize)=\S+")
+_COMPILERS = re.compile(r"-XX:(TieredStopAtLevel|ReservedCodeCacheSize|Tier4\w+)=\S+")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@
 | Hadoop's configuration does not record the file each value came from | sessions that Mainstem makes | 10 ms more an operator with state, in each batch |
 | Java maps Spark's classes from an archive (`class_archive`) | local sessions that Mainstem makes | a third more CPU until the first result |
 | Java uses its first compiler alone | `mainstem check`, and the tests of Mainstem | a short program takes half as much CPU again |
+| Java uses its second compiler later | sessions that Mainstem makes | a run of seconds takes a quarter more CPU |
 
 They make Java faster and change no result. MAINSTEM_JAVA_PATCHES=off turns all of them off. The first two change internals
 of Hadoop, so they are also off with untested versions of Spark, Hadoop or Java (`why_not_patched`), and a patch that fails
@@ -38,6 +39,7 @@ __all__ = [
     "own_script",
     "patch_session",
     "patches_are_on",
+    "run_options",
     "short_run_options",
     "why_not_patched",
 ]
@@ -181,6 +183,27 @@ _FIRST_COMPILER = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
 def short_run_options() -> tuple[str, ...]:
     """Options for a Java that runs for seconds; none if patches are off."""
     return _FIRST_COMPILER if patches_are_on() else ()
+
+
+# Options of a Java that runs flows: the second compiler compiles a method after ten times as many calls.
+#
+# Most of what Java runs is Spark's planning: thousands of methods, each called some thousand times in a batch. Compiling them
+# again took a third of a short run. A method that runs long in a loop, as generated code does, is compiled as early as ever.
+
+_LATE_SECOND_COMPILER = (
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=20000",
+    "-XX:Tier4CompileThreshold=150000",
+)
+_COMPILERS = re.compile(r"-XX:[+-]?Tier|-XX:\S*Compil|-Xint|-Xcomp")
+_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "_JAVA_OPTIONS")
+
+
+def run_options(settings: Mapping[str, str], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Options for a Java that runs flows; none if patches are off, or the user has chosen how Java compiles."""
+    users = [environment.get(name, "") for name in _OPTION_VARIABLES]
+    users += [value for name, value in settings.items() if name.endswith("JavaOptions")]
+    return () if not patches_are_on() or any(map(_COMPILERS.search, users)) else _LATE_SECOND_COMPILER
 
 
 # The Java that Spark runs on: that of the machine, or that of the `spark` extra.

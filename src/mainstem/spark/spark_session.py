@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.errors import Invalid, Unavailable
 from mainstem.spark.class_archive import ClassArchive, find_archive
-from mainstem.spark.java_patches import java_home, own_script, patch_session, patches_are_on
+from mainstem.spark.java_patches import java_home, own_script, patch_session, patches_are_on, run_options
 from mainstem.spark.warm_workers import start_warm_process, worker_script
 
 if TYPE_CHECKING:
@@ -109,8 +109,12 @@ SETTINGS: dict[str, str] = {
     "spark.python.unix.domain.socket.enabled": "true",
     # Batches are small: replanning between stages costs more than it saves.
     "spark.sql.adaptive.enabled": "false",
-    # Spark hashes every shuffled byte to detect a task that is not deterministic; reads of the log are deterministic.
+    # A batch of packed rows is large; Spark's buffer for it grows by doubling and copying.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2m",
+    # Spark hashes every shuffled byte to detect a task that is not deterministic; reads of the log are deterministic. It does
+    # so unless both are off.
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
     # One write and one rename for each file of a checkpoint, and no hidden checksum file.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -143,7 +147,7 @@ def spark_session(address: str, settings: Mapping[str, str] | None = None) -> Sp
             builder = builder.config(name, value)
     archive = class_archive(address, wanted)
     options = archive.options() if archive is not None else []
-    with _quiet_java(), _own_interrupts(), add_java_options(*options):
+    with _quiet_java(), _own_interrupts(), add_java_options(*options, *run_options(wanted, os.environ)):
         session = builder.getOrCreate()
     patch_session(session)
     if archive is not None:
@@ -346,8 +350,12 @@ def _by_place(address: str) -> dict[str, str]:
     """Settings that depend on where Spark runs; an empty value removes a setting."""
     # Each shuffle partition of a stateful flow is a task and a state store to commit in every batch: Spark's default of
     # 200 is for tables, not for batches of a second.
-    size = max(2, min(8, len(os.sched_getaffinity(0)))) if address.startswith("local") else 16
+    local = address.startswith("local")
+    size = max(2, min(8, len(os.sched_getaffinity(0)))) if local else 16
     partitions = {"spark.sql.shuffle.partitions": str(size)}
+    if local:
+        # What is shuffled stays on this machine, mostly in memory: compression costs more than it saves.
+        partitions["spark.shuffle.compress"] = "false"
     # The executors of a cluster must reach the driver by its network address.
     return partitions | ({} if _is_here(address) else {"spark.driver.bindAddress": "", "spark.driver.host": ""})
 

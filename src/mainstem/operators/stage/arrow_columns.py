@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,7 +13,7 @@ from mainstem.log.watermark import NO_TIME
 from mainstem.operators.stage.engine import Int64Array
 from mainstem.operators.stage.integer_order import is_ordered, order_rows
 
-__all__ = ["in_log_order", "in_order_of", "microseconds", "numbers", "whole"]
+__all__ = ["in_log_order", "in_order_of", "microseconds", "numbers", "same_values", "whole"]
 
 
 def in_log_order(rows: pa.Table) -> pa.Table:
@@ -47,3 +48,27 @@ def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if isinstance(combined, pa.ChunkedArray):
         return pa.array([], column.type) if combined.num_chunks == 0 else combined.chunk(0)
     return combined
+
+
+def same_values(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
+    """Where two arrays of one type have the same value: null is null, NaN is NaN, and -0.0 is 0.0.
+
+    >>> same_values(pa.array([1.0, None, float("nan"), 2.0]), pa.array([1.0, None, float("nan"), None])).tolist()
+    [True, True, True, False]
+    """
+    there, also = np.asarray(left.is_valid()), np.asarray(right.is_valid())
+    both = there & also
+    if pa.types.is_struct(left.type):
+        same = np.ones(len(left), np.bool_)
+        for field in range(left.type.num_fields):
+            same &= same_values(left.field(field), right.field(field))
+    elif pa.types.is_nested(left.type) or pa.types.is_dictionary(left.type):
+        # Arrow compares no lists.
+        same = np.array([str(one) == str(other) for one, other in zip(left, right, strict=True)], np.bool_)
+    else:
+        found = pc.equal(left, right)
+        if pa.types.is_floating(left.type):
+            found = pc.or_(found, pc.and_(pc.is_nan(left), pc.is_nan(right)))
+        same = np.asarray(pc.fill_null(found, False))
+    found_same: npt.NDArray[np.bool_] = (both & same) | (~there & ~also)
+    return found_same

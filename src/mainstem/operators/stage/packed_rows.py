@@ -1,11 +1,11 @@
 """Packed rows: the rows of a topic for a stage, many of them in one binary value that Spark does not decode.
 
 Between a topic and a stage there are often only filters, renamed columns or windows. Then the reader of the topic does all
-of it over Arrow: it prepares its rows for the engine, divides them into the stage's buckets, and returns one row per
-bucket:
+of it over Arrow: it prepares its rows for the engine, divides them into the stage's buckets, and returns one row for
+each megabyte of a bucket's rows:
 
     mainstem_bucket    int32     the bucket
-    mainstem_packed    binary    an Arrow stream of the rows as the engine takes them, without columns that have only nulls
+    mainstem_packed    binary    an Arrow stream of rows as the engine takes them, without columns that have only nulls
     mainstem_rows      int64     the number of rows from which they were prepared, once for all buckets: a preparation may
                                  merge rows
     mainstem_stage     int32     the number of the stage, if several stages take rows of one query
@@ -40,8 +40,10 @@ PACKED = pa.schema(
     [(BUCKET, pa.int32()), ("mainstem_packed", pa.binary()), ("mainstem_rows", pa.int64()), (STAGE, pa.int32())]
 )
 
-# Rows prepared at once: enough to be efficient, and not too many for one value.
+# Rows prepared at once.
 ROWS = 100_000
+# A value has about as many bytes at most. Java copies a value several times, and a larger one out of the processor's cache.
+VALUE_BYTES = 1 << 20
 
 
 class ArrowPreparation(Protocol):
@@ -75,18 +77,21 @@ class Packing:
                 yield self._divide(taken, given.num_rows)
 
     def _divide(self, rows: pa.Table, given: int) -> pa.RecordBatch:
-        """One value for each bucket with rows, all in one buffer. `given`: the number of rows before the preparation."""
+        """The values of each bucket with rows, all in one buffer. `given`: the number of rows before the preparation."""
         buckets = buckets_of(np.asarray(whole(rows.column("group"))), self.buckets)
         sent = rows.select([name for name in rows.schema.names if rows.column(name).null_count < rows.num_rows])
         sent = sent.take(pa.array(np.argsort(buckets, kind="stable")))
         counts = np.bincount(buckets, minlength=self.buckets)
-        numbers = np.flatnonzero(counts)
+        size = max(1, VALUE_BYTES * sent.num_rows // max(1, sent.nbytes))
+        numbers: list[int] = []
         target = pa.BufferOutputStream()
         places = [0]
-        for first, count in zip((np.cumsum(counts) - counts)[numbers], counts[numbers], strict=True):
-            with pa.ipc.new_stream(target, sent.schema) as writer:
-                writer.write_table(sent.slice(first, count))
-            places.append(target.tell())
+        for bucket, end in zip(np.flatnonzero(counts), np.cumsum(counts)[counts > 0], strict=True):
+            for first in range(end - counts[bucket], end, size):
+                with pa.ipc.new_stream(target, sent.schema) as writer:
+                    writer.write_table(sent.slice(first, min(size, end - first)))
+                places.append(target.tell())
+                numbers.append(int(bucket))
         parts = [None, pa.py_buffer(np.array(places, np.int32)), target.getvalue()]
         packed = pa.Array.from_buffers(pa.binary(), len(numbers), parts)
         once = np.where(np.arange(len(numbers)) == 0, given, 0)

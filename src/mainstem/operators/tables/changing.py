@@ -88,7 +88,10 @@ def _number_deletes(rows: DataFrame) -> DataFrame:
 
     record = F.col("record")
     partition = F.when(record["change"] == "delete", -1 - record["partition"]).otherwise(record["partition"])
-    return rows.withColumn("record", record.withField("partition", partition.cast("int")))
+    # A struct of its own: the tasks of a stage compute it themselves, and `withField` they do not.
+    names = rows.select("record.*").columns
+    fields = {name: record[name] for name in names} | {"partition": partition.cast("int")}
+    return rows.withColumn("record", F.struct(*(field.alias(name) for name, field in fields.items())))
 
 
 def _number_deletes_arrow(rows: pa.Table) -> pa.Table:

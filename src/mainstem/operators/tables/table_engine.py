@@ -6,7 +6,6 @@ arrives out of order, and one equal to the current row, change nothing.
 Input (`table_input`):
 
     group, check             int64       hashes of the key
-    identity                 int64       hash of the whole row
     deleted                  bool        the row deletes its key
     order                                decides which row is newer; missing if the log order does
     partition, offset, tie               the position in the log
@@ -26,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mainstem.operators.stage.arrow_columns import in_log_order
+from mainstem.operators.stage.arrow_columns import in_log_order, same_values
 from mainstem.operators.stage.engine import STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
 from mainstem.operators.stage.hashes import mix
 from mainstem.operators.stage.integer_order import order_rows
@@ -49,7 +48,7 @@ Mask = npt.NDArray[np.bool_]
 def table_input(row_type: pa.DataType, order: pa.DataType | None) -> pa.Schema:
     """The input of `step`; see above."""
     ordered = [] if order is None else [("order", order)]
-    hashes = [(name, pa.int64()) for name in ("group", "check", "identity")]
+    hashes = [(name, pa.int64()) for name in ("group", "check")]
     places = [("partition", pa.int32()), ("offset", pa.int64()), ("tie", pa.int64())]
     return pa.schema([*hashes, ("deleted", pa.bool_()), *ordered, *places, ("row", row_type)])
 
@@ -66,7 +65,7 @@ class TableEngine:
     @property
     def state_schema(self) -> pa.Schema:
         ordered = [] if self.order is None else [("order", self.order)]
-        own = [("identity", pa.int64()), ("deleted", pa.bool_()), *ordered, ("row", self.row_type)]
+        own = [("deleted", pa.bool_()), *ordered, ("row", self.row_type)]
         return pa.schema([*STATE_COLUMNS, *own])
 
     @property
@@ -91,7 +90,7 @@ class TableEngine:
         old = places[keys]
         was = (old >= 0) & ~np.r_[_flags(known), True][old]
         is_now = ~_flags(chosen)
-        same = was & is_now & (np.r_[numbers(known, "identity"), 0][old] == numbers(chosen, "identity"))
+        same = self._unchanged(known, old, chosen, was & is_now)
         output = self._output(known, old[was & ~same], chosen, is_now & ~same, group[keys], was & ~same)
         # Deleted keys are stored only with `order`.
         kept = is_now if self.order is None else np.ones(len(keys), np.bool_)
@@ -99,6 +98,16 @@ class TableEngine:
         orders = None if orders is None else orders.take(pa.array(keys))
         put = self._state(chosen, group[keys], item[keys], orders, np.flatnonzero(kept))
         return Step(output, put, identify_rows(group[keys][lost], item[keys][lost]))
+
+    def _unchanged(self, known: pa.Table, old: Int64Array, chosen: pa.Table, stay: Mask) -> Mask:
+        """The keys, of those that `stay`, whose new row is equal to the old one."""
+        keys = np.flatnonzero(stay)
+        before, after = ((known, old[keys]), (chosen, keys))
+        columns = [
+            whole(rows.column("row").take(pa.array(places))).cast(self.row_type) for rows, places in (before, after)
+        ]
+        stay[keys] = same_values(*columns)
+        return stay
 
     def _newest(
         self, rows: pa.Table, ids: Int64Array, known: pa.Table, places: Int64Array
@@ -149,7 +158,6 @@ class TableEngine:
         columns: dict[str, object] = {
             "group": group[kept],
             "item": item[kept],
-            "identity": numbers(taken, "identity"),
             "deleted": deleted,
             "row": pc.if_else(pa.array(deleted), pa.scalar(None, row.type), row) if len(kept) else row,
         }

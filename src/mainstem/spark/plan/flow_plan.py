@@ -51,6 +51,10 @@ __all__ = [
 # The option that identifies a stage's placeholder in a plan.
 STAGE_OPTION = "mainstem_stage"
 
+# Attributes of a frame: its optimized plan, and its plain read.
+_OPTIMIZED = "_mainstem_optimized"
+_PLAIN_READ = "_mainstem_plain_read"
+
 # Nodes that keep the partitions of their input, and the order of rows.
 STRAIGHT = ("Filter", "Generate", "Project", "StreamingRelationV2", "SubqueryAlias")
 
@@ -104,9 +108,12 @@ def _nodes(plan: Any) -> Iterator[Any]:
 
 
 def optimize(rows: DataFrame) -> Any:
-    """The optimized plan. `optimizedPlan` of a stream raises an error; the optimizer itself does not."""
-    session = rows.sparkSession._jsparkSession
-    return session.sessionState().optimizer().execute(rows._jdf.queryExecution().analyzed())
+    """The optimized plan, computed once for a frame. `optimizedPlan` of a stream raises an error; the optimizer does not."""
+    if _OPTIMIZED not in rows.__dict__:
+        session = rows.sparkSession._jsparkSession
+        plan = session.sessionState().optimizer().execute(rows._jdf.queryExecution().analyzed())
+        rows.__dict__[_OPTIMIZED] = plan
+    return rows.__dict__[_OPTIMIZED]
 
 
 def _leaf_of(node: Any) -> int | None:
@@ -137,7 +144,9 @@ def stages_in(rows: DataFrame) -> set[int]:
 def stage_uses(rows: DataFrame) -> Counter[int]:
     """The stages of the build whose rows a frame has, and in how many places."""
     found: Counter[int] = Counter()
-    for node in _nodes(rows._jdf.queryExecution().analyzed()):
+    plan = rows._jdf.queryExecution().analyzed()
+    # The text is one call to Java, a walk over the nodes five for each.
+    for node in _nodes(plan) if STAGE_OPTION in plan.toString() else ():
         if node.nodeName() == "StreamingRelationV2":
             option = node.extraOptions().get(STAGE_OPTION)
             if option is not None:
@@ -304,11 +313,11 @@ def needed_columns(rows: DataFrame) -> dict[int, list[str]]:
 
 def find_leaves_without_record(rows: DataFrame) -> set[int]:
     """The leaves below an aggregate over a stream whose `record` is not used."""
-    needed = needed_columns(rows)
     found = set()
     for node in _nodes(rows._jdf.queryExecution().analyzed()):
         if node.nodeName() == "Aggregate" and node.isStreaming():
             found |= {leaf for below in _nodes(node) if (leaf := _leaf_of(below)) is not None}
+    needed = needed_columns(rows) if found else {}
     return {leaf for leaf in found if "record" not in needed.get(leaf, ())}
 
 
@@ -440,7 +449,14 @@ def plain_read(rows: DataFrame) -> PlainRead | None:
 
 
 def read_plainly(rows: DataFrame) -> PlainRead | str:
-    """The plain read of a stream; if it is not one, the expression or the operator that prevents it."""
+    """The plain read of a stream; if it is not one, the expression or the operator that prevents it. Read once for a frame."""
+    if _PLAIN_READ not in rows.__dict__:
+        rows.__dict__[_PLAIN_READ] = _read_plainly(rows)
+    found: PlainRead | str = rows.__dict__[_PLAIN_READ]
+    return found
+
+
+def _read_plainly(rows: DataFrame) -> PlainRead | str:
     from pyspark.sql.types import StructType
 
     if _uses_current_time(rows):
