@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mainstem import Flow, Mainstem
-from mainstem.flows import program
+from mainstem.flows import program, staged_batches
 from mainstem.flows.flow_progress import PROGRESS_TOPIC
 from mainstem.flows.program import packed_query
 from mainstem.operators import (
@@ -31,15 +31,19 @@ from mainstem.operators import (
     process,
     sessions,
     top,
+    tumbling,
     windowed,
 )
 from mainstem.operators.stage.keyed_rows import native_hashes
+from mainstem.operators.stage.packed_rows import Packing
 from mainstem.operators.stage.spark_hashes import buckets_of, hashable, identify_keys
+from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.plan.flow_plan import plain_read, read_plainly
 from mainstem.spark.plan.row_expression import value_of
 from mainstem.stem import Mainstem as Stem
 from tests.flows.memory_sink import MemorySink
 
+READ_BETWEEN = staged_batches._read_between
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
@@ -187,6 +191,21 @@ def hops(stem: Mainstem) -> Any:
     )
 
 
+def chained(stem: Mainstem) -> Any:
+    """Operators behind each other, the first of which corrects its windows."""
+    orders = stem.topic("orders").stream(watermark="1 minute").where("cents % 5 > 0")
+    some = windowed(
+        orders, hopping("2 minutes", slide="45 seconds"), by="kind", aggregates=TOTALS[:2],
+        lateness="4 minutes", results="retract",
+    )  # fmt: skip
+    some = some.where("orders > 1").withColumn("cents", F.expr("coalesce(cents, 0) * 2"))
+    longer = windowed(
+        some, tumbling("3 minutes"), by="kind", aggregates=["sum(orders) AS orders", "sum(cents) AS cents"],
+        lateness="4 minutes", results="retract",
+    )  # fmt: skip
+    return top(longer.select("kind", "orders", "cents", "record"), 2, by="kind", order="orders DESC")
+
+
 def several(stem: Mainstem) -> Any:
     """Operators of each kind of state, in one flow; a row of any of them is text."""
     orders = stem.topic("orders").stream(watermark="1 minute")
@@ -240,7 +259,11 @@ def results(stem: Mainstem, monkeypatch: pytest.MonkeyPatch, ways: str, rows_of:
         used.append(rows is not None)
         return rows
 
+    def between(*given: Any) -> dict[int, Packing]:
+        return READ_BETWEEN(*given) if ways[part] == "p" else {}
+
     monkeypatch.setattr(program, "packed_query", query)
+    monkeypatch.setattr(staged_batches, "_read_between", between)
 
     def flows(stem: Mainstem) -> Iterator[Flow]:
         yield Flow(rows_of(stem), into=sink)
@@ -259,7 +282,7 @@ def results(stem: Mainstem, monkeypatch: pytest.MonkeyPatch, ways: str, rows_of:
     return {"changes": sorted(map(str, changes)), "late": sorted(map(str, late))}
 
 
-@pytest.mark.parametrize("rows_of", [paid, hops, pytest.param(several, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rows_of", [paid, hops, chained, pytest.param(several, marks=pytest.mark.long)])
 def test_a_checkpoint_goes_on_packed_and_not(
     spark: SparkSession, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, rows_of: Any
 ) -> None:
@@ -270,6 +293,10 @@ def test_a_checkpoint_goes_on_packed_and_not(
         with mainstem.open(tmp_path / ways, upkeep="manual", spark=spark) as stem:
             made(stem)
             found[ways] = results(stem, monkeypatch, ways, rows_of)
+            if rows_of is chained:
+                packed = "from orders to windowed-0, from windowed-0 to windowed-1, from windowed-1 to top-2"
+                told = FlowStore(stem.home, "paid").of_version(1)["columns"]
+                assert told == packed if ways.endswith("p") else packed not in told
     assert all(found["sss"].values())
     for what in ("changes", "late"):
         assert found["psp"][what] == found["sss"][what]

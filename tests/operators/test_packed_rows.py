@@ -100,9 +100,16 @@ def differences() -> list[str]:
 
 
 def test_all_rows_come_out_in_their_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(by_bucket := list(packing().pack(blocks()))) == 1, by_bucket
+    [together] = packing().pack(blocks())
     assert differences() == []
-    # In several values each, too.
+    # In several values each, too: a value has some bytes at most.
+    monkeypatch.setattr(packed_rows, "VALUE_BYTES", 1000)
+    [divided] = packing().pack(blocks())
+    assert divided.num_rows > 3 * together.num_rows
+    assert max(len(value.as_py()) for value in divided.column(1)) < max(
+        len(value.as_py()) for value in together.column(1)
+    )
+    assert differences() == []
     monkeypatch.setattr(packed_rows, "ROWS", 20)
     assert len(list(packing().pack(blocks()))) > 10
     assert differences() == []

@@ -107,11 +107,15 @@ def noted(name: str, called: set[str]) -> Callable[..., Any]:
     return call
 
 
+def replace_column(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return rows.set_column(rows.schema.get_field_index(name), name, values)
+
+
 # Faults of one way alone, and the case in which each is seen.
 MUTANTS: dict[str, tuple[str, Any, str, Callable[[Any], Any]]] = {
     "a delete is taken for an insert": (
         "top of distinct", table.TableRows, "arrow",
-        lambda right: lambda self, rows: right(self, rows).set_column(3, "deleted", pa.repeat(False, rows.num_rows)),
+        lambda right: lambda self, rows: replace_column(right(self, rows), "deleted", pa.repeat(False, rows.num_rows)),
     ),
     "0.0 and -0.0 are two keys": (
         "process", keyed_rows, "identify_keys",

@@ -30,7 +30,7 @@ from mainstem.errors import (
 )
 from mainstem.flows.flow import Flow
 from mainstem.flows.real_time import check_cores, check_real_time
-from mainstem.flows.staged_batches import query_rows, roots_of, stage_operators, stages_of
+from mainstem.flows.staged_batches import StagedBatches, query_rows, roots_of, stage_operators, stages_of
 from mainstem.log.log import Log
 from mainstem.operators.stage.packed_reader import to_option
 from mainstem.operators.stage.packed_rows import PACKED, Packing, is_packed
@@ -151,11 +151,8 @@ def columnar_query(rows: DataFrame, planned: PlannedFlow, task: ColumnTask) -> D
     return reader.option(OPTION, request.to_option()).option(PACKING, to_option(packing)).load()
 
 
-def describe_columns(planned: PlannedFlow, rows: DataFrame, *, sends_columns: bool = False) -> str:
-    """How far the rows of a query, `rows`, travel as columns: "from orders to windowed-0", or what prevents it.
-
-    `sends_columns`: whether the last stage sends columns to the sink.
-    """
+def describe_columns(planned: PlannedFlow, rows: DataFrame, staged: StagedBatches | None) -> str:
+    """How far the rows of a query, `rows`, travel as columns: "from orders to windowed-0", or what prevents it."""
     sink = f"{planned.flow.into.kind} {planned.flow.into.name}"
     roots = {root.number for root in roots_of(planned.stages)}
     heads = [stage for stage in planned.stages if stage.number in roots]
@@ -166,7 +163,8 @@ def describe_columns(planned: PlannedFlow, rows: DataFrame, *, sends_columns: bo
         topics = [planned.leaves[number].source for number in sorted(planned.leaves)]
         packed = packed_topics(planned.stages) if len(heads) > 1 else {heads[0].name: topics}
         parts += [f"from {', '.join(topics)} to {stage}" for stage, topics in packed.items()]
-    if sends_columns:
+    parts += [f"from {one} to {other}" for one, other in (staged.pairs if staged is not None else ())]
+    if staged is not None and staged.sends_columns:
         parts.append(f"from {planned.stages[-1].name} to {sink}")
     if parts:
         return ", ".join(parts)

@@ -441,8 +441,7 @@ class RunningFlows:
                 task=task, pace=handle.pace,
             )  # fmt: skip
             built = "" if staged is None else staged.bind(flow.rows, task)
-            sends = staged is not None and staged.sends_columns
-            store.note(run, built=built, columns=describe_columns(planned, flow.rows, sends_columns=sends))
+            store.note(run, built=built, columns=describe_columns(planned, flow.rows, staged))
             self._follow(handle, self._start_query(handle, flow.rows, writer, run, checkpoint, catch_up, staged), run)
         finally:
             handle.pace.close()

@@ -15,7 +15,7 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from mainstem.errors import Conflict, CorruptHome, Invalid
 from mainstem.flows.late_topic import LateTopic
 from mainstem.names import check_own_name
 from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock
-from mainstem.operators.stage.packed_rows import STAGE, is_packed
+from mainstem.operators.stage.packed_rows import STAGE, Packing, is_packed
 from mainstem.operators.stage.stage import Stage, prepare_batch, prepare_inputs, stage_schema
 from mainstem.operators.stage.stage_task import BucketState, StageBatch, through_stage
 from mainstem.operators.stage.state_runs import StageManifests
@@ -35,6 +35,7 @@ from mainstem.spark.columnar_rows import ColumnPacking, ColumnTask
 from mainstem.spark.plan.bound_plan import BoundPlan, obstacle, placeholder
 from mainstem.spark.plan.flow_plan import (
     Operator,
+    PlainSteps,
     is_straight,
     leaves_in,
     operators_in,
@@ -271,6 +272,13 @@ class StagedBatches:
         """Whether the tasks of the last stage compute the flow's rows for the sink."""
         return self._plans is not None and self._plans.output is not None
 
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The stages that pass packed rows to the next one, each with that one."""
+        names = {stage.number: stage.name for stage in self._stages}
+        between = {} if self._plans is None else self._plans.between
+        return [(names[number], names[packing.stage]) for number, packing in between.items()]
+
     def begin(self, number: int, rows: DataFrame) -> BatchOnItsWay:
         """Start a batch."""
         before = self._before(number)
@@ -370,6 +378,8 @@ class StagePlans:
     rows: BoundPlan
     # What the tasks of the last stage do with their rows for the sink; None if Spark computes the rows behind it.
     output: ColumnPacking | None = None
+    # What the tasks of a stage do with their rows for the next one, by its number; not if Spark computes the rows between them.
+    between: Mapping[int, Packing] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -382,9 +392,13 @@ class StagePlans:
     ) -> StagePlans | str:
         """The plans, or why they must be built for each batch. `given`: the rows of the query, as in its batches."""
         frames: dict[int, DataFrame] = {}
+        between: dict[int, Packing] = {}
+        shared = _shared_stages(rows, stages)
         for stage in stages:
             behind = [place for place, before in enumerate(stage.inputs) if stages_in(before)]
-            if behind:
+            if packing := _read_between(stage, stages, shared):
+                between |= packing
+            elif behind:
                 frames[stage.number] = prepare_inputs(stage, behind)
             elif len(stage.inputs) == 1 and not is_packed(given):
                 schema = given.schema if len(roots) == 1 else stage.inputs[0].schema
@@ -394,7 +408,32 @@ class StagePlans:
                 return found
         behind_all = BoundPlan(rows)
         output = None if task is None else _read_output(rows, behind_all, stages, task)
-        return cls({number: BoundPlan(frame) for number, frame in frames.items()}, behind_all, output)
+        return cls({number: BoundPlan(frame) for number, frame in frames.items()}, behind_all, output, between)
+
+
+def _read_between(stage: Stage, stages: Sequence[Stage], shared: Collection[int]) -> dict[int, Packing]:
+    """How the tasks of the stage before this one prepare and pack its rows, by the number of that stage; empty if they cannot."""
+    taken = stage.spec.packed
+    uses = stage_uses(stage.inputs[0])
+    if taken is None or len(stage.inputs) > 1 or sum(uses.values()) != 1 or shared & uses.keys():
+        return {}
+    [before] = [other for other in stages if other.number in uses]
+    rows = stage.inputs[0]
+    steps = None if obstacle(rows) else _steps_behind(rows, BoundPlan(rows), before)
+    if steps is None or [name for name, _ in steps.columns] != rows.columns:
+        return {}
+    preparation: Any = getattr(stage.spec.preparations[0].arrow, "__self__", None)
+    schema = stage_schema(before.spec.engine).remove_metadata()
+    return {before.number: Packing(schema, steps.columns, steps.condition, preparation, taken, 0, stage.number)}
+
+
+def _steps_behind(rows: DataFrame, plan: BoundPlan, stage: Stage) -> PlainSteps | None:
+    """How rows are computed from the output of a stage; None if not over Arrow."""
+    spark, schema = rows.sparkSession, stage_schema(stage.spec.engine)
+    # A leaf about which the optimizer knows nothing.
+    leaf = spark.createDataFrame(spark.sparkContext.emptyRDD(), spark_schema(schema))
+    steps = read_steps(plan.bind({str(stage.number): leaf}))
+    return None if isinstance(steps, str) else steps
 
 
 def _read_output(rows: DataFrame, plan: BoundPlan, stages: Sequence[Stage], task: ColumnTask) -> ColumnPacking | None:
@@ -402,14 +441,11 @@ def _read_output(rows: DataFrame, plan: BoundPlan, stages: Sequence[Stage], task
     last = stages[-1]
     if stage_uses(rows) != {last.number: 1} or last.number in _shared_stages(rows, stages):
         return None
-    spark, schema = rows.sparkSession, stage_schema(last.spec.engine)
-    # A leaf about which the optimizer knows nothing.
-    leaf = spark.createDataFrame(spark.sparkContext.emptyRDD(), spark_schema(schema))
-    steps = read_steps(plan.bind({str(last.number): leaf}))
-    if isinstance(steps, str):
+    steps = _steps_behind(rows, plan, last)
+    if steps is None:
         return None
     return ColumnPacking(
-        schema.remove_metadata(),
+        stage_schema(last.spec.engine).remove_metadata(),
         steps.columns,
         steps.condition,
         arrow_schema(rows.schema).remove_metadata(),
@@ -470,10 +506,14 @@ class BatchOnItsWay:
             return None
         heads = {root.number for root in self._roots}
         given: dict[str, DataFrame] = {}
+        # The packed rows for a stage from the one before it.
+        sent: dict[int, DataFrame] = {}
         for stage in self._stages:
             plan = self._plans.prepared.get(stage.number)
             root = self.root(stage.number) if stage.number in heads else None
-            if plan is None:
+            if stage.number in sent:
+                rows = sent[stage.number]
+            elif plan is None:
                 assert root is not None
                 rows = root
             elif root is None:
@@ -482,13 +522,19 @@ class BatchOnItsWay:
                 rows = plan.bind({_root(stage.number): root})
             else:
                 rows = root.unionByName(plan.bind(given))
+            if between := self._plans.between.get(stage.number):
+                between = replace(between, buckets=self.batches[self._names[between.stage]].buckets)
+                sent[between.stage] = self._through(stage, stage.name, rows, between)
+                continue
             output = self._plans.output if stage is self._stages[-1] else None
             given[str(stage.number)] = rows = self._through(stage, stage.name, rows, output)
             if output is not None:
                 return rows
         return self._plans.rows.bind(given)
 
-    def _through(self, stage: Stage, name: str, prepared: DataFrame, output: ColumnPacking | None = None) -> DataFrame:
+    def _through(
+        self, stage: Stage, name: str, prepared: DataFrame, output: Packing | ColumnPacking | None = None
+    ) -> DataFrame:
         rows = through_stage(prepared, stage.spec, self.batches[name], output)
         if stage.number in self._shared:
             # The engine runs once, however often its output is used.

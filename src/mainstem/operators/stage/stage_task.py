@@ -25,7 +25,7 @@ from mainstem.crash_points import reach
 from mainstem.log.watermark import NO_TIME, WATERMARKED_RECORD
 from mainstem.operators.stage.engine import NEVER, BatchClock, Engine, Step
 from mainstem.operators.stage.hashes import bucket_groups
-from mainstem.operators.stage.packed_rows import BUCKET, is_packed, packed_markers, unpack
+from mainstem.operators.stage.packed_rows import BUCKET, PACKED, Packing, is_packed, packed_markers, unpack
 from mainstem.operators.stage.spark_hashes import buckets_of
 from mainstem.operators.stage.stage import StageSpec, stage_schema
 from mainstem.operators.stage.state_run_file import RunEntry
@@ -165,9 +165,10 @@ def _cast_batches(rows: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]
 
 
 def through_stage(
-    prepared: DataFrame, spec: StageSpec, batch: StageBatch, output: ColumnPacking | None = None
+    prepared: DataFrame, spec: StageSpec, batch: StageBatch, output: Packing | ColumnPacking | None = None
 ) -> DataFrame:
-    """The output rows of a stage for the prepared rows of a batch; with `output`, the results of its column task."""
+    """The output rows of a stage for the prepared rows of a batch; with `output`, packed for the next stage, or the results of
+    a column task."""
 
     def one_bucket(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -184,7 +185,7 @@ def through_stage(
         yield from shown if output is None else output.pack(shown)
 
     schema, empty = stage_schema(spec.engine), _empty(prepared)
-    given_schema = schema if output is None else RESULTS
+    given_schema = schema if output is None else PACKED if isinstance(output, Packing) else RESULTS
     taken = spec.packed if is_packed(prepared) else None
     if taken is not None:
         rows = prepared.union(packed_markers(prepared, batch.buckets)) if batch.marked else prepared
