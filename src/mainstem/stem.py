@@ -146,6 +146,8 @@ class Mainstem:
             log.close()
             raise
         self._spark = spark
+        # Whether Mainstem makes the session: nothing is set in one of the user's own.
+        self.makes_session = isinstance(spark, str)
         self._guard = threading.RLock()
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ import mainstem
 from mainstem.batch import Batch, FlowRun
 from mainstem.clock import ManualClock
 from mainstem.file_watch import Watch
+from mainstem.spark.sources import topic_stream_reader
 from mainstem.spark.sources.batch_clock import leave_due, set_now
 from mainstem.spark.sources.batch_pace import BatchPace, BatchPause
 from mainstem.stem import Mainstem
@@ -313,6 +314,15 @@ def test_changes_of_a_view_wait_for_the_pause_too(
 # How long a source waits while nothing comes
 
 
+IDLE = 0.125
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source waits for an append in real time: not for seconds here."""
+    monkeypatch.setattr(topic_stream_reader, "IDLE_SECONDS", IDLE)
+
+
 class Listened:
     """Stands for the watch of a topic's appends: it notes how long it should have waited."""
 
@@ -348,7 +358,7 @@ def test_a_source_waits_long_if_only_an_append_can_begin_a_batch(stem: Mainstem,
         stem.create_topic(name, schema="n BIGINT", partitions=2)
         append(stem, name, 0)
     sources = idle_sources(stem, tmp_path / "c", {"topic": "t"})
-    assert idle_wait(sources) == 2
+    assert idle_wait(sources) == IDLE
     with sources.pace.hurry():
         assert idle_wait(sources) == 0
     transaction = stem.transaction()
@@ -356,11 +366,11 @@ def test_a_source_waits_long_if_only_an_append_can_begin_a_batch(stem: Mainstem,
     assert idle_wait(sources) == 0.001
     transaction.commit()
     assert sources.batches() == [[1]]
-    assert idle_wait(sources) == 2
+    assert idle_wait(sources) == IDLE
     sources.stop()
 
     both = idle_sources(stem, tmp_path / "d", {"topic": "t"}, {"topic": "u"})
-    assert idle_wait(both) == 2
+    assert idle_wait(both) == IDLE
     both.stop()
     assert idle_wait(idle_sources(stem, tmp_path / "e", {"topic": "t", "only_topics": False})) == 0.001
     assert idle_wait(idle_sources(stem, tmp_path / "f", {"topic": "t*", "pattern": True})) == 0.001
@@ -409,5 +419,5 @@ def test_a_source_does_not_wait_long_while_another_is_behind(stem: Mainstem, tmp
     sources._readers[0]._watch = ["t", "u"], heard
     assert sources.batches(empty_max=1) == [[0, 1], [2, 3], [4, 5]]
     assert heard.waits[1:3] == [0.001, 0.001]
-    assert heard.waits[3] == 2
+    assert heard.waits[3] == IDLE
     sources.stop()

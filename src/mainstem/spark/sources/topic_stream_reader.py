@@ -62,7 +62,7 @@ __all__ = ["TopicReader", "TopicStreamReader", "slices_between"]
 
 # How long to wait for an append at a time, if nothing else can begin a batch. It also bounds how late an abandoned
 # transaction of another source is aborted.
-IDLE_SECONDS = 2.0
+IDLE_SECONDS = 5.0
 # If the flow has a clock: an input that is idle for some time no longer holds back the watermark.
 IDLE_SECONDS_WITH_CLOCK = 1.0
 
