@@ -57,6 +57,8 @@ _PRELOADED = (
     "pyspark.sql.datasource_internal",
     "pandas",
     "pyarrow.compute",
+    # Reads the schema of a topic.
+    "sqlglot.dialects.spark",
     "mainstem.spark.sources.topic_source",
     "mainstem.spark.sources.topic_stream_reader",
 )
