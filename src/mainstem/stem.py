@@ -146,7 +146,7 @@ class Mainstem:
             log.close()
             raise
         self._spark = spark
-        # Whether Mainstem makes the session: nothing is set in one of the user's own.
+        # Whether Mainstem makes the session: nothing is set in one that is passed.
         self.makes_session = isinstance(spark, str)
         self._guard = threading.RLock()
 

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource
 import mainstem
 from mainstem import Flow
 from mainstem.errors import Invalid, Unavailable
-from mainstem.spark.spark_session import SETTINGS, _check_python, _environment_ready
+from mainstem.spark.spark_session import SETTINGS, _check_python, _environment_ready, session_settings
 
 # A program in a process of its own: what it says is the last line of its output, as JSON.
 PROGRAM = """
@@ -200,3 +200,14 @@ def test_a_session_of_ones_own_with_another_python_is_told_so(tmp_path: Path) ->
     _check_python(session_with(sys.executable))
     # What is installed on the machines of a cluster is not known here.
     _check_python(session_with(other, "spark://master:7077"))
+
+
+def test_a_file_of_settings_in_the_working_directory_is_not_a_user_s(tmp_path, monkeypatch):
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.driver.memory 9g\n")
+    monkeypatch.chdir(tmp_path)
+    for name in ("SPARK_HOME", "SPARK_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert session_settings("local[2]")["spark.driver.memory"] == "2g"
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert session_settings("local[2]")["spark.driver.memory"] == "9g"

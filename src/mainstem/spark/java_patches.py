@@ -5,12 +5,12 @@
 | Hadoop sets the modes of local files in Java, not with `chmod` | sessions that Mainstem makes | 60 to 100 ms more a small batch |
 | Hadoop's configuration does not record the file each value came from | sessions that Mainstem makes | 10 ms more an operator with state, in each batch |
 | Java maps Spark's classes from an archive (`class_archive`) | local sessions that Mainstem makes | a third more CPU until the first result |
-| Java uses its first compiler alone | `mainstem check`, and the tests of Mainstem | a short program takes half as much CPU again |
-| Java uses its second compiler later | sessions that Mainstem makes | a run of seconds takes a quarter more CPU |
+| Java uses its first compiler (C1) alone | `mainstem check`, and the tests of Mainstem | a short program takes half as much CPU again |
+| Java uses its second compiler (C2) later | sessions that Mainstem makes | a run of seconds takes a quarter more CPU |
 
 They make Java faster and change no result. MAINSTEM_JAVA_PATCHES=off turns all of them off. The first two change internals
 of Hadoop, so they are also off with untested versions of Spark, Hadoop or Java (`why_not_patched`), and a patch that fails
-is skipped. A session that a program created itself is never changed.
+is skipped. A session that a program passes (`spark=`) is never changed.
 
 The Java that Spark runs on is selected here too (`java_home`). That is not a patch: without it Spark would not start.
 """
@@ -185,7 +185,7 @@ def short_run_options() -> tuple[str, ...]:
     return _FIRST_COMPILER if patches_are_on() else ()
 
 
-# Options of a Java that runs flows: the second compiler compiles a method after ten times as many calls.
+# Options of a Java that runs flows: the second compiler (C2) compiles a method after ten times as many calls and more.
 #
 # Most of what Java runs is Spark's planning: thousands of methods, each called some thousand times in a batch. Compiling them
 # again took a third of a short run. A method that runs long in a loop, as generated code does, is compiled as early as ever.

@@ -362,9 +362,11 @@ def _by_place(address: str) -> dict[str, str]:
 
 def _spark_defaults() -> dict[str, str]:
     """The settings of the user's spark-defaults.conf; in Spark ours would override them."""
-    folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(os.environ.get("SPARK_HOME", ""), "conf")
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
     path = Path(folder) / "spark-defaults.conf"
-    if not path.is_file():
+    # Without either, Spark reads none: not one that lies in the working directory.
+    if not folder or not path.is_file():
         return {}
     lines = [line.strip().replace("=", " ", 1).split(None, 1) for line in path.read_text().splitlines()]
     return {line[0]: line[1].strip() for line in lines if len(line) == 2 and line[0].startswith("spark.")}

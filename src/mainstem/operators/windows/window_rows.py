@@ -1,4 +1,4 @@
-"""WindowRows: converts a batch's rows to the input of a window engine, with Spark and, for tests without it, over Arrow.
+"""WindowRows: converts a batch's rows to the input of a window engine, with Spark, or over Arrow (packed rows, tests).
 
 Input, from a plain select (see `windowed`):
 

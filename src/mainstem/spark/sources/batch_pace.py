@@ -7,7 +7,7 @@ batch. The driver says how long (`BatchPace`); the sources of the query wait (`B
     <checkpoint>/cut/<random>/pace      {"until": 51234250000, "pause": 200000, "hurry": false}
 
 `until` is in microseconds of the machine's monotonic clock; a source that is asked before it waits, but never longer than
-`pause`. While there is "hurry" nothing waits: somebody waits until the flow is idle, or stops it. A write to the file ends
+`pause`. While `hurry` is true no source pauses: a caller waits until the flow is idle, or stops it. A write to the file ends
 every wait.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["BatchPace", "BatchPause", "PAUSE_US_MAX", "pace_path"]
 
 # The longest pause of a flow without `every`: with the batch itself a row is in the sink within half a second.
 PAUSE_US_MAX = 200_000
-# So long a source waits at a time: a timer of a stage, or an input that became idle, may begin a batch without rows.
+# The longest single wait of a source: a timer of a stage, or an input that became idle, may begin a batch without rows.
 _WAIT_US_MAX = 1_000_000
 # More than any value takes; the rest are spaces.
 _FILE_BYTES = 128
@@ -116,7 +116,7 @@ class BatchPause:
         self._watch: Watch | None = None
 
     def wait(self, wake: int | None = None) -> bool:
-        """Wait until the next batch may begin; False if it still may not. `wake`: so many microseconds it may take at most."""
+        """Wait until the next batch may begin; False if it still may not. `wake`: the upper bound of the wait, in microseconds."""
         deadline = self._clock.monotonic() + min(_WAIT_US_MAX, _WAIT_US_MAX if wake is None else max(0, wake))
         while (left := self._left()) > 0:
             allowed = deadline - self._clock.monotonic()
