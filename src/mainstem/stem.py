@@ -146,8 +146,6 @@ class Mainstem:
             log.close()
             raise
         self._spark = spark
-        # Whether Mainstem makes the session: nothing is set in one that is passed.
-        self.makes_session = isinstance(spark, str)
         self._guard = threading.RLock()
 
     def __repr__(self) -> str:

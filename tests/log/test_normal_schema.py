@@ -75,6 +75,7 @@ def test_a_type_without_a_place_is_refused_with_the_list(given: pa.DataType) -> 
         ([""], "has no name"),
         (["_hidden"], 'column "_hidden" begins with an underscore'),
         (["Record"], 'column "Record" has a reserved name'),
+        (["id", "record.offset"], 'column "record.offset" has a reserved name'),
         (["a", "A"], 'column "A" appears twice'),
         (["straße", "STRASSE"], "appears twice"),
         (["a\nb"], "control character"),

@@ -41,7 +41,6 @@ from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.checkpoint.native_history import NativeHistory
 from mainstem.spark.columnar_rows import RESULTS, ColumnPacking, ColumnTask, has_results
 from mainstem.spark.plan.flow_plan import (
-    PER_KEY_STATE,
     Operator,
     PlainRead,
     find_leaves_without_record,
@@ -295,12 +294,6 @@ class PlannedFlow:
     @property
     def sources(self) -> list[str]:
         return sorted({leaf.source for leaf in self.leaves.values()})
-
-    @property
-    def needs_empty_batches(self) -> bool:
-        """Whether a batch without rows may give a result when the watermark has advanced. In update mode only functions of
-        the user's with timers do; all else only evicts state, which the next batch with rows does as well."""
-        return self.output_mode != "update" or any(it.name == PER_KEY_STATE for it in self.operators)
 
     @property
     def topics(self) -> list[str]:

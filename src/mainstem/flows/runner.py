@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -48,7 +48,7 @@ from mainstem.spark.spark_session import CALLED_WITH
 from mainstem.views.view_offsets import missing_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
     from mainstem.sinks.sink import BatchWriter
@@ -246,26 +246,6 @@ def _column_task(planned: PlannedFlow, writer: BatchWriter) -> ColumnTask | None
 
 class _VersionChanged(Exception):
     """The sink switched to another version: the flow continues with that version's checkpoint."""
-
-
-# Held while a query starts with a setting that is its own.
-_STARTING = threading.Lock()
-_EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
-
-
-@contextmanager
-def _empty_batches(spark: SparkSession, *, wanted: bool) -> Iterator[None]:
-    """A query that starts inside runs a batch without rows when the watermark has advanced, if that is `wanted`. Spark reads
-    the setting when a query starts. A user's own value is not changed."""
-    with _STARTING:
-        if wanted or spark.conf.get(_EMPTY_BATCHES, None) is not None:
-            yield
-            return
-        spark.conf.set(_EMPTY_BATCHES, "false")
-        try:
-            yield
-        finally:
-            spark.conf.unset(_EMPTY_BATCHES)
 
 
 class RunningFlows:
@@ -570,14 +550,13 @@ class RunningFlows:
                 catch_up.advance(number)
             return batch.offsets
 
-        query = (
+        return (
             rows.writeStream.queryName(query_name(run))
             .outputMode(planned.output_mode)
             .option("checkpointLocation", location.address)
             .foreachBatch(each_batch)
+            .start()
         )
-        with _empty_batches(rows.sparkSession, wanted=planned.needs_empty_batches or not self._stem.makes_session):
-            return query.start()
 
     def _write(self, rows: DataFrame, writer: BatchWriter, batch: Batch, planned: PlannedFlow) -> Written:
         if not has_results(rows):

@@ -92,7 +92,8 @@ def normal_schema(schema: pa.Schema) -> pa.Schema:
                 hint=f'Call it "{name.lstrip("_") or "value"}".',
                 column=name,
             )
-        if name.casefold() == "record":
+        # A sealed segment has columns such as "record.offset".
+        if name.casefold() == "record" or name.casefold().startswith("record."):
             raise Invalid(
                 f'column "{name}" has a reserved name',
                 detail='Every topic has a struct "record" with the partition, offset, time, change and headers of a row.',

@@ -51,7 +51,8 @@ def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def same_values(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
-    """Where two arrays of one type have the same value: null is null, NaN is NaN, and -0.0 is 0.0.
+    """Where two arrays of one type have the same value: null is null, NaN is NaN, and -0.0 is 0.0
+    (not in a list).
 
     >>> same_values(pa.array([1.0, None, float("nan"), 2.0]), pa.array([1.0, None, float("nan"), None])).tolist()
     [True, True, True, False]

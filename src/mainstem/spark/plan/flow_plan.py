@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Operator",
-    "PER_KEY_STATE",
     "PlainRead",
     "PlainSteps",
     "STAGE_OPTION",
@@ -73,18 +72,16 @@ _INCIDENTAL = (
     (re.compile(r"\b(Sample [^\n]*?), -?\d{4,}"), r"\1"),
 )
 
-# Functions of the user's with state and timers.
-PER_KEY_STATE = "per-key state"
 # Stateful operators, by the name of their node, with the names that users know.
 STATEFUL = {
     "Aggregate": "aggregate",
     "Deduplicate": "deduplicate",
     "DeduplicateWithinWatermark": "deduplicate within the watermark",
     "Join": "join",
-    "FlatMapGroupsWithState": PER_KEY_STATE,
-    "FlatMapGroupsInPandasWithState": PER_KEY_STATE,
-    "TransformWithState": PER_KEY_STATE,
-    "TransformWithStateInPySpark": PER_KEY_STATE,
+    "FlatMapGroupsWithState": "per-key state",
+    "FlatMapGroupsInPandasWithState": "per-key state",
+    "TransformWithState": "per-key state",
+    "TransformWithStateInPySpark": "per-key state",
     "GlobalLimit": "limit",
 }
 
@@ -253,7 +250,7 @@ def _describe_state(node: Any) -> dict[str, Any]:
     elif name == "Join":
         condition = node.condition()
         found["by"] = [node.joinType().sql(), condition.get().sql() if condition.isDefined() else ""]
-    elif STATEFUL[name] == PER_KEY_STATE:
+    elif STATEFUL[name] == "per-key state":
         found["by"] = _texts(_grouping(node), made)
     return found
 
