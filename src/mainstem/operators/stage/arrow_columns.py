@@ -51,8 +51,7 @@ def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def same_values(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
-    """Where two arrays of one type have the same value: null is null, NaN is NaN, and -0.0 is 0.0
-    (not in a list).
+    """Where two arrays of one type have the same value: null is null, NaN is NaN, and -0.0 is 0.0.
 
     >>> same_values(pa.array([1.0, None, float("nan"), 2.0]), pa.array([1.0, None, float("nan"), None])).tolist()
     [True, True, True, False]
@@ -63,9 +62,8 @@ def same_values(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
         same = np.ones(len(left), np.bool_)
         for field in range(left.type.num_fields):
             same &= same_values(left.field(field), right.field(field))
-    elif pa.types.is_nested(left.type) or pa.types.is_dictionary(left.type):
-        # Arrow compares no lists.
-        same = np.array([str(one) == str(other) for one, other in zip(left, right, strict=True)], np.bool_)
+    elif pa.types.is_nested(left.type):
+        same = _same_lists(left, right, both)
     else:
         found = pc.equal(left, right)
         if pa.types.is_floating(left.type):
@@ -73,3 +71,15 @@ def same_values(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
         same = np.asarray(pc.fill_null(found, False))
     found_same: npt.NDArray[np.bool_] = (both & same) | (~there & ~also)
     return found_same
+
+
+def _same_lists(left: pa.Array, right: pa.Array, both: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Where two arrays have the same lists, if `both` have one there. Arrow compares none."""
+    counts, others = (np.asarray(pc.fill_null(pc.list_value_length(lists), -1)) for lists in (left, right))
+    rows = np.flatnonzero(both & (counts == others))
+    values = [lists.take(pa.array(rows)).flatten() for lists in (left, right)]
+    owners = np.repeat(rows, counts[rows])
+    same = np.zeros(len(left), np.bool_)
+    same[rows] = True
+    same[owners[~same_values(*values)]] = False
+    return same

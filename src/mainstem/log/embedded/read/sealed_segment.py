@@ -159,7 +159,7 @@ def read_sealed(
                 statistics = described.column(leaf).statistics
                 if statistics.max < start or (stop is not None and statistics.min >= stop):
                     continue
-                # Without gaps the offsets are known, and are half of what a narrow row costs to read.
+                # Without gaps the offsets are known: a third of what reading one narrow column takes.
                 known = OFFSET in record_columns and statistics.max - statistics.min + 1 == described.num_rows
                 read = [*wanted, *(name for name in record_columns if not (known and name == OFFSET))]
                 check_ranges(files, path, _ranges(file, group, _leaves(file, read)))
