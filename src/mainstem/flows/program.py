@@ -308,9 +308,11 @@ class PlannedFlow:
 
     @property
     def rows_max(self) -> int:
-        """The maximal number of rows of a batch. It is lower if rows pass through the driver's memory (topics and views) or
-        the flow has state.
+        """The maximal number of rows of a batch. Unless the flow sets it, it is lower if rows pass through the driver's memory
+        (topics and views) or the flow has state.
         """
+        if self.flow.rows_max is not None:
+            return self.flow.rows_max
         light = not self.operators and self.flow.into.kind not in ("topic", "view")
         return LIGHT_ROWS_MAX if light else ROWS_MAX
 
