@@ -20,6 +20,8 @@ from mainstem.operators.stage.state_runs import MemoryState, StateRuns, next_due
 
 SCHEMA = pa.schema([*STATE_COLUMNS, ("text", pa.string()), ("number", pa.int64())])
 
+BYTES_MAX = state_runs.MERGED_BYTES_MAX
+
 # One batch: rows put as (group, item, event due, processing due, value), rows let go, and how far the clocks move.
 put = st.tuples(
     st.integers(-4, 4), st.integers(0, 3), st.one_of(st.integers(0, 60), st.just(NEVER)),
@@ -77,7 +79,9 @@ def differences(steps: list[tuple], folder: str) -> list[str]:
             for at, all_ in zip(told, waits, strict=True)
             if all_ and at > min(all_)
         ]
-        assert len(entries) <= 3 * state_runs.RUNS_MERGED
+        assert len(entries) <= max(
+            3 * state_runs.RUNS_MERGED, len(steps) if state_runs.MERGED_BYTES_MAX < BYTES_MAX else 0
+        )
     return found
 
 
@@ -87,6 +91,25 @@ def differences(steps: list[tuple], folder: str) -> list[str]:
 def test_runs_give_what_memory_gives(steps: list[tuple]) -> None:
     with TemporaryDirectory() as folder:
         assert differences(steps, folder) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("bytes_max", [0, 8000, 20_000])
+def test_runs_that_are_too_large_to_be_merged_give_the_same(
+    bytes_max: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(state_runs, "MERGED_BYTES_MAX", bytes_max)
+    monkeypatch.setattr(state_runs, "DEAD_ROWS_MIN", 10)
+    steps = [
+        (
+            [(number % 9 - 4, number % 4, number + 40, NEVER, number)],
+            [(number % 5, number % 3)] if number % 3 else [],
+            1,
+            1,
+        )
+        for number in range(120)
+    ]
+    assert differences(steps, str(tmp_path)) == []
 
 
 @pytest.mark.parametrize("mutant", ["oldest wins", "what is gone comes back", "only what is new wakes"])

@@ -174,6 +174,9 @@ LARGER = 2
 # All are merged if they have more than DEAD times as many rows as are live; fewer than DEAD_ROWS_MIN count as that many.
 DEAD = 8
 DEAD_ROWS_MIN = 1_000
+# Runs that have more bytes together are not merged, unless most of their rows are dead: a merge takes about three times as much
+# memory, and of large runs it costs more than searching each of them.
+MERGED_BYTES_MAX = 128 << 20
 
 
 def next_due(folder: str, entries: Sequence[RunEntry], clock: BatchClock) -> tuple[int, int]:
@@ -275,7 +278,7 @@ class StateRuns:
 
     def _merge(self, entries: list[RunEntry], batch: int) -> list[RunEntry]:
         """Merge the newest runs if many have about the same size, or all if most of their rows are dead."""
-        count = _merged_count([entry.rows for entry in entries], self.live)
+        count = _merged_count([entry.rows for entry in entries], [entry.bytes for entry in entries], self.live)
         if not count:
             return entries
         kept, merged = entries[:-count], entries[-count:]
@@ -287,6 +290,9 @@ class StateRuns:
             places, rows, gone = places[~gone], rows[~gone], gone[~gone]
         if not len(rows):
             return kept
+        if 2 * len(rows) < sum(len(run.group) for run in runs):
+            # Most are dead, and are not copied.
+            return [*kept, write_run(self._folder, _take(runs, places, rows, self._nullable()), gone, batch)]
         # Concatenated, then sorted once: faster than taking rows from each run.
         first = np.cumsum([0, *(len(run.group) for run in runs[:-1])])
         table = pa.concat_tables([_everything(run, self._schema) for run in runs]).combine_chunks()
@@ -303,19 +309,29 @@ class StateRuns:
 _OWN = {at.name for at in STATE_COLUMNS}
 
 
-def _merged_count(sizes: Sequence[int], live: int) -> int:
-    """The number of newest runs to merge; `sizes` are their numbers of rows, the oldest first.
+def _merged_count(sizes: Sequence[int], lengths: Sequence[int], live: int) -> int:
+    """The number of newest runs to merge; `sizes` are their numbers of rows, `lengths` of bytes, the oldest first.
 
     Eight of about the same size; and if this gives eight of the next size, these too: so a row is merged again only when
-    there are eight times as many.
+    there are eight times as many. Of these the newest that have no more than `MERGED_BYTES_MAX` together.
 
-    >>> _merged_count([800, 100, 100, 100, 100, 100, 100, 100], 1500), _merged_count([800, *[100] * 8], 1600)
+    >>> def count(sizes, live, row_bytes=1):
+    ...     return _merged_count(sizes, [size * row_bytes for size in sizes], live)
+    >>> count([800, 100, 100, 100, 100, 100, 100, 100], 1500), count([800, *[100] * 8], 1600)
     (0, 8)
-    >>> _merged_count([800] * 7 + [100] * 8, 6400), _merged_count([8000, 100], 20)
+    >>> count([800] * 7 + [100] * 8, 6400), count([8000, 100], 20)
     (15, 2)
+    >>> count([800] * 7 + [100] * 8, 6400, row_bytes=1 << 16), count([1 << 20] * 8, 8 << 20, row_bytes=1000)
+    (9, 0)
     """
     if sum(sizes) > DEAD * max(live, DEAD_ROWS_MIN):
         return len(sizes)
+    count = _alike(sizes)
+    fitting = int(np.searchsorted(np.cumsum(lengths[::-1][:count]), MERGED_BYTES_MAX, side="right"))
+    return fitting if fitting > 1 else 0
+
+
+def _alike(sizes: Sequence[int]) -> int:
     count, size = 0, max(sizes[-1:], default=0)
     while True:
         more = 0
