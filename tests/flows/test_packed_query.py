@@ -38,7 +38,7 @@ from mainstem.operators.stage.keyed_rows import native_hashes
 from mainstem.operators.stage.packed_rows import Packing
 from mainstem.operators.stage.spark_hashes import buckets_of, hashable, identify_keys
 from mainstem.spark.checkpoint.flow_store import FlowStore
-from mainstem.spark.plan.flow_plan import plain_read, read_plainly
+from mainstem.spark.plan.flow_plan import plain_reads, read_plainly
 from mainstem.spark.plan.row_expression import value_of
 from mainstem.stem import Mainstem as Stem
 from tests.flows.memory_sink import MemorySink
@@ -93,19 +93,17 @@ def test_which_streams_are_read_plainly(stem: Mainstem) -> None:
     made(stem)
     orders = stem.topic("orders").stream(watermark="1 minute")
     plain = orders.where("kind = 'web' AND cents > 10").withColumnRenamed("id", "order").drop("kind")
-    found = plain_read(plain.withColumn("appended", F.col("record.appended_at")))
-    assert found is not None
-    columns = dict(found.columns)
+    [found] = plain_reads(plain.withColumn("appended", F.col("record.appended_at")))
+    columns = dict(found.steps.columns)
     assert (columns["order"], columns["appended"]) == (["column", "id"], ["column", "record", "appended_at"])
-    assert (found.request.topic, found.condition is None) == ("orders", False)
-    assert plain_read(orders) is not None
+    assert (found.request.topic, found.steps.condition is None) == ("orders", False)
+    assert len(plain_reads(orders)) == 1
     computed = plain.withColumn("twice", F.col("cents") * 2).where("twice > 40").withColumn("more", F.col("twice") + 1)
-    read = plain_read(computed)
-    assert read is not None
+    [read] = plain_reads(computed)
     twice = ["*", ["column", "cents"], ["literal", "bigint", 2]]
-    assert dict(read.columns)["more"] == ["+", twice, ["literal", "bigint", 1]]
-    assert read.condition is not None
-    assert [">", twice, ["literal", "bigint", 40]] in read.condition
+    assert dict(read.steps.columns)["more"] == ["+", twice, ["literal", "bigint", 1]]
+    assert read.steps.condition is not None
+    assert [">", twice, ["literal", "bigint", 40]] in read.steps.condition
     others = {
         "initcap(kind)": orders.withColumn("kind", F.initcap("kind")),
         "RLIKE(kind, 'w+')": orders.where("kind RLIKE 'w+'"),
@@ -117,7 +115,7 @@ def test_which_streams_are_read_plainly(stem: Mainstem) -> None:
         "Aggregate": orders.groupBy("kind").count(),
     }
     assert {reason: read_plainly(rows) for reason, rows in others.items()} == {reason: reason for reason in others}
-    assert [reason for reason, rows in others.items() if plain_read(rows) is not None] == []
+    assert [reason for reason, rows in others.items() if plain_reads(rows)] == []
 
 
 def test_windows_are_computed_as_spark_does(stem: Mainstem) -> None:
@@ -127,16 +125,15 @@ def test_windows_are_computed_as_spark_does(stem: Mainstem) -> None:
     columns = [column.alias(name) for name, column in chosen.items()]
     orders = stem.topic("orders").stream(watermark="1 minute")
     # Spark has one window for a row.
-    found = [plain_read(orders.select("id", "record", *some)) for some in (columns[:3], columns[3:])]
+    found = [plain_reads(orders.select("id", "record", *some)) for some in (columns[:3], columns[3:])]
     # Also before 1970, on the bound of a window, and just beside it.
     times = [NOON + timedelta(microseconds=beside) for beside in (-1, 0, 1)]
     times += [datetime(1969, 12, 31, tzinfo=UTC) + timedelta(seconds=7 * number) / 3 for number in range(40)]
     batch = pa.RecordBatch.from_arrays([pa.array(times, pa.timestamp("us", "UTC"))], ["at"])
     ours = {
         name: value_of(value, batch).to_pylist()
-        for read in found
-        if read is not None
-        for name, value in read.columns
+        for [read] in found
+        for name, value in read.steps.columns
         if name in chosen
     }
     rows = stem.spark.createDataFrame([(at,) for at in times], "at TIMESTAMP")
@@ -150,7 +147,7 @@ def test_a_window_s_bound_is_not_taken_for_another_expression(stem: Mainstem) ->
     others = {
         "more than one window": orders.select("record", F.window("at", "2 minutes", "1 minute")["start"].alias("start")),
     }  # fmt: skip
-    assert [name for name, rows in others.items() if plain_read(rows) is not None] == []
+    assert [name for name, rows in others.items() if plain_reads(rows)] == []
 
 
 def paid(stem: Mainstem) -> Any:

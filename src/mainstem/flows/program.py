@@ -43,13 +43,14 @@ from mainstem.spark.columnar_rows import RESULTS, ColumnPacking, ColumnTask, has
 from mainstem.spark.plan.flow_plan import (
     Operator,
     PlainRead,
+    can_read_plainly,
     find_leaves_without_record,
     fingerprint,
     leaves_in,
     needed_columns,
     operators_in,
     output_mode,
-    plain_read,
+    plain_reads,
     plan_text,
     read_plainly,
     row_conditions,
@@ -58,7 +59,7 @@ from mainstem.spark.plan.flow_plan import (
 from mainstem.spark.sources.agreed_cut import new_agreement, write_sources
 from mainstem.spark.sources.batch_pace import BatchPace
 from mainstem.spark.sources.topic_glob import match_topics
-from mainstem.spark.sources.topic_request import LIGHT_ROWS_MAX, OPTION, ROWS_MAX, TOPIC_SOURCE
+from mainstem.spark.sources.topic_request import LIGHT_ROWS_MAX, OPTION, ROWS_MAX, TOPIC_SOURCE, TopicRequest
 from mainstem.spark.spark_session import has_times
 from mainstem.spark.spark_types import TIME_HINT, arrow_schema, check_no_times, spark_schema
 from mainstem.views.home_views import wait_for_views
@@ -81,6 +82,10 @@ __all__ = [
 ]
 
 
+# An attribute of the rows of a query: the rows of the flow in its build, and its stages.
+_BUILT_FROM = "_mainstem_built_from"
+
+
 # The streaming query before a stage, with rows prepared and packed by the source readers; see `packed_rows`.
 
 
@@ -97,9 +102,9 @@ def packed_query(stages: Sequence[Stage], buckets: Mapping[str, int] | None) -> 
         if stage.number not in roots:
             continue
         reads = _plain_reads(stage)
-        if reads is None:
+        if not reads:
             return None
-        for place, read in enumerate(reads):
+        for place, read in reads:
             rows = _pack(stage, place, read, buckets[stage.name])
             united = rows if united is None else united.union(rows)
     return united
@@ -109,26 +114,38 @@ def packed_topics(stages: Sequence[Stage]) -> dict[str, list[str]]:
     """The stages whose rows readers of topics pack, by name, each with the topics; empty if the rows of one cannot be."""
     roots = {root.number for root in roots_of(stages)}
     reads = {stage.name: _plain_reads(stage) for stage in stages if stage.number in roots}
-    known = {name: [read.request.topic for read in found] for name, found in reads.items() if found is not None}
-    return known if len(known) == len(reads) else {}
+    return (
+        {name: [read.request.topic for _, read in found] for name, found in reads.items()}
+        if all(reads.values())
+        else {}
+    )
 
 
-def _plain_reads(stage: Stage) -> list[PlainRead] | None:
-    """How the readers of topics compute the inputs of a stage; None if they cannot."""
+def _plain_reads(stage: Stage) -> list[tuple[int, PlainRead]]:
+    """How the readers of topics compute the inputs of a stage, each read with the number of its input; none if they cannot."""
     if stage.spec.packed is None or any(stages_in(rows) for rows in stage.inputs):
-        return None
-    reads = [plain_read(rows) for rows in stage.inputs]
-    known = [read for read in reads if read is not None]
-    return None if len(known) < len(reads) or len({read.request.leaf for read in known}) < len(known) else known
+        return []
+    reads = [plain_reads(rows) for rows in stage.inputs]
+    found = [(place, read) for place, several in enumerate(reads) for read in several]
+    return found if all(reads) and len({read.request.leaf for _, read in found}) == len(found) else []
 
 
 def _pack(stage: Stage, place: int, read: PlainRead, buckets: int) -> DataFrame:
-    taken = stage.spec.packed
+    taken, steps = stage.spec.packed, read.steps
     assert taken is not None
     preparation: Any = getattr(stage.spec.preparations[place].arrow, "__self__", None)
-    packing = Packing(read.schema, read.columns, read.condition, preparation, taken, buckets, stage.number)
-    reader = stage.inputs[place].sparkSession.readStream.format(TOPIC_SOURCE).schema(spark_schema(PACKED))
-    return reader.option(OPTION, read.request.to_option()).option(PACKING, to_option(packing)).load()
+    packing = Packing(
+        read.schema, steps.columns, steps.condition, preparation, taken, buckets, stage.number, steps.look_ups
+    )
+    return _read_packed(stage.inputs[place], read.request, packing, PACKED)
+
+
+def _read_packed(
+    rows: DataFrame, request: TopicRequest, packing: Packing | ColumnPacking, schema: pa.Schema
+) -> DataFrame:
+    """A read of a topic with a packing, in the session of `rows`."""
+    reader = rows.sparkSession.readStream.format(TOPIC_SOURCE).schema(spark_schema(schema))
+    return reader.option(OPTION, request.to_option()).option(PACKING, to_option(packing)).load()
 
 
 def takes_columns(flow: Flow) -> bool:
@@ -141,14 +158,14 @@ def columnar_query(rows: DataFrame, planned: PlannedFlow, task: ColumnTask) -> D
 
     Its source has the same offsets, so a checkpoint can be used with either.
     """
-    read = plain_read(rows)
-    if read is None:
-        return None
-    packing = ColumnPacking(read.schema, read.columns, read.condition, planned.schema.remove_metadata(), task)
-    # The exact condition of the packing includes the one with which the source would drop rows.
-    request = replace(read.request, condition=None)
-    reader = rows.sparkSession.readStream.format(TOPIC_SOURCE).schema(spark_schema(RESULTS))
-    return reader.option(OPTION, request.to_option()).option(PACKING, to_option(packing)).load()
+    united = None
+    for read in plain_reads(rows):
+        steps, schema = read.steps, planned.schema.remove_metadata()
+        packing = ColumnPacking(read.schema, steps.columns, steps.condition, schema, task, steps.look_ups)
+        # The exact condition of the packing includes the one with which the source would drop rows.
+        packed = _read_packed(rows, replace(read.request, condition=None), packing, RESULTS)
+        united = packed if united is None else united.union(packed)
+    return united
 
 
 def describe_columns(planned: PlannedFlow, rows: DataFrame, staged: StagedBatches | None) -> str:
@@ -168,7 +185,8 @@ def describe_columns(planned: PlannedFlow, rows: DataFrame, staged: StagedBatche
         parts.append(f"from {planned.stages[-1].name} to {sink}")
     if parts:
         return ", ".join(parts)
-    inputs = [given for stage in heads for given in stage.inputs] or [planned.flow.rows]
+    built, stages = rows.__dict__[_BUILT_FROM]
+    inputs = [given for stage in stages if stage.number in roots for given in stage.inputs] or [built]
     reasons = [found for given in inputs if isinstance(found := read_plainly(given), str)]
     return f"no: Spark computes {reasons[0]}" if reasons else f"no: {heads[0].name if heads else sink} takes rows"
 
@@ -430,7 +448,7 @@ class Program:
             [*operators_in(rows), *stage_operators(stages)],
             plan,
             stages,
-            columnar=not stages and takes_columns(flow) and plain_read(flow.rows) is not None,
+            columnar=not stages and takes_columns(flow) and can_read_plainly(flow.rows),
         )
 
     def _check_changes(self, rows: DataFrame, flow: str) -> None:
@@ -492,9 +510,12 @@ class Program:
                         if together and planned.topic_reads > 1:
                             write_sources(together, build.requests)
                         if stages:
-                            return replace(flow, rows=packed_query(stages, buckets) or query_rows(stages))
-                        columnar = columnar_query(flow.rows, planned, task) if task else None
-                        return flow if columnar is None else replace(flow, rows=columnar)
+                            rows = packed_query(stages, buckets) or query_rows(stages)
+                        else:
+                            rows = (columnar_query(flow.rows, planned, task) if task else None) or flow.rows
+                        # A snapshot of a topic or a view has files for as long as there is a frame over them.
+                        rows.__dict__[_BUILT_FROM] = (flow.rows, stages)
+                        return replace(flow, rows=rows)
             except Exception:
                 if leaves is everything:
                     raise

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from mainstem.operators.stage.arrow_columns import whole
 from mainstem.operators.stage.spark_hashes import buckets_of
 from mainstem.spark.columnar_rows import compute_rows, gather_rows
+from mainstem.spark.look_up import LookUp
 from mainstem.spark.plan.row_expression import Condition
 
 if TYPE_CHECKING:
@@ -67,14 +68,19 @@ class Packing:
     taken: pa.Schema
     buckets: int
     stage: int
+    # Joins with small tables, before the filter.
+    look_ups: tuple[LookUp, ...] = ()
 
     def pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """All rows of a reader, as `PACKED`."""
-        for rows in gather_rows(batches, ROWS):
-            given = compute_rows(rows, self.columns, self.condition)
-            taken = self.preparation.arrow(given).select(self.taken.names).cast(self.taken)
-            if taken.num_rows:
-                yield self._divide(taken, given.num_rows)
+        given = 0
+        for table in gather_rows(batches, ROWS):
+            for count, rows in compute_rows(table, self.columns, self.condition, self.look_ups):
+                given += count
+                taken = self.preparation.arrow(rows).select(self.taken.names).cast(self.taken)
+                if taken.num_rows:
+                    yield self._divide(taken, given)
+                    given = 0
 
     def _divide(self, rows: pa.Table, given: int) -> pa.RecordBatch:
         """The values of each bucket with rows, all in one buffer. `given`: the number of rows before the preparation."""
