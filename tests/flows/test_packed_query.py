@@ -34,7 +34,7 @@ from mainstem.operators import (
     tumbling,
     windowed,
 )
-from mainstem.operators.stage.keyed_rows import native_hashes
+from mainstem.operators.stage.keyed_rows import arrow_tie, can_tie, native_hashes, native_tie
 from mainstem.operators.stage.packed_rows import Packing
 from mainstem.operators.stage.spark_hashes import buckets_of, hashable, identify_keys
 from mainstem.spark.checkpoint.flow_store import FlowStore
@@ -78,6 +78,20 @@ def test_a_row_has_the_group_and_the_bucket_that_spark_gives_it(spark: SparkSess
         group, check = identify_keys([rows.column(name).combine_chunks() for name in keys], rows.num_rows)
         assert theirs.column("group").to_pylist() == group.tolist(), keys
         assert theirs.column("check").to_pylist() == check.tolist(), keys
+    # A hash of the whole row, with structs in it.
+    known = np.arange(500) % 3 == 0
+    parts = [rows.column(name).combine_chunks() for name in ("text", "long")]
+    inner = pa.StructArray.from_arrays(parts, ["text", "long"], mask=pa.array(known))
+    lists = pa.ListArray.from_arrays([0, 2, 2, *range(3, 500), 500], inner, mask=pa.array(known))[1:]
+    lists = pa.concat_arrays([lists, lists[:1]])
+    nested = rows.append_column("lists", lists)
+    nested = nested.append_column("inner", inner).append_column(
+        "outer", pa.StructArray.from_arrays([inner, parts[1]], ["a", "b"])
+    )
+    theirs = spark.createDataFrame(nested).select(native_tie(nested.schema)).toArrow()
+    assert can_tie(nested.schema)
+    assert not can_tie(pa.schema([("a", pa.struct([("b", pa.list_(pa.decimal128(20, 0)))]))]))
+    assert theirs.column(0).to_pylist() == arrow_tie(nested.schema, nested).tolist()
     placed = frame.select(F.xxhash64("long", "text").alias("group")).repartition(7, "group")
     found = placed.select("group", F.spark_partition_id().alias("bucket")).toArrow()
     assert buckets_of(np.asarray(found.column("group")), 7).tolist() == found.column("bucket").to_pylist()

@@ -32,6 +32,7 @@ from mainstem.flows.flow import Flow
 from mainstem.flows.real_time import check_cores, check_real_time
 from mainstem.flows.staged_batches import StagedBatches, query_rows, roots_of, stage_operators, stages_of
 from mainstem.log.log import Log
+from mainstem.operators.stage.keyed_rows import can_tie
 from mainstem.operators.stage.packed_reader import to_option
 from mainstem.operators.stage.packed_rows import PACKED, Packing, is_packed
 from mainstem.operators.stage.packed_source import PACKING
@@ -127,16 +128,37 @@ def _plain_reads(stage: Stage) -> list[tuple[int, PlainRead]]:
         return []
     reads = [plain_reads(rows) for rows in stage.inputs]
     found = [(place, read) for place, several in enumerate(reads) for read in several]
-    return found if all(reads) and len({read.request.leaf for _, read in found}) == len(found) else []
+    if not all(_can_order(stage, place, several) for place, several in enumerate(reads)):
+        return []
+    return found if len({read.request.leaf for _, read in found}) == len(found) else []
+
+
+def _can_order(stage: Stage, place: int, reads: Sequence[PlainRead]) -> bool:
+    """Whether readers can prepare the input of a stage from these reads, so that its engine orders the rows as it does in Spark."""
+    preparation = _preparation(stage, place)
+    if not _is_tied(preparation, reads):
+        return len(reads) == 1 or (len(reads) > 1 and preparation.same_position == "any order")
+    return can_tie(preparation.schema)
+
+
+def _is_tied(preparation: Any, reads: Sequence[PlainRead]) -> bool:
+    """Whether several rows may have one position in the log, and the engine tells them apart by a tie."""
+    most = [look_up.rows_most for read in reads for look_up in read.steps.look_ups]
+    return preparation.same_position == "tie" and (len(reads) > 1 or max(most, default=1) > 1)
+
+
+def _preparation(stage: Stage, place: int) -> Any:
+    return getattr(stage.spec.preparations[place].arrow, "__self__", None)
 
 
 def _pack(stage: Stage, place: int, read: PlainRead, buckets: int) -> DataFrame:
     taken, steps = stage.spec.packed, read.steps
     assert taken is not None
-    preparation: Any = getattr(stage.spec.preparations[place].arrow, "__self__", None)
+    preparation = _preparation(stage, place)
     packing = Packing(
-        read.schema, steps.columns, steps.condition, preparation, taken, buckets, stage.number, steps.look_ups
-    )
+        read.schema, steps.columns, steps.condition, preparation, taken, buckets, stage.number, steps.look_ups,
+        preparation.schema if _is_tied(preparation, plain_reads(stage.inputs[place])) else None,
+    )  # fmt: skip
     return _read_packed(stage.inputs[place], read.request, packing, PACKED)
 
 
@@ -188,6 +210,9 @@ def describe_columns(planned: PlannedFlow, rows: DataFrame, staged: StagedBatche
     built, stages = rows.__dict__[_BUILT_FROM]
     inputs = [given for stage in stages if stage.number in roots for given in stage.inputs] or [built]
     reasons = [found for given in inputs if isinstance(found := read_plainly(given), str)]
+    if any(stage.spec.packed is not None for stage in heads):
+        # The stage takes packed rows, but not those of several topics.
+        reasons += ["Union" for given in inputs if len(plain_reads(given)) > 1]
     return f"no: Spark computes {reasons[0]}" if reasons else f"no: {heads[0].name if heads else sink} takes rows"
 
 
