@@ -97,15 +97,16 @@ def over_arrow(rows: DataFrame, table: pa.Table) -> pa.Table:
     return pa.concat_tables([schema.empty_table(), *(pa.ipc.open_stream(it).read_all() for it in values if it.size)])
 
 
-def shown(rows: pa.Table) -> Counter[str]:
-    return Counter(map(repr, rows.to_pylist()))
+def shown(rows: pa.Table) -> list[str]:
+    return [repr(row) for row in rows.to_pylist()]
 
 
 def test_a_join_with_a_table_gives_what_spark_gives(stem: Mainstem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same order: Spark sends such a table to all tasks."""
     stem.create_topic("orders", schema=SQL)
     stream = stem.topic("orders").stream().drop("record")
-    rows, table = some_rows(300, 1), some_rows(40, 2, "t_")
-    frame, side = stem.spark.createDataFrame(rows), stem.spark.createDataFrame(table)
+    rows, side_rows = some_rows(300, 1), some_rows(40, 2, "t_")
+    frame, side = stem.spark.createDataFrame(rows), stem.spark.createDataFrame(side_rows)
     empty = stem.spark.createDataFrame([], side.schema)
     for name, join in JOINS.items():
         ours, theirs = over_arrow(join(stream, side), rows), join(frame, side).toArrow()
@@ -114,18 +115,12 @@ def test_a_join_with_a_table_gives_what_spark_gives(stem: Mainstem, monkeypatch:
         assert can_read_plainly(join(stream, side)), name
     for name in ("real numbers", "whole numbers", "without a match"):
         ours = over_arrow(JOINS[name](stream, empty), rows)
-        assert shown(ours) == shown(JOINS[name](frame, empty).toArrow().cast(ours.schema)), name
-    # The order of the rows stays, also if they are joined one by one.
+        assert sorted(shown(ours)) == sorted(shown(JOINS[name](frame, empty).toArrow().cast(ours.schema))), name
     joined = JOINS["several keys"](stream, side)
     whole = over_arrow(joined, rows)
+    # One row after the other.
     monkeypatch.setattr(look_up, "BYTES_AT_ONCE", 1)
-    assert over_arrow(joined, rows).to_pylist().__repr__() == whole.to_pylist().__repr__()
-    numbers = pa.table(
-        {"n": range(300), "s": ["a", "b", None] * 100, **{k: rows[k] for k in EDGES if k not in ("n", "s")}}
-    )
-    found = over_arrow(JOINS["text on the other side"](stream, side), numbers)["n"].to_pylist()
-    assert found == sorted(found)
-    assert set(found) == set(range(300))
+    assert shown(over_arrow(joined, rows)) == shown(whole)
 
 
 def test_which_joins_are_left_to_spark(stem: Mainstem, tmp_path: Any) -> None:

@@ -1,7 +1,7 @@
 """LookUp: rows of a stream joined with a small table that does not change, by the reader of their topic.
 
 As Spark's joins: null matches nothing, NaN is NaN, -0.0 is 0.0, and a row that meets several rows of the table becomes as many.
-The rows keep their order. The table is sent to the readers as a part of the packing; those made of files are checked before
+The rows keep their order, and those that one row becomes have that of a hash join. The table is sent to the readers as a part of the packing; those made of files are checked before
 every batch (`check`), and a changed file restarts the flow, which reads the table again.
 """
 
@@ -140,8 +140,9 @@ class _Index:
                 self._pairs.append(pair.unique().drop_null())
                 found = pc.index_in(pair, value_set=self._pairs[-1])
             numbers = found
-        known = np.asarray(numbers.drop_null())
-        places = np.flatnonzero(np.asarray(numbers.is_valid()))[np.argsort(known, kind="stable")]
+        # The last row of the table first, as in Spark's hash joins.
+        known = np.asarray(numbers.drop_null())[::-1]
+        places = np.flatnonzero(np.asarray(numbers.is_valid()))[::-1][np.argsort(known, kind="stable")]
         # The places of the table's rows in the order of their numbers; at last the one of no row, as of a number more.
         self.order = pa.array([*places.tolist(), None], pa.int32())
         counts = np.bincount(known, minlength=len((self._pairs or self._values)[-1]))
