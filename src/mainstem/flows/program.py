@@ -193,22 +193,22 @@ def columnar_query(rows: DataFrame, planned: PlannedFlow, task: ColumnTask) -> D
 def describe_columns(planned: PlannedFlow, rows: DataFrame, staged: StagedBatches | None) -> str:
     """How far the rows of a query, `rows`, travel as columns: "from orders to windowed-0", or what prevents it."""
     sink = f"{planned.flow.into.kind} {planned.flow.into.name}"
-    roots = {root.number for root in roots_of(planned.stages)}
-    heads = [stage for stage in planned.stages if stage.number in roots]
+    built, stages = rows.__dict__[_BUILT_FROM]
+    roots = {root.number for root in roots_of(stages)}
+    heads = [stage for stage in stages if stage.number in roots]
     parts = []
     if has_results(rows):
         parts.append(f"from {', '.join(planned.sources)} to {sink}")
     elif is_packed(rows):
         topics = [planned.leaves[number].source for number in sorted(planned.leaves)]
-        packed = packed_topics(planned.stages) if len(heads) > 1 else {heads[0].name: topics}
+        packed = packed_topics(stages) if len(heads) > 1 else {heads[0].name: topics}
         parts += [f"from {', '.join(topics)} to {stage}" for stage, topics in packed.items()]
     parts += [f"from {one} to {other}" for one, other in (staged.pairs if staged is not None else ())]
     if staged is not None and staged.sends_columns:
         parts.append(f"from {planned.stages[-1].name} to {sink}")
     if parts:
         return ", ".join(parts)
-    built, stages = rows.__dict__[_BUILT_FROM]
-    inputs = [given for stage in stages if stage.number in roots for given in stage.inputs] or [built]
+    inputs = [given for stage in heads for given in stage.inputs] or [built]
     reasons = [found for given in inputs if isinstance(found := read_plainly(given), str)]
     if any(stage.spec.packed is not None for stage in heads):
         # The stage takes packed rows, but not those of several topics.

@@ -3,7 +3,7 @@
 If a flow has no state, and its steps can be computed over Arrow (`plain_reads`), the reader of its topic computes them and gives
 the rows to the *column task* of the sink. Spark gets one row for each result of the task:
 
-    mainstem_read      int64     the number of rows from which it was made
+    mainstem_read      int64     the number of rows from which it was made, before look-ups
     mainstem_result    binary    the result: an Arrow stream of rows, the name of a file that the task wrote, a count
 
 The results go to the sink's writer, which commits them with the batch. Offsets are the same as without columns, so a
