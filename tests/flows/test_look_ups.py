@@ -25,7 +25,7 @@ from mainstem.spark import look_up
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.columnar_rows import ColumnPacking, SendRows
 from mainstem.spark.plan import static_table
-from mainstem.spark.plan.flow_plan import can_read_plainly, plain_reads, read_plainly
+from mainstem.spark.plan.plain_read import can_read_plainly, plain_reads, read_plainly
 from mainstem.spark.spark_types import arrow_schema
 
 # Another NaN than that of Python.

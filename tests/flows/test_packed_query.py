@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from mainstem import Flow, Mainstem
 from mainstem.flows import program, staged_batches
 from mainstem.flows.flow_progress import PROGRESS_TOPIC
-from mainstem.flows.program import packed_query
+from mainstem.flows.packed_query import packed_query
 from mainstem.operators import (
     Process,
     aggregate,
@@ -38,7 +38,7 @@ from mainstem.operators.stage.keyed_rows import arrow_tie, can_tie, native_hashe
 from mainstem.operators.stage.packed_rows import Packing
 from mainstem.operators.stage.spark_hashes import buckets_of, hashable, identify_keys
 from mainstem.spark.checkpoint.flow_store import FlowStore
-from mainstem.spark.plan.flow_plan import plain_reads, read_plainly
+from mainstem.spark.plan.plain_read import plain_reads, read_plainly
 from mainstem.spark.plan.row_expression import value_of
 from mainstem.stem import Mainstem as Stem
 from tests.flows.memory_sink import MemorySink

@@ -9,54 +9,46 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from mainstem.errors import Invalid
-from mainstem.spark.look_up import LookUp
-from mainstem.spark.plan.catalyst_expression import NotTranslated, condition_of, parts_of, translate
-from mainstem.spark.plan.row_expression import Condition, Expression, all_of, any_of, columns_in
-from mainstem.spark.plan.static_table import StaticJoin, TableRead, check_tables, read_join
+from mainstem.spark.plan.catalyst_expression import condition_of
+from mainstem.spark.plan.row_expression import Condition, Expression, all_of, any_of
 from mainstem.spark.sources.topic_request import OPTION, TOPIC_SOURCE, TopicRequest
-from mainstem.spark.spark_types import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = [
     "Operator",
-    "PlainRead",
-    "PlainSteps",
     "STAGE_OPTION",
-    "can_read_plainly",
+    "attributes_of",
     "find_leaves_without_record",
     "fingerprint",
     "has_watermark",
     "is_straight",
+    "leaf_of",
     "leaves_in",
     "needed_columns",
+    "nodes_of",
     "only_request",
     "operators_in",
     "optimize",
     "output_mode",
-    "plain_reads",
     "plan_text",
-    "read_plainly",
-    "read_steps",
     "row_conditions",
     "stage_uses",
     "stages_in",
+    "uses_current_time",
     "without_incidental",
 ]
 
 # The option that identifies a stage's placeholder in a plan.
 STAGE_OPTION = "mainstem_stage"
 
-# Attributes of a frame: its optimized plan, and its plain reads.
+# An attribute of a frame: its optimized plan.
 _OPTIMIZED = "_mainstem_optimized"
-_PLAIN_READS = "_mainstem_plain_reads"
 
 # Nodes that keep the partitions of their input, and the order of rows.
 STRAIGHT = ("Filter", "Generate", "Project", "StreamingRelationV2", "SubqueryAlias")
@@ -103,11 +95,12 @@ class Operator:
     bounded_by: str
 
 
-def _nodes(plan: Any) -> Iterator[Any]:
+def nodes_of(plan: Any) -> Iterator[Any]:
+    """A plan and all plans below it."""
     yield plan
     children = plan.children()
     for index in range(children.size()):
-        yield from _nodes(children.apply(index))
+        yield from nodes_of(children.apply(index))
 
 
 def optimize(rows: DataFrame) -> Any:
@@ -119,7 +112,8 @@ def optimize(rows: DataFrame) -> Any:
     return rows.__dict__[_OPTIMIZED]
 
 
-def _leaf_of(node: Any) -> int | None:
+def leaf_of(node: Any) -> int | None:
+    """The leaf of the build that a node reads."""
     if node.nodeName() != "StreamingRelationV2":
         return None
     option = node.extraOptions().get(OPTION)
@@ -149,7 +143,7 @@ def stage_uses(rows: DataFrame) -> Counter[int]:
     found: Counter[int] = Counter()
     plan = rows._jdf.queryExecution().analyzed()
     # The text is one call to Java, a walk over the nodes five for each.
-    for node in _nodes(plan) if STAGE_OPTION in plan.toString() else ():
+    for node in nodes_of(plan) if STAGE_OPTION in plan.toString() else ():
         if node.nodeName() == "StreamingRelationV2":
             option = node.extraOptions().get(STAGE_OPTION)
             if option is not None:
@@ -159,26 +153,26 @@ def stage_uses(rows: DataFrame) -> Counter[int]:
 
 def is_straight(rows: DataFrame) -> bool:
     """Whether the partitions of the frame are those of its source: it has no union, join or shuffle."""
-    return all(node.nodeName() in STRAIGHT for node in _nodes(rows._jdf.queryExecution().analyzed()))
+    return all(node.nodeName() in STRAIGHT for node in nodes_of(rows._jdf.queryExecution().analyzed()))
 
 
 def leaves_in(rows: DataFrame) -> set[int]:
     """The leaves of the build that a frame reads."""
-    found = (_leaf_of(node) for node in _nodes(rows._jdf.queryExecution().analyzed()))
+    found = (leaf_of(node) for node in nodes_of(rows._jdf.queryExecution().analyzed()))
     return {leaf for leaf in found if leaf is not None}
 
 
 def only_request(rows: DataFrame) -> TopicRequest | None:
     """The request of the only source of a frame; None if there are several, or it is no topic."""
-    found = [node for node in _nodes(rows._jdf.queryExecution().analyzed()) if node.nodeName() in STREAMS]
-    if len(found) != 1 or _leaf_of(found[0]) is None or found[0].sourceName() != TOPIC_SOURCE:
+    found = [node for node in nodes_of(rows._jdf.queryExecution().analyzed()) if node.nodeName() in STREAMS]
+    if len(found) != 1 or leaf_of(found[0]) is None or found[0].sourceName() != TOPIC_SOURCE:
         return None
     return TopicRequest.from_options({OPTION: found[0].extraOptions().get(OPTION)})
 
 
 def has_watermark(rows: DataFrame) -> bool:
     """Whether a frame has a watermark."""
-    return any(node.nodeName() == "EventTimeWatermark" for node in _nodes(rows._jdf.queryExecution().analyzed()))
+    return any(node.nodeName() == "EventTimeWatermark" for node in nodes_of(rows._jdf.queryExecution().analyzed()))
 
 
 def fingerprint(rows: DataFrame, sources: Mapping[int, str]) -> dict[str, Any]:
@@ -189,9 +183,9 @@ def fingerprint(rows: DataFrame, sources: Mapping[int, str]) -> dict[str, Any]:
     places.
     """
     plan = rows._jdf.queryExecution().analyzed()
-    leaves = [(leaf, node) for node in _nodes(plan) if (leaf := _leaf_of(node)) is not None]
-    kept = [_describe_state(node) for node in _nodes(plan) if _keeps(node)]
-    placed = [_places(node) for node in _nodes(optimize(rows)) if _keeps(node)]
+    leaves = [(leaf, node) for node in nodes_of(plan) if (leaf := leaf_of(node)) is not None]
+    kept = [_describe_state(node) for node in nodes_of(plan) if _keeps(node)]
+    placed = [_places(node) for node in nodes_of(optimize(rows)) if _keeps(node)]
     return {
         "sources": [sources[leaf] for leaf, _ in leaves],
         # The delay of the watermark of each, in microseconds; None if it has none.
@@ -261,7 +255,7 @@ def _describe_state(node: Any) -> dict[str, Any]:
 def _definitions(node: Any) -> dict[int, str]:
     """The definitions of the columns computed below a node (such as windows), by their id."""
     found = {}
-    for below in _nodes(node):
+    for below in nodes_of(node):
         if below.nodeName() in ("Project", "Window", "Expand"):
             iterator = below.expressions().iterator()
             while iterator.hasNext():
@@ -297,8 +291,8 @@ def needed_columns(rows: DataFrame) -> dict[int, list[str]]:
     plan = optimize(rows)
     used = _ids(plan.output())
     leaves = []
-    for node in _nodes(plan):
-        leaf = _leaf_of(node)
+    for node in nodes_of(plan):
+        leaf = leaf_of(node)
         if leaf is not None:
             leaves.append((leaf, node))
         elif node.children().size():
@@ -317,9 +311,9 @@ def needed_columns(rows: DataFrame) -> dict[int, list[str]]:
 def find_leaves_without_record(rows: DataFrame) -> set[int]:
     """The leaves below an aggregate over a stream whose `record` is not used."""
     found = set()
-    for node in _nodes(rows._jdf.queryExecution().analyzed()):
+    for node in nodes_of(rows._jdf.queryExecution().analyzed()):
         if node.nodeName() == "Aggregate" and node.isStreaming():
-            found |= {leaf for below in _nodes(node) if (leaf := _leaf_of(below)) is not None}
+            found |= {leaf for below in nodes_of(node) if (leaf := leaf_of(below)) is not None}
     needed = needed_columns(rows) if found else {}
     return {leaf for leaf in found if "record" not in needed.get(leaf, ())}
 
@@ -329,15 +323,15 @@ def row_conditions(rows: DataFrame) -> dict[int, Condition]:
 
     A filter above a watermark does not count: rows that it drops advance the watermark.
     """
-    if _uses_current_time(rows):
+    if uses_current_time(rows):
         return {}
     found: dict[int, list[Condition | None]] = {}
 
     def look(node: Any, above: list[Any]) -> None:
-        leaf = _leaf_of(node)
+        leaf = leaf_of(node)
         if leaf is not None:
             # By id, not by name: Spark ignores case.
-            known: dict[int, Expression] = {number: ["column", named] for number, named in _attributes(node.output())}
+            known: dict[int, Expression] = {number: ["column", named] for number, named in attributes_of(node.output())}
             wanted = [part for part in (condition_of(each, known) for each in above) if part is not None]
             found.setdefault(leaf, []).append(all_of(wanted))
             return
@@ -395,7 +389,7 @@ def _reason(error: Exception) -> str:
 def operators_in(rows: DataFrame) -> list[Operator]:
     """The stateful operators, innermost first, and what bounds their state."""
     found = []
-    for node in _nodes(rows._jdf.queryExecution().analyzed()):
+    for node in nodes_of(rows._jdf.queryExecution().analyzed()):
         name = node.nodeName()
         if _keeps(node):
             found.append(Operator(STATEFUL[name], _bound(node, name)))
@@ -406,7 +400,7 @@ def _bound(node: Any, name: str) -> str:
     """The event-time column with a watermark that an operator's state is keyed by, if there is one."""
     if name == "GlobalLimit":
         return "its number"
-    watermarked = [child for child in _nodes(node) if child.nodeName() == "EventTimeWatermark"]
+    watermarked = [child for child in nodes_of(node) if child.nodeName() == "EventTimeWatermark"]
     if not watermarked:
         return ""
     columns = ", ".join(sorted({child.eventTime().name() for child in watermarked}))
@@ -427,182 +421,15 @@ def _keyed_by_time(expressions: Any) -> bool:
     return False
 
 
-# PlainRead: a stream of a topic with only filters, columns and look-ups that can be computed over Arrow.
-#
-# The reader of the topic can compute such a stream itself. It is recognised in the optimized plan, so it does not matter how
-# it was written: `where`, `select`, `drop`, `withColumnRenamed`, SQL. A union of such streams is several reads.
-
-
-@dataclass(frozen=True)
-class PlainSteps:
-    """How rows are computed from the rows of a leaf, whose columns are named: only a filter and columns over Arrow."""
-
-    columns: tuple[tuple[str, Expression], ...]
-    # The exact filter of its rows.
-    condition: Condition | None
-    # Joins with small tables, before the filter, one after the other; each with the filter before it.
-    look_ups: tuple[LookUp, ...] = ()
-
-
-@dataclass(frozen=True)
-class PlainRead:
-    """The request, the columns of its source, and how the stream is computed from them."""
-
-    request: TopicRequest
-    schema: pa.Schema
-    steps: PlainSteps
-
-
-def plain_reads(rows: DataFrame) -> tuple[PlainRead, ...]:
-    """The plain reads of a stream; none if it is not made of them."""
-    found = read_plainly(rows)
-    return () if isinstance(found, str) else found
-
-
-def read_plainly(rows: DataFrame) -> tuple[PlainRead, ...] | str:
-    """The plain reads of a stream, in the order of its sources; if there are none, the expression or the operator that
-    prevents it. Tables that it is joined with are read. Read once for a frame."""
-    if _PLAIN_READS not in rows.__dict__:
-        try:
-            rows.__dict__[_PLAIN_READS] = _read_plainly(rows, StaticJoin.read)
-        except NotTranslated as refused:
-            rows.__dict__[_PLAIN_READS] = str(refused)
-    found: tuple[PlainRead, ...] | str = rows.__dict__[_PLAIN_READS]
-    return found
-
-
-def can_read_plainly(rows: DataFrame) -> bool:
-    """Whether a stream has plain reads, unless a table that it is joined with is too large: tables are not read."""
-    try:
-        return bool(_read_plainly(rows, StaticJoin.describe))
-    except NotTranslated:
-        return False
-
-
-def _read_plainly(rows: DataFrame, read_table: TableRead) -> tuple[PlainRead, ...]:
-    from pyspark.sql.types import StructType
-
-    if _uses_current_time(rows):
-        raise NotTranslated("the current time")
-    found = []
-    for branch in _Branches(rows, read_table).of(optimize(rows)):
-        leaf = branch.leaf
-        if leaf.nodeName() != "StreamingRelationV2":
-            raise NotTranslated(str(leaf.nodeName()))
-        option = leaf.extraOptions().get(OPTION)
-        if leaf.sourceName() != TOPIC_SOURCE or option is None:
-            raise NotTranslated(f"the source {leaf.sourceName()}")
-        steps = branch.steps(optimize(rows).output())
-        if [name for name, _ in steps.columns] != rows.columns:
-            raise NotTranslated("the order of the columns")
-        schema = arrow_schema(StructType.fromJson(json.loads(leaf.schema().json())))
-        found.append(PlainRead(TopicRequest.from_options({OPTION: option}), schema, steps))
-    if len(found) > 1:
-        # Spark numbers the sources in the order of the analysed plan, and has one for a stream that is there twice.
-        analysed = (_leaf_of(node) for node in _nodes(rows._jdf.queryExecution().analyzed()))
-        leaves = [read.request.leaf for read in found]
-        if leaves != [leaf for leaf in analysed if leaf is not None] or len(set(leaves)) < len(leaves):
-            raise NotTranslated("Union")
-    return tuple(found)
-
-
-def read_steps(rows: DataFrame) -> PlainSteps | str:
-    """The steps of a frame that is no stream over its only leaf; if they are not plain, what prevents it."""
-    plan = rows._jdf.queryExecution().optimizedPlan()
-    try:
-        branches = _Branches(rows, StaticJoin.read).of(plan)
-        others = [branch.leaf.nodeName() for branch in branches if branch.leaf.nodeName() != "LogicalRDD"]
-        if others or len(branches) > 1:
-            return str(others[0] if others else "Union")
-        return branches[0].steps(plan.output())
-    except NotTranslated as refused:
-        return str(refused)
-
-
-@dataclass
-class _Branch:
-    """The rows of one leaf on their way up through a plan: the columns there by their ids, over those of the leaf."""
-
-    leaf: Any
-    known: dict[int, Expression]
-    # Since the last look-up.
-    conditions: list[Condition] = field(default_factory=list)
-    look_ups: list[LookUp] = field(default_factory=list)
-
-    def steps(self, output: Any) -> PlainSteps:
-        columns = tuple((name, self.known[number]) for number, name in _attributes(output))
-        condition = all_of(self.conditions)
-        parts = [value for _, value in columns] + [key for it in self.look_ups for key in it.keys]
-        parts += [it for it in (condition, *(look_up.condition for look_up in self.look_ups)) if it is not None]
-        used = {name for part in parts for name in columns_in(part)}
-        return PlainSteps(columns, condition, tuple(it.with_columns(used) for it in self.look_ups))
-
-
-class _Branches:
-    """How the rows of a plan are computed from its leaves. What cannot be computed over Arrow raises `NotTranslated`."""
-
-    def __init__(self, rows: DataFrame, read_table: TableRead) -> None:
-        self._rows = rows
-        self._read_table = read_table
-        self._joins = 0
-
-    def of(self, node: Any) -> list[_Branch]:
-        name = node.nodeName()
-        if name == "Union":
-            return [branch for child in parts_of(node.children()) for branch in self._renamed(child, node)]
-        if name == "Join":
-            return self._joined(node)
-        if name not in ("Project", "Filter", "EventTimeWatermark"):
-            return [_Branch(node, {number: ["column", named] for number, named in _attributes(node.output())})]
-        branches = self.of(node.children().apply(0))
-        for branch in branches:
-            if name == "Filter":
-                branch.conditions.append(translate(node.condition(), branch.known))
-            elif name == "Project":
-                branch.known = _project(node.projectList(), branch.known)
-        return branches
-
-    def _renamed(self, child: Any, union: Any) -> list[_Branch]:
-        """The branches of a part of a union, whose columns are by position."""
-        ids = [
-            (ours, theirs)
-            for (ours, _), (theirs, _) in zip(*map(_attributes, (union.output(), child.output())), strict=True)
-        ]
-        branches = self.of(child)
-        for branch in branches:
-            branch.known = {ours: branch.known[theirs] for ours, theirs in ids}
-        return branches
-
-    def _joined(self, node: Any) -> list[_Branch]:
-        join = read_join(node)
-        check_tables(self._rows)
-        branches = self.of(join.stream)
-        self._joins += 1
-        table = self._read_table(join, f"look_up_{self._joins}", self._rows.sparkSession)
-        for branch in branches:
-            branch.look_ups.append(join.look_up(branch.known, all_of(branch.conditions), table))
-            branch.known |= {number: ["column", name] for number, name in table.added.items()}
-            branch.conditions = [translate(part, branch.known) for part in join.others]
-        return branches
-
-
-def _uses_current_time(rows: DataFrame) -> bool:
+def uses_current_time(rows: DataFrame) -> bool:
     """Whether a stream uses the time of the batch: the optimizer replaces it by the time of this plan."""
     jvm: Any = rows.sparkSession._jvm
     pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     return bool(rows._jdf.queryExecution().analyzed().containsPattern(pattern))
 
 
-def _project(expressions: Any, known: dict[int, Expression]) -> dict[int, Expression]:
-    found = {}
-    for place in range(expressions.size()):
-        expression = expressions.apply(place)
-        named = expression.child() if expression.nodeName() == "Alias" else expression
-        found[int(expression.exprId().id())] = translate(named, known)
-    return found
-
-
-def _attributes(attributes: Any) -> list[tuple[int, str]]:
+def attributes_of(attributes: Any) -> list[tuple[int, str]]:
+    """Columns of a plan: the id and the name of each."""
     found = []
     iterator = attributes.iterator()
     while iterator.hasNext():
