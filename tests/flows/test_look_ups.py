@@ -19,9 +19,12 @@ from pyspark.sql import functions as F
 
 from mainstem import Flow, Mainstem
 from mainstem.flows import program, runner
-from mainstem.operators import aggregate, table
+from mainstem.flows.packed_query import packed_query
+from mainstem.flows.staged_batches import stages_of
+from mainstem.operators import aggregate, dedupe, table, tumbling, windowed
 from mainstem.operators.stage.packed_reader import packing_of, to_option
 from mainstem.spark import look_up
+from mainstem.spark.build import Build
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.columnar_rows import ColumnPacking, SendRows
 from mainstem.spark.plan import static_table
@@ -158,6 +161,25 @@ def test_which_joins_are_left_to_spark(stem: Mainstem, tmp_path: Any) -> None:
     found = [read_plainly(joined) for _, joined in refused]
     cached.unpersist()
     assert found == [reason for reason, _ in refused]
+
+
+def test_rows_of_one_position_are_packed_where_their_order_is_that_of_spark(stem: Mainstem) -> None:
+    for name in ("orders", "returns"):
+        stem.create_topic(name, schema="id INT, at TIMESTAMP", event_time="at")
+    one, two = (stem.spark.createDataFrame(pa.table({"t": pa.array(ids, pa.int32())})) for ids in ([1, 2], [1, 1]))
+
+    def is_packed(operator: Callable[[DataFrame], DataFrame], side: DataFrame | None = None) -> bool:
+        build = Build()
+        with build.enter():
+            orders, returns = (stem.topic(name).stream(watermark="1 minute") for name in ("orders", "returns"))
+            joined = orders.union(returns) if side is None else orders.join(side, orders["id"] == side["t"]).drop("t")
+            stages = stages_of(operator(joined), build.stages, "flow")
+            return packed_query(stages, {stages[0].name: 2}) is not None
+
+    windows: Any = lambda rows: windowed(rows, tumbling("1 minute"), by="id", aggregates="count(*) AS n")  # noqa: E731
+    deduped: Any = lambda rows: dedupe(rows, by="id", within="1 minute")  # noqa: E731
+    assert [is_packed(windows), is_packed(windows, two), is_packed(windows, one)] == [False, False, True]
+    assert [is_packed(deduped), is_packed(deduped, two), is_packed(deduped, one)] == [True, True, True]
 
 
 def test_a_flow_goes_on_with_look_ups_and_unions_over_arrow_and_in_spark(

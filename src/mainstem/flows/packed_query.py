@@ -80,15 +80,19 @@ def _plain_reads(stage: Stage) -> list[tuple[int, PlainRead]]:
 def _can_order(stage: Stage, place: int, reads: Sequence[PlainRead]) -> bool:
     """Whether readers can prepare the input of a stage from these reads, so that its engine orders the rows as it does in Spark."""
     preparation = _preparation(stage, place)
-    if not _is_tied(preparation, reads):
-        return len(reads) == 1 or (len(reads) > 1 and preparation.same_position == "any order")
-    return can_tie(preparation.schema)
+    if not _share_positions(reads):
+        return len(reads) == 1
+    if preparation.same_position == "tie":
+        return can_tie(preparation.schema)
+    return bool(preparation.same_position == "any order")
 
 
-def _is_tied(preparation: Any, reads: Sequence[PlainRead]) -> bool:
-    """Whether several rows may have one position in the log, and the engine tells them apart by a tie."""
+def _share_positions(reads: Sequence[PlainRead]) -> str:
+    """What gives several rows one position in the log; empty if nothing does."""
+    if len(reads) > 1:
+        return "Union"
     most = [look_up.rows_most for read in reads for look_up in read.steps.look_ups]
-    return preparation.same_position == "tie" and (len(reads) > 1 or max(most, default=1) > 1)
+    return "a join with several matches for a row" if max(most, default=1) > 1 else ""
 
 
 def _preparation(stage: Stage, place: int) -> Any:
@@ -99,9 +103,10 @@ def _pack(stage: Stage, place: int, read: PlainRead, buckets: int) -> DataFrame:
     taken, steps = stage.spec.packed, read.steps
     assert taken is not None
     preparation = _preparation(stage, place)
+    tied = preparation.same_position == "tie" and _share_positions(plain_reads(stage.inputs[place]))
     packing = Packing(
         read.schema, steps.columns, steps.condition, preparation, taken, buckets, stage.number, steps.look_ups,
-        preparation.schema if _is_tied(preparation, plain_reads(stage.inputs[place])) else None,
+        preparation.schema if tied else None,
     )  # fmt: skip
     return _read_packed(stage.inputs[place], read.request, packing, PACKED)
 
@@ -155,6 +160,6 @@ def describe_columns(planned: PlannedFlow, rows: DataFrame, staged: StagedBatche
     inputs = [given for stage in heads for given in stage.inputs] or [built]
     reasons = [found for given in inputs if isinstance(found := read_plainly(given), str)]
     if any(stage.spec.packed is not None for stage in heads):
-        # The stage takes packed rows, but not those of several topics.
-        reasons += ["Union" for given in inputs if len(plain_reads(given)) > 1]
+        # The stage takes packed rows, but not such.
+        reasons += [found for given in inputs if (found := _share_positions(plain_reads(given)))]
     return f"no: Spark computes {reasons[0]}" if reasons else f"no: {heads[0].name if heads else sink} takes rows"

@@ -54,7 +54,7 @@ class ArrowPreparation(Protocol):
     # How the engine orders rows of one position in the log, which a union of topics has, and a look-up makes:
     #   any order    it does not
     #   tie          by a hash of the row (`keyed_rows.native_tie`)
-    #   merged       Spark merges those of one window and key, whatever topic they are of; so can a reader for its own topic
+    #   merged       Spark merges those of one window and key, whatever topic they are of; readers do not
     same_position: ClassVar[str]
 
     def arrow(self, table: pa.Table) -> pa.Table: ...
