@@ -232,7 +232,7 @@ def test_a_flow_goes_on_with_look_ups_and_unions_over_arrow_and_in_spark(
     for part, way in enumerate("psp"):
         for module in (program, runner):
             monkeypatch.setattr(module, "takes_columns", columns if way == "p" else lambda flow: False)
-        pack = lambda stages, buckets: packed(stages, buckets) if stages[0].name != "last_by_spark" else None  # noqa: E731
+        pack = lambda stages, *more: packed(stages, *more) if stages[0].name != "last_by_spark" else None  # noqa: E731
         monkeypatch.setattr(program, "packed_query", pack if way == "p" else lambda *_: None)
         append(part * 40)
         with stem.start(flows) as running:

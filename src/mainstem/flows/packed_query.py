@@ -34,8 +34,9 @@ __all__ = ["BUILT_FROM", "columnar_query", "describe_columns", "packed_query", "
 BUILT_FROM = "_mainstem_built_from"
 
 
-def packed_query(stages: Sequence[Stage], buckets: Mapping[str, int] | None) -> DataFrame | None:
-    """As `query_rows`, with the rows packed; None if they cannot be. `buckets`: the number of buckets of each stage.
+def packed_query(stages: Sequence[Stage], buckets: Mapping[str, int] | None, sent: str = "") -> DataFrame | None:
+    """As `query_rows`, with the rows packed; None if they cannot be. `buckets`: the number of buckets of each stage; `sent`: a
+    directory for many rows.
 
     Its sources have the same order and the same offsets, so a checkpoint can be used with either.
     """
@@ -50,7 +51,7 @@ def packed_query(stages: Sequence[Stage], buckets: Mapping[str, int] | None) -> 
         if not reads:
             return None
         for place, read in reads:
-            rows = _pack(stage, place, read, buckets[stage.name])
+            rows = _pack(stage, place, read, buckets[stage.name], sent)
             united = rows if united is None else united.union(rows)
     return united
 
@@ -99,13 +100,13 @@ def _preparation(stage: Stage, place: int) -> Any:
     return getattr(stage.spec.preparations[place].arrow, "__self__", None)
 
 
-def _pack(stage: Stage, place: int, read: PlainRead, buckets: int) -> DataFrame:
+def _pack(stage: Stage, place: int, read: PlainRead, buckets: int, sent: str) -> DataFrame:
     taken, steps = stage.spec.packed, read.steps
     assert taken is not None
     preparation = _preparation(stage, place)
     tied = preparation.same_position == "tie" and _share_positions(plain_reads(stage.inputs[place]))
     packing = Packing(
-        read.schema, steps.columns, steps.condition, preparation, taken, buckets, stage.number, steps.look_ups,
+        read.schema, steps.columns, steps.condition, preparation, taken, buckets, stage.number, sent, steps.look_ups,
         preparation.schema if tied else None,
     )  # fmt: skip
     return _read_packed(stage.inputs[place], read.request, packing, PACKED)

@@ -206,9 +206,11 @@ class PlannedFlow:
 
     @property
     def rows_max(self) -> int:
-        """The maximal number of rows of a batch. It is lower if rows pass through the driver's memory (topics and views) or
-        the flow has state.
+        """The maximal number of rows of a batch. Unless the flow sets it, it is lower if rows pass through the driver's memory
+        (topics and views) or the flow has state.
         """
+        if self.flow.rows_max is not None:
+            return self.flow.rows_max
         light = not self.operators and self.flow.into.kind not in ("topic", "view")
         return LIGHT_ROWS_MAX if light else ROWS_MAX
 
@@ -391,7 +393,8 @@ class Program:
                         if together and planned.topic_reads > 1:
                             write_sources(together, build.requests)
                         if stages:
-                            rows = packed_query(stages, buckets) or query_rows(stages)
+                            sent = FlowStore(self._stem.home, run.flow).sent(run)
+                            rows = packed_query(stages, buckets, sent) or query_rows(stages)
                         else:
                             rows = (columnar_query(flow.rows, planned, task) if task else None) or flow.rows
                         # A snapshot of a topic or a view has files for as long as there is a frame over them.
