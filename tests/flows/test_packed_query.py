@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from mainstem import Flow, Mainstem
 from mainstem.flows import program, staged_batches
 from mainstem.flows.flow_progress import PROGRESS_TOPIC
-from mainstem.flows.program import packed_query
+from mainstem.flows.packed_query import packed_query
 from mainstem.operators import (
     Process,
     aggregate,
@@ -34,11 +34,11 @@ from mainstem.operators import (
     tumbling,
     windowed,
 )
-from mainstem.operators.stage.keyed_rows import native_hashes
+from mainstem.operators.stage.keyed_rows import arrow_tie, can_tie, native_hashes, native_tie
 from mainstem.operators.stage.packed_rows import Packing
 from mainstem.operators.stage.spark_hashes import buckets_of, hashable, identify_keys
 from mainstem.spark.checkpoint.flow_store import FlowStore
-from mainstem.spark.plan.flow_plan import plain_read, read_plainly
+from mainstem.spark.plan.plain_read import plain_reads, read_plainly
 from mainstem.spark.plan.row_expression import value_of
 from mainstem.stem import Mainstem as Stem
 from tests.flows.memory_sink import MemorySink
@@ -78,6 +78,20 @@ def test_a_row_has_the_group_and_the_bucket_that_spark_gives_it(spark: SparkSess
         group, check = identify_keys([rows.column(name).combine_chunks() for name in keys], rows.num_rows)
         assert theirs.column("group").to_pylist() == group.tolist(), keys
         assert theirs.column("check").to_pylist() == check.tolist(), keys
+    # A hash of the whole row, with structs in it.
+    known = np.arange(500) % 3 == 0
+    parts = [rows.column(name).combine_chunks() for name in ("text", "long")]
+    inner = pa.StructArray.from_arrays(parts, ["text", "long"], mask=pa.array(known))
+    lists = pa.ListArray.from_arrays([0, 2, 2, *range(3, 500), 500], inner, mask=pa.array(known))[1:]
+    lists = pa.concat_arrays([lists, lists[:1]])
+    nested = rows.append_column("lists", lists)
+    nested = nested.append_column("inner", inner).append_column(
+        "outer", pa.StructArray.from_arrays([inner, parts[1]], ["a", "b"])
+    )
+    theirs = spark.createDataFrame(nested).select(native_tie(nested.schema)).toArrow()
+    assert can_tie(nested.schema)
+    assert not can_tie(pa.schema([("a", pa.struct([("b", pa.list_(pa.decimal128(20, 0)))]))]))
+    assert theirs.column(0).to_pylist() == arrow_tie(nested.schema, nested).tolist()
     placed = frame.select(F.xxhash64("long", "text").alias("group")).repartition(7, "group")
     found = placed.select("group", F.spark_partition_id().alias("bucket")).toArrow()
     assert buckets_of(np.asarray(found.column("group")), 7).tolist() == found.column("bucket").to_pylist()
@@ -93,19 +107,17 @@ def test_which_streams_are_read_plainly(stem: Mainstem) -> None:
     made(stem)
     orders = stem.topic("orders").stream(watermark="1 minute")
     plain = orders.where("kind = 'web' AND cents > 10").withColumnRenamed("id", "order").drop("kind")
-    found = plain_read(plain.withColumn("appended", F.col("record.appended_at")))
-    assert found is not None
-    columns = dict(found.columns)
+    [found] = plain_reads(plain.withColumn("appended", F.col("record.appended_at")))
+    columns = dict(found.steps.columns)
     assert (columns["order"], columns["appended"]) == (["column", "id"], ["column", "record", "appended_at"])
-    assert (found.request.topic, found.condition is None) == ("orders", False)
-    assert plain_read(orders) is not None
+    assert (found.request.topic, found.steps.condition is None) == ("orders", False)
+    assert len(plain_reads(orders)) == 1
     computed = plain.withColumn("twice", F.col("cents") * 2).where("twice > 40").withColumn("more", F.col("twice") + 1)
-    read = plain_read(computed)
-    assert read is not None
+    [read] = plain_reads(computed)
     twice = ["*", ["column", "cents"], ["literal", "bigint", 2]]
-    assert dict(read.columns)["more"] == ["+", twice, ["literal", "bigint", 1]]
-    assert read.condition is not None
-    assert [">", twice, ["literal", "bigint", 40]] in read.condition
+    assert dict(read.steps.columns)["more"] == ["+", twice, ["literal", "bigint", 1]]
+    assert read.steps.condition is not None
+    assert [">", twice, ["literal", "bigint", 40]] in read.steps.condition
     others = {
         "initcap(kind)": orders.withColumn("kind", F.initcap("kind")),
         "RLIKE(kind, 'w+')": orders.where("kind RLIKE 'w+'"),
@@ -117,7 +129,7 @@ def test_which_streams_are_read_plainly(stem: Mainstem) -> None:
         "Aggregate": orders.groupBy("kind").count(),
     }
     assert {reason: read_plainly(rows) for reason, rows in others.items()} == {reason: reason for reason in others}
-    assert [reason for reason, rows in others.items() if plain_read(rows) is not None] == []
+    assert [reason for reason, rows in others.items() if plain_reads(rows)] == []
 
 
 def test_windows_are_computed_as_spark_does(stem: Mainstem) -> None:
@@ -127,16 +139,15 @@ def test_windows_are_computed_as_spark_does(stem: Mainstem) -> None:
     columns = [column.alias(name) for name, column in chosen.items()]
     orders = stem.topic("orders").stream(watermark="1 minute")
     # Spark has one window for a row.
-    found = [plain_read(orders.select("id", "record", *some)) for some in (columns[:3], columns[3:])]
+    found = [plain_reads(orders.select("id", "record", *some)) for some in (columns[:3], columns[3:])]
     # Also before 1970, on the bound of a window, and just beside it.
     times = [NOON + timedelta(microseconds=beside) for beside in (-1, 0, 1)]
     times += [datetime(1969, 12, 31, tzinfo=UTC) + timedelta(seconds=7 * number) / 3 for number in range(40)]
     batch = pa.RecordBatch.from_arrays([pa.array(times, pa.timestamp("us", "UTC"))], ["at"])
     ours = {
         name: value_of(value, batch).to_pylist()
-        for read in found
-        if read is not None
-        for name, value in read.columns
+        for [read] in found
+        for name, value in read.steps.columns
         if name in chosen
     }
     rows = stem.spark.createDataFrame([(at,) for at in times], "at TIMESTAMP")
@@ -150,7 +161,7 @@ def test_a_window_s_bound_is_not_taken_for_another_expression(stem: Mainstem) ->
     others = {
         "more than one window": orders.select("record", F.window("at", "2 minutes", "1 minute")["start"].alias("start")),
     }  # fmt: skip
-    assert [name for name, rows in others.items() if plain_read(rows) is not None] == []
+    assert [name for name, rows in others.items() if plain_reads(rows)] == []
 
 
 def paid(stem: Mainstem) -> Any:

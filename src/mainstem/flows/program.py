@@ -29,38 +29,33 @@ from mainstem.errors import (
     did_you_mean,
 )
 from mainstem.flows.flow import Flow
+from mainstem.flows.packed_query import BUILT_FROM, columnar_query, packed_query, takes_columns
 from mainstem.flows.real_time import check_cores, check_real_time
-from mainstem.flows.staged_batches import StagedBatches, query_rows, roots_of, stage_operators, stages_of
+from mainstem.flows.staged_batches import query_rows, stage_operators, stages_of
 from mainstem.log.log import Log
-from mainstem.operators.stage.packed_reader import to_option
-from mainstem.operators.stage.packed_rows import PACKED, Packing, is_packed
-from mainstem.operators.stage.packed_source import PACKING
 from mainstem.operators.stage.stage import BatchStages, Stage
 from mainstem.spark.build import NEVER_IDLE, Build, Leaf
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.checkpoint.native_history import NativeHistory
-from mainstem.spark.columnar_rows import RESULTS, ColumnPacking, ColumnTask, has_results
+from mainstem.spark.columnar_rows import ColumnTask
 from mainstem.spark.plan.flow_plan import (
     Operator,
-    PlainRead,
     find_leaves_without_record,
     fingerprint,
     leaves_in,
     needed_columns,
     operators_in,
     output_mode,
-    plain_read,
     plan_text,
-    read_plainly,
     row_conditions,
-    stages_in,
 )
+from mainstem.spark.plan.plain_read import can_read_plainly
 from mainstem.spark.sources.agreed_cut import new_agreement, write_sources
 from mainstem.spark.sources.batch_pace import BatchPace
 from mainstem.spark.sources.topic_glob import match_topics
-from mainstem.spark.sources.topic_request import LIGHT_ROWS_MAX, OPTION, ROWS_MAX, TOPIC_SOURCE
+from mainstem.spark.sources.topic_request import LIGHT_ROWS_MAX, ROWS_MAX
 from mainstem.spark.spark_session import has_times
-from mainstem.spark.spark_types import TIME_HINT, arrow_schema, check_no_times, spark_schema
+from mainstem.spark.spark_types import TIME_HINT, arrow_schema, check_no_times
 from mainstem.views.home_views import wait_for_views
 
 if TYPE_CHECKING:
@@ -72,106 +67,9 @@ __all__ = [
     "Flows",
     "PlannedFlow",
     "Program",
-    "describe_columns",
-    "packed_query",
-    "packed_topics",
     "spark_errors",
-    "takes_columns",
     "with_idle_inputs",
 ]
-
-
-# The streaming query before a stage, with rows prepared and packed by the source readers; see `packed_rows`.
-
-
-def packed_query(stages: Sequence[Stage], buckets: Mapping[str, int] | None, sent: str = "") -> DataFrame | None:
-    """As `query_rows`, with the rows packed; None if they cannot be. `buckets`: the number of buckets of each stage; `sent`: a
-    directory for many rows.
-
-    Its sources have the same order and the same offsets, so a checkpoint can be used with either.
-    """
-    if buckets is None:
-        return None
-    united = None
-    roots = {root.number for root in roots_of(stages)}
-    for stage in stages:
-        if stage.number not in roots:
-            continue
-        reads = _plain_reads(stage)
-        if reads is None:
-            return None
-        for place, read in enumerate(reads):
-            rows = _pack(stage, place, read, buckets[stage.name], sent)
-            united = rows if united is None else united.union(rows)
-    return united
-
-
-def packed_topics(stages: Sequence[Stage]) -> dict[str, list[str]]:
-    """The stages whose rows readers of topics pack, by name, each with the topics; empty if the rows of one cannot be."""
-    roots = {root.number for root in roots_of(stages)}
-    reads = {stage.name: _plain_reads(stage) for stage in stages if stage.number in roots}
-    known = {name: [read.request.topic for read in found] for name, found in reads.items() if found is not None}
-    return known if len(known) == len(reads) else {}
-
-
-def _plain_reads(stage: Stage) -> list[PlainRead] | None:
-    """How the readers of topics compute the inputs of a stage; None if they cannot."""
-    if stage.spec.packed is None or any(stages_in(rows) for rows in stage.inputs):
-        return None
-    reads = [plain_read(rows) for rows in stage.inputs]
-    known = [read for read in reads if read is not None]
-    return None if len(known) < len(reads) or len({read.request.leaf for read in known}) < len(known) else known
-
-
-def _pack(stage: Stage, place: int, read: PlainRead, buckets: int, sent: str) -> DataFrame:
-    taken = stage.spec.packed
-    assert taken is not None
-    preparation: Any = getattr(stage.spec.preparations[place].arrow, "__self__", None)
-    packing = Packing(read.schema, read.columns, read.condition, preparation, taken, buckets, stage.number, sent)
-    reader = stage.inputs[place].sparkSession.readStream.format(TOPIC_SOURCE).schema(spark_schema(PACKED))
-    return reader.option(OPTION, read.request.to_option()).option(PACKING, to_option(packing)).load()
-
-
-def takes_columns(flow: Flow) -> bool:
-    """Whether the sink of a flow takes columns."""
-    return flow.mode == "batches" and getattr(flow.into, "takes_columns", False)
-
-
-def columnar_query(rows: DataFrame, planned: PlannedFlow, task: ColumnTask) -> DataFrame | None:
-    """The query of a flow without state whose readers run the column task of its sink; None if they cannot compute its rows.
-
-    Its source has the same offsets, so a checkpoint can be used with either.
-    """
-    read = plain_read(rows)
-    if read is None:
-        return None
-    packing = ColumnPacking(read.schema, read.columns, read.condition, planned.schema.remove_metadata(), task)
-    # The exact condition of the packing includes the one with which the source would drop rows.
-    request = replace(read.request, condition=None)
-    reader = rows.sparkSession.readStream.format(TOPIC_SOURCE).schema(spark_schema(RESULTS))
-    return reader.option(OPTION, request.to_option()).option(PACKING, to_option(packing)).load()
-
-
-def describe_columns(planned: PlannedFlow, rows: DataFrame, staged: StagedBatches | None) -> str:
-    """How far the rows of a query, `rows`, travel as columns: "from orders to windowed-0", or what prevents it."""
-    sink = f"{planned.flow.into.kind} {planned.flow.into.name}"
-    roots = {root.number for root in roots_of(planned.stages)}
-    heads = [stage for stage in planned.stages if stage.number in roots]
-    parts = []
-    if has_results(rows):
-        parts.append(f"from {', '.join(planned.sources)} to {sink}")
-    elif is_packed(rows):
-        topics = [planned.leaves[number].source for number in sorted(planned.leaves)]
-        packed = packed_topics(planned.stages) if len(heads) > 1 else {heads[0].name: topics}
-        parts += [f"from {', '.join(topics)} to {stage}" for stage, topics in packed.items()]
-    parts += [f"from {one} to {other}" for one, other in (staged.pairs if staged is not None else ())]
-    if staged is not None and staged.sends_columns:
-        parts.append(f"from {planned.stages[-1].name} to {sink}")
-    if parts:
-        return ", ".join(parts)
-    inputs = [given for stage in heads for given in stage.inputs] or [planned.flow.rows]
-    reasons = [found for given in inputs if isinstance(found := read_plainly(given), str)]
-    return f"no: Spark computes {reasons[0]}" if reasons else f"no: {heads[0].name if heads else sink} takes rows"
 
 
 # Translation of Spark's errors, all in one place.
@@ -433,7 +331,7 @@ class Program:
             [*operators_in(rows), *stage_operators(stages)],
             plan,
             stages,
-            columnar=not stages and takes_columns(flow) and plain_read(flow.rows) is not None,
+            columnar=not stages and takes_columns(flow) and can_read_plainly(flow.rows),
         )
 
     def _check_changes(self, rows: DataFrame, flow: str) -> None:
@@ -496,9 +394,12 @@ class Program:
                             write_sources(together, build.requests)
                         if stages:
                             sent = FlowStore(self._stem.home, run.flow).sent(run)
-                            return replace(flow, rows=packed_query(stages, buckets, sent) or query_rows(stages))
-                        columnar = columnar_query(flow.rows, planned, task) if task else None
-                        return flow if columnar is None else replace(flow, rows=columnar)
+                            rows = packed_query(stages, buckets, sent) or query_rows(stages)
+                        else:
+                            rows = (columnar_query(flow.rows, planned, task) if task else None) or flow.rows
+                        # A snapshot of a topic or a view has files for as long as there is a frame over them.
+                        rows.__dict__[BUILT_FROM] = (flow.rows, stages)
+                        return replace(flow, rows=rows)
             except Exception:
                 if leaves is everything:
                     raise

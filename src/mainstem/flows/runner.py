@@ -31,7 +31,8 @@ from mainstem.flows.checkpoint_fit import SinkIdentity, check_code, check_held, 
 from mainstem.flows.flow_handle import FlowHandle
 from mainstem.flows.flow_progress import ProgressReports, query_name
 from mainstem.flows.native_catch_up import NativeCatchUp
-from mainstem.flows.program import Flows, PlannedFlow, Program, describe_columns, takes_columns
+from mainstem.flows.packed_query import describe_columns, takes_columns
+from mainstem.flows.program import Flows, PlannedFlow, Program
 from mainstem.flows.real_time import check_mode, look_through_last_batch, start_real_time
 from mainstem.flows.staged_batches import StagedBatches
 from mainstem.log.backoff import Backoff

@@ -36,14 +36,13 @@ from mainstem.spark.columnar_rows import ColumnPacking, ColumnTask
 from mainstem.spark.plan.bound_plan import BoundPlan, obstacle, placeholder
 from mainstem.spark.plan.flow_plan import (
     Operator,
-    PlainSteps,
     is_straight,
     leaves_in,
     operators_in,
-    read_steps,
     stage_uses,
     stages_in,
 )
+from mainstem.spark.plan.plain_read import PlainSteps, read_steps
 from mainstem.spark.sources.batch_clock import clocks_of, leave_due
 from mainstem.spark.spark_types import arrow_schema, spark_schema
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -158,6 +158,9 @@ def _check_names(values: Sequence[pa.Field], by: Sequence[str]) -> None:
 @dataclass(frozen=True)
 class ComparedRows:
     """Converts results to the input of the engine."""
+
+    # How the engine orders rows of one position in the log; see `packed_rows`.
+    same_position: ClassVar[str] = "tie"
 
     schema: pa.Schema
     by: tuple[str, ...]

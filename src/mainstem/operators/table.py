@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -87,6 +87,9 @@ def _plan(
 @dataclass(frozen=True)
 class TableRows:
     """Converts facts to the input of the engine."""
+
+    # How the engine orders rows of one position in the log; see `packed_rows`.
+    same_position: ClassVar[str] = "tie"
 
     schema: pa.Schema
     key: tuple[str, ...]

@@ -1,9 +1,9 @@
 """ColumnarRows: the rows of a batch as Arrow columns, which Spark passes on without decoding them.
 
-If a flow has no state, and its steps can be computed over Arrow (`plain_read`), the reader of its topic computes them and gives
+If a flow has no state, and its steps can be computed over Arrow (`plain_reads`), the reader of its topic computes them and gives
 the rows to the *column task* of the sink. Spark gets one row for each result of the task:
 
-    mainstem_read      int64     the number of rows that the task got for it
+    mainstem_read      int64     the number of rows from which it was made, before look-ups
     mainstem_result    binary    the result: an Arrow stream of rows, the path of a file that the task wrote, a count
 
 The results go to the sink's writer, which commits them with the batch. Offsets are the same as without columns, so a
@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.batch import Batch, Written
+from mainstem.spark.look_up import LookUp, through_look_ups
 from mainstem.spark.plan.row_expression import Condition, condition_mask, values_of
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ __all__ = [
 RESULTS = pa.schema([("mainstem_read", pa.int64()), ("mainstem_result", pa.binary())])
 # Rows that are computed at once: with fewer the calls to Arrow cost more than the values.
 ROWS_MIN = 10_000
+# A look-up takes its table in hand for each of these.
+LOOK_UP_ROWS_MIN = 100_000
 BYTES_MAX = 32 << 20
 # Rows of more bytes than this go into a file, where driver and tasks share a folder. To make and to map a file costs as much
 # as to send some hundred kilobytes.
@@ -170,6 +173,8 @@ class ColumnPacking:
     # The rows of the flow.
     rows: pa.Schema
     task: ColumnTask
+    # Joins with small tables, before the filter.
+    look_ups: tuple[LookUp, ...] = ()
 
     def pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The results for all rows of a reader, as `RESULTS`."""
@@ -177,11 +182,11 @@ class ColumnPacking:
 
         def tables() -> Iterator[pa.Table]:
             nonlocal read
-            for table in gather_rows(batches, ROWS_MIN):
-                rows = compute_rows(table, self.columns, self.condition)
-                read += rows.num_rows
-                if rows.num_rows:
-                    yield rows.cast(self.rows)
+            for table in gather_rows(batches, LOOK_UP_ROWS_MIN if self.look_ups else ROWS_MIN):
+                for count, rows in compute_rows(table, self.columns, self.condition, self.look_ups):
+                    read += count
+                    if rows.num_rows:
+                        yield rows.cast(self.rows)
 
         for result in self.task.run(tables()):
             yield _result(read, result)
@@ -198,17 +203,25 @@ def _result(read: int, result: bytes | pa.Buffer) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([read], pa.int64()), value], schema=RESULTS)
 
 
-def compute_rows(table: pa.Table, columns: Sequence[tuple[str, list[Any]]], condition: Condition | None) -> pa.Table:
-    """These columns of the rows for which the condition is true."""
+def compute_rows(
+    table: pa.Table,
+    columns: Sequence[tuple[str, list[Any]]],
+    condition: Condition | None,
+    look_ups: Sequence[LookUp] = (),
+) -> Iterator[tuple[int, pa.Table]]:
+    """These columns of the rows for which the condition is true, and the number of these rows.
+
+    Behind look-ups in parts, if their tables add much; then the number is that of the rows before them.
+    """
     batches = table.to_batches()
     if len(batches) != 1:
         batches = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-    [batch] = batches
-    if condition is not None:
-        mask = condition_mask(condition, batch)
-        batch = batch if pc.all(mask).as_py() else batch.filter(mask)
-    arrays = values_of([value for _, value in columns], batch)
-    return pa.Table.from_arrays(arrays, names=[name for name, _ in columns])
+    for count, batch in through_look_ups(batches[0], look_ups) if look_ups else [(None, batches[0])]:
+        mask = None if condition is None else condition_mask(condition, batch)
+        kept = batch if mask is None or pc.all(mask).as_py() else batch.filter(mask)
+        arrays = values_of([value for _, value in columns], kept)
+        rows = pa.Table.from_arrays(arrays, names=[name for name, _ in columns])
+        yield rows.num_rows if count is None else count, rows
 
 
 def gather_rows(batches: Iterable[pa.RecordBatch], rows_min: int) -> Iterator[pa.Table]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,9 @@ UNKEYED_GROUPS = 16
 @dataclass(frozen=True)
 class JoinSide:
     """`schema`: of the frame; `side`: LEFT or RIGHT; `other`: the type of the other side's rows."""
+
+    # How the engine orders rows of one position in the log; see `packed_rows`.
+    same_position: ClassVar[str] = "tie"
 
     schema: pa.Schema
     on: tuple[str, ...]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,17 +27,20 @@ from mainstem.operators.stage.arrow_columns import microseconds, whole
 from mainstem.operators.stage.engine import Int64Array
 from mainstem.operators.stage.frame_columns import record_field
 from mainstem.operators.stage.hashes import key_hashes
-from mainstem.operators.stage.spark_hashes import hashable, identify_keys
+from mainstem.operators.stage.spark_hashes import hash_columns, hashable, identify_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["KeyedRows", "arrow_hashes", "native_hashes", "native_tie"]
+__all__ = ["KeyedRows", "arrow_hashes", "arrow_tie", "can_tie", "native_hashes", "native_tie"]
 
 
 @dataclass(frozen=True)
 class KeyedRows:
     """Converts rows of this schema, with Spark and over Arrow."""
+
+    # How the engine orders rows of one position in the log; see `packed_rows`.
+    same_position: ClassVar[str] = "tie"
 
     schema: pa.Schema
     by: tuple[str, ...]
@@ -157,6 +160,23 @@ def native_tie(schema: pa.Schema) -> Column:
     # Spark cannot hash maps; rows that differ only in maps may be in either order.
     names = [field.name for field in schema if "map<" not in str(field.type)]
     return F.xxhash64(*(F.col(f"`{name.replace('`', '``')}`") for name in names)) if names else F.lit(0).cast("bigint")
+
+
+def can_tie(schema: pa.Schema) -> bool:
+    """Whether `arrow_tie` gives what `native_tie` does."""
+
+    def can_hash(kind: pa.DataType) -> bool:
+        if pa.types.is_struct(kind):
+            return all(can_hash(field.type) for field in kind)
+        return can_hash(kind.value_type) if pa.types.is_list(kind) else hashable(kind)
+
+    return all(can_hash(field.type) for field in schema if "map<" not in str(field.type))
+
+
+def arrow_tie(schema: pa.Schema, rows: pa.Table) -> Int64Array:
+    """`native_tie` without Spark."""
+    columns = [whole(rows.column(field.name)) for field in schema if "map<" not in str(field.type)]
+    return hash_columns(columns, rows.num_rows) if columns else np.zeros(rows.num_rows, np.int64)
 
 
 def arrow_hashes(keys: Sequence[pa.ChunkedArray], count: int) -> tuple[Int64Array, Int64Array]:

@@ -4,16 +4,16 @@ The packing is passed as text in an option of the source: frozen dataclasses of 
 them.
 
     {"kind": "JoinSide", "fields": {...}}
-    {"tuple": [...]}    {"schema": text}    {"type": text}    and plain JSON
+    {"tuple": [...]}    {"schema": text}    {"type": text}    {"rows": text}    and plain JSON
 
-A schema or type is an Arrow message in base64.
+A schema or type is an Arrow message in base64, rows an Arrow stream.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any
@@ -35,6 +35,7 @@ from mainstem.operators.windows.window_kinds import Calendar, Cumulating, Everyt
 from mainstem.operators.windows.window_rows import WindowRows
 from mainstem.operators.windows.window_time import RowTime
 from mainstem.spark.columnar_rows import ColumnPacking, CountRows, SendRows, StageFile
+from mainstem.spark.look_up import LookUp
 from mainstem.spark.sources.topic_request import TopicRequest
 from mainstem.spark.sources.topic_stream_reader import TopicStreamReader
 
@@ -46,7 +47,7 @@ KINDS: dict[str, Any] = {
     for kind in (
         Packing, JoinSide, RowTime, TableRows, KeyedRows, ChangedRows, ComparedRows,
         WindowRows, Aggregates, AggregateCall, WindowAssignment, Calendar, Cumulating, Everything, Hopping, Tumbling,
-        ColumnPacking, SendRows, StageFile, CountRows,
+        ColumnPacking, SendRows, StageFile, CountRows, LookUp,
     )
 }  # fmt: skip
 
@@ -75,6 +76,11 @@ def _write(value: Any) -> Any:
         return [_write(part) for part in value]
     if isinstance(value, pa.Schema):
         return {"schema": base64.b64encode(value.serialize().to_pybytes()).decode()}
+    if isinstance(value, pa.RecordBatch):
+        target = pa.BufferOutputStream()
+        with pa.ipc.new_stream(target, value.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_batch(value)
+        return {"rows": base64.b64encode(target.getvalue()).decode()}
     if isinstance(value, pa.DataType):
         return {"type": _write(pa.schema([("of", value)]))}
     if value is None or isinstance(value, str | int | float | bool):
@@ -91,6 +97,8 @@ def _read(found: Any) -> Any:
         return tuple(_read(part) for part in found["tuple"])
     if "schema" in found:
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"])))
+    if "rows" in found:
+        return pa.ipc.open_stream(base64.b64decode(found["rows"])).read_next_batch()
     if "type" in found:
         return _read(found["type"]).field(0).type
     return KINDS[found["kind"]](**{name: _read(part) for name, part in found["fields"].items()})
@@ -105,6 +113,11 @@ class PackedTopicReader(TopicStreamReader):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_option": self._option}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        for look_up in packing_of(self._option).look_ups:
+            look_up.check()
+        return super().partitions(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         packing = packing_of(self._option)

@@ -22,15 +22,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.operators.stage.arrow_columns import whole
+from mainstem.operators.stage.keyed_rows import arrow_tie
 from mainstem.operators.stage.spark_hashes import buckets_of
 from mainstem.spark.columnar_rows import VALUE_BYTES_MAX, compute_rows, gather_rows, new_file
+from mainstem.spark.look_up import LookUp
 from mainstem.spark.plan.row_expression import Condition
 
 if TYPE_CHECKING:
@@ -53,6 +55,12 @@ VALUE_BYTES = 1 << 20
 class ArrowPreparation(Protocol):
     """A dataclass that prepares rows over Arrow."""
 
+    # How the engine orders rows of one position in the log, which a union of topics has, and a look-up makes:
+    #   any order    it does not
+    #   tie          by a hash of the row (`keyed_rows.native_tie`)
+    #   merged       Spark merges those of one window and key, whatever topic they are of; readers do not
+    same_position: ClassVar[str]
+
     def arrow(self, table: pa.Table) -> pa.Table: ...
 
 
@@ -73,14 +81,24 @@ class Packing:
     stage: int
     # The directory for many rows; without it they are all values.
     sent: str = ""
+    # Joins with small tables, before the filter.
+    look_ups: tuple[LookUp, ...] = ()
+    # The columns of the input from which `tie` is computed; None if each row has its own position: then it is 0.
+    tied: pa.Schema | None = None
 
     def pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """All rows of a reader, as `PACKED`."""
-        for rows in gather_rows(batches, ROWS):
-            given = compute_rows(rows, self.columns, self.condition)
-            taken = self.preparation.arrow(given).select(self.taken.names).cast(self.taken)
-            if taken.num_rows:
-                yield self._divide(taken, given.num_rows)
+        given = 0
+        for table in gather_rows(batches, ROWS):
+            for count, rows in compute_rows(table, self.columns, self.condition, self.look_ups):
+                given += count
+                taken = self.preparation.arrow(rows).select(self.taken.names).cast(self.taken)
+                if self.tied is not None:
+                    tie = pa.array(arrow_tie(self.tied, rows))
+                    taken = taken.set_column(taken.schema.get_field_index("tie"), "tie", tie)
+                if taken.num_rows:
+                    yield self._divide(taken, given)
+                    given = 0
 
     def _divide(self, rows: pa.Table, given: int) -> pa.RecordBatch:
         """The values of each bucket with rows, all in one buffer. `given`: the number of rows before the preparation."""

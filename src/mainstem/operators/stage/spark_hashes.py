@@ -60,14 +60,14 @@ def identify_keys(columns: Sequence[pa.Array], count: int) -> tuple[Int64Array, 
 
 def hash_columns(columns: Sequence[pa.Array], count: int, seed: int = SEED) -> Int64Array:
     """`xxhash64` of some columns: the hash of a column is the seed of the next; a null leaves it unchanged.
+    Fields of structs and elements of lists are as columns.
 
     >>> hash_columns([pa.array([1, None]), pa.array(["Spark", "Spark"])], 2).tolist()
     [5232548436287321068, -4294468057691064905]
     """
     found = np.full(count, np.int64(seed)).view(np.uint64)
     for column in columns if count else ():
-        of_column = _text(column, found) if _is_text(column.type) else _number(column, found)
-        found = np.where(np.asarray(column.is_null()), found, of_column) if column.null_count else of_column
+        found = _hash(column, found)
     return found.view(np.int64)
 
 
@@ -88,6 +88,28 @@ def buckets_of(groups: Int64Array, count: int) -> Int64Array:
     found ^= found >> np.uint32(16)
     # Signed; numpy's remainder is never negative.
     return found.view(np.int32).astype(np.int64) % count
+
+
+def _hash(column: pa.Array, seeds: UInt64Array) -> UInt64Array:
+    if pa.types.is_struct(column.type):
+        for part in column.flatten():
+            seeds = _hash(part, seeds)
+        return seeds
+    if pa.types.is_list(column.type):
+        return _list(column, seeds)
+    found = _text(column, seeds) if _is_text(column.type) else _number(column, seeds)
+    return np.where(np.asarray(column.is_null()), seeds, found) if column.null_count else found
+
+
+def _list(column: pa.Array, seeds: UInt64Array) -> UInt64Array:
+    """One element of all lists at a time."""
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
+    firsts = np.asarray(column.offsets)[:-1]
+    found = seeds.copy()
+    for place in range(int(lengths.max())):
+        rows = np.flatnonzero(lengths > place)
+        found[rows] = _hash(column.values.take(pa.array(firsts[rows] + place)), found[rows])
+    return found
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -14,7 +14,7 @@ An engine over them does not depend on their order. Computed with Spark, or over
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,9 @@ __all__ = ["ChangedRows"]
 @dataclass(frozen=True)
 class ChangedRows:
     """Converts rows of this schema, with Spark and over Arrow."""
+
+    # How the engine orders rows of one position in the log; see `packed_rows`.
+    same_position: ClassVar[str] = "any order"
 
     schema: pa.Schema
     by: tuple[str, ...]

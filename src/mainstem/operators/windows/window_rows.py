@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,9 @@ _NO_TIME = f"({NO_TIME + 1}L - 1L)"
 @dataclass(frozen=True)
 class WindowRows:
     """Prepares rows for one engine, whose input columns are `wanted`."""
+
+    # How the engine orders rows of one position in the log; see `packed_rows`.
+    same_position: ClassVar[str] = "merged"
 
     by: pa.Schema
     aggregates: Aggregates

@@ -12,7 +12,7 @@ from typing import Any
 from mainstem.spark.plan.row_expression import Condition, Expression, all_of, can_fail, is_small
 from mainstem.spark.plan.row_functions import TYPES
 
-__all__ = ["NotTranslated", "condition_of", "translate"]
+__all__ = ["NotTranslated", "condition_of", "is_plain", "kind_of", "parts_of", "translate", "type_of"]
 
 _FLOATS = ("float", "double")
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
@@ -41,7 +41,7 @@ def condition_of(expression: Any, known: Mapping[int, Expression] | None = None)
 
 
 def _weaken(expression: Any, known: Mapping[int, Expression] | None) -> Condition | None:
-    kind = _kind(expression)
+    kind = kind_of(expression)
     if kind == "And":
         parts = [_weaken(part, known) for part in (expression.left(), expression.right())]
         return all_of([part for part in parts if part is not None])
@@ -75,7 +75,7 @@ class _Translator:
         self._known = known
 
     def translate(self, expression: Any) -> Expression:
-        kind = _kind(expression)
+        kind = kind_of(expression)
         if kind == "AttributeReference":
             if self._known is None:
                 return ["column", str(expression.name())]
@@ -88,7 +88,7 @@ class _Translator:
         raise NotTranslated(str(expression.sql()))
 
     def all(self, expression: Any) -> list[Expression]:
-        return [self.translate(child) for child in _all(expression.children())]
+        return [self.translate(child) for child in parts_of(expression.children())]
 
 
 # How an expression of a kind is translated; None if this one cannot be.
@@ -117,18 +117,18 @@ def _combination(name: str) -> Translation:
 
 def _comparison(name: str) -> Translation:
     def compare(translator: _Translator, expression: Any) -> Expression | None:
-        left, right = _type(expression.left()), _type(expression.right())
-        return [name, *translator.all(expression)] if left == right and _is_plain(left) else None
+        left, right = type_of(expression.left()), type_of(expression.right())
+        return [name, *translator.all(expression)] if left == right and is_plain(left) else None
 
     return compare
 
 
 def _arithmetic(name: str) -> Translation:
     def compute(translator: _Translator, expression: Any) -> Expression | None:
-        data_type = _type(expression)
+        data_type = type_of(expression)
         if data_type.startswith("decimal("):
             return [f"{name}.", *translator.all(expression)] if _has_all_digits(name, expression) else None
-        if any(_type(child) != data_type for child in _all(expression.children())):
+        if any(type_of(child) != data_type for child in parts_of(expression.children())):
             return None
         if data_type in _FLOATS:
             return [f"{name}.", *translator.all(expression)]
@@ -143,7 +143,7 @@ def _has_all_digits(name: str, expression: Any) -> bool:
     """Whether the type of a result has room for all digits of all results, as Arrow's always has."""
     if _digits(expression)[0] > DIGITS_MAX:
         return False
-    (precision, scale), (other_precision, other_scale) = map(_digits, _all(expression.children()))
+    (precision, scale), (other_precision, other_scale) = map(_digits, parts_of(expression.children()))
     if name == "*":
         return _digits(expression) == (precision + other_precision + 1, scale + other_scale)
     most = max(scale, other_scale)
@@ -152,13 +152,13 @@ def _has_all_digits(name: str, expression: Any) -> bool:
 
 def _digits(expression: Any) -> tuple[int, int]:
     """The precision and the scale of a decimal."""
-    precision, scale = _type(expression)[len("decimal(") : -1].split(",")
+    precision, scale = type_of(expression)[len("decimal(") : -1].split(",")
     return int(precision), int(scale)
 
 
 def _unary(name: str) -> Translation:
     def compute(translator: _Translator, expression: Any) -> Expression | None:
-        data_type = _type(expression)
+        data_type = type_of(expression)
         if data_type in _FLOATS or (data_type.startswith("decimal(") and _digits(expression)[0] <= DIGITS_MAX):
             return [f"{name}.", *translator.all(expression)]
         return [name, *translator.all(expression)] if data_type in _INTEGERS and expression.failOnError() else None
@@ -168,7 +168,7 @@ def _unary(name: str) -> Translation:
 
 def _division(name: str) -> Translation:
     def divide(translator: _Translator, expression: Any) -> Expression | None:
-        types = {_type(expression.left()), _type(expression.right())}
+        types = {type_of(expression.left()), type_of(expression.right())}
         if len(types) > 1 or not types <= {*_FLOATS, *_INTEGERS} or not _fails_on_error(expression):
             return None
         divisor, dividend = translator.translate(expression.right()), translator.translate(expression.left())
@@ -183,15 +183,15 @@ def _of_type(name: str, *types: str) -> Translation:
     """A function whose arguments have one of these types."""
 
     def call(translator: _Translator, expression: Any) -> Expression | None:
-        children = _all(expression.children())
-        return [name, *translator.all(expression)] if all(_type(child) in types for child in children) else None
+        children = parts_of(expression.children())
+        return [name, *translator.all(expression)] if all(type_of(child) in types for child in children) else None
 
     return call
 
 
 def _ordered(name: str) -> Translation:
     def call(translator: _Translator, expression: Any) -> Expression | None:
-        return [name, *translator.all(expression)] if _is_plain(_type(expression)) else None
+        return [name, *translator.all(expression)] if is_plain(type_of(expression)) else None
 
     return call
 
@@ -202,7 +202,7 @@ def _date_number(data_type: str) -> Translation:
 
 def _round_to_whole(name: str) -> Translation:
     def call(translator: _Translator, expression: Any) -> Expression | None:
-        data_type = _type(expression.child())
+        data_type = type_of(expression.child())
         if data_type == "bigint":
             return translator.translate(expression.child())
         return [name, translator.translate(expression.child())] if data_type == "double" else None
@@ -212,12 +212,12 @@ def _round_to_whole(name: str) -> Translation:
 
 def _round(translator: _Translator, expression: Any) -> Expression | None:
     child, digits = expression.left(), expression.right()
-    if not _type(child).startswith("decimal(") or _kind(digits) != "Literal" or digits.value() is None:
+    if not type_of(child).startswith("decimal(") or kind_of(digits) != "Literal" or digits.value() is None:
         return None
     precision, scale = _digits(child)
     if not 0 <= digits.value() < scale or precision > DIGITS_MAX:
         return None
-    return ["round", _type(expression), int(digits.value()), translator.translate(child)]
+    return ["round", type_of(expression), int(digits.value()), translator.translate(child)]
 
 
 def _nan_value(translator: _Translator, expression: Any) -> Expression:
@@ -235,20 +235,20 @@ def _is_not_null(translator: _Translator, expression: Any) -> Expression:
 
 
 def _in(translator: _Translator, expression: Any) -> Expression | None:
-    literals = _all(expression.list())
-    if any(_kind(literal) != "Literal" for literal in literals):
+    literals = parts_of(expression.list())
+    if any(kind_of(literal) != "Literal" for literal in literals):
         return None
-    return _list(translator, expression.value(), [(literal.value(), _type(literal)) for literal in literals])
+    return _list(translator, expression.value(), [(literal.value(), type_of(literal)) for literal in literals])
 
 
 def _in_set(translator: _Translator, expression: Any) -> Expression | None:
     child = expression.child()
-    return _list(translator, child, [(value, _type(child)) for value in _all(expression.hset())])
+    return _list(translator, child, [(value, type_of(child)) for value in parts_of(expression.hset())])
 
 
 def _list(translator: _Translator, value: Any, wanted: list[tuple[Any, str]]) -> Expression | None:
-    data_type = _type(value)
-    if not _is_plain(data_type) or data_type in (*_FLOATS, "boolean") or not 0 < len(wanted) <= LIST_MAX:
+    data_type = type_of(value)
+    if not is_plain(data_type) or data_type in (*_FLOATS, "boolean") or not 0 < len(wanted) <= LIST_MAX:
         return None
     if any(other != data_type for _, other in wanted):
         return None
@@ -256,8 +256,8 @@ def _list(translator: _Translator, value: Any, wanted: list[tuple[Any, str]]) ->
 
 
 def _case(translator: _Translator, expression: Any) -> Expression | None:
-    data_type = _type(expression)
-    if not _is_plain(data_type):
+    data_type = type_of(expression)
+    if not is_plain(data_type):
         return None
     parts = translator.all(expression)
     found: Expression = parts.pop() if len(parts) % 2 else ["literal", data_type, None]
@@ -268,12 +268,12 @@ def _case(translator: _Translator, expression: Any) -> Expression | None:
 
 
 def _coalesce(translator: _Translator, expression: Any) -> Expression | None:
-    return ["coalesce", *translator.all(expression)] if _is_plain(_type(expression)) else None
+    return ["coalesce", *translator.all(expression)] if is_plain(type_of(expression)) else None
 
 
 def _struct(translator: _Translator, expression: Any) -> Expression | None:
-    parts = _all(expression.children())
-    if any(_kind(name) != "Literal" for name in parts[::2]):
+    parts = parts_of(expression.children())
+    if any(kind_of(name) != "Literal" for name in parts[::2]):
         return None
     names = [_text(name.value()) for name in parts[::2]]
     if len(set(names)) < len(names):
@@ -294,7 +294,7 @@ def _field(translator: _Translator, expression: Any) -> Expression | None:
 
 
 def _cast(translator: _Translator, expression: Any) -> Expression | None:
-    before, after = _type(expression.child()), _type(expression)
+    before, after = type_of(expression.child()), type_of(expression)
     value = translator.translate(expression.child())
     if before == after:
         return value
@@ -339,19 +339,19 @@ def _cast_time(before: str, after: str, value: Expression) -> Expression | None:
 
 def _time_as_number(translator: _Translator, expression: Any) -> Expression | None:
     """Microseconds of a time, or the time of them."""
-    if {_type(expression), _type(expression.child())} != {"timestamp", "bigint"}:
+    if {type_of(expression), type_of(expression.child())} != {"timestamp", "bigint"}:
         return None
-    return ["as", _type(expression), translator.translate(expression.child())]
+    return ["as", type_of(expression), translator.translate(expression.child())]
 
 
 def _units(unit: int) -> Translation:
     """How many units a time has, or the time of so many."""
 
     def convert(translator: _Translator, expression: Any) -> Expression | None:
-        child = _all(expression.children())[0]
-        if (_type(child), _type(expression)) == ("timestamp", "bigint"):
+        child = parts_of(expression.children())[0]
+        if (type_of(child), type_of(expression)) == ("timestamp", "bigint"):
             return ["units", "bigint", unit, translator.translate(child)]
-        if _type(child) in _INTEGERS and _type(expression) == "timestamp":
+        if type_of(child) in _INTEGERS and type_of(expression) == "timestamp":
             return ["times", "timestamp", unit, translator.translate(child)]
         return None
 
@@ -360,13 +360,13 @@ def _units(unit: int) -> Translation:
 
 def _seconds(translator: _Translator, expression: Any) -> Expression | None:
     time = expression.left()
-    return ["seconds", translator.translate(time)] if _type(time) == "timestamp" else None
+    return ["seconds", translator.translate(time)] if type_of(time) == "timestamp" else None
 
 
 def _date_part(part: str) -> Translation:
     def extract(translator: _Translator, expression: Any) -> Expression | None:
         child = expression.child()
-        return ["date part", part, translator.translate(child)] if _type(child) == "date" else None
+        return ["date part", part, translator.translate(child)] if type_of(child) == "date" else None
 
     return extract
 
@@ -374,7 +374,7 @@ def _date_part(part: str) -> Translation:
 def _time_part(part: str) -> Translation:
     def extract(translator: _Translator, expression: Any) -> Expression | None:
         child = expression.child()
-        if _type(child) not in ("timestamp", "timestamp_ntz") or not _in_utc(expression):
+        if type_of(child) not in ("timestamp", "timestamp_ntz") or not _in_utc(expression):
             return None
         return ["time part", part, translator.translate(child)]
 
@@ -399,7 +399,7 @@ def _truncate_date(translator: _Translator, expression: Any) -> Expression | Non
 
 def _truncate_time(translator: _Translator, expression: Any) -> Expression | None:
     unit = _truncation(expression.format())
-    if unit is None or _type(expression.timestamp()) != "timestamp" or not _in_utc(expression):
+    if unit is None or type_of(expression.timestamp()) != "timestamp" or not _in_utc(expression):
         return None
     return ["time start", unit, translator.translate(expression.timestamp())]
 
@@ -411,15 +411,15 @@ def _truncation(expression: Any) -> str | None:
 
 def _add_interval(translator: _Translator, expression: Any) -> Expression | None:
     time, interval = expression.start(), expression.interval()
-    known = _kind(interval) == "Literal" and _kind(interval.dataType()).startswith("DayTimeInterval")
+    known = kind_of(interval) == "Literal" and kind_of(interval.dataType()).startswith("DayTimeInterval")
     if not known or interval.value() is None or not _in_utc(expression):
         return None
     number = ["+", ["as", "bigint", translator.translate(time)], ["literal", "bigint", int(interval.value())]]
-    return ["as", _type(expression), number]
+    return ["as", type_of(expression), number]
 
 
 def _subtract_times(translator: _Translator, expression: Any) -> Expression | None:
-    if _type(expression) != "interval day to second" or not _in_utc(expression):
+    if type_of(expression) != "interval day to second" or not _in_utc(expression):
         return None
     end, start = translator.all(expression)
     return ["as", "interval day to second", ["-", ["as", "bigint", end], ["as", "bigint", start]]]
@@ -436,10 +436,10 @@ def _of_text(name: str) -> Translation:
     """A function of text whose other arguments are known now."""
 
     def call(translator: _Translator, expression: Any) -> Expression | None:
-        text, *others = _all(expression.children())
-        if _type(text) != "string":
+        text, *others = parts_of(expression.children())
+        if type_of(text) != "string":
             return None
-        values = [_constant(other) if _type(other) == "string" else None for other in others]
+        values = [_constant(other) if type_of(other) == "string" else None for other in others]
         return None if None in values else [name, translator.translate(text), *values]
 
     return call
@@ -465,21 +465,21 @@ def _trim(name: str) -> Translation:
 
 
 def _substring(translator: _Translator, expression: Any) -> Expression | None:
-    text, *others = _all(expression.children())
-    if _type(text) != "string" or any(_kind(other) != "Literal" or other.value() is None for other in others):
+    text, *others = parts_of(expression.children())
+    if type_of(text) != "string" or any(kind_of(other) != "Literal" or other.value() is None for other in others):
         return None
     return ["slice", translator.translate(text), *(int(other.value()) for other in others)]
 
 
 def _constant(expression: Any) -> str | None:
     """A text that is known now."""
-    known = _kind(expression) == "Literal" and _type(expression) == "string" and expression.value() is not None
+    known = kind_of(expression) == "Literal" and type_of(expression) == "string" and expression.value() is not None
     return _text(expression.value()) if known else None
 
 
 def _literal(translator: _Translator, expression: Any) -> Expression | None:
-    data_type = _type(expression)
-    return _literal_of(expression.value(), data_type) if _is_plain(data_type) else None
+    data_type = type_of(expression)
+    return _literal_of(expression.value(), data_type) if is_plain(data_type) else None
 
 
 def _literal_of(value: Any, data_type: str) -> Expression:
@@ -597,15 +597,18 @@ def _fails_on_error(expression: Any) -> bool:
     return str(expression.evalMode().toString()) == "ANSI"
 
 
-def _is_plain(data_type: str) -> bool:
+def is_plain(data_type: str) -> bool:
+    """Whether it is a type that expressions over Arrow have."""
     return data_type in TYPES or data_type.startswith("decimal(")
 
 
-def _kind(expression: Any) -> str:
+def kind_of(expression: Any) -> str:
+    """The name of the class of an object of Java."""
     return str(expression.getClass().getSimpleName())
 
 
-def _type(expression: Any) -> str:
+def type_of(expression: Any) -> str:
+    """The type of an expression as SQL."""
     return str(expression.dataType().catalogString())
 
 
@@ -613,7 +616,8 @@ def _text(value: Any) -> str:
     return str(value.toString()) if hasattr(value, "toString") else str(value)
 
 
-def _all(collection: Any) -> list[Any]:
+def parts_of(collection: Any) -> list[Any]:
+    """A collection of Scala as a list."""
     iterator = collection.iterator()
     found = []
     while iterator.hasNext():

@@ -12,48 +12,43 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from mainstem.errors import Invalid
-from mainstem.spark.plan.catalyst_expression import NotTranslated, condition_of, translate
+from mainstem.spark.plan.catalyst_expression import condition_of
 from mainstem.spark.plan.row_expression import Condition, Expression, all_of, any_of
 from mainstem.spark.sources.topic_request import OPTION, TOPIC_SOURCE, TopicRequest
-from mainstem.spark.spark_types import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = [
     "Operator",
-    "PlainRead",
-    "PlainSteps",
     "STAGE_OPTION",
+    "attributes_of",
     "find_leaves_without_record",
     "fingerprint",
     "has_watermark",
     "is_straight",
+    "leaf_of",
     "leaves_in",
     "needed_columns",
+    "nodes_of",
     "only_request",
     "operators_in",
     "optimize",
     "output_mode",
-    "plain_read",
     "plan_text",
-    "read_plainly",
-    "read_steps",
     "row_conditions",
     "stage_uses",
     "stages_in",
+    "uses_current_time",
     "without_incidental",
 ]
 
 # The option that identifies a stage's placeholder in a plan.
 STAGE_OPTION = "mainstem_stage"
 
-# Attributes of a frame: its optimized plan, and its plain read.
+# An attribute of a frame: its optimized plan.
 _OPTIMIZED = "_mainstem_optimized"
-_PLAIN_READ = "_mainstem_plain_read"
 
 # Nodes that keep the partitions of their input, and the order of rows.
 STRAIGHT = ("Filter", "Generate", "Project", "StreamingRelationV2", "SubqueryAlias")
@@ -100,11 +95,12 @@ class Operator:
     bounded_by: str
 
 
-def _nodes(plan: Any) -> Iterator[Any]:
+def nodes_of(plan: Any) -> Iterator[Any]:
+    """A plan and all plans below it."""
     yield plan
     children = plan.children()
     for index in range(children.size()):
-        yield from _nodes(children.apply(index))
+        yield from nodes_of(children.apply(index))
 
 
 def optimize(rows: DataFrame) -> Any:
@@ -116,7 +112,8 @@ def optimize(rows: DataFrame) -> Any:
     return rows.__dict__[_OPTIMIZED]
 
 
-def _leaf_of(node: Any) -> int | None:
+def leaf_of(node: Any) -> int | None:
+    """The leaf of the build that a node reads."""
     if node.nodeName() != "StreamingRelationV2":
         return None
     option = node.extraOptions().get(OPTION)
@@ -146,7 +143,7 @@ def stage_uses(rows: DataFrame) -> Counter[int]:
     found: Counter[int] = Counter()
     plan = rows._jdf.queryExecution().analyzed()
     # The text is one call to Java, a walk over the nodes five for each.
-    for node in _nodes(plan) if STAGE_OPTION in plan.toString() else ():
+    for node in nodes_of(plan) if STAGE_OPTION in plan.toString() else ():
         if node.nodeName() == "StreamingRelationV2":
             option = node.extraOptions().get(STAGE_OPTION)
             if option is not None:
@@ -156,26 +153,26 @@ def stage_uses(rows: DataFrame) -> Counter[int]:
 
 def is_straight(rows: DataFrame) -> bool:
     """Whether the partitions of the frame are those of its source: it has no union, join or shuffle."""
-    return all(node.nodeName() in STRAIGHT for node in _nodes(rows._jdf.queryExecution().analyzed()))
+    return all(node.nodeName() in STRAIGHT for node in nodes_of(rows._jdf.queryExecution().analyzed()))
 
 
 def leaves_in(rows: DataFrame) -> set[int]:
     """The leaves of the build that a frame reads."""
-    found = (_leaf_of(node) for node in _nodes(rows._jdf.queryExecution().analyzed()))
+    found = (leaf_of(node) for node in nodes_of(rows._jdf.queryExecution().analyzed()))
     return {leaf for leaf in found if leaf is not None}
 
 
 def only_request(rows: DataFrame) -> TopicRequest | None:
     """The request of the only source of a frame; None if there are several, or it is no topic."""
-    found = [node for node in _nodes(rows._jdf.queryExecution().analyzed()) if node.nodeName() in STREAMS]
-    if len(found) != 1 or _leaf_of(found[0]) is None or found[0].sourceName() != TOPIC_SOURCE:
+    found = [node for node in nodes_of(rows._jdf.queryExecution().analyzed()) if node.nodeName() in STREAMS]
+    if len(found) != 1 or leaf_of(found[0]) is None or found[0].sourceName() != TOPIC_SOURCE:
         return None
     return TopicRequest.from_options({OPTION: found[0].extraOptions().get(OPTION)})
 
 
 def has_watermark(rows: DataFrame) -> bool:
     """Whether a frame has a watermark."""
-    return any(node.nodeName() == "EventTimeWatermark" for node in _nodes(rows._jdf.queryExecution().analyzed()))
+    return any(node.nodeName() == "EventTimeWatermark" for node in nodes_of(rows._jdf.queryExecution().analyzed()))
 
 
 def fingerprint(rows: DataFrame, sources: Mapping[int, str]) -> dict[str, Any]:
@@ -186,9 +183,9 @@ def fingerprint(rows: DataFrame, sources: Mapping[int, str]) -> dict[str, Any]:
     places.
     """
     plan = rows._jdf.queryExecution().analyzed()
-    leaves = [(leaf, node) for node in _nodes(plan) if (leaf := _leaf_of(node)) is not None]
-    kept = [_describe_state(node) for node in _nodes(plan) if _keeps(node)]
-    placed = [_places(node) for node in _nodes(optimize(rows)) if _keeps(node)]
+    leaves = [(leaf, node) for node in nodes_of(plan) if (leaf := leaf_of(node)) is not None]
+    kept = [_describe_state(node) for node in nodes_of(plan) if _keeps(node)]
+    placed = [_places(node) for node in nodes_of(optimize(rows)) if _keeps(node)]
     return {
         "sources": [sources[leaf] for leaf, _ in leaves],
         # The delay of the watermark of each, in microseconds; None if it has none.
@@ -258,7 +255,7 @@ def _describe_state(node: Any) -> dict[str, Any]:
 def _definitions(node: Any) -> dict[int, str]:
     """The definitions of the columns computed below a node (such as windows), by their id."""
     found = {}
-    for below in _nodes(node):
+    for below in nodes_of(node):
         if below.nodeName() in ("Project", "Window", "Expand"):
             iterator = below.expressions().iterator()
             while iterator.hasNext():
@@ -294,8 +291,8 @@ def needed_columns(rows: DataFrame) -> dict[int, list[str]]:
     plan = optimize(rows)
     used = _ids(plan.output())
     leaves = []
-    for node in _nodes(plan):
-        leaf = _leaf_of(node)
+    for node in nodes_of(plan):
+        leaf = leaf_of(node)
         if leaf is not None:
             leaves.append((leaf, node))
         elif node.children().size():
@@ -314,9 +311,9 @@ def needed_columns(rows: DataFrame) -> dict[int, list[str]]:
 def find_leaves_without_record(rows: DataFrame) -> set[int]:
     """The leaves below an aggregate over a stream whose `record` is not used."""
     found = set()
-    for node in _nodes(rows._jdf.queryExecution().analyzed()):
+    for node in nodes_of(rows._jdf.queryExecution().analyzed()):
         if node.nodeName() == "Aggregate" and node.isStreaming():
-            found |= {leaf for below in _nodes(node) if (leaf := _leaf_of(below)) is not None}
+            found |= {leaf for below in nodes_of(node) if (leaf := leaf_of(below)) is not None}
     needed = needed_columns(rows) if found else {}
     return {leaf for leaf in found if "record" not in needed.get(leaf, ())}
 
@@ -326,15 +323,15 @@ def row_conditions(rows: DataFrame) -> dict[int, Condition]:
 
     A filter above a watermark does not count: rows that it drops advance the watermark.
     """
-    if _uses_current_time(rows):
+    if uses_current_time(rows):
         return {}
     found: dict[int, list[Condition | None]] = {}
 
     def look(node: Any, above: list[Any]) -> None:
-        leaf = _leaf_of(node)
+        leaf = leaf_of(node)
         if leaf is not None:
             # By id, not by name: Spark ignores case.
-            known: dict[int, Expression] = {number: ["column", named] for number, named in _attributes(node.output())}
+            known: dict[int, Expression] = {number: ["column", named] for number, named in attributes_of(node.output())}
             wanted = [part for part in (condition_of(each, known) for each in above) if part is not None]
             found.setdefault(leaf, []).append(all_of(wanted))
             return
@@ -392,7 +389,7 @@ def _reason(error: Exception) -> str:
 def operators_in(rows: DataFrame) -> list[Operator]:
     """The stateful operators, innermost first, and what bounds their state."""
     found = []
-    for node in _nodes(rows._jdf.queryExecution().analyzed()):
+    for node in nodes_of(rows._jdf.queryExecution().analyzed()):
         name = node.nodeName()
         if _keeps(node):
             found.append(Operator(STATEFUL[name], _bound(node, name)))
@@ -403,7 +400,7 @@ def _bound(node: Any, name: str) -> str:
     """The event-time column with a watermark that an operator's state is keyed by, if there is one."""
     if name == "GlobalLimit":
         return "its number"
-    watermarked = [child for child in _nodes(node) if child.nodeName() == "EventTimeWatermark"]
+    watermarked = [child for child in nodes_of(node) if child.nodeName() == "EventTimeWatermark"]
     if not watermarked:
         return ""
     columns = ", ".join(sorted({child.eventTime().name() for child in watermarked}))
@@ -424,116 +421,15 @@ def _keyed_by_time(expressions: Any) -> bool:
     return False
 
 
-# PlainRead: a stream of a topic with only filters and columns that can be computed over Arrow.
-#
-# The reader of the topic can compute such a stream itself. It is recognised in the optimized plan, so it does not matter how
-# it was written: `where`, `select`, `drop`, `withColumnRenamed`, SQL.
-
-
-@dataclass(frozen=True)
-class PlainRead:
-    """The request, the columns of its source, and how the stream is computed from them."""
-
-    request: TopicRequest
-    schema: pa.Schema
-    # The stream's columns, each with its expression over those of the source.
-    columns: tuple[tuple[str, Expression], ...]
-    # The exact filter of its rows.
-    condition: Condition | None
-
-
-def plain_read(rows: DataFrame) -> PlainRead | None:
-    """The plain read of a stream; None if it is not one."""
-    found = read_plainly(rows)
-    return found if isinstance(found, PlainRead) else None
-
-
-def read_plainly(rows: DataFrame) -> PlainRead | str:
-    """The plain read of a stream; if it is not one, the expression or the operator that prevents it. Read once for a frame."""
-    if _PLAIN_READ not in rows.__dict__:
-        rows.__dict__[_PLAIN_READ] = _read_plainly(rows)
-    found: PlainRead | str = rows.__dict__[_PLAIN_READ]
-    return found
-
-
-def _read_plainly(rows: DataFrame) -> PlainRead | str:
-    from pyspark.sql.types import StructType
-
-    if _uses_current_time(rows):
-        return "the current time"
-    chain, node = _read_chain(optimize(rows))
-    if node.nodeName() != "StreamingRelationV2":
-        return str(node.nodeName())
-    option = node.extraOptions().get(OPTION)
-    if node.sourceName() != TOPIC_SOURCE or option is None:
-        return f"the source {node.sourceName()}"
-    steps = _translate_chain(chain, node)
-    if isinstance(steps, str):
-        return steps
-    if [name for name, _ in steps.columns] != rows.columns:
-        return "the order of the columns"
-    schema = arrow_schema(StructType.fromJson(json.loads(node.schema().json())))
-    return PlainRead(TopicRequest.from_options({OPTION: option}), schema, steps.columns, steps.condition)
-
-
-@dataclass(frozen=True)
-class PlainSteps:
-    """How rows are computed from the rows of a leaf, whose columns are named: only a filter and columns over Arrow."""
-
-    columns: tuple[tuple[str, Expression], ...]
-    # The exact filter of its rows.
-    condition: Condition | None
-
-
-def read_steps(rows: DataFrame) -> PlainSteps | str:
-    """The steps of a frame that is no stream over its only leaf; if they are not plain, what prevents it."""
-    chain, leaf = _read_chain(rows._jdf.queryExecution().optimizedPlan())
-    if leaf.nodeName() != "LogicalRDD":
-        return str(leaf.nodeName())
-    return _translate_chain(chain, leaf)
-
-
-def _read_chain(node: Any) -> tuple[list[Any], Any]:
-    """The steps of a plan, the last one first, and the node below them."""
-    chain = []
-    while node.nodeName() in ("Project", "Filter", "EventTimeWatermark"):
-        chain.append(node)
-        node = node.children().apply(0)
-    return chain, node
-
-
-def _translate_chain(chain: list[Any], leaf: Any) -> PlainSteps | str:
-    known: dict[int, Expression] = {number: ["column", name] for number, name in _attributes(leaf.output())}
-    conditions: list[Condition] = []
-    try:
-        for above in reversed(chain):
-            if above.nodeName() == "Filter":
-                conditions.append(translate(above.condition(), known))
-            elif above.nodeName() == "Project":
-                known = _project(above.projectList(), known)
-    except NotTranslated as refused:
-        return str(refused)
-    columns = tuple((name, known[number]) for number, name in _attributes((chain[0] if chain else leaf).output()))
-    return PlainSteps(columns, all_of(conditions))
-
-
-def _uses_current_time(rows: DataFrame) -> bool:
+def uses_current_time(rows: DataFrame) -> bool:
     """Whether a stream uses the time of the batch: the optimizer replaces it by the time of this plan."""
     jvm: Any = rows.sparkSession._jvm
     pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     return bool(rows._jdf.queryExecution().analyzed().containsPattern(pattern))
 
 
-def _project(expressions: Any, known: dict[int, Expression]) -> dict[int, Expression]:
-    found = {}
-    for place in range(expressions.size()):
-        expression = expressions.apply(place)
-        named = expression.child() if expression.nodeName() == "Alias" else expression
-        found[int(expression.exprId().id())] = translate(named, known)
-    return found
-
-
-def _attributes(attributes: Any) -> list[tuple[int, str]]:
+def attributes_of(attributes: Any) -> list[tuple[int, str]]:
+    """Columns of a plan: the id and the name of each."""
     found = []
     iterator = attributes.iterator()
     while iterator.hasNext():
