@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mainstem.workbench.cli import append_command as row_append
-from mainstem.workbench.cli import row_files
+from mainstem.workbench.cli import row_append, row_files
 from tests.log.test_readable_values import text
 from tests.workbench.conftest import ORDERS, json_lines, rows
 from tests.workbench.test_main import COMMAND

@@ -12,8 +12,9 @@ import typer
 from mainstem.durations import duration_us, show_duration
 from mainstem.errors import Unavailable
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home
+from mainstem.workbench.cli.command_tree import new_noun
+from mainstem.workbench.cli.json_output import JsonOption, print_json
 from mainstem.workbench.cli.list_entry import Unreadable, json_entry, table_row, try_look
-from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
     Column,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "plot"]
 
 
-app = typer.Typer(no_args_is_help=True)
+app = new_noun()
 
 FlowArgument = Annotated[str, typer.Argument(metavar="FLOW", help="The flow's name.")]
 

@@ -14,8 +14,9 @@ from mainstem.workbench.cli.command_arguments import (
     open_home,
     parse_position,
 )
+from mainstem.workbench.cli.command_tree import new_noun
+from mainstem.workbench.cli.json_output import JsonOption, print_json
 from mainstem.workbench.cli.list_entry import entries_by_topic, json_entry, table_row
-from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
     Column,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = new_noun()
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")]
 

@@ -9,7 +9,7 @@ import typer
 
 from mainstem.log.query_limits import ROWS_MAX
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home
-from mainstem.workbench.cli.row_output import RowFormat, write_rows
+from mainstem.workbench.cli.row_format import RowFormat
 
 __all__ = ["query"]
 
@@ -33,6 +33,8 @@ def query(
 
     Example: mainstem query "SELECT store, sum(amount) FROM orders WHERE store = ? GROUP BY store" --parameter Berlin
     """
+    from mainstem.workbench.cli.row_output import write_rows
+
     question = sys.stdin.read() if sql == "-" else sql
     with open_home(home) as stem:
         answer = stem.query(question, parameter or [], rows_max=rows_max, timeout=timeout)

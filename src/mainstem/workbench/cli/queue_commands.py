@@ -19,9 +19,10 @@ from mainstem.workbench.cli.command_arguments import (
     open_home,
     parse_position,
 )
+from mainstem.workbench.cli.command_tree import new_noun
 from mainstem.workbench.cli.error_text import with_facts
+from mainstem.workbench.cli.json_output import JsonOption, print_json
 from mainstem.workbench.cli.list_entry import entries_by_topic, json_entry, table_row
-from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
     Column,
@@ -182,7 +183,7 @@ def _show_message(messages: list[Message], form: MessageFormat) -> None:
     )
 
 
-app = typer.Typer(no_args_is_help=True)
+app = new_noun()
 
 ReceiptsArgument = Annotated[
     list[str], typer.Argument(metavar="RECEIPT...", help="The receipts that `queue take` printed.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
-import pyarrow as pa
 import typer
 
 from mainstem.errors import FellOff
@@ -18,9 +17,11 @@ from mainstem.workbench.cli.command_arguments import (
     split_words,
 )
 from mainstem.workbench.cli.error_text import with_facts
-from mainstem.workbench.cli.row_output import RowFormat, write_rows
+from mainstem.workbench.cli.row_format import RowFormat
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from mainstem.log.topic import Topic
 
 __all__ = ["read"]
@@ -58,6 +59,8 @@ def read(
 
     Example: mainstem topic read orders --start 2026-01-01T09:00:00Z --limit 10 --format json
     """
+    from mainstem.workbench.cli.row_output import write_rows
+
     if follow and (stop is not None or archive is not None):
         raise typer.BadParameter("never ends, so it has no --stop and no --archive", param_hint="--follow")
     with open_home(home) as stem:
@@ -78,6 +81,8 @@ def read(
 
 
 def _schema(topic: Topic, columns: list[str] | None, *, hidden: bool) -> pa.Schema:
+    import pyarrow as pa
+
     wanted = [
         field
         for field in topic.settings.record_schema

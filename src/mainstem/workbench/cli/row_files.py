@@ -34,7 +34,7 @@ from mainstem.log.record import RECORD
 from mainstem.log.rows.plain_values import NotAValue, Reader, has_decimals, json_reader, parse_json, text_reader
 from mainstem.log.rows.row_errors import NOTHING_WRITTEN, format_value, unknown_column
 from mainstem.log.topic_settings import TopicSettings
-from mainstem.workbench.cli.row_output import InputFormat
+from mainstem.workbench.cli.row_format import InputFormat
 from mainstem.workbench.cli.terminal_table import show_count
 
 __all__ = ["BYTES_MAX", "LINE_BYTES_MAX", "ROWS_MAX", "RowBatch", "RowFile", "Rows"]

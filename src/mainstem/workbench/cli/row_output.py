@@ -2,74 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.types as kinds
-import typer
 
 from mainstem.errors import Invalid
-from mainstem.log.lag import Lag
 from mainstem.log.rows.plain_values import Writer, cell_text, column_values, json_line, plain_writer
 from mainstem.workbench.cli.terminal_table import Column, GrowingTable, show_note
 
-__all__ = ["InputFormat", "JsonOption", "RowFormat", "RowWriter", "print_json", "row_writer", "write_rows"]
+__all__ = ["RowWriter", "row_writer", "write_rows"]
 
 
-# The output of `--json`, indented.
-
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-
-
-def print_json(value: Any) -> None:
-    """Print a value as JSON: times in ISO 8601, durations in seconds, dataclasses as objects."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=_plain) + "\n")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, Lag):
-        # In seconds; null if nothing is going to be dropped.
-        return {
-            "records": value.records,
-            "bytes": value.bytes,
-            "seconds": value.seconds,
-            "until_dropped_seconds": value.until_dropped,
-        }
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
-
-
-# Formats of rows.
-
-
-class InputFormat(StrEnum):
-    """Formats of input."""
-
-    JSON = "json"
-    CSV = "csv"
-    PARQUET = "parquet"
-    ARROW = "arrow"
-
-
-class RowFormat(StrEnum):
-    """Formats of output."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    ARROW = "arrow"
+# Writers of rows.
 
 
 class RowWriter(Protocol):

@@ -8,15 +8,13 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
 from mainstem.durations import show_duration, show_size
 from mainstem.errors import Corrupt, Invalid
-from mainstem.log.topic_settings import Keep, TopicSettings
-from mainstem.log.upkeep_report import PartitionFacts
 from mainstem.workbench.cli.append_command import append
 from mainstem.workbench.cli.command_arguments import (
     HomeOption,
@@ -28,10 +26,11 @@ from mainstem.workbench.cli.command_arguments import (
     split_words,
     take_over_if,
 )
+from mainstem.workbench.cli.command_tree import new_noun
 from mainstem.workbench.cli.error_text import FAILED, show_damage
+from mainstem.workbench.cli.json_output import JsonOption, print_json
 from mainstem.workbench.cli.list_entry import Unreadable, json_entry, table_row, try_look
 from mainstem.workbench.cli.read_command import read
-from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
     Column,
@@ -48,12 +47,12 @@ from mainstem.workbench.cli.terminal_table import (
 if TYPE_CHECKING:
     from mainstem.log.lag import Lag
     from mainstem.log.topic import Topic
-    from mainstem.log.upkeep_report import CompactionReport, RetentionReport
+    from mainstem.log.upkeep_report import CompactionReport, PartitionFacts, RetentionReport
     from mainstem.stem import Mainstem
 
 __all__ = ["SETTINGS", "app", "with_settings"]
 
-app = typer.Typer(no_args_is_help=True)
+app = new_noun()
 
 
 # The facts about a topic: its settings, its partitions, and its readers.
@@ -121,6 +120,8 @@ def topic_facts(topic: Topic) -> TopicFacts:
 
 
 def _facts(topic: Topic, number: int) -> PartitionFacts:
+    from mainstem.log.upkeep_report import PartitionFacts
+
     try:
         return topic.backend.partition_facts(number)
     except Corrupt as error:
@@ -132,23 +133,23 @@ def _facts(topic: Topic, number: int) -> PartitionFacts:
     return PartitionFacts(number, start, end, max(0, end - start), 0, damage=damage)
 
 
-# The settings of a topic as options, with the names and defaults of `TopicSettings` and `Keep`.
+# The settings of a topic as options, with the names of `TopicSettings` and `Keep`.
 
-# The help of each option; {} is its default.
+# The help of each option, with its default; a test compares the defaults.
 SETTINGS = {
     "key": "The key columns, which determine a row's partition.",
     "event_time": "The TIMESTAMP column with the event time.",
-    "partitions": "Number of partitions; {}.",
+    "partitions": "Number of partitions; 1.",
     "keep": '"7 days", "10 GiB", both with a comma, "forever", or "latest per key" (a compacted topic).',
-    "tombstones": "Latest per key: how long tombstones are kept; {}.",
+    "tombstones": "Latest per key: how long tombstones are kept; 1 day.",
     "lag_min": "Latest per key: younger records are not compacted.",
     "lag_max": "Latest per key: no record waits longer for compaction.",
     "archive": "Copy sealed segments here before they are dropped.",
-    "idle_after": "A partition without appends for this long does not hold back the watermark; {}.",
-    "ahead_max": "Event times further ahead do not move the watermark; {}.",
-    "record_bytes_max": "Maximum size of a record; {}.",
-    "segment_bytes_max": "Maximum size of a segment; {}.",
-    "segment_age_max": "Maximum age of a segment; {}.",
+    "idle_after": "A partition without appends for this long does not hold back the watermark; 1 minute.",
+    "ahead_max": "Event times further ahead do not move the watermark; 1 hour.",
+    "record_bytes_max": "Maximum size of a record; 16 MiB.",
+    "segment_bytes_max": "Maximum size of a segment; 64 MiB.",
+    "segment_age_max": "Maximum age of a segment; 1 hour.",
 }
 FIXED = ("key", "event_time")
 TIMES_PER_KEY = ("tombstones", "lag_min", "lag_max")
@@ -171,20 +172,15 @@ def with_settings(*names: str) -> Callable[[Command], Command]:
 
 
 def _option(setting: str) -> inspect.Parameter:
-    option = typer.Option(None, metavar=METAVARS.get(setting), help=SETTINGS[setting].format(_default(setting)))
+    option = typer.Option(None, metavar=METAVARS.get(setting), help=SETTINGS[setting])
     kind = int | None if setting == "partitions" else str | None
     return inspect.Parameter(setting, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
 
 
-def _default(setting: str) -> str:
-    value = getattr(Keep.latest_per_key() if setting in TIMES_PER_KEY else TopicSettings, setting)
-    if isinstance(value, timedelta):
-        return show_duration(value)
-    return show_size(value) if setting.endswith("_bytes_max") else str(value)
-
-
 def _parse_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """The given settings, as the log takes them."""
+    from mainstem.log.keep_rule import Keep
+
     given = {name: value for name, value in settings.items() if value is not None}
     times = {name: given.pop(name) for name in TIMES_PER_KEY if name in given}
     if "key" in given:
@@ -475,6 +471,7 @@ def compact(
 
     Example: mainstem topic compact customers
     """
+    from mainstem.log.keep_rule import Keep
     from mainstem.log.upkeep_report import CompactionReport
 
     with open_home(home) as stem:

@@ -7,7 +7,6 @@ from contextlib import closing
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
-import pyarrow as pa
 import typer
 
 from mainstem.errors import Invalid, NotFound, did_you_mean
@@ -22,9 +21,11 @@ from mainstem.workbench.cli.command_arguments import (
     parse_as_of,
     split_words,
 )
+from mainstem.workbench.cli.command_tree import new_noun
+from mainstem.workbench.cli.json_output import JsonOption, print_json
 from mainstem.workbench.cli.list_entry import json_entry, table_row, try_look
 from mainstem.workbench.cli.rebuild_command import rebuild
-from mainstem.workbench.cli.row_output import JsonOption, RowFormat, print_json, write_rows
+from mainstem.workbench.cli.row_format import RowFormat
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
     Column,
@@ -39,6 +40,8 @@ from mainstem.workbench.cli.terminal_table import (
 from mainstem.workbench.cli.view_check_command import check
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from mainstem.log.lag import Lag
     from mainstem.stem import Mainstem
     from mainstem.views.view import View, ViewDescription, ViewVersion
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = new_noun()
 
 
 @app.command("list")
@@ -205,6 +208,8 @@ def read(
 
     Example: mainstem view read revenue --limit 10 --format json
     """
+    from mainstem.workbench.cli.row_output import write_rows
+
     if as_of is not None and (follow or version is not None):
         raise typer.BadParameter("reads the live version, once", param_hint="--as-of")
     if follow and version is not None:
@@ -221,6 +226,8 @@ def read(
 
 def _rows(view: View, version: int | None, as_of: AsOf | None) -> Generator[pa.Table, None, None]:
     """First an empty table, for its columns, then the rows; memory does not grow with the view."""
+    import pyarrow as pa
+
     if as_of is not None:
         with closing(view.batches(as_of=as_of)) as past:
             first = next(past, None)
@@ -236,6 +243,8 @@ def _rows(view: View, version: int | None, as_of: AsOf | None) -> Generator[pa.T
 
 def _changes(view: View) -> Generator[pa.Table, None, None]:
     """First an empty table, then all rows as inserts, then the changes."""
+    import pyarrow as pa
+
     yield _with_change(view.schema.empty_table(), pa.array([], pa.string()))
     for update in view.subscribe():
         rows = update.rows
