@@ -139,3 +139,27 @@ def test_a_plain_schema_is_split_as_sqlglot_splits_it(text):
 )
 def test_any_other_schema_is_split_by_sqlglot(text):
     assert not schema_ddl._PLAIN_TOKENS.fullmatch(text)
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("str", "Write STRING."),
+        ("datetime", "Write TIMESTAMP."),
+        ("bool", "Write BOOLEAN."),
+        ("bytes", "Write BINARY."),
+        ("int64", "Write BIGINT."),
+        ("list", "Write ARRAY<...>."),
+        ("strng", 'Did you mean "STRING"?'),
+    ],
+)
+def test_a_type_of_python_is_answered_with_that_of_spark(word, hint):
+    with pytest.raises(Invalid) as refused:
+        schema_from_ddl(f"id {word}")
+
+    assert refused.value.hint == hint
+
+
+@pytest.mark.parametrize("word", ["int", "float", "INTEGER", "Long"])
+def test_types_that_python_and_spark_call_the_same(word):
+    assert len(schema_from_ddl(f"id {word}")) == 1

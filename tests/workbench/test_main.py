@@ -131,6 +131,22 @@ def test_an_error_is_three_lines(cli, stem, orders):
     ]
 
 
+def test_one_topic_is_not_called_topics(cli, stem, orders):
+    assert cli("topic", "describe", "ordres").error[1] == 'Detail: The log in "shop" has 1 topic: orders.'
+
+
+def test_a_topic_is_called_a_topic(stem, orders):
+    with pytest.raises(mainstem.Invalid) as refused:
+        mainstem.Flow(orders, into=stem.topic("orders"))
+    assert str(refused.value).splitlines()[0] == 'a flow cannot read topic "orders" itself'
+    with pytest.raises(mainstem.InvalidRows) as refused:
+        orders.append(orders)
+    assert refused.value.summary == "rows are Topic, not a list of rows"
+    with pytest.raises(mainstem.Invalid) as refused:
+        stem.view(orders)
+    assert refused.value.detail == "It is of type Topic."
+
+
 def test_further_lines_of_a_part_stand_below_it():
     error = MainstemError("it failed", detail="First.\nSecond.")
 

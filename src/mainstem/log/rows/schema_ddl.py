@@ -49,6 +49,25 @@ _REFUSED = {
     "VOID": ("Such a column can hold nothing.", "Say the type of the values that will come."),
     "OBJECT": ("Only a running Spark holds it.", "Use a STRUCT."),
 }
+# The names of types in Python, Arrow and other databases, and those of Spark.
+_ELSEWHERE = {
+    word: name
+    for name, words in {
+        "STRING": "STR TEXT UUID JSON OBJECT_ID UTF8 NVARCHAR",
+        "BOOLEAN": "BOOL BIT",
+        "TIMESTAMP": "DATETIME TIMESTAMPTZ INSTANT",
+        "BINARY": "BYTES BLOB BYTEA VARBINARY",
+        "SMALLINT": "INT16",
+        "INT": "INT32",
+        "BIGINT": "INT64 UINT32",
+        "FLOAT": "FLOAT32",
+        "DOUBLE": "FLOAT64 NUMBER",
+        "DECIMAL(10, 2)": "MONEY",
+        "ARRAY<...>": "LIST TUPLE SET",
+        "MAP<STRING, ...> or STRUCT<...>": "DICT",
+    }.items()
+    for word in words.split()
+}
 # sqlglot's names of tokens that are neither words nor symbols.
 _KINDS = {"STRING": "string", "IDENTIFIER": "name", "NUMBER": "number"}
 _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -283,7 +302,9 @@ def _kind_of(token: str) -> str:
 
 
 def _refuse_type(word: str, path: str) -> NoReturn:
-    reason, remedy = _REFUSED.get(word, ("", did_you_mean(word, [*_TYPES, *_DECIMALS, *_NESTED.values()])))
+    near = f"Write {_ELSEWHERE[word]}." if word in _ELSEWHERE else ""
+    near = near or did_you_mean(word, [*_TYPES, *_DECIMALS, *_NESTED.values()])
+    reason, remedy = _REFUSED.get(word, ("", near))
     raise cannot_store(path, word, reason, remedy or "Use one of these types.")
 
 

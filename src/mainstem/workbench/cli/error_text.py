@@ -26,6 +26,7 @@ __all__ = [
     "BROKEN_PIPE",
     "FAILED",
     "INTERRUPTED",
+    "USAGE",
     "error_lines",
     "leave_output",
     "of_system",
@@ -35,7 +36,7 @@ __all__ = [
     "with_facts",
 ]
 
-FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
+FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 # Control characters, which a terminal would interpret; line ends are handled separately.
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")

@@ -405,7 +405,7 @@ def _text(line: Line) -> str:
 
 def _not_json(number: int, text: str, error: Exception) -> InvalidRows:
     if isinstance(error, json.JSONDecodeError):
-        reason = f"{error.msg} at character {error.pos + 1}"
+        reason = f"{error.msg.removesuffix(' starting at')} at character {error.pos + 1}"
     else:
         reason = "It is nested too deeply" if isinstance(error, RecursionError) else str(error)
     whole = text.lstrip()[:1] in "[{" and text.rstrip()[-1:] not in "]}"

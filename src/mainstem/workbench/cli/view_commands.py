@@ -286,16 +286,21 @@ def get(
 ) -> None:
     """Get the row with a key; the exit status is 1 if there is none.
 
-    Values are written as in a CSV file, structs (such as a window) as JSON. With --as-of, for a view with history, the
-    row as it was at a time, or right after the batch that contains an append.
+    Values are written as in a CSV file; a window by its start in UTC (12:20, "2026-11-17 12:20"), with its end if windows
+    overlap (12:20-12:21), or as JSON. With --as-of, for a view with history, the row as it was at a time, or right after
+    the batch that contains an append.
 
-    Example: mainstem view get revenue Berlin
+    Example: mainstem view get revenue Berlin 12:20
     """
     from mainstem.log.rows.plain_values import cell_text, plain_writer
+    from mainstem.workbench.cli.key_arguments import find_key
 
     with open_home(home) as stem, open_view(stem, view) as opened:
-        schema = opened.schema
-        row = opened.get(_key_values(opened, key), after=after, wait=wait, as_of=parse_as_of(as_of))
+        schema, moment_of = opened.schema, parse_as_of(as_of)
+        if after is not None:
+            # A window may be among the rows that are waited for.
+            opened.wait_for(after, wait)
+        row = opened.get(find_key(opened, key, moment_of), as_of=moment_of)
         if row is None:
             raise NotFound(
                 f'view "{view}" has no row with the key {", ".join(key)}',
@@ -307,24 +312,6 @@ def get(
             print_json(plain)
             return
         show_facts([(name, "null" if value is None else cell_text(value)) for name, value in plain.items()])
-
-
-def _key_values(view: View, given: list[str]) -> tuple[Any, ...]:
-    from mainstem.log.rows.plain_values import NotAValue, text_reader
-
-    if len(given) != len(view.key):
-        raise Invalid(
-            f'a key of view "{view.name}" has {show_count(len(view.key), "value")}, not {len(given)}',
-            detail=f"Its columns are: {', '.join(view.key)}.",
-            hint=f"For example: mainstem view get {view.name} {' '.join(name.upper() for name in view.key)}",
-        )
-    schema = view.schema
-    try:
-        return tuple(
-            text_reader(schema.field(name).type, name)(text) for name, text in zip(view.key, given, strict=True)
-        )
-    except NotAValue as error:
-        raise Invalid(str(error), detail=f"It is in the key of view {view.name!r}.", hint=error.hint) from None
 
 
 @app.command()
