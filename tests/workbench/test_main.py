@@ -40,7 +40,7 @@ EVERY_COMMAND = [
         "view": "list describe read get versions rebuild drop",
     }.items()
     for verb in verbs.split()
-] + [("query",), ("check",), ("run",)]
+] + [("init",), ("query",), ("check",), ("run",)]
 
 
 @pytest.mark.parametrize("command", EVERY_COMMAND, ids=" ".join)
@@ -75,7 +75,10 @@ def test_without_a_home_it_says_how_to_give_one(cli, monkeypatch):
     assert cli("topic", "list").error == [
         "mainstem.Invalid: no home was given",
         'Detail: Neither --home nor MAINSTEM_HOME is set, and "data" here is not a home.',
-        "Hint: For example: --home data/shop, or for all later commands: export MAINSTEM_HOME=data/shop",
+        (
+            "Hint: For example: --home data/shop, or for all later commands: export MAINSTEM_HOME=data/shop. To make one with "
+            "a program to begin with: mainstem init"
+        ),
     ]
 
 

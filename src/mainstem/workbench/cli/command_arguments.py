@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mainstem.views.view import View
 
 __all__ = [
+    "DEFAULT",
     "AsOfOption",
     "HomeOption",
     "OnlyTopicArgument",
@@ -252,7 +253,8 @@ def find_home(given: str | None, missing: Literal["refuse", "make"]) -> str:
         raise Invalid(
             "no home was given",
             detail=f'Neither --home nor MAINSTEM_HOME is set, and "{DEFAULT}" here is not a home.',
-            hint="For example: --home data/shop, or for all later commands: export MAINSTEM_HOME=data/shop",
+            hint="For example: --home data/shop, or for all later commands: export MAINSTEM_HOME=data/shop. "
+            "To make one with a program to begin with: mainstem init",
         )
     if missing == "refuse" and not is_home(path):
         facts = "It has no mainstem.json." if os.path.isdir(path) else "There is no such directory."

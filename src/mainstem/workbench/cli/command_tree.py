@@ -26,6 +26,7 @@ class Entry(NamedTuple):
 
 # In the order of the help.
 COMMANDS = {
+    "init": Entry("init_command", "init", "Make a home, a program, a test of it, and a few rows: a start."),
     "topic": Entry("topic_commands", "app", "Topics: create, append, read, maintain."),
     "group": Entry("group_commands", "app", "Groups (consumer groups): members, offsets and lag."),
     "queue": Entry("queue_commands", "app", "Queues: messages taken one by one, until each is acknowledged."),
