@@ -12,9 +12,21 @@ import typer
 
 from mainstem.log.lag import Lag
 
-__all__ = ["JsonOption", "print_json"]
+__all__ = ["JsonOption", "RowsJsonOption", "print_json", "print_outcome"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+RowsJsonOption = Annotated[
+    bool, typer.Option("--json", help="Print a line of JSON for each row, for programs: as --format json.")
+]
+
+
+def print_outcome(outcome: str, said: str, *, as_json: bool, **facts: Any) -> None:
+    """Say what was done: a sentence, or the names and facts with the `outcome` in a word."""
+    if as_json:
+        print_json({**facts, "outcome": outcome})
+    else:
+        typer.echo(said)
 
 
 def print_json(value: Any) -> None:

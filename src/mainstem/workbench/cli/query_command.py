@@ -9,6 +9,7 @@ import typer
 
 from mainstem.log.query_limits import ROWS_MAX
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home
+from mainstem.workbench.cli.json_output import RowsJsonOption
 from mainstem.workbench.cli.row_format import RowFormat
 
 __all__ = ["query"]
@@ -22,6 +23,7 @@ def query(
         typer.Option(metavar="VALUE", help="The value of the next ?; may be repeated."),
     ] = None,
     form: Annotated[RowFormat, typer.Option("--format", help="The output format.")] = RowFormat.TABLE,
+    as_json: RowsJsonOption = False,
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="The timeout.")] = "60 seconds",
     rows_max: Annotated[
         int, typer.Option(metavar="NUMBER", help="The maximum number of rows of the result.", min=1)
@@ -38,4 +40,4 @@ def query(
     question = sys.stdin.read() if sql == "-" else sql
     with open_home(home) as stem:
         answer = stem.query(question, parameter or [], rows_max=rows_max, timeout=timeout)
-        write_rows(form, answer.to_batches(), answer.schema)
+        write_rows(RowFormat.JSON if as_json else form, answer.to_batches(), answer.schema)

@@ -17,6 +17,7 @@ from mainstem.workbench.cli.command_arguments import (
     split_words,
 )
 from mainstem.workbench.cli.error_text import with_facts
+from mainstem.workbench.cli.json_output import RowsJsonOption
 from mainstem.workbench.cli.row_format import RowFormat
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def read(
     limit: Annotated[int | None, typer.Option(min=1, help="The maximum number of records.")] = None,
     columns: Annotated[str | None, typer.Option(metavar="COLUMN,...", help="Only these columns.")] = None,
     form: Annotated[RowFormat, typer.Option("--format", help="The output format.")] = RowFormat.TABLE,
+    as_json: RowsJsonOption = False,
     record: Annotated[
         RecordColumn, typer.Option(help="Partition, offset, append time, change and headers of each.")
     ] = RecordColumn.SHOW,
@@ -75,7 +77,7 @@ def read(
         hidden = record is RecordColumn.HIDE
         shown = (batch.drop_columns(["record"]) for batch in batches) if hidden else batches
         try:
-            write_rows(form, shown, _schema(found, only, hidden=hidden), limit=limit)
+            write_rows(RowFormat.JSON if as_json else form, shown, _schema(found, only, hidden=hidden), limit=limit)
         except FellOff as error:
             raise _fell_off(error, found) from error
 

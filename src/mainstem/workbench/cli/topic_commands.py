@@ -28,7 +28,7 @@ from mainstem.workbench.cli.command_arguments import (
 )
 from mainstem.workbench.cli.command_tree import new_noun
 from mainstem.workbench.cli.error_text import FAILED, show_damage
-from mainstem.workbench.cli.json_output import JsonOption, print_json
+from mainstem.workbench.cli.json_output import JsonOption, print_json, print_outcome
 from mainstem.workbench.cli.list_entry import Unreadable, json_entry, table_row, try_look
 from mainstem.workbench.cli.read_command import read
 from mainstem.workbench.cli.terminal_table import (
@@ -200,7 +200,9 @@ def _parse_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 @app.command()
 @with_settings(*SETTINGS)
-def create(topic: TopicArgument, *, schema: SchemaOption, home: HomeOption = None, **settings: Any) -> None:
+def create(
+    topic: TopicArgument, *, schema: SchemaOption, as_json: JsonOption = False, home: HomeOption = None, **settings: Any
+) -> None:
     """Create a topic, and the home if it does not exist. A topic that exists with the same settings is not changed.
 
     Example: mainstem topic create orders --schema "order_id STRING, amount DOUBLE" --key order_id --keep "7 days"
@@ -209,7 +211,12 @@ def create(topic: TopicArgument, *, schema: SchemaOption, home: HomeOption = Non
     with open_home(home, missing="make") as stem:
         there = topic in stem.topics()
         made = stem.create_topic(topic, schema=schema, **given)
-        typer.echo(f"topic {made.name} exists already, with these settings" if there else f"created topic {made.name}")
+        said = f"topic {made.name} exists already, with these settings" if there else f"created topic {made.name}"
+        _tell(made, "exists" if there else "created", said, as_json=as_json)
+
+
+def _tell(topic: Topic, outcome: str, said: str, *, as_json: bool) -> None:
+    print_outcome(outcome, said, as_json=as_json, **(topic_facts(topic).to_json() if as_json else {}))
 
 
 @app.command("list")
@@ -219,43 +226,31 @@ def list_topics(*, as_json: JsonOption = False, home: HomeOption = None) -> None
     Example: mainstem topic list
     """
     with open_home(home) as stem:
-        found = [try_look({"topic": name}, _list_entry, stem, name) for name in stem.topics()]
+        found = [try_look({"topic": name}, _find, stem, name) for name in stem.topics()]
         if as_json:
-            print_json([json_entry(it, lambda it: it) for it in found])
+            print_json([json_entry(it, TopicFacts.to_json) for it in found])
             return
         columns = [
             Column("topic", style="bold"), Column("partitions", "right"), Column("records", "right"),
             Column("size", "right"), Column("keep"), Column("last append"), Column("groups", "right"),
             Column("queues", "right"),
         ]  # fmt: skip
-        if any(isinstance(it, Unreadable) or it["damage"] for it in found):
+        if any(isinstance(it, Unreadable) or it.damage for it in found):
             columns.append(Column("damage"))
         rows = [_list_row(it)[: len(columns)] for it in found]
         show_table(columns, rows, empty="no topics yet")
 
 
-def _list_entry(stem: Mainstem, name: str) -> dict[str, Any]:
-    it = topic_facts(stem.topic(name))
-    return {
-        "topic": name,
-        "partitions": len(it.partitions),
-        "records": it.records,
-        "bytes": it.bytes,
-        "keep": str(it.topic.settings.keep),
-        "appended_at": it.appended_at,
-        "groups": len(it.topic.groups()),
-        "queues": len(it.topic.queues()),
-        "damage": it.damage,
-    }
+def _find(stem: Mainstem, name: str) -> TopicFacts:
+    return topic_facts(stem.topic(name))
 
 
-def _list_row(it: dict[str, Any] | Unreadable) -> list[str]:
+def _list_row(it: TopicFacts | Unreadable) -> list[str]:
     if isinstance(it, Unreadable):
         return [it.names["topic"], "", "", "", "", "", "", "", f"cannot be read: {it.error}"]
     return [
-        it["topic"], str(it["partitions"]), show_count(it["records"]), about_size(it["bytes"]), it["keep"],
-        moment(it["appended_at"]), str(it["groups"]), str(it["queues"]),
-        "; ".join(it["damage"]),
+        it.topic.name, str(len(it.partitions)), show_count(it.records), about_size(it.bytes), str(it.topic.settings.keep),
+        moment(it.appended_at), str(len(it.topic.groups())), str(len(it.topic.queues())), "; ".join(it.damage),
     ]  # fmt: skip
 
 
@@ -327,6 +322,7 @@ def alter(
     ] = None,
     schema: Annotated[str | None, typer.Option(help="All columns, some of them new or of a wider type.")] = None,
     partitions: Annotated[int | None, typer.Option(help="The new number of partitions.")] = None,
+    as_json: JsonOption = False,
     home: HomeOption = None,
     **settings: Any,
 ) -> None:
@@ -346,13 +342,15 @@ def alter(
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             there.alter(**changes)
-        typer.echo(f"altered topic {there.name}")
+        _tell(there, "altered", f"altered topic {there.name}", as_json=as_json)
         for warning in warned:
             show_note(f"Warning: {warning.message}")
 
 
 @app.command()
-def delete(topic: TopicArgument, *, yes: YesOption = False, home: HomeOption = None) -> None:
+def delete(
+    topic: TopicArgument, *, yes: YesOption = False, as_json: JsonOption = False, home: HomeOption = None
+) -> None:
     """Delete a topic with its records, groups and queues.
 
     Example: mainstem topic delete orders --yes
@@ -364,7 +362,7 @@ def delete(topic: TopicArgument, *, yes: YesOption = False, home: HomeOption = N
             holds = f"{show_count(facts.records, 'record')}, {show_count(groups, 'group')} and {show_count(queues, 'queue')}"
             confirm(f'Delete topic "{topic}" with {holds}?')
         stem.delete_topic(topic)
-        typer.echo(f"deleted topic {topic}")
+        print_outcome("deleted", f"deleted topic {topic}", as_json=as_json, topic=topic)
 
 
 app.command("append")(append)
@@ -377,6 +375,7 @@ def adopt(
     *,
     schema: SchemaOption,
     codec: Annotated[str, typer.Option(help='The format of the values: "json" or "raw".')] = "json",
+    as_json: JsonOption = False,
     home: HomeOption = None,
     **settings: Any,
 ) -> None:
@@ -388,7 +387,8 @@ def adopt(
     """
     with open_home(home) as stem:
         adopted = stem.adopt_topic(topic, schema=schema, codec=codec, **_parse_settings(settings))
-        typer.echo(f"adopted topic {adopted.name}, {show_count(adopted.settings.partitions, 'partition')}")
+        said = f"adopted topic {adopted.name}, {show_count(adopted.settings.partitions, 'partition')}"
+        _tell(adopted, "adopted", said, as_json=as_json)
 
 
 @app.command()
@@ -447,7 +447,9 @@ app.command("read")(read)
 
 
 @app.command()
-def seal(topic: TopicArgument, *, take_over: TakeOverOption = False, home: HomeOption = None) -> None:
+def seal(
+    topic: TopicArgument, *, take_over: TakeOverOption = False, as_json: JsonOption = False, home: HomeOption = None
+) -> None:
     """Seal everything appended so far into Parquet files; also done in the background for large or old segments.
 
     Example: mainstem topic seal orders
@@ -457,7 +459,8 @@ def seal(topic: TopicArgument, *, take_over: TakeOverOption = False, home: HomeO
         take_over_if(found, asked=take_over)
         with show_progress(f"seal {topic}"):
             made = found.seal()
-        typer.echo(f"sealed {show_count(made, 'segment')} of {topic}" if made else f"nothing to seal in {topic}")
+        said = f"sealed {show_count(made, 'segment')} of {topic}" if made else f"nothing to seal in {topic}"
+        print_outcome("sealed" if made else "nothing to seal", said, as_json=as_json, topic=topic, segments=made)
 
 
 @app.command()

@@ -22,7 +22,7 @@ from mainstem.workbench.cli.command_arguments import (
     split_words,
 )
 from mainstem.workbench.cli.command_tree import new_noun
-from mainstem.workbench.cli.json_output import JsonOption, print_json
+from mainstem.workbench.cli.json_output import JsonOption, RowsJsonOption, print_json, print_outcome
 from mainstem.workbench.cli.list_entry import json_entry, table_row, try_look
 from mainstem.workbench.cli.rebuild_command import rebuild
 from mainstem.workbench.cli.row_format import RowFormat
@@ -196,6 +196,7 @@ def read(
     limit: Annotated[int | None, typer.Option(min=1, help="The maximum number of rows.")] = None,
     columns: Annotated[str | None, typer.Option(metavar="COLUMN,...", help="Only these columns.")] = None,
     form: Annotated[RowFormat, typer.Option("--format", help="The output format.")] = RowFormat.TABLE,
+    as_json: RowsJsonOption = False,
     home: HomeOption = None,
 ) -> None:
     """Read the rows of a view, sorted by key, as of one moment; with --follow also later changes.
@@ -221,7 +222,9 @@ def read(
             schema = next(batches).schema
             wanted = _select_columns(schema, split_words(columns), view)
             selected = (batch for rows in batches for batch in rows.select(wanted).to_batches())
-            write_rows(form, selected, schema.empty_table().select(wanted).schema, limit=limit)
+            write_rows(
+                RowFormat.JSON if as_json else form, selected, schema.empty_table().select(wanted).schema, limit=limit
+            )
 
 
 def _rows(view: View, version: int | None, as_of: AsOf | None) -> Generator[pa.Table, None, None]:
@@ -334,7 +337,12 @@ def versions(
             opened.drop_version(drop)
         found = opened.versions()
         if as_json:
-            print_json([{"version": it.number, "live": it.live, **_version_json(it)} for it in found])
+            print_json(
+                [
+                    {"view": view, "version": it.number, "live": it.live, **_version_json(it), "lag": _lag(stem, it)}
+                    for it in found
+                ]
+            )
             return
         show_table(
             [
@@ -357,7 +365,7 @@ app.command("check")(check)
 
 
 @app.command()
-def drop(view: ViewArgument, *, yes: YesOption = False, home: HomeOption = None) -> None:
+def drop(view: ViewArgument, *, yes: YesOption = False, as_json: JsonOption = False, home: HomeOption = None) -> None:
     """Drop a view with all its versions, and its flow's checkpoint: the next run rebuilds both from the log.
 
     Example: mainstem view drop revenue --yes
@@ -377,7 +385,7 @@ def drop(view: ViewArgument, *, yes: YesOption = False, home: HomeOption = None)
         if flow is not None:
             # A checkpoint without its view would continue after missing rows.
             FlowStore(stem.home, flow).drop()
-        typer.echo(f"dropped view {view}")
+        print_outcome("dropped", f"dropped view {view}", as_json=as_json, view=view)
 
 
 def _refuse_if_running(stem: Mainstem, view: str, flow: str | None) -> None:
