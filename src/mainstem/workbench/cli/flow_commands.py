@@ -85,8 +85,8 @@ def list_flows(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
             print_json([json_entry(it, _to_json) for it in found])
             return
         columns = [
-            Column("flow", style="bold"), Column("state"), Column("pid", "right"), Column("into"),
-            Column("batch", "right"), Column("last batch"), Column("took", "right"), *LAG_COLUMNS,
+            Column("flow", style="bold"), Column("state"), Column("pid", "right", spared=2), Column("into"),
+            Column("batch", "right"), Column("last batch", firm=True, spared=1), Column("took", "right", spared=2), *LAG_COLUMNS,
         ]  # fmt: skip
         facts = [it for it in found if not isinstance(it, Unreadable)]
         # Shown only if a flow has a value in them.
@@ -169,8 +169,8 @@ def _show(it: FlowFacts) -> None:
     typer.echo()
     show_table(
         [
-            Column("batch", "right"), Column("at"), Column("rows in", "right"), Column("rows out", "right"),
-            Column("rejected", "right"), Column("late", "right"), Column("too late", "right"), Column("took", "right"),
+            Column("batch", "right"), Column("at", firm=True), Column("rows in", "right"), Column("rows out", "right"),
+            Column("rejected", "right"), Column("late", "right"), Column("too late", "right"), Column("took", "right", spared=2),
             Column("behind then", "right"),
         ],
         (
@@ -198,7 +198,7 @@ def _split_text(it: FlowFacts) -> str:
 
 def _show_stages(it: FlowFacts) -> None:
     show_table(
-        [Column("stage"), Column("keeps", "right"), Column("size", "right"), Column("too late"), Column("counted")],
+        [Column("stage"), Column("keeps", "right"), Column("size", "right", spared=2), Column("too late"), Column("counted")],
         (
             [
                 stage.stage, show_count(stage.rows, "row"), about_size(stage.bytes), _amounts(stage.late, "rows"),

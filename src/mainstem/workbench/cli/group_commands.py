@@ -89,7 +89,7 @@ def describe(
         show_facts([("group", facts.name), ("topic", facts.topic), ("generation", str(facts.generation))])
         typer.echo()
         show_table(
-            [Column("member", style="bold"), Column("pid", "right"), Column("partitions"), Column("session"),
+            [Column("member", style="bold"), Column("pid", "right", spared=2), Column("partitions"), Column("session"),
              Column("last heartbeat")],
             (
                 [

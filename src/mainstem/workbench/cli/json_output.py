@@ -12,10 +12,13 @@ import typer
 
 from mainstem.log.lag import Lag
 
-__all__ = ["JsonOption", "RowsJsonOption", "print_json", "print_outcome"]
+__all__ = ["AllColumnsOption", "JsonOption", "RowsJsonOption", "print_json", "print_outcome"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
+AllColumnsOption = Annotated[
+    bool, typer.Option("--all-columns", help="On a terminal, show all columns in full, however wide the lines are.")
+]
 RowsJsonOption = Annotated[
     bool, typer.Option("--json", help="Print a line of JSON for each row, for programs: as --format json.")
 ]

@@ -9,7 +9,7 @@ import typer
 
 from mainstem.log.query_limits import ROWS_MAX
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home
-from mainstem.workbench.cli.json_output import RowsJsonOption
+from mainstem.workbench.cli.json_output import AllColumnsOption, RowsJsonOption
 from mainstem.workbench.cli.row_format import RowFormat
 
 __all__ = ["query"]
@@ -24,6 +24,7 @@ def query(
     ] = None,
     form: Annotated[RowFormat, typer.Option("--format", help="The output format.")] = RowFormat.TABLE,
     as_json: RowsJsonOption = False,
+    all_columns: AllColumnsOption = False,
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="The timeout.")] = "60 seconds",
     rows_max: Annotated[
         int, typer.Option(metavar="NUMBER", help="The maximum number of rows of the result.", min=1)
@@ -40,4 +41,4 @@ def query(
     question = sys.stdin.read() if sql == "-" else sql
     with open_home(home) as stem:
         answer = stem.query(question, parameter or [], rows_max=rows_max, timeout=timeout)
-        write_rows(RowFormat.JSON if as_json else form, answer.to_batches(), answer.schema)
+        write_rows(RowFormat.JSON if as_json else form, answer.to_batches(), answer.schema, all_columns=all_columns)

@@ -173,7 +173,7 @@ def _show_message(messages: list[Message], form: MessageFormat) -> None:
         show_note("no message to take")
         return
     names = list(rows[0])
-    firm = [Column("receipt", style="bold", firm=True), Column("delivery", "right", firm=True)]
+    firm = [Column("receipt", style="bold", firm=True), Column("delivery", "right")]
     table = GrowingTable([*firm, Column("held until", firm=True), *map(Column, names)])
     table.add(
         [

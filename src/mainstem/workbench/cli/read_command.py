@@ -17,7 +17,7 @@ from mainstem.workbench.cli.command_arguments import (
     split_words,
 )
 from mainstem.workbench.cli.error_text import with_facts
-from mainstem.workbench.cli.json_output import RowsJsonOption
+from mainstem.workbench.cli.json_output import AllColumnsOption, RowsJsonOption
 from mainstem.workbench.cli.row_format import RowFormat
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def read(
     columns: Annotated[str | None, typer.Option(metavar="COLUMN,...", help="Only these columns.")] = None,
     form: Annotated[RowFormat, typer.Option("--format", help="The output format.")] = RowFormat.TABLE,
     as_json: RowsJsonOption = False,
+    all_columns: AllColumnsOption = False,
     record: Annotated[
         RecordColumn, typer.Option(help="Partition, offset, append time, change and headers of each.")
     ] = RecordColumn.SHOW,
@@ -77,7 +78,13 @@ def read(
         hidden = record is RecordColumn.HIDE
         shown = (batch.drop_columns(["record"]) for batch in batches) if hidden else batches
         try:
-            write_rows(RowFormat.JSON if as_json else form, shown, _schema(found, only, hidden=hidden), limit=limit)
+            write_rows(
+                RowFormat.JSON if as_json else form,
+                shown,
+                _schema(found, only, hidden=hidden),
+                limit=limit,
+                all_columns=all_columns,
+            )
         except FellOff as error:
             raise _fell_off(error, found) from error
 

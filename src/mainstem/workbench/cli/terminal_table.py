@@ -156,14 +156,19 @@ SAMPLE_ROWS = 100
 GAP = "  "
 MARK = "…"
 STYLES = {"bold": 1, "dim": 2}
-# The widest that a cell is where there is not room for all, and the narrowest before a column is left out.
+# The widest that a cell is where there is not room for all, and the narrowest before a column is left out: of a name, and
+# of anything else.
 CELL_WIDTH_MAX = 60
+NAME_WIDTH_FAIR = 30
 CELL_WIDTH_FAIR = 10
+# As many columns that do not fit are named.
+NAMED_MAX = 12
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. A `firm` one is not truncated: a part of a number or a time would be wrong.
+    """A column of a table. A `firm` one is not truncated, nor is one of numbers, on the right: a part of a number or a time
+    would be wrong. One in bold has names, and is truncated less.
 
     `type` stands under the title, on a terminal. If not all columns fit, those with the highest `spared` are left out
     first, of equal ones the last.
@@ -175,6 +180,11 @@ class Column:
     firm: bool = False
     type: str = ""
     spared: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is never truncated."""
+        return self.firm or self.align == "right"
 
 
 def is_terminal() -> bool:
@@ -308,7 +318,7 @@ class GrowingTable:
         """Name the columns that do not fit, and `also` others that are not shown; `ways` says how to see them."""
         titles = [*also, *self.left_out]
         if titles:
-            names = cut_text(", ".join(titles), max(CELL_WIDTH_FAIR, terminal_width() - len(ways) - 20))
+            names = ", ".join(titles[:NAMED_MAX]) + (f", {MARK}" if len(titles) > NAMED_MAX else "")
             show_note(f"+{show_count(len(titles), 'column')}: {names}; {ways}")
 
     @property
@@ -320,7 +330,7 @@ class GrowingTable:
         return GAP.join(self._cell(self._columns[at], width, cells[at], style) for at, width in parts).rstrip()
 
     def _cell(self, column: Column, width: int, text: str, style: str) -> str:
-        if self._cut and (not column.firm or len(self._shown) == 1):
+        if self._cut and (not column.whole or len(self._shown) == 1):
             text = cut_text(text, width)
         blanks = " " * (width - cell_width(text))
         text = styled(text, style or column.style)
@@ -338,15 +348,17 @@ class GrowingTable:
         ]
         widths = list(wanted)
         room = terminal_width()
-        while self._cut and self._width(widths) > room:
+        least = [NAME_WIDTH_FAIR if column.style == "bold" else CELL_WIDTH_FAIR for column in self._columns]
+        while self._cut and self._width(wanted) > room:
             widths = [min(width, CELL_WIDTH_MAX) for width in wanted]
-            loose = [at for at in self._shown if not self._columns[at].firm]
+            loose = [at for at in self._shown if not self._columns[at].whole]
             # The widest is truncated first.
-            while self._width(widths) > room and any(widths[at] > CELL_WIDTH_FAIR for at in loose):
-                widths[max(loose, key=lambda at: widths[at])] -= 1
+            while self._width(widths) > room and (wide := [at for at in loose if widths[at] > least[at]]):
+                widths[max(wide, key=lambda at: widths[at])] -= 1
             if self._width(widths) <= room or len(self._shown) == 1:
                 break
             self._shown.remove(max(self._shown, key=lambda at: (self._columns[at].spared, at)))
+            widths = list(wanted)
         if self._cut and len(self._shown) == 1:
             widths[self._shown[0]] = min(widths[self._shown[0]], room)
         self._widths = [widths[at] for at in self._shown]
@@ -360,8 +372,8 @@ class GrowingTable:
 
 # Of a lag the number of records is left out last.
 LAG_COLUMNS = (
-    Column("behind", "right", firm=True),
-    Column("size", "right", firm=True, spared=2),
+    Column("behind", "right", spared=-1),
+    Column("size", "right", spared=2),
     Column("oldest", spared=1),
     Column("drops in", spared=3),
 )

@@ -232,7 +232,7 @@ def list_topics(*, as_json: JsonOption = False, home: HomeOption = None) -> None
             return
         columns = [
             Column("topic", style="bold"), Column("partitions", "right"), Column("records", "right"),
-            Column("size", "right"), Column("keep"), Column("last append"), Column("groups", "right"),
+            Column("size", "right", spared=2), Column("keep"), Column("last append", firm=True, spared=1), Column("groups", "right"),
             Column("queues", "right"),
         ]  # fmt: skip
         if any(isinstance(it, Unreadable) or it.damage for it in found):
@@ -292,7 +292,7 @@ def _show(facts: TopicFacts) -> None:
     show_table(
         [
             Column("partition", "right"), Column("start", "right"), Column("end", "right"), Column("records", "right"),
-            Column("size", "right"), Column("segments", "right"), Column("sealed", "right"), Column("last append"),
+            Column("size", "right", spared=2), Column("segments", "right"), Column("sealed", "right"), Column("last append", firm=True, spared=1),
         ],
         (
             [
@@ -419,7 +419,12 @@ def copy(
     if as_json:
         print_json([{name: getattr(part, name) for name in part.__slots__} for part in parts])
         return
-    columns = (Column("partition", "right"), Column("records", "right"), Column("checksum"), Column("offsets"))
+    columns = (
+        Column("partition", "right"),
+        Column("records", "right"),
+        Column("checksum"),
+        Column("offsets"),
+    )
     show_table(
         columns,
         [
@@ -543,7 +548,7 @@ def verify(
         else:
             show_table(
                 [
-                    Column("topic", style="bold"), Column("sound"), Column("records", "right"), Column("size", "right"),
+                    Column("topic", style="bold"), Column("sound"), Column("records", "right"), Column("size", "right", spared=2),
                     Column("sealed", "right"), Column("not sealed", "right"),
                 ],
                 (

@@ -22,7 +22,7 @@ from mainstem.workbench.cli.command_arguments import (
     split_words,
 )
 from mainstem.workbench.cli.command_tree import new_noun
-from mainstem.workbench.cli.json_output import JsonOption, RowsJsonOption, print_json, print_outcome
+from mainstem.workbench.cli.json_output import AllColumnsOption, JsonOption, RowsJsonOption, print_json, print_outcome
 from mainstem.workbench.cli.list_entry import json_entry, table_row, try_look
 from mainstem.workbench.cli.rebuild_command import rebuild
 from mainstem.workbench.cli.row_format import RowFormat
@@ -31,6 +31,7 @@ from mainstem.workbench.cli.terminal_table import (
     Column,
     about_duration,
     about_size,
+    is_terminal,
     lag_cells,
     moment,
     show_count,
@@ -65,8 +66,8 @@ def list_views(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
             return
         show_table(
             [
-                Column("view", style="bold"), Column("key"), Column("rows", "right"), Column("on disk", "right"),
-                Column("live", "right"), Column("versions"), Column("flow"), Column("last change"), *LAG_COLUMNS,
+                Column("view", style="bold"), Column("key"), Column("rows", "right"), Column("on disk", "right", spared=3),
+                Column("live", "right", spared=2), Column("versions", spared=2), Column("flow"), Column("last change", firm=True, spared=1), *LAG_COLUMNS,
             ],
             (table_row(it, lambda it: _list_row(*it)) for it in found),
             empty="no views yet",
@@ -197,6 +198,7 @@ def read(
     columns: Annotated[str | None, typer.Option(metavar="COLUMN,...", help="Only these columns.")] = None,
     form: Annotated[RowFormat, typer.Option("--format", help="The output format.")] = RowFormat.TABLE,
     as_json: RowsJsonOption = False,
+    all_columns: AllColumnsOption = False,
     home: HomeOption = None,
 ) -> None:
     """Read the rows of a view, sorted by key, as of one moment; with --follow also later changes.
@@ -223,7 +225,11 @@ def read(
             wanted = _select_columns(schema, split_words(columns), view)
             selected = (batch for rows in batches for batch in rows.select(wanted).to_batches())
             write_rows(
-                RowFormat.JSON if as_json else form, selected, schema.empty_table().select(wanted).schema, limit=limit
+                RowFormat.JSON if as_json else form,
+                selected,
+                schema.empty_table().select(wanted).schema,
+                limit=limit,
+                all_columns=all_columns,
             )
 
 
@@ -295,8 +301,11 @@ def get(
 
     Example: mainstem view get revenue Berlin 12:20
     """
-    from mainstem.log.rows.plain_values import cell_text, plain_writer
+    import pyarrow as pa
+
+    from mainstem.log.rows.plain_values import plain_writer
     from mainstem.workbench.cli.key_arguments import find_key
+    from mainstem.workbench.cli.row_output import shown_cells, today_of
 
     with open_home(home) as stem, open_view(stem, view) as opened:
         schema, moment_of = opened.schema, parse_as_of(as_of)
@@ -310,11 +319,12 @@ def get(
                 detail=f"Its key is {', '.join(opened.key)}.",
                 hint=f"List its rows: mainstem view read {view} --limit 10",
             )
-        plain = {field.name: plain_writer(field.type)(row[field.name]) for field in schema}
         if as_json:
-            print_json(plain)
+            print_json({field.name: plain_writer(field.type)(row[field.name]) for field in schema})
             return
-        show_facts([(name, "null" if value is None else cell_text(value)) for name, value in plain.items()])
+        today = today_of(stem.log.clock) if is_terminal() else None
+        cells = [(field.name, shown_cells(pa.array([row[field.name]], field.type), today)[0]) for field in schema]
+        show_facts(cells)
 
 
 @app.command()
@@ -346,8 +356,8 @@ def versions(
             return
         show_table(
             [
-                Column("version", "right", style="bold"), Column("live"), Column("rows", "right"), Column("on disk", "right"),
-                Column("made"), Column("flow"), Column("batch", "right"), Column("last change"), *LAG_COLUMNS,
+                Column("version", "right", style="bold"), Column("live"), Column("rows", "right"), Column("on disk", "right", spared=3),
+                Column("made", firm=True, spared=1), Column("flow"), Column("batch", "right"), Column("last change", firm=True, spared=1), *LAG_COLUMNS,
             ],
             (
                 [
