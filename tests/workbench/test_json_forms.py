@@ -55,8 +55,8 @@ CALLS = {
     "doctor": "doctor",
     "topic delete": "topic delete customers --yes",
 }
-# Those that start Spark, or need brokers: other tests parse what they print.
-ELSEWHERE = {"run", "check", "view rebuild", "view check", "topic adopt"}
+# Those that read standard input, start Spark, or need brokers: other tests parse what they print.
+ELSEWHERE = {"sql", "run", "check", "view rebuild", "view check", "topic adopt"}
 
 
 def leaf_commands() -> Iterator[tuple[str, Any]]:

@@ -34,6 +34,7 @@ COMMANDS = {
     "view": Entry("view_commands", "app", "Views: keyed tables that flows maintain."),
     "home": Entry("home_commands", "app", "The home: copy it while it is in use, verify it."),
     "query": Entry("query_command", "query", "Run an SQL query over topics and views."),
+    "sql": Entry("sql_command", "sql", "An SQL shell over topics and views."),
     "check": Entry("check_command", "check", "Build the flows of a program without running them."),
     "run": Entry("run_command", "run_program", "Run the flows of a program."),
     "doctor": Entry("doctor_command", "doctor", "Check a setup: Java, Spark, the home, its log and views."),
