@@ -53,6 +53,7 @@ CALLS = {
     "home verify": "home verify",
     "query": 'query "SELECT * FROM orders"',
     "doctor": "doctor",
+    "completion": "completion bash",
     "topic delete": "topic delete customers --yes",
 }
 # Those that read standard input, start Spark, or need brokers: other tests parse what they print.

@@ -40,7 +40,7 @@ EVERY_COMMAND = [
         "view": "list describe read get versions rebuild drop",
     }.items()
     for verb in verbs.split()
-] + [("init",), ("query",), ("sql",), ("check",), ("run",)]
+] + [("init",), ("query",), ("sql",), ("completion",), ("check",), ("run",)]
 
 
 @pytest.mark.parametrize("command", EVERY_COMMAND, ids=" ".join)

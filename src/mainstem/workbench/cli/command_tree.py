@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -37,6 +37,7 @@ COMMANDS = {
     "sql": Entry("sql_command", "sql", "An SQL shell over topics and views."),
     "check": Entry("check_command", "check", "Build the flows of a program without running them."),
     "run": Entry("run_command", "run_program", "Run the flows of a program."),
+    "completion": Entry("completion_command", "completion", "Completion of commands and names for bash, zsh and fish."),
     "doctor": Entry("doctor_command", "doctor", "Check a setup: Java, Spark, the home, its log and views."),
 }
 
@@ -103,5 +104,7 @@ class _Coercion:
         annotation = param.type_descriptor.annotation
         if not several and isinstance(annotation, type) and isinstance(value, annotation):
             return value
+        if several and get_args(annotation) == (str,) and all(isinstance(word, str) for word in value):
+            return list(value)
         param._runtime_param = None
         return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
