@@ -28,7 +28,9 @@ def commands() -> list[str]:
 
 def words_of(command: str) -> tuple[str, ...]:
     """The noun and the verb."""
-    found = re.search(r"mainstem (init|query|sql|completion|check|run|(?:topic|group|queue|flow|view|home) \w+|--help)", command)
+    found = re.search(
+        r"mainstem (init|query|sql|completion|check|run|(?:topic|group|queue|flow|view|home) \w+|--help)", command
+    )
     return tuple(found[1].split()) if found else ()
 
 

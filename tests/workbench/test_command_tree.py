@@ -11,15 +11,17 @@ from mainstem.durations import show_duration, show_size
 from mainstem.log.keep_rule import Keep
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.workbench.cli.command_tree import COMMANDS, load_command
+from mainstem.workbench.cli.main import NoPandas, leave_pandas_out
 from mainstem.workbench.cli.topic_commands import SETTINGS
 
 HEAVY = ["duckdb", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "rich", "sqlglot"]
 
 LOADED = """
 import json, sys
-from mainstem.workbench.cli.main import run
+from mainstem.workbench.cli.main import leave_pandas_out, run
+leave_pandas_out(sys.argv[2:])
 status = run(sys.argv[2:])
-print(json.dumps([status, [name for name in json.loads(sys.argv[1]) if name in sys.modules]]), file=sys.stderr)
+print(json.dumps([status, [name for name in json.loads(sys.argv[1]) if sys.modules.get(name)]]), file=sys.stderr)
 """
 
 
@@ -40,12 +42,39 @@ def test_help_imports_no_library_but_typer(arguments):
     assert loaded_by(*arguments) == []
 
 
-@pytest.mark.parametrize("arguments", [["topic", "list"], ["flow", "list"], ["view", "list", "--json"]])
-def test_a_list_imports_arrow_alone(place, arguments):
+@pytest.mark.parametrize(
+    "arguments",
+    [["topic", "list"], ["flow", "list"], ["view", "list", "--json"], ["topic", "read", "orders"], ["group", "list"]],
+)
+def test_a_command_without_sql_and_spark_imports_arrow_alone(place, arguments):
     with mainstem.open("shop") as stem:
-        stem.create_topic("orders", schema="order_id STRING NOT NULL, lines ARRAY<STRUCT<sku: STRING, price: DOUBLE>>")
+        orders = stem.create_topic(
+            "orders", schema="id STRING NOT NULL, lines ARRAY<STRUCT<sku: STRING, price: DOUBLE>>"
+        )
+        orders.append([{"id": "o-1"}])
+        orders.join_group("billing").leave()
 
     assert loaded_by(*arguments) == ["numpy", "pyarrow"]
+
+
+def test_a_query_needs_no_pandas_and_no_spark(place):
+    with mainstem.open("shop") as stem:
+        stem.create_topic("orders", schema="id STRING").append([{"id": "o-1"}])
+
+    assert loaded_by("query", "SELECT * FROM orders") == ["duckdb", "numpy", "pyarrow"]
+
+
+def test_only_a_program_and_the_doctor_find_pandas(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", [])
+    for command in ("run shop.py", "check shop.py", "view rebuild revenue --program shop.py", "view check a", "doctor"):
+        leave_pandas_out(command.split())
+        assert sys.meta_path == []
+
+    leave_pandas_out(["topic", "list"])
+    assert sys.meta_path == [NoPandas]
+    with pytest.raises(ModuleNotFoundError):
+        NoPandas.find_spec("pandas")
+    assert NoPandas.find_spec("pyarrow") is None
 
 
 @pytest.mark.parametrize("name", COMMANDS)

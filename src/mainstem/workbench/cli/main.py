@@ -95,8 +95,29 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
+# The commands that run programs, which may use pandas, and the one that looks for it.
+WITH_PANDAS = frozenset(["run", "check", "rebuild", "doctor"])
+
+
+class NoPandas:
+    """Finds no pandas, as in an installation without it."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is not used by this command", name=name)
+
+
+def leave_pandas_out(arguments: Sequence[str]) -> None:
+    """Arrow imports pandas, if it is installed, to convert the first Python value, which takes longer than most commands.
+    Those that run no program do without, as they do where it is not installed."""
+    if WITH_PANDAS.isdisjoint(arguments):
+        sys.meta_path.insert(0, NoPandas)
+
+
 def main() -> None:
     """The command `mainstem`."""
+    leave_pandas_out(sys.argv[1:])
     status = run(sys.argv[1:])
     try:
         sys.stdout.flush()
