@@ -125,3 +125,16 @@ def test_windows(start, length, text):
 
 def test_a_window_without_an_end():
     assert window_text({"start": NOON, "end": None}, today=NOON.date()) == "2026-11-17 12:00 - null"
+
+
+def test_columns_are_named_also_if_ctrl_c_ends_it(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", Terminal())
+
+    def follow():
+        yield PANES
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_rows("table", follow(), PANES.schema)
+
+    assert capsys.readouterr().err == "+1 column: pane; --all-columns or --json shows all\n"

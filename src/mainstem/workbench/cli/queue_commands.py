@@ -182,6 +182,7 @@ def _show_message(messages: list[Message], form: MessageFormat) -> None:
             for message, row in zip(messages, rows, strict=True)
         ]
     )
+    table.close("--json shows all")
 
 
 app = new_noun()

@@ -48,8 +48,14 @@ def write_rows(
 ) -> None:
     """Write batches of a schema, at most `limit` rows in all."""
     writer = row_writer(form, schema, all_columns=all_columns)
-    for batch in _limit(batches, limit):
-        writer.write(batch)
+    try:
+        for batch in _limit(batches, limit):
+            writer.write(batch)
+    except KeyboardInterrupt:
+        # The end of --follow: columns that were not shown are named then too.
+        if isinstance(writer, TableRows):
+            writer.close()
+        raise
     # Not after an error: then the output must not look complete.
     writer.close()
 
