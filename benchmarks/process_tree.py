@@ -53,10 +53,10 @@ def cpu_seconds_by_kind(root: int | None = None) -> dict[str, float]:
     return seconds
 
 
-def cpu_by_part() -> Counter[str]:
+def cpu_by_part(root: int | None = None) -> Counter[str]:
     """Clock ticks of every process and thread so far, by what it does."""
     found: Counter[str] = Counter()
-    for process, fields in tree().items():
+    for process, fields in tree(root).items():
         try:
             if fields[NAME] == "java":
                 # A flow's own thread ends with the flow.
@@ -66,7 +66,7 @@ def cpu_by_part() -> Counter[str]:
                     found[f"Java: {_java_part(thread[NAME])}"] += sum(map(int, thread[TIMES]))
                     found["Java: threads that ended"] -= sum(map(int, thread[TIMES]))
             else:
-                what = "driver" if process == os.getpid() else _command(process)
+                what = "driver" if process == (root or os.getpid()) else _command(process)
                 found[f"Python: {what}"] += sum(map(int, fields[TIMES]))
         except (FileNotFoundError, ProcessLookupError):
             continue

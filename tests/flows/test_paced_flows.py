@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
@@ -30,9 +31,15 @@ class Stream:
         ({"every": timedelta(seconds=-1)}, "is negative"),
         ({"every": "soon"}, "is not a duration"),
         ({"every": "1 second", "mode": "real-time"}, 'flow "out" has every='),
+        ({"rows_max": 0}, "rows_max is 0"),
+        ({"rows_max": -5}, "rows_max is -5"),
+        ({"rows_max": True}, "rows_max is True"),
+        ({"rows_max": 2.5}, "rows_max is 2.5"),
+        ({"rows_max": "100"}, "rows_max is '100'"),
+        ({"rows_max": 10, "mode": "real-time"}, 'flow "out" has rows_max=10 and mode="real-time"'),
     ],
 )
-def test_every_is_a_duration_and_for_batches(given: dict[str, Any], summary: str):
+def test_every_is_a_duration_and_rows_max_a_number_and_both_are_for_batches(given: dict[str, Any], summary: str):
     with pytest.raises(Invalid) as refused:
         Flow(Stream(), into=MemorySink("out"), **given)  # type: ignore[arg-type]
     assert summary in str(refused.value)
@@ -83,3 +90,28 @@ def test_nobody_waits_for_the_pause_of_a_flow(stem: Mainstem):
     with stem.start(flows) as running:
         running.wait_until_idle()
     assert stem.view("scores_of").to_arrow().to_pylist() == [{"team": "red", "score": 7}]
+
+
+def test_a_batch_has_at_most_so_many_rows(stem: Mainstem):
+    """Sealed rows too; and it may be changed. Rows are not divided more finely than by a thousand."""
+    numbers = stem.create_topic("numbers", schema="n INT", partitions=2)
+    for first in range(0, 40_000, 4000):
+        numbers.append(pa.table({"n": range(first, first + 4000)}))
+    numbers.seal()
+    sinks = {name: MemorySink(name) for name in ("few", "some")}
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        yield Flow(stem.topic("numbers").stream(), into=sinks["few"], rows_max=rows_max)
+        yield Flow(stem.topics("numb*").stream(), into=sinks["some"], rows_max=rows_max)
+
+    rows_max = 8000
+    with stem.start(flows) as running:
+        running.wait_until_idle()
+    numbers.append(pa.table({"n": range(40_000, 60_000)}))
+    rows_max = 30_000
+    with stem.start(flows) as running:
+        running.wait_until_idle()
+    for name, sink in sinks.items():
+        *sizes, last = (len(attempts[-1]) for _, attempts in sorted(sink.attempts.items()))
+        assert (sum(sizes), last) == (40_000, 20_000), name
+        assert 4000 < max(sizes) <= 8000, name

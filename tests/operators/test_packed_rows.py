@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,17 +56,17 @@ def blocks() -> list[pa.RecordBatch]:
     return found
 
 
-def packing() -> Packing:
+def packing(folder: str = "") -> Packing:
     """As the reader gets it."""
-    sent = Packing(READ, COLUMNS, WANTED, SIDE, TAKEN, BUCKETS, 7)
+    sent = Packing(READ, COLUMNS, WANTED, SIDE, TAKEN, BUCKETS, 7, folder)
     return packing_of(to_option(sent))
 
 
-def differences() -> list[str]:
+def differences(folder: str = "") -> list[str]:
     """What is wrong with what comes out."""
     found = []
     by_bucket: dict[int, list[pa.RecordBatch]] = {}
-    for batch in packing().pack(blocks()):
+    for batch in packing(folder).pack(blocks()):
         for place in range(batch.num_rows):
             by_bucket.setdefault(batch.column(0)[place].as_py(), []).append(batch.slice(place, 1))
     seen: list[Any] = []
@@ -114,6 +115,19 @@ def test_all_rows_come_out_in_their_buckets(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(list(packing().pack(blocks()))) > 10
     assert differences() == []
     assert list(packing().pack([])) == []
+
+
+def test_many_rows_go_into_a_file_that_only_its_owner_may_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "sent 1" / "2"
+    assert differences(str(folder)) == []
+    assert not folder.exists()
+    monkeypatch.setattr(packed_rows, "VALUE_BYTES_MAX", 1000)
+    [values] = packing(str(folder)).pack(blocks())
+    [file] = folder.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert all(value.as_py().decode().endswith(f" {file}") for value in values.column(1))
+    assert values.num_rows == BUCKETS
+    assert differences(str(folder)) == []
 
 
 @pytest.mark.parametrize("mutant", ["one bucket too far", "all rows wanted", "the last is left out"])

@@ -144,8 +144,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     """How rows reach the first stages of a flow."""
     used = []
 
-    def query(stages: Any, buckets: Any) -> Any:
-        rows = packed_query(stages, buckets) if request.param == "packed" else None
+    def query(*given: Any) -> Any:
+        rows = packed_query(*given) if request.param == "packed" else None
         used.append(rows is not None)
         return rows
 

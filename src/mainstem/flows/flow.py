@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from mainstem.arguments import show_value, type_name
+from mainstem.arguments import INTEGER_MAX, show_value, type_name
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid, did_you_mean
 from mainstem.names import check_name
@@ -30,6 +30,10 @@ class Flow:
     long as the batch took, at most 200 ms, so that a few rows per second do not keep it busy; `every="0 seconds"` never
     pauses. A flow that is far behind does not pause either. It may be changed between two runs.
 
+    `rows_max` is the maximal number of rows that a batch reads, and so bounds the memory that a batch takes. Without it, it is
+    500,000; 2,000,000 for a flow without state whose rows do not pass through the driver. Rows of one transaction stay in one
+    batch, and a partition is divided by about a thousand rows. It may be changed between two runs.
+
     `mode="real-time"` writes each row as it arrives instead of in batches, at least once: from topics on Kafka into a
     topic there, with operators of Spark that work row by row. Anything else is refused when the program is built.
 
@@ -44,6 +48,7 @@ class Flow:
     rejected_max: float = 1.0
     mode: Literal["batches", "real-time"] = "batches"
     every: Duration | None = None
+    rows_max: int | None = None
 
     def __post_init__(self) -> None:
         if not hasattr(self.rows, "isStreaming"):
@@ -76,11 +81,27 @@ class Flow:
                 detail="In the mode real-time rows are written as they arrive: there are no batches to begin.",
                 hint='Leave out one of the two: every=, or mode="real-time".',
             )
+        if self.rows_max is not None:
+            self._check_rows_max(self.rows_max)
         if not 0 <= self.rejected_max <= 1:
             raise Invalid(
                 f"rejected_max is {self.rejected_max}",
                 detail="It must be a fraction of the rows, from 0 to 1.",
                 hint="For example, rejected_max=0.01 stops the flow when more than 1 % of the rows are rejected.",
+            )
+
+    def _check_rows_max(self, rows_max: object) -> None:
+        if self.mode == "real-time":
+            raise Invalid(
+                f'flow "{self.name}" has rows_max={rows_max} and mode="real-time"',
+                detail="In the mode real-time rows are written as they arrive: there are no batches.",
+                hint='Leave out one of the two: rows_max=, or mode="real-time".',
+            )
+        if not isinstance(rows_max, int) or isinstance(rows_max, bool) or not 0 < rows_max <= INTEGER_MAX:
+            raise Invalid(
+                f"rows_max is {rows_max!r}",
+                detail="It must be a whole number of rows, at least 1.",
+                hint="For example, rows_max=100_000. Leave it out for the default.",
             )
 
     @property

@@ -169,7 +169,7 @@ def _limits(planned: PlannedFlow) -> HistoryLimits:
     sink = planned.flow.into
     # A view with the column `record` finds the last row of a key by it.
     ordered = sink.kind == "topic" or (sink.kind == "view" and "record" not in planned.schema.names)
-    return HistoryLimits(ROWS_MIN, planned.rows_max, LIGHT_ROWS_MAX, BYTES_MAX, ordered)
+    return HistoryLimits(ROWS_MIN, planned.rows_max, planned.flow.rows_max or LIGHT_ROWS_MAX, BYTES_MAX, ordered)
 
 
 def _link_and_note(planned: PlannedFlow, checkpoint: str, log: Log) -> NativeHistory | None:

@@ -85,8 +85,9 @@ __all__ = [
 # The streaming query before a stage, with rows prepared and packed by the source readers; see `packed_rows`.
 
 
-def packed_query(stages: Sequence[Stage], buckets: Mapping[str, int] | None) -> DataFrame | None:
-    """As `query_rows`, with the rows packed; None if they cannot be. `buckets`: the number of buckets of each stage.
+def packed_query(stages: Sequence[Stage], buckets: Mapping[str, int] | None, sent: str = "") -> DataFrame | None:
+    """As `query_rows`, with the rows packed; None if they cannot be. `buckets`: the number of buckets of each stage; `sent`: a
+    directory for many rows.
 
     Its sources have the same order and the same offsets, so a checkpoint can be used with either.
     """
@@ -101,7 +102,7 @@ def packed_query(stages: Sequence[Stage], buckets: Mapping[str, int] | None) -> 
         if reads is None:
             return None
         for place, read in enumerate(reads):
-            rows = _pack(stage, place, read, buckets[stage.name])
+            rows = _pack(stage, place, read, buckets[stage.name], sent)
             united = rows if united is None else united.union(rows)
     return united
 
@@ -123,11 +124,11 @@ def _plain_reads(stage: Stage) -> list[PlainRead] | None:
     return None if len(known) < len(reads) or len({read.request.leaf for read in known}) < len(known) else known
 
 
-def _pack(stage: Stage, place: int, read: PlainRead, buckets: int) -> DataFrame:
+def _pack(stage: Stage, place: int, read: PlainRead, buckets: int, sent: str) -> DataFrame:
     taken = stage.spec.packed
     assert taken is not None
     preparation: Any = getattr(stage.spec.preparations[place].arrow, "__self__", None)
-    packing = Packing(read.schema, read.columns, read.condition, preparation, taken, buckets, stage.number)
+    packing = Packing(read.schema, read.columns, read.condition, preparation, taken, buckets, stage.number, sent)
     reader = stage.inputs[place].sparkSession.readStream.format(TOPIC_SOURCE).schema(spark_schema(PACKED))
     return reader.option(OPTION, read.request.to_option()).option(PACKING, to_option(packing)).load()
 
@@ -308,9 +309,11 @@ class PlannedFlow:
 
     @property
     def rows_max(self) -> int:
-        """The maximal number of rows of a batch. It is lower if rows pass through the driver's memory (topics and views) or
-        the flow has state.
+        """The maximal number of rows of a batch. Unless the flow sets it, it is lower if rows pass through the driver's memory
+        (topics and views) or the flow has state.
         """
+        if self.flow.rows_max is not None:
+            return self.flow.rows_max
         light = not self.operators and self.flow.into.kind not in ("topic", "view")
         return LIGHT_ROWS_MAX if light else ROWS_MAX
 
@@ -502,7 +505,8 @@ class Program:
                         if together and planned.topic_reads > 1:
                             write_sources(together, build.requests)
                         if stages:
-                            return replace(flow, rows=packed_query(stages, buckets) or query_rows(stages))
+                            sent = FlowStore(self._stem.home, run.flow).sent(run)
+                            return replace(flow, rows=packed_query(stages, buckets, sent) or query_rows(stages))
                         columnar = columnar_query(flow.rows, planned, task) if task else None
                         return flow if columnar is None else replace(flow, rows=columnar)
             except Exception:

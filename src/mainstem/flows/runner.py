@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -41,7 +42,7 @@ from mainstem.spark.checkpoint.checkpoint_location import CheckpointLocation
 from mainstem.spark.checkpoint.checkpoint_offsets import applied_offsets, batch_offsets, last_batch, source_offsets
 from mainstem.spark.checkpoint.flow_store import FlowStore, check_epoch
 from mainstem.spark.checkpoint.rejected_rows import RejectedRows
-from mainstem.spark.columnar_rows import ColumnarRows, ColumnTask, ColumnWriter, has_results
+from mainstem.spark.columnar_rows import ColumnarRows, ColumnTask, ColumnWriter, SendRows, has_results
 from mainstem.spark.sources.batch_clock import clocks_of, is_due, now_of, watermark_of
 from mainstem.spark.sources.passed_tokens import PassedTokens
 from mainstem.spark.spark_session import CALLED_WITH
@@ -241,9 +242,15 @@ def start_flows(
     return RunningFlows(stem, program, program.only(only), tell)
 
 
-def _column_task(planned: PlannedFlow, writer: BatchWriter) -> ColumnTask | None:
+def _column_task(planned: PlannedFlow, writer: BatchWriter, stem: Mainstem, run: FlowRun) -> ColumnTask | None:
     """What readers or stages do with the rows for the sink; None if it takes rows."""
-    return writer.column_task if takes_columns(planned.flow) and isinstance(writer, ColumnWriter) else None
+    if not (takes_columns(planned.flow) and isinstance(writer, ColumnWriter)):
+        return None
+    task = writer.column_task
+    if isinstance(task, SendRows) and not stem.log.address:
+        # Tasks read the topics in the home, so they can write there.
+        task = SendRows(FlowStore(stem.home, run.flow).sent(run))
+    return task
 
 
 class _VersionChanged(Exception):
@@ -436,7 +443,9 @@ class RunningFlows:
                 if not catch_up.over:
                     return
                 reach("history_over")
-            task = _column_task(planned, writer)
+            # What tasks of an earlier run left.
+            shutil.rmtree(os.path.dirname(store.sent(run)), ignore_errors=True)
+            task = _column_task(planned, writer, self._stem, run)
             staged = None
             if planned.stages:
                 staged = StagedBatches(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import uuid
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -261,7 +262,7 @@ class StagedBatches:
         """Bind the batches of a query into the plan of the flow's rows, so that the program is not built for each of them.
         Returns why that is impossible; empty if it worked. `given`: the rows of the query; `task`: of the sink, which the
         tasks of the last stage run if they can compute the rows behind it."""
-        plans = StagePlans.of(given, self._flow_rows, self._stages, self._roots, task)
+        plans = StagePlans.of(given, self._flow_rows, self._stages, self._roots, task, self._store.sent(self._run))
         if isinstance(plans, str):
             return plans
         self._plans = plans
@@ -356,6 +357,7 @@ class StagedBatches:
             self._manifests.write(number, {"clock": clock, "stages": content})
         reach("stage_manifest_written")
         self._last = (number, content)
+        shutil.rmtree(self._store.sent(self._run), ignore_errors=True)
         event, processing = (min(times) for times in zip(*due, strict=True)) if due else (NEVER, NEVER)
         leave_due(self.folder, event, processing, way.clock.watermark)
         states = [bucket for stage in content.values() for bucket in stage["state"].values()]
@@ -389,14 +391,16 @@ class StagePlans:
         stages: Sequence[Stage],
         roots: Sequence[Root],
         task: ColumnTask | None,
+        sent: str,
     ) -> StagePlans | str:
-        """The plans, or why they must be built for each batch. `given`: the rows of the query, as in its batches."""
+        """The plans, or why they must be built for each batch. `given`: the rows of the query, as in its batches; `sent`: the
+        directory of rows from stage to stage."""
         frames: dict[int, DataFrame] = {}
         between: dict[int, Packing] = {}
         shared = _shared_stages(rows, stages)
         for stage in stages:
             behind = [place for place, before in enumerate(stage.inputs) if stages_in(before)]
-            if packing := _read_between(stage, stages, shared):
+            if packing := _read_between(stage, stages, shared, sent):
                 between |= packing
             elif behind:
                 frames[stage.number] = prepare_inputs(stage, behind)
@@ -411,7 +415,7 @@ class StagePlans:
         return cls({number: BoundPlan(frame) for number, frame in frames.items()}, behind_all, output, between)
 
 
-def _read_between(stage: Stage, stages: Sequence[Stage], shared: Collection[int]) -> dict[int, Packing]:
+def _read_between(stage: Stage, stages: Sequence[Stage], shared: Collection[int], sent: str) -> dict[int, Packing]:
     """How the tasks of the stage before this one prepare and pack its rows, by the number of that stage; empty if they cannot."""
     taken = stage.spec.packed
     uses = stage_uses(stage.inputs[0])
@@ -424,7 +428,7 @@ def _read_between(stage: Stage, stages: Sequence[Stage], shared: Collection[int]
         return {}
     preparation: Any = getattr(stage.spec.preparations[0].arrow, "__self__", None)
     schema = stage_schema(before.spec.engine).remove_metadata()
-    return {before.number: Packing(schema, steps.columns, steps.condition, preparation, taken, 0, stage.number)}
+    return {before.number: Packing(schema, steps.columns, steps.condition, preparation, taken, 0, stage.number, sent)}
 
 
 def _steps_behind(rows: DataFrame, plan: BoundPlan, stage: Stage) -> PlainSteps | None:

@@ -142,7 +142,7 @@ class BatchCut:
     def _admit(self, lanes: Mapping[int, Lane], starts: Mapping[int, int], rows: int) -> int:
         if rows <= self._rows_max // 100:
             return self._rows_max
-        size = sum(lane.backend.behind(lane.partition, starts[number]).bytes for number, lane in lanes.items())
+        size = sum(lane.backend.bytes_behind(lane.partition, starts[number]) for number, lane in lanes.items())
         per_row = max(1, size // max(1, rows))
         return max(1, min(self._rows_max, self._bytes_max // per_row))
 

@@ -4,7 +4,7 @@ If a flow has no state, and its steps can be computed over Arrow (`plain_read`),
 the rows to the *column task* of the sink. Spark gets one row for each result of the task:
 
     mainstem_read      int64     the number of rows that the task got for it
-    mainstem_result    binary    the result: an Arrow stream of rows, the name of a file that the task wrote, a count
+    mainstem_result    binary    the result: an Arrow stream of rows, the path of a file that the task wrote, a count
 
 The results go to the sink's writer, which commits them with the batch. Offsets are the same as without columns, so a
 checkpoint can be used with either.
@@ -16,7 +16,9 @@ import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RESULTS",
+    "VALUE_BYTES_MAX",
     "ColumnPacking",
     "ColumnTask",
     "ColumnWriter",
@@ -40,12 +43,16 @@ __all__ = [
     "compute_rows",
     "gather_rows",
     "has_results",
+    "new_file",
 ]
 
 RESULTS = pa.schema([("mainstem_read", pa.int64()), ("mainstem_result", pa.binary())])
 # Rows that are computed at once: with fewer the calls to Arrow cost more than the values.
 ROWS_MIN = 10_000
 BYTES_MAX = 32 << 20
+# Rows of more bytes than this go into a file, where driver and tasks share a folder. To make and to map a file costs as much
+# as to send some hundred kilobytes.
+VALUE_BYTES_MAX = 1 << 20
 
 
 # In the readers
@@ -60,14 +67,65 @@ class ColumnTask(Protocol):
 
 @dataclass(frozen=True)
 class SendRows:
-    """Sends the rows to the driver, as Arrow streams."""
+    """Sends the rows to the driver, as Arrow streams.
+
+    If the driver and the tasks share a `folder`, many rows go into a file there, and the result is its path: as a value of a
+    row, they would be copied five times on their way through Java.
+    """
+
+    folder: str = ""
 
     def run(self, tables: Iterator[pa.Table]) -> Iterator[bytes | pa.Buffer]:
+        few: list[pa.Table] = []
+        size = 0
         for table in tables:
-            target = pa.BufferOutputStream()
-            with pa.ipc.new_stream(target, table.schema) as writer:
+            few.append(table)
+            size += table.nbytes
+            if self.folder and size > VALUE_BYTES_MAX:
+                yield self._write_file(chain(few, tables))
+                return
+            if not self.folder:
+                yield _stream(few.pop())
+        if few:
+            yield _stream(pa.concat_tables(few))
+
+    def _write_file(self, tables: Iterable[pa.Table]) -> bytes:
+        path = new_file(self.folder)
+        with ExitStack() as opened:
+            file = opened.enter_context(pa.OSFile(path, "wb"))
+            writer: pa.ipc.RecordBatchStreamWriter | None = None
+            for table in tables:
+                if writer is None:
+                    writer = opened.enter_context(pa.ipc.new_stream(file, table.schema))
                 writer.write_table(table)
-            yield target.getvalue()
+        return path.encode()
+
+
+def new_file(folder: str) -> str:
+    """An empty file in a folder for rows on their way, which is made if it is not there."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    path = f"{folder}/{uuid.uuid4().hex}.arrows"
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    return path
+
+
+def _stream(table: pa.Table) -> pa.Buffer:
+    target = pa.BufferOutputStream()
+    with pa.ipc.new_stream(target, table.schema) as writer:
+        writer.write_table(table)
+    return target.getvalue()
+
+
+def _read_sent(result: pa.Buffer) -> pa.Table:
+    """The rows of one result of `SendRows`."""
+    # A path: every Arrow stream begins with four bytes of ones.
+    if result[:1].to_pybytes() == b"/":
+        path = result.to_pybytes().decode()
+        rows = pa.ipc.open_stream(pa.memory_map(path)).read_all()
+        # The rows stay mapped, and nothing of the file needs to reach the disk.
+        os.remove(path)
+        return rows
+    return pa.ipc.open_stream(result).read_all()
 
 
 @dataclass(frozen=True)
@@ -193,7 +251,7 @@ class ColumnarRows:
 
     def to_table(self) -> pa.Table:
         """The rows that `SendRows` sent."""
-        tables = [pa.ipc.open_stream(result).read_all() for result in self.results()]
+        tables = [_read_sent(result) for result in self.results()]
         return pa.concat_tables([self._schema.empty_table(), *tables])
 
 

@@ -226,7 +226,7 @@ class EmbeddedTopic:
         self.store = store
         self._log = log
         self.numbered = NumberedAppends(store, lambda number: log.transactions.outcome(number) == "open")
-        self._time = TopicTime(store, lambda partition, start, delay: self.read(partition, start, 1, [], delay))
+        self._time = TopicTime(store, self._first_times)
 
     @property
     def name(self) -> str:
@@ -367,20 +367,27 @@ class EmbeddedTopic:
         visible = reader.visible()
         return next(reader.read(self.store.schemas, start, visible, reading=Reading(columns, rows_max, delay)), None)
 
+    def _first_times(self, partition: int, start: int, delay: int | None) -> pa.RecordBatch | None:
+        """The first record from an offset on, with its times alone."""
+        reader = self._reader(partition)
+        reading = Reading([], 1, delay, fields=["appended_at"])
+        return next(reader.read(self.store.schemas, start, reader.visible(), reading=reading), None)
+
     def hold(self, holder: str, ranges: Mapping[int, Range]) -> None:
         """Keep these offsets readable by `read_held`; replaces the earlier hold of this holder."""
         self.store.holds.put(holder, ranges)
 
     def read_held(
-        self, partition: int, start: int, stop: int, columns: Sequence[str] | None, delay: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
+        self, partition: int, start: int, stop: int, columns: Sequence[str] | None, delay: int | None = None,
+        fields: Sequence[str] | None = None,
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Read held offsets: the same rows each time, whatever was compacted or dropped meanwhile."""
-        moment, store = self.moment(), self.store
+        reading, store = Reading(columns, delay=delay, fields=fields), self.store
+        moment, reader = self.moment(), self.store.readers[partition]
 
         def from_log(first: int, end: int) -> Iterator[pa.RecordBatch]:
-            return moment.read(partition, first, end, columns, delay)
+            return reader.read(store.schemas, first, moment.visible(partition), stop=end, reading=reading)
 
-        reading = Reading(columns, delay=delay)
         return HeldRows(store.files, store.holds, partition, store.schemas, reading, from_log).read(start, stop)
 
     def freeze(self, home: str, start: Position, stop: Position, delay: int | None) -> FrozenTopic:
@@ -502,20 +509,20 @@ class EmbeddedTopic:
         records = visible.end - offset
         if records <= 0:
             return Lag()
-        first = next(reader.read(self.store.schemas, offset, visible, reading=Reading([], 1)), None)
+        reading = Reading([], 1, fields=["appended_at"])
+        first = next(reader.read(self.store.schemas, offset, visible, reading=reading), None)
         if first is None:
             return Lag(records=records)
-        appended_at = first.column("record").field("appended_at").cast(pa.int64())[0].as_py()
-        age = max(0, self.clock.now() - appended_at)
+        age = max(0, self.clock.now() - int(times_of(first.column("record").field("appended_at"))[0]))
         keep = self.settings.keep.age
         return Lag(
             records=records,
-            bytes=self._bytes_from(partition, offset),
+            bytes=self.bytes_behind(partition, offset),
             seconds=age / 1_000_000,
             until_dropped=None if keep is None else max(keep - age * MICROSECOND, timedelta(0)),
         )
 
-    def _bytes_from(self, partition: int, offset: int) -> int:
+    def bytes_behind(self, partition: int, offset: int) -> int:
         """The bytes on disk from an offset on; within a segment in proportion to its offsets."""
         store, folder = self.store, self.store.partitions[partition].folder
         manifest = store.partitions[partition].manifest_file.read()

@@ -354,6 +354,9 @@ class KafkaTopic:
     def behind(self, partition: int, offset: int) -> Lag:
         return self._reads.behind(partition, offset)
 
+    def bytes_behind(self, partition: int, offset: int) -> int:
+        return self.behind(partition, offset).bytes
+
     def compaction(self, partition: int) -> Compacted | None:
         """None: the broker does not tell which tombstones it has removed."""
         return None
@@ -368,8 +371,9 @@ class KafkaTopic:
         """Nothing: the brokers drop records by age. Who reads them later than that is told."""
 
     def read_held(
-        self, partition: int, start: int, stop: int, columns: Sequence[str] | None, delay: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
+        self, partition: int, start: int, stop: int, columns: Sequence[str] | None, delay: int | None = None,
+        fields: Sequence[str] | None = None,
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         return self.moment().read(partition, start, stop, columns, delay)
 
     def freeze(self, home: str, start: Position, stop: Position, delay: int | None) -> None:

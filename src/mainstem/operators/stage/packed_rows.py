@@ -5,12 +5,15 @@ of it over Arrow: it prepares its rows for the engine, divides them into the sta
 each megabyte of a bucket's rows:
 
     mainstem_bucket    int32     the bucket
-    mainstem_packed    binary    an Arrow stream of rows as the engine takes them, without columns that have only nulls
+    mainstem_packed    binary    an Arrow stream of rows as the engine takes them, without columns that have only nulls; or, if
+                                 there are many, where in which file it is: "<first byte> <bytes> <path>"
     mainstem_rows      int64     the number of rows from which they were prepared, once for all buckets: a preparation may
                                  merge rows
     mainstem_stage     int32     the number of the stage, if several stages take rows of one query
 
-So Spark shuffles a few values instead of decoding and encoding tens of thousands of rows twice.
+So Spark shuffles a few values instead of decoding and encoding tens of thousands of rows twice. A value of some megabytes
+would be copied eight times on its way through Java and the files of its shuffle; so many rows are written into a file once, and
+the stage maps it. The file is in the flow's directory, beside the state that the tasks read and write anyway.
 A row has the same bucket as in Spark's shuffle (`spark_hashes`): the state does not depend on whether rows are packed.
 """
 
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -26,7 +30,7 @@ import pyarrow.compute as pc
 
 from mainstem.operators.stage.arrow_columns import whole
 from mainstem.operators.stage.spark_hashes import buckets_of
-from mainstem.spark.columnar_rows import compute_rows, gather_rows
+from mainstem.spark.columnar_rows import VALUE_BYTES_MAX, compute_rows, gather_rows, new_file
 from mainstem.spark.plan.row_expression import Condition
 
 if TYPE_CHECKING:
@@ -67,6 +71,8 @@ class Packing:
     taken: pa.Schema
     buckets: int
     stage: int
+    # The directory for many rows; without it they are all values.
+    sent: str = ""
 
     def pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """All rows of a reader, as `PACKED`."""
@@ -82,18 +88,24 @@ class Packing:
         sent = rows.select([name for name in rows.schema.names if rows.column(name).null_count < rows.num_rows])
         sent = sent.take(pa.array(np.argsort(buckets, kind="stable")))
         counts = np.bincount(buckets, minlength=self.buckets)
-        size = max(1, VALUE_BYTES * sent.num_rows // max(1, sent.nbytes))
+        path = new_file(self.sent) if self.sent and sent.nbytes > VALUE_BYTES_MAX else ""
+        size = sent.num_rows if path else max(1, VALUE_BYTES * sent.num_rows // max(1, sent.nbytes))
         numbers: list[int] = []
-        target = pa.BufferOutputStream()
         places = [0]
-        for bucket, end in zip(np.flatnonzero(counts), np.cumsum(counts)[counts > 0], strict=True):
-            for first in range(end - counts[bucket], end, size):
-                with pa.ipc.new_stream(target, sent.schema) as writer:
-                    writer.write_table(sent.slice(first, min(size, end - first)))
-                places.append(target.tell())
-                numbers.append(int(bucket))
-        parts = [None, pa.py_buffer(np.array(places, np.int32)), target.getvalue()]
-        packed = pa.Array.from_buffers(pa.binary(), len(numbers), parts)
+        with pa.OSFile(path, "wb") if path else pa.BufferOutputStream() as target:
+            for bucket, end in zip(np.flatnonzero(counts), np.cumsum(counts)[counts > 0], strict=True):
+                for first in range(end - counts[bucket], end, size):
+                    with pa.ipc.new_stream(target, sent.schema) as writer:
+                        writer.write_table(sent.slice(first, min(size, end - first)))
+                    places.append(target.tell())
+                    numbers.append(int(bucket))
+            if path:
+                packed = pa.array(
+                    [f"{first} {end - first} {path}".encode() for first, end in pairwise(places)], pa.binary()
+                )
+            else:
+                parts = [None, pa.py_buffer(np.array(places, np.int32)), target.getvalue()]
+                packed = pa.Array.from_buffers(pa.binary(), len(numbers), parts)
         once = np.where(np.arange(len(numbers)) == 0, given, 0)
         stage = np.full(len(numbers), self.stage, np.int32)
         columns = [pa.array(numbers, pa.int32()), packed, pa.array(once), pa.array(stage)]
@@ -124,8 +136,18 @@ def unpack(batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) -> t
             bucket = number.as_py()
             if not len(value.as_buffer()):
                 continue
-            rows = pa.ipc.open_stream(value.as_buffer()).read_all()
+            rows = pa.ipc.open_stream(_stream_in(value.as_buffer())).read_all()
             there = set(rows.schema.names)
             columns = [rows.column(at.name) if at.name in there else pa.nulls(rows.num_rows, at.type) for at in schema]
             tables.append(pa.Table.from_arrays(columns, schema=schema))
     return bucket, pa.concat_tables(tables), given
+
+
+def _stream_in(value: pa.Buffer) -> pa.Buffer:
+    # Every Arrow stream begins with four bytes of ones.
+    if value[:1].to_pybytes() == b"\xff":
+        return value
+    first, size, path = value.to_pybytes().decode().split(" ", 2)
+    with pa.memory_map(path) as file:
+        file.seek(int(first))
+        return file.read_buffer(int(size))

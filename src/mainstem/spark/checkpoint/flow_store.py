@@ -95,6 +95,10 @@ class FlowStore:
     def exists(self) -> bool:
         return os.path.exists(self._path)
 
+    def sent(self, run: FlowRun) -> str:
+        """The directory of the rows that tasks of a run leave for other tasks or the driver, until the batch is over."""
+        return f"{self.folder}/sent-v{run.version}/{run.epoch}"
+
     def read(self) -> dict[str, Any]:
         """The facts of the flow; empty if it never ran."""
         try:

@@ -81,7 +81,10 @@ class SourceTime(Protocol):
         ...
 
     def rows(self, topic: TopicBackend, part: TopicSlice, columns: set[str]) -> Iterator[pa.RecordBatch]:
-        """The records of a slice, with their watermarks if the request has a delay. Runs in the workers."""
+        """The records of a slice, with their watermarks if the request has a delay. Runs in the workers.
+
+        If "record" is not among the columns, its fields may be null, but for the offset and the watermark.
+        """
         ...
 
 
@@ -148,7 +151,9 @@ class LoggedTime:
         return [] if idle is None else idle.floors(start, starts, ends)
 
     def rows(self, topic: TopicBackend, part: TopicSlice, columns: set[str]) -> Iterator[pa.RecordBatch]:
-        batches = topic.read_held(part.partition, part.start, part.end, list(columns), self._request.delay)
+        fields = None if "record" in columns else ()
+        names = list(columns - {"record"})
+        batches = topic.read_held(part.partition, part.start, part.end, names, self._request.delay, fields)
         return (raise_watermarks(batch, part.floors) for batch in batches)
 
 
@@ -239,7 +244,7 @@ class ObservedTime:
     def rows(self, topic: TopicBackend, part: TopicSlice, columns: set[str]) -> Iterator[pa.RecordBatch]:
         settings = topic.settings
         watched = settings.event_time if self._request.delay is not None else None
-        names = columns if watched is None else columns | {watched}
+        names = (columns if watched is None else columns | {watched}) - {"record"}
         batches = topic.read_held(part.partition, part.start, part.end, list(names))
         if watched is None:
             yield from batches

@@ -94,9 +94,9 @@ def read_slice(
     """The rows of a slice that match the condition, with the columns of the schema."""
     topic = opened_log(request.home, request.log).open_topic(part.topic)
     condition = request.condition
-    columns = {*request.columns, *(() if condition is None else columns_in(condition))} - {"record"}
+    columns = {*schema.names, *request.columns, *(() if condition is None else columns_in(condition))}
     if request.pattern:
-        columns = (columns - {TOPIC}) & {*topic.settings.stored_schema.names}
+        columns = (columns - {TOPIC}) & {*topic.settings.stored_schema.names, "record"}
     spare_collections()
     for batch in time.rows(topic, part, columns):
         # With several topics, the condition may use a column that this one lacks.

@@ -37,7 +37,6 @@ SEALED_RECORD = pa.struct([*RECORD, ("observed_up_to", TIME), ("stated_watermark
 RECORD_COLUMNS = [f"record.{field.name}" for field in RECORD]
 
 OFFSET = "record.offset"
-WATERMARK_COLUMNS = ["record.observed_up_to", "record.stated_watermark"]
 
 # DuckDB and Spark read row groups: large enough for fast scans, small enough for a reader's memory.
 ROW_GROUP_ROWS = 131_072
@@ -180,12 +179,15 @@ def read_for_reader(
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The same for readers: the topic's current columns, each batch with the offset to continue from."""
     plain, shown = schemas.output_schemas(reading)
-    leaves = RECORD_COLUMNS if reading.delay is None else [*RECORD_COLUMNS, *WATERMARK_COLUMNS]
+    record_type = RECORD if reading.delay is None else SEALED_RECORD
+    leaves = [f"record.{at.name}" for at in record_type if _is_needed(at.name, reading)]
     for piece in read_sealed(files, path, columns=plain.names, start=start, stop=stop, record_columns=leaves):
         for first in range(0, piece.num_rows, reading.rows_max):
             batch = piece.slice(first, reading.rows_max)
             record = batch.column(batch.num_columns - 1)
             resume = record.field("offset")[-1].as_py() + 1
+            if len(leaves) < len(record_type):
+                record = _add_nulls(record, record_type)
             if reading.delay is not None:
                 record = add_watermark(record, reading.delay)
             try:
@@ -193,6 +195,19 @@ def read_for_reader(
             except UNREADABLE as error:
                 raise schemas.other_columns(record.field("offset")[0].as_py(), error) from error
             yield resume, pa.RecordBatch.from_arrays([*rows.columns, record], schema=shown)
+
+
+def _is_needed(field: str, reading: Reading) -> bool:
+    return (
+        reading.fields is None or field in ("offset", "observed_up_to", "stated_watermark") or field in reading.fields
+    )
+
+
+def _add_nulls(record: pa.StructArray, wanted: pa.StructType) -> pa.StructArray:
+    """All fields of a type: null, where they were not read."""
+    there = {at.name for at in record.type}
+    values = [record.field(at.name) if at.name in there else pa.nulls(len(record), at.type) for at in wanted]
+    return pa.StructArray.from_arrays(values, fields=list(wanted))
 
 
 def _add_offsets(table: pa.Table, first: int, count: int) -> pa.Table:

@@ -18,11 +18,13 @@ UNREADABLE = (pa.ArrowException, LookupError, ValueError, OSError)
 
 
 class Reading(NamedTuple):
-    """How rows are read: the columns, the maximum number of rows of a batch, the delay of the watermark."""
+    """How rows are read: the columns, the maximum number of rows of a batch, the delay of the watermark, and the fields of
+    `record` that are needed: others may be null."""
 
     columns: Sequence[str] | None = None
     rows_max: int = 65_536
     delay: int | None = None
+    fields: Sequence[str] | None = None
 
 
 class TopicSchemas:
