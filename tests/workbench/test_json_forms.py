@@ -169,3 +169,12 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(inner, key)
     else:
         yield key, value
+
+
+@pytest.mark.parametrize("call", ["topic read orders", "view read revenue", "query SELECT", "sql"])
+@pytest.mark.usefixtures("shop")
+def test_json_and_another_format_exclude_each_other(cli, call):
+    said = cli(*call.split(), "--json", "--format", "csv")
+
+    assert said.status == 2
+    assert said.err.endswith("Invalid value for --json: is --format json, so it excludes --format csv\n")

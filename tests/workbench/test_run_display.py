@@ -190,3 +190,21 @@ def test_the_end_of_a_run_says_where_to_look_if_there_is_no_output(capsys):
 
     show_status([status("stopped"), replace(status("stopped"), counts=FlowCounts())])
     assert capsys.readouterr().err == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_live_table_says_it_on_the_terminal(monkeypatch):
+    out = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr("sys.stdout", out)
+    display = run_display(ManualClock(), as_json=False)
+    display.show([replace(status(), waits_for=WAITING)])
+    display.close()
+
+    assert "revenue waits for users, partition 0, at 2026-01-01 08:00:00Z" in out.getvalue()
+    assert WHERE_TO_LOOK in out.getvalue()

@@ -10,7 +10,7 @@ import typer
 from mainstem.log.query_limits import ROWS_MAX
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home
 from mainstem.workbench.cli.json_output import AllColumnsOption, RowsJsonOption
-from mainstem.workbench.cli.row_format import RowFormat
+from mainstem.workbench.cli.row_format import RowFormat, chosen_format
 
 __all__ = ["query"]
 
@@ -38,7 +38,8 @@ def query(
     """
     from mainstem.workbench.cli.row_output import write_rows
 
+    form = chosen_format(form, as_json=as_json)
     question = sys.stdin.read() if sql == "-" else sql
     with open_home(home) as stem:
         answer = stem.query(question, parameter or [], rows_max=rows_max, timeout=timeout)
-        write_rows(RowFormat.JSON if as_json else form, answer.to_batches(), answer.schema, all_columns=all_columns)
+        write_rows(form, answer.to_batches(), answer.schema, all_columns=all_columns)

@@ -18,7 +18,7 @@ from mainstem.workbench.cli.command_arguments import (
 )
 from mainstem.workbench.cli.error_text import with_facts
 from mainstem.workbench.cli.json_output import AllColumnsOption, RowsJsonOption
-from mainstem.workbench.cli.row_format import RowFormat
+from mainstem.workbench.cli.row_format import RowFormat, chosen_format
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,6 +64,7 @@ def read(
     """
     from mainstem.workbench.cli.row_output import write_rows
 
+    form = chosen_format(form, as_json=as_json)
     if follow and (stop is not None or archive is not None):
         raise typer.BadParameter("never ends, so it has no --stop and no --archive", param_hint="--follow")
     with open_home(home) as stem:
@@ -79,7 +80,7 @@ def read(
         shown = (batch.drop_columns(["record"]) for batch in batches) if hidden else batches
         try:
             write_rows(
-                RowFormat.JSON if as_json else form,
+                form,
                 shown,
                 _schema(found, only, hidden=hidden),
                 limit=limit,

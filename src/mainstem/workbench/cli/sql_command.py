@@ -9,7 +9,7 @@ import typer
 from mainstem.log.query_limits import ROWS_MAX
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home
 from mainstem.workbench.cli.json_output import AllColumnsOption, RowsJsonOption
-from mainstem.workbench.cli.row_format import RowFormat
+from mainstem.workbench.cli.row_format import RowFormat, chosen_format
 
 __all__ = ["sql"]
 
@@ -31,12 +31,13 @@ def sql(
 
     Example: mainstem sql < report.sql
     """
+    form = chosen_format(form, as_json=as_json)
     with open_home(home) as stem:
         from mainstem.workbench.cli.sql_shell import SqlShell
 
         shell = SqlShell(
             stem,
-            form=RowFormat.JSON if as_json else form,
+            form=form,
             all_columns=all_columns,
             timeout=timeout,
             rows_max=rows_max,

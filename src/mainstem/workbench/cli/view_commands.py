@@ -25,7 +25,7 @@ from mainstem.workbench.cli.command_tree import new_noun
 from mainstem.workbench.cli.json_output import AllColumnsOption, JsonOption, RowsJsonOption, print_json, print_outcome
 from mainstem.workbench.cli.list_entry import json_entry, table_row, try_look
 from mainstem.workbench.cli.rebuild_command import rebuild
-from mainstem.workbench.cli.row_format import RowFormat
+from mainstem.workbench.cli.row_format import RowFormat, chosen_format
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
     Column,
@@ -213,6 +213,7 @@ def read(
     """
     from mainstem.workbench.cli.row_output import write_rows
 
+    form = chosen_format(form, as_json=as_json)
     if as_of is not None and (follow or version is not None):
         raise typer.BadParameter("reads the live version, once", param_hint="--as-of")
     if follow and version is not None:
@@ -225,7 +226,7 @@ def read(
             wanted = _select_columns(schema, split_words(columns), view)
             selected = (batch for rows in batches for batch in rows.select(wanted).to_batches())
             write_rows(
-                RowFormat.JSON if as_json else form,
+                form,
                 selected,
                 schema.empty_table().select(wanted).schema,
                 limit=limit,
