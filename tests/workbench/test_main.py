@@ -10,7 +10,7 @@ import pytest
 import mainstem
 from mainstem.errors import MainstemError
 from mainstem.workbench.cli import main as main_module
-from mainstem.workbench.cli.error_text import error_lines, visible, with_facts
+from mainstem.workbench.cli.error_text import error_lines, of_system, visible, with_facts
 
 COMMAND = [sys.executable, "-c", "from mainstem.workbench.cli.main import main; main()"]
 
@@ -186,6 +186,14 @@ def test_what_the_operating_system_refuses_is_told_in_three_lines(cli, monkeypat
         f"Detail: This process has user id {os.getuid()} and works in {os.getcwd()!r}.",
         "Hint: Check that it is there, and that this user may read and write it.",
     ]
+
+
+def test_a_working_directory_that_is_gone_is_named_so(place, monkeypatch):
+    (place / "gone").mkdir()
+    monkeypatch.chdir(place / "gone")
+    (place / "gone").rmdir()
+
+    assert of_system(FileNotFoundError(2, "No such file", "shop")).detail.endswith("a directory that no longer exists.")
 
 
 # Other processes

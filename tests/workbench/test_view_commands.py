@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from mainstem.batch import Batch, FlowRun
+from mainstem.errors import NotYet
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.views.view import View
 from tests.workbench.ran_flows import began, killed
@@ -213,6 +214,12 @@ def test_get_with_a_struct_in_the_key(cli, stem, orders):
 
     key = '{"start": "1970-01-01T00:00:00Z", "end": "1970-01-01T00:01:00Z"}'
     assert cli("view", "get", "per_minute", key, "--json").json["n"] == 3
+
+
+def test_a_program_can_wait_for_an_append_too(revenue):
+    assert revenue.wait_for("orders@0:1") is None
+    with pytest.raises(NotYet):
+        revenue.wait_for("orders@0:2", wait="1 millisecond")
 
 
 # A window in the key is named by its start.

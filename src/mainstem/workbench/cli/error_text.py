@@ -104,9 +104,16 @@ def of_system(error: OSError) -> Unavailable:
     said = os.strerror(error.errno) if error.errno is not None else str(error)
     return Unavailable(
         f"{where} cannot be used: {said}",
-        detail=f"This process has user id {os.getuid()} and works in {os.getcwd()!r}.",
+        detail=f"This process has user id {os.getuid()} and works in {_working_directory()}.",
         hint="Check that it is there, and that this user may read and write it.",
     )
+
+
+def _working_directory() -> str:
+    try:
+        return repr(os.getcwd())
+    except FileNotFoundError:
+        return "a directory that no longer exists"
 
 
 def leave_output() -> None:
