@@ -55,6 +55,7 @@ def test_the_steps_that_it_names_work(cli, begun):
     assert cli("check", "shop.py").err == ""
 
 
+@pytest.mark.thorough
 def test_its_test_passes(begun, place):
     # Without the plugins and the settings of this run.
     ran = subprocess.run(
