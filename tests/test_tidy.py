@@ -55,8 +55,8 @@ RULES = [
     Rule(
         frozenset(["print", "sys.stdout", "sys.stderr"]),
         "raise, return, or log: only the workbench talks to a person",
-        # A fork has the streams of the process that it stands for.
-        places=("workbench", "spark/warm_workers.py"),
+        # A run on a terminal says what it does. A fork has the streams of the process that it stands for.
+        places=("workbench", "flows/run_notes.py", "spark/warm_workers.py"),
     ),
     Rule(
         frozenset(["os.environ", "os.getenv", "os.putenv"]),

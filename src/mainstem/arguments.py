@@ -19,6 +19,7 @@ __all__ = [
     "path_text",
     "show_value",
     "text",
+    "type_name",
     "values",
     "whole_number",
 ]
@@ -26,6 +27,19 @@ __all__ = [
 # Counts, offsets and versions are 64-bit integers wherever they are stored.
 INTEGER_MAX = (1 << 63) - 1
 _SHOWN_MAX = 60
+
+
+def type_name(value: object) -> str:
+    """The name of a value's type that users know: a topic is a Topic, also where it has the methods of Spark.
+
+    >>> type_name([1]), type_name(None)
+    ('list', 'NoneType')
+    """
+    kinds = type(value).__mro__
+    inside = [
+        kind for kind in kinds if kind.__module__.startswith("mainstem.") and not kind.__name__.startswith("Spark")
+    ]
+    return (inside or kinds)[0].__name__ if kinds[0].__name__.startswith("Spark") else kinds[0].__name__
 
 
 def show_value(value: object) -> str:
@@ -37,7 +51,7 @@ def show_value(value: object) -> str:
     try:
         shown = f'"{value}"' if isinstance(value, str) else repr(value)
     except Exception:  # noqa: BLE001 - a value that cannot be shown is named by its type
-        shown = f"<{type(value).__name__}>"
+        shown = f"<{type_name(value)}>"
     visible = "".join(c if c.isprintable() else "?" for c in shown[:_SHOWN_MAX])
     return visible if len(shown) <= _SHOWN_MAX else f"{visible}..."
 
@@ -52,7 +66,7 @@ def whole_number(value: object, setting: str, *, least: int = 0, hint: str = "")
         return value
     raise Invalid(
         f"{setting} {show_value(value)} is not a whole number from {least} to {INTEGER_MAX}",
-        detail=f"It is of type {type(value).__name__}.",
+        detail=f"It is of type {type_name(value)}.",
         hint=hint or f"Give an integer: {setting}={max(least, 1)}.",
     )
 
@@ -66,7 +80,7 @@ def text(value: object, setting: str, *, hint: str = "") -> str:
     if not isinstance(value, str):
         raise Invalid(
             f"{setting} {show_value(value)} is not text",
-            detail=f"It is of type {type(value).__name__}.",
+            detail=f"It is of type {type_name(value)}.",
             hint=hint or f"Give {setting} as a string.",
         )
     try:
@@ -112,7 +126,7 @@ def column_names(value: object, setting: str) -> tuple[str, ...]:
     if names is None or not all(isinstance(name, str) for name in names):
         raise Invalid(
             f"{setting} {show_value(value)} is not a list of column names",
-            detail=f"It is of type {type(value).__name__}.",
+            detail=f"It is of type {type_name(value)}.",
             hint=f'Give a name or a list of names: {setting}="id", {setting}=["store", "day"].',
         )
     return names
@@ -144,7 +158,7 @@ def values(given: object, setting: str) -> list[object]:
         return list(given)
     raise Invalid(
         f"{setting} {show_value(given)} is not a list of values",
-        detail=f"It is of type {type(given).__name__}.",
+        detail=f"It is of type {type_name(given)}.",
         hint=f"Give a list with a value for each ?: {setting}=[1].",
     )
 
@@ -162,6 +176,6 @@ def find_name(value: object, kind: str, known: type) -> str:
         return str(thing.name)
     raise Invalid(
         f"{show_value(value)} is not a {kind}",
-        detail=f"It is of type {type(value).__name__}.",
+        detail=f"It is of type {type_name(value)}.",
         hint=f'Give its name, or the {kind} itself: stem.{kind}("...").',
     )

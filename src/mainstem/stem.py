@@ -332,7 +332,8 @@ class Mainstem:
     ) -> None:
         """Run a program until it is stopped (Ctrl-C), or until its flows have processed all records of the log.
 
-        Raises `FlowFailed` if a flow failed, after the others have ended.
+        Raises `FlowFailed` if a flow failed, after the others have ended. If standard error is a terminal, it says there
+        what it does: a line for each batch with rows.
         """
         if until not in ("stopped", "idle"):
             raise Invalid(
@@ -340,9 +341,17 @@ class Mainstem:
                 detail='With "stopped" a program runs until it is interrupted, with "idle" until its flows have processed every record.',
                 hint='Give until="idle", or leave it out.',
             )
-        with self.start(flows, only=only) as running:
+        from mainstem.flows.run_notes import RunNotes
+        from mainstem.flows.runner import start_flows
+
+        notes = RunNotes(self)
+        if isinstance(self._spark, str):
+            notes.say("starting Spark, which takes some seconds")
+        with start_flows(self, flows, only, tell=notes.batch) as running:
+            notes.begin(running, until)
             if until == "idle":
                 running.wait_until_idle()
+                notes.end(running)
             else:
                 running.wait()
 

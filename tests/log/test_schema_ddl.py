@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 from mainstem.errors import Invalid
+from mainstem.log.rows import schema_ddl
 from mainstem.log.rows.normal_schema import ALLOWED_TYPES
 from mainstem.log.rows.schema_ddl import schema_from_ddl, schema_to_ddl
 
@@ -114,3 +115,51 @@ def test_what_cannot_be_read_says_where_and_how_to_write_it(ddl: str, complaint:
         schema_from_ddl(ddl)
     assert caught.value.detail
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a STRING",
+        "order_id STRING NOT NULL, lines ARRAY<STRUCT<sku: STRING, price: DECIMAL(10, 2)>>",
+        "show INT, order INT, by INT, partition INT, table INT, select INT, e STRING, r STRING, b BINARY, x INT",
+        "m MAP<STRING,ARRAY<ARRAY<INT>>>,\n_n VARCHAR(7), date DATE, t TIMESTAMP_NTZ",
+        "a b c ( 1 > < 2",
+    ],
+)
+def test_a_plain_schema_is_split_as_sqlglot_splits_it(text):
+    plain = [(token.kind, token.text) for token in schema_ddl._plain_tokens(text)]
+
+    assert schema_ddl._PLAIN_TOKENS.fullmatch(text)
+    assert plain == [(token.kind, token.text) for token in schema_ddl._sqlglot_tokens(text)]
+
+
+@pytest.mark.parametrize(
+    "text", ["a :: INT", "s STRUCT<>", "1a INT", "`a b` INT", "a INT COMMENT 'x'", "a\tINT", "ä INT"]
+)
+def test_any_other_schema_is_split_by_sqlglot(text):
+    assert not schema_ddl._PLAIN_TOKENS.fullmatch(text)
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("str", "Write STRING."),
+        ("datetime", "Write TIMESTAMP."),
+        ("bool", "Write BOOLEAN."),
+        ("bytes", "Write BINARY."),
+        ("int64", "Write BIGINT."),
+        ("list", "Write ARRAY<...>."),
+        ("strng", 'Did you mean "STRING"?'),
+    ],
+)
+def test_a_type_of_python_is_answered_with_that_of_spark(word, hint):
+    with pytest.raises(Invalid) as refused:
+        schema_from_ddl(f"id {word}")
+
+    assert refused.value.hint == hint
+
+
+@pytest.mark.parametrize("word", ["int", "float", "INTEGER", "Long"])
+def test_types_that_python_and_spark_call_the_same(word):
+    assert len(schema_from_ddl(f"id {word}")) == 1

@@ -124,3 +124,20 @@ def test_a_difference_is_told_in_words() -> None:
     ]
     assert difference(orders(), orders()) == []
     assert difference(orders(), orders().alter(schema=f"{DDL}, n INT"))[0].startswith('schema is "order_id STRING')
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("retention", 'How long records are kept is keep="7 days", or keep="10 GiB".'),
+        ("ttl", 'How long records are kept is keep="7 days", or keep="10 GiB".'),
+        ("cleanup_policy", 'A compacted topic has keep="latest per key".'),
+        ("partition", 'Did you mean "partitions"?'),
+        ("zebra", "Leave it out."),
+    ],
+)
+def test_a_setting_of_another_system_is_answered_with_ours(word, hint):
+    with pytest.raises(Invalid) as refused:
+        TopicSettings.of("orders", schema="id STRING", **{word: "7 days"})
+
+    assert refused.value.hint == hint

@@ -28,7 +28,9 @@ def commands() -> list[str]:
 
 def words_of(command: str) -> tuple[str, ...]:
     """The noun and the verb."""
-    found = re.search(r"mainstem (query|check|run|(?:topic|group|queue|flow|view|home) \w+|--help)", command)
+    found = re.search(
+        r"mainstem (init|query|sql|completion|check|run|(?:topic|group|queue|flow|view|home) \w+|--help)", command
+    )
     return tuple(found[1].split()) if found else ()
 
 
@@ -74,7 +76,10 @@ def test_the_page_shows_every_command():
         ),
         *(("flow", verb) for verb in ["list", "describe", "stop"]),
         *(("view", verb) for verb in ["list", "describe", "read", "get", "versions", "rebuild", "drop"]),
+        ("init",),
         ("query",),
+        ("sql",),
+        ("completion",),
         ("check",),
         ("run",),
     } <= shown

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mainstem.workbench.cli import append_command as row_append
-from mainstem.workbench.cli import row_files
+from mainstem.workbench.cli import row_append, row_files
 from tests.log.test_readable_values import text
 from tests.workbench.conftest import ORDERS, json_lines, rows
 from tests.workbench.test_main import COMMAND
@@ -305,3 +304,9 @@ def test_many_bad_rows_of_a_parquet_file_are_found(cli, stem, place):
     first = json.loads((place / "bad.jsonl").read_text().splitlines()[0])
     assert (first["row"], first["values"]) == (129, {"n": 128})
     assert first["reason"].startswith('row 129: 128 does not fit column "n", which is TINYINT.')
+
+
+def test_text_that_is_not_closed_is_said_once(cli, orders):
+    _, detail, _ = cli("topic", "append", "orders", "-", stdin='{"order_id": "x').error
+
+    assert detail.startswith("Detail: Unterminated string at character 14. ")

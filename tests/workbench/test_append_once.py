@@ -7,8 +7,7 @@ import pytest
 
 import mainstem
 from mainstem.log.embedded.write.partition import Partition
-from mainstem.workbench.cli import append_command as row_append
-from mainstem.workbench.cli import row_files
+from mainstem.workbench.cli import row_append, row_files
 from tests.workbench.conftest import json_lines, rows
 from tests.workbench.test_main import COMMAND
 

@@ -36,7 +36,7 @@ def test_a_group_whose_first_member_died_before_it_joined_is_none(cli, stem, ord
     assert orders.groups() == []
     assert cli("group", "list") == (0, "no groups yet\n", "")
     assert cli("topic", "describe", "orders", "--json").json["groups"] == []
-    assert cli("topic", "list", "--json").json[0]["groups"] == 0
+    assert cli("topic", "list", "--json").json[0]["groups"] == []
 
 
 def test_damaged_groups_and_queues_say_so_in_their_line(cli, stem, orders, place):
@@ -68,7 +68,7 @@ def test_a_damaged_topic_says_so_in_its_line(cli, stem, orders, place):
 
     listed = {it["topic"]: it for it in cli("topic", "list", "--json").json}
 
-    assert listed["orders"]["partitions"] == 2
+    assert len(listed["orders"]["partitions"]) == 2
     assert sorted(listed["bad"]) == ["error", "topic"]
     # One damaged partition costs that partition alone.
     assert "manifest" in listed["worse"]["damage"][0]

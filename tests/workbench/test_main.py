@@ -10,7 +10,7 @@ import pytest
 import mainstem
 from mainstem.errors import MainstemError
 from mainstem.workbench.cli import main as main_module
-from mainstem.workbench.cli.error_text import error_lines, visible, with_facts
+from mainstem.workbench.cli.error_text import error_lines, of_system, visible, with_facts
 
 COMMAND = [sys.executable, "-c", "from mainstem.workbench.cli.main import main; main()"]
 
@@ -40,7 +40,7 @@ EVERY_COMMAND = [
         "view": "list describe read get versions rebuild drop",
     }.items()
     for verb in verbs.split()
-] + [("query",), ("check",), ("run",)]
+] + [("init",), ("query",), ("sql",), ("completion",), ("check",), ("run",)]
 
 
 @pytest.mark.parametrize("command", EVERY_COMMAND, ids=" ".join)
@@ -75,7 +75,10 @@ def test_without_a_home_it_says_how_to_give_one(cli, monkeypatch):
     assert cli("topic", "list").error == [
         "mainstem.Invalid: no home was given",
         'Detail: Neither --home nor MAINSTEM_HOME is set, and "data" here is not a home.',
-        "Hint: For example: --home data/shop, or for all later commands: export MAINSTEM_HOME=data/shop",
+        (
+            "Hint: For example: --home data/shop, or for all later commands: export MAINSTEM_HOME=data/shop. To make one with "
+            "a program to begin with: mainstem init"
+        ),
     ]
 
 
@@ -131,6 +134,22 @@ def test_an_error_is_three_lines(cli, stem, orders):
     ]
 
 
+def test_one_topic_is_not_called_topics(cli, stem, orders):
+    assert cli("topic", "describe", "ordres").error[1] == 'Detail: The log in "shop" has 1 topic: orders.'
+
+
+def test_a_topic_is_called_a_topic(stem, orders):
+    with pytest.raises(mainstem.Invalid) as refused:
+        mainstem.Flow(orders, into=stem.topic("orders"))
+    assert str(refused.value).splitlines()[0] == 'a flow cannot read topic "orders" itself'
+    with pytest.raises(mainstem.InvalidRows) as refused:
+        orders.append(orders)
+    assert refused.value.summary == "rows are Topic, not a list of rows"
+    with pytest.raises(mainstem.Invalid) as refused:
+        stem.view(orders)
+    assert refused.value.detail == "It is of type Topic."
+
+
 def test_further_lines_of_a_part_stand_below_it():
     error = MainstemError("it failed", detail="First.\nSecond.")
 
@@ -167,6 +186,14 @@ def test_what_the_operating_system_refuses_is_told_in_three_lines(cli, monkeypat
         f"Detail: This process has user id {os.getuid()} and works in {os.getcwd()!r}.",
         "Hint: Check that it is there, and that this user may read and write it.",
     ]
+
+
+def test_a_working_directory_that_is_gone_is_named_so(place, monkeypatch):
+    (place / "gone").mkdir()
+    monkeypatch.chdir(place / "gone")
+    (place / "gone").rmdir()
+
+    assert of_system(FileNotFoundError(2, "No such file", "shop")).detail.endswith("a directory that no longer exists.")
 
 
 # Other processes

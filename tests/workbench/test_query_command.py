@@ -7,6 +7,8 @@ import pyarrow as pa
 import pytest
 
 from mainstem.batch import Batch, FlowRun
+from mainstem.errors import Invalid
+from mainstem.views.view import View
 from tests.log.endless_query import ENDLESS, ctrl_c_in_a_query
 
 
@@ -166,3 +168,52 @@ def test_ctrl_c_before_the_home_is_open_has_the_same_status(cli, monkeypatch):
 
     monkeypatch.setattr("mainstem.workbench.cli.query_command.open_home", interrupted)
     assert cli("query", "SELECT 1").status == 130
+
+
+# Columns that are words of SQL, and statements that write
+
+
+def test_a_column_that_is_a_reserved_word_is_quoted(cli, stem):
+    stem.create_topic("panes", schema="window STRING, `order` INT, n INT").append([{"window": "a", "order": 1, "n": 2}])
+
+    def hint(sql: str) -> str:
+        return cli("query", sql).error[-1]
+
+    assert hint("SELECT window FROM panes") == (
+        'Hint: window is a reserved word of SQL: as a column it is quoted, "window".'
+    )
+    assert hint("SELECT window, order FROM panes") == (
+        'Hint: window and order are reserved words of SQL: as columns they are quoted, "window", "order".'
+    )
+    assert cli("query", 'SELECT "window" FROM panes', "--format", "json").lines == [{"window": "a"}]
+    assert hint("SELECT \"window\", 'order' FRM panes").startswith("Hint: Topics and views are tables")
+
+
+def test_a_column_of_a_view_that_is_a_reserved_word_is_quoted(cli, stem):
+    view = View(stem.home, "per_minute", key="window")
+    rows, run = pa.table({"window": ["a"], "n": [3]}), FlowRun("per_minute", 1)
+    view.writer(run, rows.schema).apply(rows, Batch(0, run))
+
+    assert cli("query", "SELECT window FROM per_minute").error[-1].startswith("Hint: window is a reserved word")
+    with pytest.raises(Invalid) as refused:
+        view.query("SELECT window FROM per_minute")
+    assert refused.value.hint.startswith("window is a reserved word")
+
+
+@pytest.mark.parametrize(
+    ("sql", "way"),
+    [
+        (
+            "DELETE FROM orders",
+            "Hint: A topic is append-only: append the new row, or a deletion of its key, topic.delete([key])",
+        ),
+        ("UPDATE orders SET amount = 1", "Hint: A topic is append-only: append the new row"),
+        ("INSERT INTO orders VALUES (1)", "Hint: A topic is append-only: append rows with topic.append(rows)"),
+        ("DROP TABLE orders", "Hint: Topics are created, altered and deleted with mainstem topic"),
+    ],
+)
+def test_a_statement_that_writes_is_answered_with_the_way_to_do_it(cli, sales, sql, way):
+    first, _, hint = cli("query", sql).error
+
+    assert first == f"mainstem.Invalid: a query only reads, and this one is {sql.split()[0]}"
+    assert hint.startswith(way)

@@ -256,3 +256,14 @@ def test_the_first_queue_is_made_by_a_take(cli, jobs):
     assert cli("queue", "describe", "jobs", "work").error[2] == (
         "Hint: The first take creates it: mainstem queue take jobs work"
     )
+
+
+def test_columns_of_messages_that_do_not_fit_are_named(cli, orders, monkeypatch):
+    orders.append([{"order_id": "o-1", "store": "Berlin", "amount": 1.0}])
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+
+    assert (
+        cli("queue", "take", "orders", "emails").err.splitlines()[-1]
+        == "+2 columns: amount, placed_at; --json shows all"
+    )

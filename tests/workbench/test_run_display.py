@@ -10,10 +10,10 @@ from rich.console import Console
 
 from mainstem.clock import ManualClock
 from mainstem.flows.flow_handle import FlowProgress
+from mainstem.flows.flow_waits import HolderFacts
 from mainstem.log.flow_cut import Holder
 from mainstem.log.lag import Lag
 from mainstem.workbench.cli import run_display as run_standing
-from mainstem.workbench.cli.flow_facts import HolderFacts
 from mainstem.workbench.cli.run_display import (
     BatchLines,
     FlowCounts,
@@ -24,6 +24,7 @@ from mainstem.workbench.cli.run_display import (
     live_table,
     run_display,
     show_status,
+    waiting_lines,
 )
 
 WATERMARK = "2026-01-01T08:50:00.000Z"
@@ -156,3 +157,54 @@ def test_at_the_end_every_flow_with_stages_says_what_it_waits_for(stem, monkeypa
         for state, expected in (("running", running), ("stopped", holder)):
             handle = SimpleNamespace(name="priced", planned=planned, progress=progress, state=state)
             assert statuses._waits_for(handle, "flows/priced/v1") == expected
+
+
+# What it waits for
+
+
+WAITING = HolderFacts("users", 0, datetime(2026, 1, 1, 8, tzinfo=UTC))
+WHERE_TO_LOOK = "mainstem flow describe revenue shows more, docs/guides/empty_view.md says what to do"
+
+
+def test_below_the_table_stands_what_flows_wait_for():
+    caught_up = replace(status(), lag=Lag())
+
+    assert waiting_lines([status()]) == []
+    assert waiting_lines([replace(status("running", None), batch=None)]) == ["reading the first records ..."]
+    assert waiting_lines([caught_up]) == ["everything is read; waiting for new records, Ctrl-C stops"]
+    assert waiting_lines([replace(status(), waits_for=WAITING)]) == [
+        "revenue waits for users, partition 0, at 2026-01-01 08:00:00Z",
+        f"  {WHERE_TO_LOOK}",
+    ]
+    assert waiting_lines([caught_up, status("failed")]) == []
+
+
+def test_the_end_of_a_run_says_where_to_look_if_there_is_no_output(capsys):
+    show_status([replace(status("stopped"), waits_for=WAITING)])
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-1] == "revenue waits for users, partition 0, at 2026-01-01 08:00:00Z"
+    assert said.err == f"{WHERE_TO_LOOK}\n"
+
+    show_status([replace(status("stopped"), counts=FlowCounts(rows_in=3))])
+    assert capsys.readouterr().err == f"revenue wrote no rows in this run; {WHERE_TO_LOOK}\n"
+
+    show_status([status("stopped"), replace(status("stopped"), counts=FlowCounts())])
+    assert capsys.readouterr().err == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_live_table_says_it_on_the_terminal(monkeypatch):
+    out = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr("sys.stdout", out)
+    display = run_display(ManualClock(), as_json=False)
+    display.show([replace(status(), waits_for=WAITING)])
+    display.close()
+
+    assert "revenue waits for users, partition 0, at 2026-01-01 08:00:00Z" in out.getvalue()
+    assert WHERE_TO_LOOK in out.getvalue()

@@ -72,7 +72,7 @@ def test_a_table_that_grows_keeps_its_columns(terminal):
     table.add([])
     table.add([["a longer name", "22"], ["b", "3"]])
 
-    assert out.lines == ["name    n", "─────────", "abcdef  1", "a lon…  …", "b       3"]
+    assert out.lines == ["name    n", "─────────", "abcdef  1", "a lon…  22", "b       3"]
 
 
 def test_an_empty_table_says_so(capsys):
@@ -147,3 +147,64 @@ def test_wide_characters_take_the_room_they_need(terminal):
     table.add([["東京", "1"], ["Köln", "2"]])
 
     assert out.lines == ["place  n", "────────", "東京   1", "Köln   2"]
+
+
+def test_columns_that_do_not_fit_are_counted(terminal, capsys):
+    out = terminal()
+    columns = [
+        Column("flow", style="bold"),
+        Column("behind", "right", spared=-1),
+        Column("note"),
+        Column("pid", "right"),
+    ]
+    show_table(columns, [["revenue", "1,234,567", "a long story", "4711"]])
+    assert out.lines[0] == "flow        behind  note           pid"
+
+    out = terminal()
+    columns += [Column(f"figure {number}", "right") for number in range(3)]
+    show_table(columns, [["revenue", "1,234,567", "a long story", "4711", "1", "2", "3"]])
+    assert out.lines == [
+        "flow        behind  note           pid",
+        "──────────────────────────────────────",
+        "revenue  1,234,567  a long story  4711",
+    ]
+    assert capsys.readouterr().err == "+3 columns: figure 0, figure 1, figure 2; --json shows all\n"
+
+
+def test_what_is_spared_goes_first_and_what_is_left_gets_its_room(terminal, capsys):
+    out = terminal()
+    columns = [Column("flow"), Column("size", spared=2), Column("note"), Column("oldest", spared=1)]
+    show_table(columns, [["revenue of stores", "64 MiB and more", "a long story", "an hour"]])
+
+    assert out.lines[2] == "revenue of stores  a long story  an hour"
+    assert capsys.readouterr().err == "+1 column: size; --json shows all\n"
+
+
+def test_a_number_is_never_cut(terminal):
+    out = terminal()
+    show_table([Column("note"), Column("n", "right")], [["x" * 50, "123456789012345678901"]])
+
+    assert out.lines[2] == f"{'x' * 16}…  123456789012345678901"
+
+
+def test_without_colours_nothing_is_styled(terminal, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = terminal()
+    show_table([Column("name", style="bold")], [["a"]])
+
+    assert out.getvalue() == "name\n────\na\n"
+
+
+def test_long_facts_are_wrapped_under_their_value(terminal):
+    out = terminal()
+    show_facts([("hint", "a sentence that is longer than the line"), ("key", "a\nb")])
+
+    assert out.lines == ["hint  a sentence that is longer than the", "      line", "key   a", "      b"]
+
+
+def test_many_columns_are_not_all_named(terminal, capsys):
+    terminal()
+    show_table([Column(f"c{number:02}", "right") for number in range(40)], [["12345"] * 40])
+
+    err = capsys.readouterr().err
+    assert err == "+34 columns: c06, c07, c08, c09, c10, c11, c12, c13, c14, c15, c16, c17, …; --json shows all\n"

@@ -112,7 +112,7 @@ def test_list_shows_every_topic(cli, stem, orders):
     assert list(shown) == list(listed) == stem.topics()
     assert shown["orders"][1:3] == ["2", "2"]
     assert (shown["payments"][1:3], shown["payments"][-3:]) == (["1", "0"], ["never", "0", "0"])
-    assert [listed["orders"][name] for name in ("partitions", "records", "groups", "queues")] == [2, 2, 0, 1]
+    assert [len(listed["orders"][name]) for name in ("partitions", "groups", "queues")] == [2, 0, 1]
     assert [listed["payments"][name] for name in ("records", "keep", "appended_at")] == [0, "1 day", None]
 
 
@@ -211,7 +211,7 @@ def test_delete_does_not_guess_where_nobody_can_be_asked(cli, stem, orders):
     said = cli("topic", "delete", "orders")
 
     assert said.status == 2
-    assert "Invalid value for --yes: required without a terminal" in said.err
+    assert said.err.splitlines()[-1] == "Hint: Add --yes to confirm."
     assert stem.topics() == ["orders"]
 
 

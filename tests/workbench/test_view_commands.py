@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from mainstem.batch import Batch, FlowRun
+from mainstem.errors import NotYet
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.views.view import View
 from tests.workbench.ran_flows import began, killed
@@ -215,6 +216,75 @@ def test_get_with_a_struct_in_the_key(cli, stem, orders):
     assert cli("view", "get", "per_minute", key, "--json").json["n"] == 3
 
 
+def test_a_program_can_wait_for_an_append_too(revenue):
+    assert revenue.wait_for("orders@0:1") is None
+    with pytest.raises(NotYet):
+        revenue.wait_for("orders@0:2", wait="1 millisecond")
+
+
+# A window in the key is named by its start.
+
+
+@pytest.fixture
+def per_minute(stem, orders):
+    """Three minutes of Berlin, one of which begins at the same time on another day, and one of Rome."""
+    from datetime import UTC, datetime, timedelta
+
+    window = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])
+    schema = pa.schema({"window": window, "store": pa.string(), "n": pa.int64()})
+    starts = [(16, 20, "Berlin", 1), (17, 20, "Berlin", 2), (17, 21, "Berlin", 3), (17, 20, "Rome", 4)]
+    rows = []
+    for day, minute, store, n in starts:
+        start = datetime(2026, 11, day, 12, minute, tzinfo=UTC)
+        rows.append({"window": {"start": start, "end": start + timedelta(minutes=1)}, "store": store, "n": n})
+    view = View(stem.home, "per_minute", key=["window", "store"])
+    run = FlowRun("per_minute", 1)
+    view.writer(run, schema).apply(pa.Table.from_pylist(rows, schema), Batch(0, run))
+
+
+@pytest.mark.parametrize(
+    ("key", "n"),
+    [
+        (["12:21", "Berlin"], 3),
+        (["Berlin", "12:21"], 3),
+        (["12:20", "Rome"], 4),
+        (["2026-11-16 12:20", "Berlin"], 1),
+        (["2026-11-17 12:20:00", "Berlin"], 2),
+        (["2026-11-17T12:20:00Z", "Berlin"], 2),
+        (["2026-11-17T13:20+01:00", "Berlin"], 2),
+        (["2026-11-17 12:20-12:21", "Berlin"], 2),
+        (['{"start": "2026-11-17T12:20:00Z", "end": "2026-11-17T12:21:00Z"}', "Rome"], 4),
+    ],
+)
+@pytest.mark.usefixtures("per_minute")
+def test_get_finds_a_window_by_its_start(cli, key, n):
+    assert cli("view", "get", "per_minute", *key, "--json").json["n"] == n
+
+
+@pytest.mark.usefixtures("per_minute")
+def test_a_start_of_several_windows_is_answered_with_the_candidates(cli):
+    assert cli("view", "get", "per_minute", "12:20", "Berlin").error == [
+        'mainstem.Invalid: 2 rows of view "per_minute" have such a key',
+        "Detail: They are: 2026-11-16 12:20-12:21 Berlin, 2026-11-17 12:20-12:21 Berlin.",
+        'Hint: Write the date, and the end if windows overlap: "2026-11-16 12:20-12:21"',
+    ]
+
+
+@pytest.mark.usefixtures("per_minute")
+def test_a_window_that_no_row_has(cli):
+    assert cli("view", "get", "per_minute", "12:22", "Berlin").error == [
+        'mainstem.NotFound: view "per_minute" has no row with the key 12:22, Berlin',
+        "Detail: Its key is window, store; a window is found by its start, in UTC.",
+        "Hint: List its rows: mainstem view read per_minute --limit 10",
+    ]
+    first, _, hint = cli("view", "get", "per_minute", "noon", "Berlin").error
+    assert first == (
+        'mainstem.Invalid: column "window" is STRUCT<start: TIMESTAMP, end: TIMESTAMP>, got the text "noon"'
+    )
+    assert hint == 'Hint: Write its start, as in 12:20 or "2026-11-17 12:20".'
+    assert cli("view", "get", "per_minute", "25:99", "Berlin").error[0].startswith("mainstem.Invalid: column")
+
+
 # Versions
 
 
@@ -252,7 +322,14 @@ def test_drop_removes_the_view_and_its_flow_s_checkpoint(cli, stem, revenue):
 
 
 def test_drop_asks_first(cli, revenue):
-    assert cli("view", "drop", "revenue").status == 2
+    said = cli("view", "drop", "revenue")
+
+    assert (said.status, said.out) == (2, "")
+    assert said.err.splitlines() == [
+        "mainstem.Invalid: nothing was deleted: the command needs a confirmation",
+        "Detail: Standard input is not a terminal, so it cannot ask.",
+        "Hint: Add --yes to confirm.",
+    ]
     assert cli("view", "list", "--json").json[0]["rows"] == 3
 
 

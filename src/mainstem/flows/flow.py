@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from mainstem.arguments import INTEGER_MAX
+from mainstem.arguments import INTEGER_MAX, show_value, type_name
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid, did_you_mean
 from mainstem.names import check_name
@@ -53,15 +53,17 @@ class Flow:
     def __post_init__(self) -> None:
         if not hasattr(self.rows, "isStreaming"):
             raise Invalid(
-                f"a flow cannot read {type(self.rows).__name__}",
+                f"a flow cannot read {_thing(self.rows)} itself"
+                if hasattr(self.rows, "stream")
+                else f"a flow cannot read {type_name(self.rows)}",
                 detail=f"It is {str(self.rows)[:200]}.",
                 hint='Give a streaming DataFrame: stem.topic("...").stream().',
             )
         for needed in ("name", "kind", "accept", "writer"):
             if not hasattr(self.into, needed):
                 raise Invalid(
-                    f"a flow cannot write into {type(self.into).__name__}",
-                    detail=f"It is {self.into!r}.",
+                    f"a flow cannot write into {type_name(self.into)}",
+                    detail=f"It is {show_value(self.into)}.",
                     hint='Give a sink: stem.topic("..."), stem.view("...", key=...), stem.files("...").',
                 )
         if not self.name:
@@ -106,3 +108,8 @@ class Flow:
     def every_us(self) -> int | None:
         """`every` in microseconds; None for the default."""
         return None if self.every is None else duration_us(self.every, setting="every")
+
+
+def _thing(value: object) -> str:
+    kind = getattr(value, "kind", "")
+    return f'{kind} "{getattr(value, "name", "")}"' if kind else type_name(value)

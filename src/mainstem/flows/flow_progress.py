@@ -93,10 +93,11 @@ def query_name(run: FlowRun) -> str:
 
 
 class ProgressReports:
-    """Reports for the flows of one program."""
+    """Reports for the flows of one program. `tell` is called after each batch, with the handle of its flow."""
 
-    def __init__(self, stem: Mainstem) -> None:
+    def __init__(self, stem: Mainstem, tell: Callable[[FlowHandle], None] | None = None) -> None:
         self._stem = stem
+        self._tell = tell
         self._handles: list[FlowHandle] = []
         self._listener: BatchListener | None = None
         self._topic = Topic(stem.log, _progress_topic(stem.log))
@@ -128,7 +129,9 @@ class ProgressReports:
             if said.get("numInputRows") or handle.written.get(said["batchId"]) is not None:
                 self._append(handle, progress)
             handle.written.pop(said["batchId"], None)
-        except MainstemError:
+            if self._tell is not None:
+                self._tell(handle)
+        except (MainstemError, OSError):
             # A failed report never stops a flow. If the disk is full, the sink fails and says so.
             return
         finally:

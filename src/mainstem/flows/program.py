@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from mainstem.arguments import type_name
 from mainstem.batch import FlowRun
 from mainstem.errors import (
     Conflict,
@@ -218,6 +219,7 @@ class PlannedFlow:
         """What is valid, but will cause problems."""
         unbounded = [
             f'the state of "{operator.name}" in flow "{self.name}" grows without bound: it is never evicted'
+            f"{_WAYS_TO_BOUND.get(operator.name, '')}"
             for operator in self.operators
             if not operator.bounded_by
         ]
@@ -227,6 +229,14 @@ class PlannedFlow:
             for leaf in self.leaves.values()
             if leaf.table and leaf.delay is not None and leaf.idle is None
         ]
+
+
+# What bounds the state of an operator of Spark.
+_WAYS_TO_BOUND = {
+    "aggregate": "; group by the time of a stream with a watermark, and collect no lists",
+    "deduplicate": "; give the stream a watermark and use dropDuplicatesWithinWatermark, or dedupe of mainstem.operators",
+    "join": "; give both streams a watermark and compare their times in the condition, or use join of mainstem.operators",
+}
 
 
 class Program:
@@ -443,14 +453,14 @@ def _iterate_flows(flows: Flows, stem: Mainstem) -> Iterable[Flow]:
         made = flows(stem)
         if not isinstance(made, Iterable):
             raise Invalid(
-                f"the program returned {type(made).__name__}, not flows",
+                f"the program returned {type_name(made)}, not flows",
                 detail="`flows` must be a function that yields flows or returns a list of them.",
                 hint="Write: yield Flow(rows, into=sink).",
             )
         for flow in made:
             if not isinstance(flow, Flow):
                 raise Invalid(
-                    f"the program yielded {type(flow).__name__}, not a flow",
+                    f"the program yielded {type_name(flow)}, not a flow",
                     detail=f"It is {str(flow)[:200]}.",
                     hint="Write: yield Flow(rows, into=sink).",
                 )

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -235,10 +235,12 @@ SWITCH_SECONDS = 0.05
 RETRY = Backoff("1 second", max="1 minute", growth="exponential")
 
 
-def start_flows(stem: Mainstem, flows: Flows, only: Sequence[str] | None = None) -> RunningFlows:
-    """Build the program and start its flows (or those named)."""
+def start_flows(
+    stem: Mainstem, flows: Flows, only: Sequence[str] | None = None, tell: Callable[[FlowHandle], None] | None = None
+) -> RunningFlows:
+    """Build the program and start its flows (or those named). `tell` is called after each batch."""
     program = Program(stem, flows)
-    return RunningFlows(stem, program, program.only(only))
+    return RunningFlows(stem, program, program.only(only), tell)
 
 
 def _column_task(planned: PlannedFlow, writer: BatchWriter, stem: Mainstem, run: FlowRun) -> ColumnTask | None:
@@ -259,10 +261,16 @@ class _VersionChanged(Exception):
 class RunningFlows:
     """The flows that were started together: a handle for each, by name. Used with `with`, it stops them at the end."""
 
-    def __init__(self, stem: Mainstem, program: Program, planned: Sequence[PlannedFlow]) -> None:
+    def __init__(
+        self,
+        stem: Mainstem,
+        program: Program,
+        planned: Sequence[PlannedFlow],
+        tell: Callable[[FlowHandle], None] | None = None,
+    ) -> None:
         self._stem = stem
         self._program = program
-        self._reports = ProgressReports(stem)
+        self._reports = ProgressReports(stem, tell)
         self.handles = {flow.name: FlowHandle(flow, stem.log.clock) for flow in planned}
         self._reports.begin(self.handles.values())
         self._threads = [

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 import pyarrow as pa
 
-from mainstem.arguments import show_value, whole_number
+from mainstem.arguments import show_value, type_name, whole_number
 from mainstem.clock import as_us
 from mainstem.errors import BeyondEnd, Invalid
 from mainstem.log.lag import Lag
@@ -155,7 +155,7 @@ def _offsets(position: Position, reads: PartitionReads, partitions: Sequence[int
     if not isinstance(position, Mapping):
         raise Invalid(
             f"{show_value(position)} is not a position",
-            detail=f"It is of type {type(position).__name__}.",
+            detail=f"It is of type {type_name(position)}.",
             hint='Give "earliest", "latest", a datetime with a zone, {partition: offset}, or the token of an append.',
         )
     for partition, offset in position.items():

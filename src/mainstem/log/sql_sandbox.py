@@ -63,6 +63,7 @@ CLOSED: dict[str, str | int | float | list[str]] = {
 READING = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 # The prefix of an explained statement.
 EXPLAIN = re.compile(r"\s*EXPLAIN\b\s*(?:ANALYZE\b)?", re.IGNORECASE)
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 EXPLAIN_WITH_OPTIONS = re.compile(EXPLAIN.pattern + r"\s*\([^()]*\)", re.IGNORECASE)
 # How often the timeout and Ctrl-C are checked.
 SLICE_SECONDS = 0.1
@@ -227,11 +228,52 @@ def split_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[st
     raise Invalid(
         f"a query only reads, and this one is {'PIVOT without its columns' if pivot else _first_word(sql)}",
         detail="Allowed are SELECT (also with WITH, FROM first, VALUES), DESCRIBE, SHOW, SUMMARIZE, and EXPLAIN of these.",
-        hint="Name the columns: PIVOT ... ON column IN (...)."
-        if pivot
-        else "Rows are changed by append and delete; write a result to a file in your program or in the shell: "
-        'mainstem query "SELECT ..." --format csv > answer.csv',
+        hint="Name the columns: PIVOT ... ON column IN (...)." if pivot else _way_to_write(_first_word(sql)),
     )
+
+
+def _way_to_write(word: str) -> str:
+    """How to do what a statement that writes was meant to do."""
+    file = 'Write a result to a file in your program or in the shell: mainstem query "SELECT ..." --format csv > answer.csv'
+    if word in ("DELETE", "UPDATE", "TRUNCATE", "MERGE"):
+        return (
+            "A topic is append-only: append the new row, or a deletion of its key, topic.delete([key]) in Python or "
+            '{"order_id": "o-1", "record": {"change": "delete"}} in mainstem topic append. A topic that keeps the latest '
+            "record per key drops the old one; a whole topic is deleted with mainstem topic delete NAME."
+        )
+    if word in ("INSERT", "COPY"):
+        return (
+            f"A topic is append-only: append rows with topic.append(rows), or mainstem topic append NAME FILE. {file}"
+        )
+    if word in ("CREATE", "DROP", "ALTER"):
+        return f"Topics are created, altered and deleted with mainstem topic, views are made by programs. {file}"
+    return f"Rows are changed by append and delete. {file}"
+
+
+def reserved_hint(error: duckdb.Error, sql: str, columns: Iterable[str]) -> str:
+    """A hint if a query failed to parse and has a column, without quotes, that is a reserved word; else empty.
+
+    >>> reserved_hint(duckdb.ParserException('syntax error at or near "from"'), "SELECT window FROM n", ["window", "n"])
+    'window is a reserved word of SQL: as a column it is quoted, "window".'
+    """
+    if not isinstance(error, duckdb.ParserException):
+        return ""
+    with duckdb.connect() as connection:
+        asked = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'"
+        reserved = {word for (word,) in connection.execute(asked).fetchall()}
+    bare = _QUOTED.sub(" ", sql).lower()
+    found = [
+        name
+        for name in dict.fromkeys(columns)
+        if name.lower() in reserved and re.search(rf"(?<!\w){name.lower()}(?!\w)", bare)
+    ]
+    if not found:
+        return ""
+    words = " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+    quoted = ", ".join(f'"{name}"' for name in found)
+    if len(found) > 1:
+        return f"{words} are reserved words of SQL: as columns they are quoted, {quoted}."
+    return f"{words} is a reserved word of SQL: as a column it is quoted, {quoted}."
 
 
 def _selects(connection: duckdb.DuckDBPyConnection, sql: str) -> bool:
@@ -407,7 +449,14 @@ def first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def translate_error(log: Log, error: duckdb.Error, tables: Tables) -> Invalid | TopicNotFound:
+def _columns_in(log: Log, sql: str, tables: Tables) -> Iterator[str]:
+    """The columns of the topics and views that a query names."""
+    topics = set(log.topic_names())
+    for name in TableNames.of(sql, topics | tables.keys()).called:
+        yield from log.open_topic(name).settings.schema.names if name in topics else tables[name]().schema.names
+
+
+def translate_error(log: Log, error: duckdb.Error, tables: Tables, sql: str) -> Invalid | TopicNotFound:
     """The error of Mainstem for an error of DuckDB."""
     text = first_line(error).removeprefix(f"{type(error).__name__.removesuffix('Exception')} Error: ")
     topics = log.topic_names()
@@ -426,6 +475,7 @@ def translate_error(log: Log, error: duckdb.Error, tables: Tables) -> Invalid | 
     return Invalid(
         f"the query cannot be run: {text[:200]}",
         detail=detail or f"DuckDB says: {first_line(error)}",
-        hint=f"Topics and views are tables: {', '.join(names)}; names with a dot or a dash, and SQL keywords, are quoted "
+        hint=reserved_hint(error, sql, _columns_in(log, sql, tables))
+        or f"Topics and views are tables: {', '.join(names)}; names with a dot or a dash, and SQL keywords, are quoted "
         'as in "orders.emails.rejected". Their columns: mainstem topic describe NAME. Each ? needs a value.',
     )

@@ -40,6 +40,23 @@ _DURATIONS = ("idle_after", "ahead_max", "segment_age_max")
 _SIZES = ("segment_bytes_max", "record_bytes_max")
 
 
+# The names of settings in Kafka and other systems.
+_ELSEWHERE = {
+    word: hint
+    for hint, words in {
+        'How long records are kept is keep="7 days", or keep="10 GiB".': (
+            "retention", "retention_ms", "retention_bytes", "retention_time", "ttl", "max_age", "expire", "expires",
+        ),
+        'A compacted topic has keep="latest per key".': ("compact", "compacted", "compaction", "cleanup_policy"),
+        "The number of partitions is partitions=4.": ("num_partitions", "partition_count", "shards"),
+        'The key columns are key="order_id", or key=["store", "day"].': ("keys", "primary_key", "partition_key", "partition_by"),
+        'The column with the event time is event_time="placed_at".': ("timestamp", "time", "time_column", "timestamp_column"),
+        'The columns are schema="order_id STRING, amount DOUBLE".': ("columns", "fields"),
+    }.items()
+    for word in words
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class TopicSettings:
     """The settings of a topic, as created or altered.
@@ -89,7 +106,7 @@ class TopicSettings:
             raise Invalid(
                 f'a topic has no setting "{unknown[0]}"',
                 detail=f"Its settings are: {', '.join(word for word in known if word != 'past_schemas')}.",
-                hint=did_you_mean(unknown[0], known) or "Leave it out.",
+                hint=_ELSEWHERE.get(unknown[0], "") or did_you_mean(unknown[0], known) or "Leave it out.",
             )
         for setting in _DURATIONS:
             if setting in others:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from mainstem.arguments import show_value
+from mainstem.arguments import show_value, type_name
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Fenced, Invalid
 from mainstem.log.append_result import AppendResult, parse_token, token_of
@@ -178,7 +178,7 @@ class Transaction:
         if not isinstance(member, Member):
             raise Invalid(
                 f"{show_value(member)} is not a member of a group",
-                detail=f"It is of type {type(member).__name__}.",
+                detail=f"It is of type {type_name(member)}.",
                 hint="Give what topic.join_group(...) returned.",
             )
         if member.log is None or member.log.identity != self._log.identity:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -143,7 +143,7 @@ def query_table(name: str, rows: pa.Table, sql: str, parameters: Sequence[object
     """
     import duckdb
 
-    from mainstem.log.sql_sandbox import SqlSandbox
+    from mainstem.log.sql_sandbox import SqlSandbox, reserved_hint
 
     with SqlSandbox.open(limits) as sandbox:
         sandbox.connection.register(name, rows)
@@ -155,10 +155,12 @@ def query_table(name: str, rows: pa.Table, sql: str, parameters: Sequence[object
             raise Invalid(
                 f"the query cannot be run: {lines[0][:200]}",
                 detail="\n".join(line for line in lines[1:] if line.strip()) or f"DuckDB says: {lines[0]}",
-                hint=f'The one table is "{name}", with the columns {", ".join(rows.schema.names)}. '
-                "Each ? needs a value.",
+                hint=reserved_hint(error, sql, rows.schema.names)
+                or f'The one table is "{name}", with the columns {", ".join(rows.schema.names)}. Each ? needs a value.',
             ) from error
 
+
+T = TypeVar("T")
 
 CHANGES_MAX = 1_000_000
 CHANGES_AGE: Duration = "7 days"
@@ -268,6 +270,14 @@ class View:
         `as_of`: a time, or the token of an append; returns the row as of that time, or right after the batch with the
         append. Needs a view with `history`; raises `FellOff` for what is no longer kept, `NotYet` for the future.
         """
+        return self._after(after, wait, lambda snapshot, now: snapshot.get(key, self._position(snapshot, as_of, now)))
+
+    def wait_for(self, after: str, wait: Duration = "5 seconds") -> None:
+        """Block until the view has applied the append with this token, at most `wait`: then raises `NotYet`."""
+        self._after(after, wait, lambda snapshot, now: None)
+
+    def _after(self, after: str | None, wait: Duration, read: Callable[[VersionSnapshot, int], T]) -> T:
+        """What `read` finds in the first snapshot that has applied the append."""
         wanted = None if after is None else parse_token(after)
         wait_us = duration_us(wait, setting="wait")
         watch: CommitWatch | None = None
@@ -279,7 +289,7 @@ class View:
                     applied = snapshot.offsets() if wanted else {}
                     missing = missing_of(wanted, applied) if wanted else {}
                     if not missing:
-                        return snapshot.get(key, self._position(snapshot, as_of, now))
+                        return read(snapshot, now)
                 if watch is None:
                     # Created before the next read, so that a later commit ends the wait.
                     watch = self._store.watch()

@@ -54,7 +54,7 @@ def query(log: KafkaLog, sql: str, parameters: Sequence[object], tables: Tables,
             sandbox.lock()
             return sandbox.answer(asked, parameters)
     except duckdb.Error as error:
-        raise translate_error(log, error, tables) from error
+        raise translate_error(log, error, tables, sql) from error
 
 
 def _register(sandbox: SqlSandbox, called: str, log: KafkaLog, name: str) -> None:

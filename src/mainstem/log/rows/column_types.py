@@ -23,13 +23,14 @@ import pyarrow.compute as pc
 __all__ = [
     "NESTED",
     "NUMBERS",
-    "SCALARS",
-    "TIMESTAMPS",
     "Parts",
     "RowOf",
+    "SCALARS",
+    "TIMESTAMPS",
     "contains",
     "inner_fields",
     "is_nested",
+    "is_window",
     "kind_of",
     "nested_array",
     "nested_type",
@@ -90,6 +91,21 @@ def kind_of(data_type: pa.DataType) -> str:
     """
     kind = _KINDS.get(data_type.id, "")
     return "timestamp_ntz" if kind == "timestamp" and data_type.tz is None else kind
+
+
+def is_window(data_type: pa.DataType) -> bool:
+    """Whether a type is a window, as Spark's `window` and the operators make it: a struct of start and end.
+
+    >>> moment = pa.timestamp("us", "UTC")
+    >>> is_window(pa.struct([("start", moment), ("end", moment)])), is_window(moment)
+    (True, False)
+    """
+    if kind_of(data_type) != "struct":
+        return False
+    fields = inner_fields(data_type)
+    return [field.name for field in fields] == ["start", "end"] and all(
+        kind_of(field.type) == "timestamp" for field in fields
+    )
 
 
 def is_nested(data_type: pa.DataType) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from mainstem.arguments import type_name
 from mainstem.errors import InvalidRows
 from mainstem.log.rows.arrow_rows import convert
 from mainstem.log.rows.column_types import (
@@ -66,7 +67,7 @@ def dicts_of(rows: Iterable[Any]) -> list[Mapping[str, Any]]:
     for number, row in enumerate(found):
         if not isinstance(row, Mapping):
             raise InvalidRows(
-                f"row {number} is {type(row).__name__}, not a dict",
+                f"row {number} is {type_name(row)}, not a dict",
                 detail=f"The row is {format_value(row)}. {NOTHING_WRITTEN}",
                 hint="Give a list of dicts, one per row, or an Arrow table.",
                 row=number,

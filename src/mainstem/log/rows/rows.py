@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
+from mainstem.arguments import type_name
 from mainstem.durations import show_size
 from mainstem.errors import Invalid, InvalidRows, SchemaMismatch, did_you_mean
 from mainstem.log.record import CHANGE, CHANGES, HEADERS
@@ -110,7 +111,7 @@ def batch_of(rows: GivenKeys) -> pa.RecordBatch | None:
             batch = _one_batch(pa.table(rows))
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise InvalidRows(
-                f"rows given as {type(rows).__name__} cannot be read as a table",
+                f"rows given as {type_name(rows)} cannot be read as a table",
                 detail=f"{str(error).splitlines()[0] if str(error) else type(error).__name__}. {NOTHING_WRITTEN}",
                 hint="Give a table with a column for each column of the topic, or a list of dicts.",
             ) from error
@@ -142,7 +143,7 @@ def _refuse_single(rows: object) -> None:
     else:
         return
     raise InvalidRows(
-        f"rows are {type(rows).__name__}, not a list of rows",
+        f"rows are {type_name(rows)}, not a list of rows",
         detail=f"Got {format_value(rows)}. {NOTHING_WRITTEN}",
         hint=hint,
     )
@@ -257,7 +258,7 @@ def tombstones(keys: GivenKeys, settings: TopicSettings) -> CheckedRows:
         )
     if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
         raise InvalidRows(
-            f"keys are {type(keys).__name__}, not a list",
+            f"keys are {type_name(keys)}, not a list",
             detail=f"Keys are given as a list, one entry for each key to delete; got {format_value(keys)}.",
             hint=f"For one key write [{format_value(keys)}].",
         )

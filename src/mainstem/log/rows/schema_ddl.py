@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import pyarrow as pa
-from sqlglot.dialects.dialect import Dialect
-from sqlglot.errors import SqlglotError
 
 from mainstem.errors import Invalid, did_you_mean
 from mainstem.log.rows.column_types import SCALARS, inner_fields, kind_of
@@ -51,9 +49,33 @@ _REFUSED = {
     "VOID": ("Such a column can hold nothing.", "Say the type of the values that will come."),
     "OBJECT": ("Only a running Spark holds it.", "Use a STRUCT."),
 }
+# The names of types in Python, Arrow and other databases, and those of Spark.
+_ELSEWHERE = {
+    word: name
+    for name, words in {
+        "STRING": "STR TEXT UUID JSON OBJECT_ID UTF8 NVARCHAR",
+        "BOOLEAN": "BOOL BIT",
+        "TIMESTAMP": "DATETIME TIMESTAMPTZ INSTANT",
+        "BINARY": "BYTES BLOB BYTEA VARBINARY",
+        "SMALLINT": "INT16",
+        "INT": "INT32",
+        "BIGINT": "INT64 UINT32",
+        "FLOAT": "FLOAT32",
+        "DOUBLE": "FLOAT64 NUMBER",
+        "DECIMAL(10, 2)": "MONEY",
+        "ARRAY<...>": "LIST TUPLE SET",
+        "MAP<STRING, ...> or STRUCT<...>": "DICT",
+    }.items()
+    for word in words.split()
+}
 # sqlglot's names of tokens that are neither words nor symbols.
 _KINDS = {"STRING": "string", "IDENTIFIER": "name", "NUMBER": "number"}
 _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+# The tokens of nearly every schema, and for others sqlglot's tokenizer, whose import takes longer than opening a topic.
+_PLAIN_TOKENS = re.compile(
+    r"(?:[A-Za-z_][A-Za-z0-9_]*+|(?<![A-Za-z0-9_])[0-9]++(?![A-Za-z0-9_.])|[,>()]|:(?!:)|<(?!>)|[ \n]++)*+"
+)
+_PLAIN_TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[,:<>()]")
 
 
 def schema_from_ddl(text: str) -> pa.Schema:
@@ -239,6 +261,18 @@ class _Reader:
 
 
 def _tokens(text: str) -> list[_Token]:
+    found = _plain_tokens(text) if _PLAIN_TOKENS.fullmatch(text) else _sqlglot_tokens(text)
+    return [*found, _Token("end", "", len(text), len(text))]
+
+
+def _plain_tokens(text: str) -> list[_Token]:
+    return [_Token(_kind_of(at[0]), at[0], at.start(), at.end() - 1) for at in _PLAIN_TOKEN.finditer(text)]
+
+
+def _sqlglot_tokens(text: str) -> list[_Token]:
+    from sqlglot.dialects.dialect import Dialect
+    from sqlglot.errors import SqlglotError
+
     found: list[_Token] = []
     try:
         # The parenthesis prevents the tokenizer from taking a first column "show" for a command.
@@ -258,11 +292,19 @@ def _tokens(text: str) -> list[_Token]:
             found += (_Token("word", word, start, end) for word in text[start : end + 1].split())
         else:
             found.append(_Token("symbol", token.text, start, end))
-    return [*found, _Token("end", "", len(text), len(text))]
+    return found
+
+
+def _kind_of(token: str) -> str:
+    if token[0].isdigit():
+        return "number"
+    return "word" if token[0].isalpha() or token[0] == "_" else "symbol"
 
 
 def _refuse_type(word: str, path: str) -> NoReturn:
-    reason, remedy = _REFUSED.get(word, ("", did_you_mean(word, [*_TYPES, *_DECIMALS, *_NESTED.values()])))
+    near = f"Write {_ELSEWHERE[word]}." if word in _ELSEWHERE else ""
+    near = near or did_you_mean(word, [*_TYPES, *_DECIMALS, *_NESTED.values()])
+    reason, remedy = _REFUSED.get(word, ("", near))
     raise cannot_store(path, word, reason, remedy or "Use one of these types.")
 
 

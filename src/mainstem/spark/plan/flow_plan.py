@@ -67,6 +67,11 @@ _INCIDENTAL = (
     (re.compile(r"\b(Sample [^\n]*?), -?\d{4,}"), r"\1"),
 )
 
+_INCIDENTAL_ID = re.compile(r"#\d+L?")
+
+# In the metadata of a column that has a watermark.
+_WATERMARKED = "spark.watermarkDelayMs"
+
 # Stateful operators, by the name of their node, with the names that users know.
 STATEFUL = {
     "Aggregate": "aggregate",
@@ -373,16 +378,20 @@ def output_mode(rows: DataFrame, flow: str) -> str:
             reasons.append(_reason(error))
         else:
             return name
+    ordered = any(node.nodeName() in ("Sort", "GlobalLimit") for node in _nodes(plan))
     raise Invalid(
         f'flow "{flow}" cannot run as a stream',
         detail=reasons[-1],
-        hint="Spark cannot run an aggregate without a watermark in append mode, nor sort a stream: give the stream a "
+        hint='Spark does not sort a stream. For the first rows by an order: top(rows, 10, order="revenue DESC") of '
+        "mainstem.operators, which keeps them current. To sort what you read, ORDER BY when you query the view."
+        if ordered
+        else "Spark cannot run an aggregate without a watermark in append mode, nor sort a stream: give the stream a "
         "watermark, or leave out what needs all rows at once.",
     )
 
 
 def _reason(error: Exception) -> str:
-    text = str(getattr(error, "_desc", "") or error).splitlines()[0]
+    text = str(getattr(error, "_desc", "") or error).splitlines()[0].rstrip(";")
     return text if text.endswith(".") else text + "."
 
 
@@ -397,28 +406,53 @@ def operators_in(rows: DataFrame) -> list[Operator]:
 
 
 def _bound(node: Any, name: str) -> str:
-    """The event-time column with a watermark that an operator's state is keyed by, if there is one."""
+    """What bounds an operator's state: a watermark by which it is evicted, or the number of its keys; empty if it grows
+    for as long as rows come."""
     if name == "GlobalLimit":
         return "its number"
     watermarked = [child for child in nodes_of(node) if child.nodeName() == "EventTimeWatermark"]
-    if not watermarked:
-        return ""
     columns = ", ".join(sorted({child.eventTime().name() for child in watermarked}))
-    if name == "Aggregate" and not _keyed_by_time(node.groupingExpressions()):
-        return ""
+    if name == "Aggregate":
+        if watermarked and _keyed_by_time(node.groupingExpressions()):
+            return f"the watermark of {columns}"
+        return _bound_by_keys(node)
     if name == "Deduplicate" and not _keyed_by_time(node.keys()):
         return ""
-    return f"the watermark of {columns}"
+    if name == "Join" and not _bound_in_time(node):
+        return ""
+    return f"the watermark of {columns}" if watermarked else ""
+
+
+def _bound_by_keys(aggregate: Any) -> str:
+    """One row for each key, as the operator `aggregate` keeps. Empty if there is a new key for every span of time, or if
+    the values of a key are collected: then rows or their sizes grow with time."""
+    keys = [_INCIDENTAL_ID.sub("", key.toString()) for key in _each(aggregate.groupingExpressions())]
+    types = [key.dataType().catalogString() for key in _each(aggregate.groupingExpressions())]
+    if any(word in of for of in types for word in ("timestamp", "date")):
+        return ""
+    if any(word in aggregate.aggregateExpressions().toString() for word in ("collect_list(", "collect_set(")):
+        return ""
+    return f"one row for each {', '.join(keys)}" if keys else "one row"
+
+
+def _bound_in_time(join: Any) -> bool:
+    """Whether the condition of a join compares columns with watermarks of both sides: only then are rows evicted."""
+    if join.condition().isEmpty():
+        return False
+    sides = [join.children().apply(index).outputSet() for index in range(2)]
+    timed = [it for it in _each(join.condition().get().references()) if it.metadata().contains(_WATERMARKED)]
+    return all(any(side.contains(it) for it in timed) for side in sides)
+
+
+def _each(expressions: Any) -> Iterator[Any]:
+    iterator = expressions.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
 
 
 def _keyed_by_time(expressions: Any) -> bool:
-    iterator = expressions.iterator()
-    while iterator.hasNext():
-        references = iterator.next().references().iterator()
-        while references.hasNext():
-            if references.next().metadata().contains("spark.watermarkDelayMs"):
-                return True
-    return False
+    references = (it for expression in _each(expressions) for it in _each(expression.references()))
+    return any(it.metadata().contains(_WATERMARKED) for it in references)
 
 
 def uses_current_time(rows: DataFrame) -> bool:

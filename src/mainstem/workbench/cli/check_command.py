@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mainstem.workbench.cli.command_arguments import HomeOption, SparkOption, open_home
+from mainstem.workbench.cli.json_output import JsonOption, print_json
 from mainstem.workbench.cli.program_file import ProgramArgument, load_program
-from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import show_count, show_facts, show_note, show_progress
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from mainstem.errors import Invalid, NotFound, did_you_mean
-from mainstem.workbench.cli.error_text import BROKEN_PIPE, INTERRUPTED, leave_output
+from mainstem.workbench.cli.error_text import BROKEN_PIPE, INTERRUPTED, USAGE, leave_output, show_error
 from mainstem.workbench.cli.terminal_table import show_note
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mainstem.views.view import View
 
 __all__ = [
+    "DEFAULT",
     "AsOfOption",
     "HomeOption",
     "OnlyTopicArgument",
@@ -179,7 +180,14 @@ def confirm(question: str) -> None:
     """Ask for confirmation; ends the command with status 1 unless the answer is yes. Without a terminal, --yes is
     needed."""
     if not is_interactive():
-        raise typer.BadParameter("required without a terminal", param_hint="--yes")
+        show_error(
+            Invalid(
+                "nothing was deleted: the command needs a confirmation",
+                detail="Standard input is not a terminal, so it cannot ask.",
+                hint="Add --yes to confirm.",
+            )
+        )
+        raise typer.Exit(USAGE)
     if not ask(question):
         typer.echo("Nothing was deleted.", err=True)
         raise typer.Exit(1)
@@ -245,7 +253,8 @@ def find_home(given: str | None, missing: Literal["refuse", "make"]) -> str:
         raise Invalid(
             "no home was given",
             detail=f'Neither --home nor MAINSTEM_HOME is set, and "{DEFAULT}" here is not a home.',
-            hint="For example: --home data/shop, or for all later commands: export MAINSTEM_HOME=data/shop",
+            hint="For example: --home data/shop, or for all later commands: export MAINSTEM_HOME=data/shop. "
+            "To make one with a program to begin with: mainstem init",
         )
     if missing == "refuse" and not is_home(path):
         facts = "It has no mainstem.json." if os.path.isdir(path) else "There is no such directory."

@@ -20,7 +20,7 @@ import typer
 from mainstem.clock import Clock, SystemClock
 from mainstem.errors import MainstemError
 from mainstem.workbench.cli.command_arguments import HomeOption, find_home
-from mainstem.workbench.cli.row_output import JsonOption, print_json
+from mainstem.workbench.cli.json_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import show_count, show_facts, show_note
 
 __all__ = ["Examination", "Finding", "doctor"]

@@ -26,6 +26,7 @@ __all__ = [
     "BROKEN_PIPE",
     "FAILED",
     "INTERRUPTED",
+    "USAGE",
     "error_lines",
     "leave_output",
     "of_system",
@@ -35,7 +36,7 @@ __all__ = [
     "with_facts",
 ]
 
-FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
+FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 # Control characters, which a terminal would interpret; line ends are handled separately.
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
@@ -103,9 +104,16 @@ def of_system(error: OSError) -> Unavailable:
     said = os.strerror(error.errno) if error.errno is not None else str(error)
     return Unavailable(
         f"{where} cannot be used: {said}",
-        detail=f"This process has user id {os.getuid()} and works in {os.getcwd()!r}.",
+        detail=f"This process has user id {os.getuid()} and works in {_working_directory()}.",
         hint="Check that it is there, and that this user may read and write it.",
     )
+
+
+def _working_directory() -> str:
+    try:
+        return repr(os.getcwd())
+    except FileNotFoundError:
+        return "a directory that no longer exists"
 
 
 def leave_output() -> None:

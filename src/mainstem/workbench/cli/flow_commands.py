@@ -12,8 +12,9 @@ import typer
 from mainstem.durations import duration_us, show_duration
 from mainstem.errors import Unavailable
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home
+from mainstem.workbench.cli.command_tree import new_noun
+from mainstem.workbench.cli.json_output import JsonOption, print_json, print_outcome
 from mainstem.workbench.cli.list_entry import Unreadable, json_entry, table_row, try_look
-from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
     Column,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "plot"]
 
 
-app = typer.Typer(no_args_is_help=True)
+app = new_noun()
 
 FlowArgument = Annotated[str, typer.Argument(metavar="FLOW", help="The flow's name.")]
 
@@ -49,6 +50,7 @@ def plot(
     flow: FlowArgument,
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="The SVG file to write.", dir_okay=False)],
+    as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
     """Plot a flow: event times and append times of its records, the watermark, the ideal line, and each emitted pane.
@@ -60,7 +62,9 @@ def plot(
     with open_home(home) as stem:
         found = plot_of(stem, flow)
         output.write_text(svg_of(found), encoding="utf-8")
-    typer.echo(f"{output}: {show_count(len(found.points), 'record')}, {show_count(len(found.panes), 'pane')}")
+    records, panes = len(found.points), len(found.panes)
+    said = f"{output}: {show_count(records, 'record')}, {show_count(panes, 'pane')}"
+    print_outcome("plotted", said, as_json=as_json, flow=flow, path=str(output), records=records, panes=panes)
 
 
 @app.command("list")
@@ -81,8 +85,8 @@ def list_flows(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
             print_json([json_entry(it, _to_json) for it in found])
             return
         columns = [
-            Column("flow", style="bold"), Column("state"), Column("pid", "right"), Column("into"),
-            Column("batch", "right"), Column("last batch"), Column("took", "right"), *LAG_COLUMNS,
+            Column("flow", style="bold"), Column("state"), Column("pid", "right", spared=2), Column("into"),
+            Column("batch", "right"), Column("last batch", firm=True, spared=1), Column("took", "right", spared=2), *LAG_COLUMNS,
         ]  # fmt: skip
         facts = [it for it in found if not isinstance(it, Unreadable)]
         # Shown only if a flow has a value in them.
@@ -165,8 +169,8 @@ def _show(it: FlowFacts) -> None:
     typer.echo()
     show_table(
         [
-            Column("batch", "right"), Column("at"), Column("rows in", "right"), Column("rows out", "right"),
-            Column("rejected", "right"), Column("late", "right"), Column("too late", "right"), Column("took", "right"),
+            Column("batch", "right"), Column("at", firm=True), Column("rows in", "right"), Column("rows out", "right"),
+            Column("rejected", "right"), Column("late", "right"), Column("too late", "right"), Column("took", "right", spared=2),
             Column("behind then", "right"),
         ],
         (
@@ -194,7 +198,7 @@ def _split_text(it: FlowFacts) -> str:
 
 def _show_stages(it: FlowFacts) -> None:
     show_table(
-        [Column("stage"), Column("keeps", "right"), Column("size", "right"), Column("too late"), Column("counted")],
+        [Column("stage"), Column("keeps", "right"), Column("size", "right", spared=2), Column("too late"), Column("counted")],
         (
             [
                 stage.stage, show_count(stage.rows, "row"), about_size(stage.bytes), _amounts(stage.late, "rows"),
@@ -252,6 +256,7 @@ def stop(
     flows: Annotated[list[str], typer.Argument(metavar="FLOW...", help="The flows' names.")],
     *,
     wait: Annotated[str, typer.Option(help="How long to wait until it has stopped.")] = "1 minute",
+    as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
     """Stop flows that run in another process, gracefully: the next run continues from there.
@@ -265,14 +270,23 @@ def stop(
         from mainstem.workbench.cli.flow_facts import flow_facts
 
         # All names are checked before the first flow is stopped.
+        outcomes = []
         for facts in [flow_facts(stem, name) for name in flows]:
             if facts.pid is None:
-                typer.echo(f"flow {facts.flow} does not run")
+                said, outcome, batch = f"flow {facts.flow} does not run", "not running", facts.batch
             else:
-                _stop(stem, facts, limit, wait)
+                batch, outcome = _stop(stem, facts, limit, wait), "stopped"
+                after = "before its first batch" if batch is None else f"after batch {batch}"
+                said = f"stopped flow {facts.flow} {after}"
+            outcomes.append({"flow": facts.flow, "batch": batch, "outcome": outcome})
+            if not as_json:
+                typer.echo(said)
+        if as_json:
+            print_json(outcomes)
 
 
-def _stop(stem: Mainstem, facts: FlowFacts, limit: int, wait: str) -> None:
+def _stop(stem: Mainstem, facts: FlowFacts, limit: int, wait: str) -> int | None:
+    """Stop a flow; returns its last batch."""
     from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
     from mainstem.spark.checkpoint.flow_store import FlowStore, find_process
 
@@ -287,8 +301,7 @@ def _stop(stem: Mainstem, facts: FlowFacts, limit: int, wait: str) -> None:
         if clock.monotonic() - began > limit:
             raise _still_running(facts, wait)
         pause.wait(LOOK_SECONDS)
-    batch = last_batch(facts.checkpoint)
-    typer.echo(f"stopped flow {facts.flow} {'before its first batch' if batch is None else f'after batch {batch}'}")
+    return last_batch(facts.checkpoint)
 
 
 def _still_running(facts: FlowFacts, wait: str) -> Unavailable:

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from mainstem.clock import as_datetime
 from mainstem.errors import FlowNotFound, InvalidName, TopicNotFound, did_you_mean
-from mainstem.log.flow_cut import Holder
+from mainstem.flows.flow_waits import HolderFacts, waits_for, watermark_holders
 from mainstem.log.lag import Lag
 from mainstem.log.topic import Topic
-from mainstem.log.watermark import NO_TIME
 from mainstem.operators.stage.state_runs import StageManifests
 from mainstem.spark.checkpoint.checkpoint_offsets import (
     HistoryStatus,
@@ -27,17 +24,13 @@ from mainstem.spark.checkpoint.checkpoint_offsets import (
     source_offsets,
 )
 from mainstem.spark.checkpoint.flow_store import FlowStore, find_process, flow_names
-from mainstem.spark.plan.observed_times import times_in
 from mainstem.spark.sources.agreed_cut import CutNote, cut_note
-from mainstem.spark.sources.batch_clock import clocks_of, due_event
-from mainstem.workbench.cli.terminal_table import moment
 
 if TYPE_CHECKING:
     from mainstem.stem import Mainstem
 
 __all__ = [
     "FlowFacts",
-    "HolderFacts",
     "PROGRESS_TOPIC",
     "SourceFacts",
     "StageFacts",
@@ -47,12 +40,10 @@ __all__ = [
     "known_flows",
     "last_progress",
     "stage_facts",
-    "waits_for",
-    "watermark_holders",
 ]
 
 
-# The facts about a flow's stages: their state, late rows, and the partitions that hold the watermark back.
+# The facts about a flow's stages: their state, and late rows.
 
 
 @dataclass(frozen=True)
@@ -69,23 +60,6 @@ class StageFacts:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class HolderFacts:
-    """The event time that one partition has reached, minus the flow's delay."""
-
-    source: str
-    partition: int
-    watermark: datetime | None
-    # The open transaction that hides its next records; empty if there is none.
-    behind: str = ""
-
-    def __str__(self) -> str:
-        if self.behind:
-            return self.behind
-        at = "where no record has a time yet" if self.watermark is None else f"at {moment(self.watermark)}"
-        return f"{self.source}, partition {self.partition}, {at}"
-
-
 def stage_facts(checkpoint: str) -> list[StageFacts]:
     """The stages of a flow; empty if it has none, or no batch yet."""
     manifest = StageManifests(checkpoint).last()
@@ -100,51 +74,6 @@ def _stages(content: dict[str, Any]) -> Iterator[StageFacts]:
             name, stage["operator"], sum(state["live"] for state in states), sum(run["bytes"] for run in runs), len(runs),
             stage["late"], stage["counts"],
         )  # fmt: skip
-
-
-def watermark_holders(stem: Mainstem, checkpoint: str) -> list[HolderFacts]:
-    """The partitions of a flow with stages in ascending order of event time: the first holds the watermark back."""
-    batch = last_batch(checkpoint)
-    found = []
-    for offset in () if batch is None else source_offsets(checkpoint, batch):
-        if offset.get("delay") is None:
-            continue
-        for topic, ends in offsets_by_topic(offset).items():
-            positions = {int(number): end for number, end in ends.items()}
-            if "times" in offset:
-                held = {number: event - offset["delay"] for number, (event, _) in times_in(offset, topic).items()}
-            else:
-                held = stem.log.open_topic(topic).watermark_holders(positions, offset["delay"])
-            # An idle input does not hold back what the flow has passed; one without records holds back everything.
-            passed = offset["watermark"] if "idle" in offset and offset["watermark"] is not None else NO_TIME
-            found += [(max(at, passed), topic, number) for number, at in (held or {0: NO_TIME}).items()]
-    return [
-        HolderFacts(topic, number, None if at == NO_TIME else as_datetime(at)) for at, topic, number in sorted(found)
-    ]
-
-
-def waits_for(stem: Mainstem, checkpoint: str) -> HolderFacts | None:
-    """The partition whose event time must advance before kept rows are due; None if no row waits for time. If a
-    transaction is open in it, that one blocks it."""
-    batch = last_batch(checkpoint)
-    offsets = [] if batch is None else [offset for offset in source_offsets(checkpoint, batch) if "now" in offset]
-    due = due_event(StageManifests(checkpoint).folder)
-    if not offsets or due is None or due <= clocks_of(offsets).watermark:
-        return None
-    first = next(iter(watermark_holders(stem, checkpoint)), None)
-    if first is None:
-        return None
-    backend = stem.log.open_topic(first.source)
-    ends = {topic: by for offset in offsets for topic, by in offsets_by_topic(offset).items()}
-    if int(ends[first.source].get(str(first.partition), 0)) < backend.latest(first.partition):
-        # There are unread records before it.
-        return first
-    return replace(first, behind=next(map(str, Holder.all_in(backend, first.partition)), ""))
-
-
-def offsets_by_topic(offset: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """The next offset of each partition of each topic of a source."""
-    return {offset["topic"]: offset["offsets"]} if "topic" in offset else offset.get("topics", {})
 
 
 PROGRESS_TOPIC = "mainstem.progress"

@@ -14,8 +14,9 @@ from mainstem.workbench.cli.command_arguments import (
     open_home,
     parse_position,
 )
+from mainstem.workbench.cli.command_tree import new_noun
+from mainstem.workbench.cli.json_output import JsonOption, print_json, print_outcome
 from mainstem.workbench.cli.list_entry import entries_by_topic, json_entry, table_row
-from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
     Column,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = new_noun()
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")]
 
@@ -52,7 +53,7 @@ def list_groups(
             stem, topic, "group", lambda topic: topic.groups(), lambda topic, name: topic.group(name).describe()
         )
         if as_json:
-            print_json([json_entry(it, _list_json) for it in found])
+            print_json([json_entry(it, _to_json) for it in found])
             return
         show_table(
             [Column("topic"), Column("group", style="bold"), Column("members", "right"), *LAG_COLUMNS],
@@ -61,8 +62,15 @@ def list_groups(
         )
 
 
-def _list_json(it: GroupDescription) -> dict[str, Any]:
-    return {"topic": it.topic, "group": it.name, "members": len(it.members), "lag": it.lag}
+def _to_json(it: GroupDescription) -> dict[str, Any]:
+    return {
+        "topic": it.topic,
+        "group": it.name,
+        "generation": it.generation,
+        "members": it.members,
+        "partitions": it.partitions,
+        "lag": it.lag,
+    }
 
 
 @app.command()
@@ -76,21 +84,12 @@ def describe(
     with open_home(home) as stem:
         facts = stem.topic(topic).group(group).describe()
         if as_json:
-            print_json(
-                {
-                    "topic": facts.topic,
-                    "group": facts.name,
-                    "generation": facts.generation,
-                    "members": facts.members,
-                    "partitions": facts.partitions,
-                    "lag": facts.lag,
-                }
-            )
+            print_json(_to_json(facts))
             return
         show_facts([("group", facts.name), ("topic", facts.topic), ("generation", str(facts.generation))])
         typer.echo()
         show_table(
-            [Column("member", style="bold"), Column("pid", "right"), Column("partitions"), Column("session"),
+            [Column("member", style="bold"), Column("pid", "right", spared=2), Column("partitions"), Column("session"),
              Column("last heartbeat")],
             (
                 [
@@ -123,6 +122,7 @@ def reset(
     group: GroupArgument,
     *,
     to: Annotated[str, typer.Option(help=f"The new position: {POSITION_HELP}.")],
+    as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
     """Set the offsets of a group, which must have no active members.
@@ -130,6 +130,8 @@ def reset(
     Example: mainstem group reset orders billing --to 2026-01-01T09:00:00Z
     """
     with open_home(home) as stem:
-        offsets = stem.topic(topic).group(group).reset(parse_position(to, "--to"))
+        found = stem.topic(topic).group(group)
+        offsets = found.reset(parse_position(to, "--to"))
         shown = ",".join(f"{partition}:{offset}" for partition, offset in sorted(offsets.items()))
-        typer.echo(f"group {group} of {topic} continues from {shown}")
+        said = f"group {group} of {topic} continues from {shown}"
+        print_outcome("reset", said, as_json=as_json, **(_to_json(found.describe()) if as_json else {}))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home
+from mainstem.workbench.cli.command_tree import new_noun
 from mainstem.workbench.cli.error_text import FAILED, show_damage
-from mainstem.workbench.cli.row_output import JsonOption, print_json
+from mainstem.workbench.cli.json_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import about_size, show_count, show_progress
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = new_noun()
 
 
 @app.command("copy")

@@ -1,7 +1,7 @@
 """The command `mainstem`: its nouns, and the options common to all of them.
 
 A command is a noun and a verb: `mainstem topic append orders rows.jsonl`. To add a noun, write `<noun>_commands.py`
-beside this file and name it here.
+beside this file and name it in `command_tree.py`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,9 @@ import typer
 from mainstem import __version__
 from mainstem.errors import MainstemError
 from mainstem.log.query_limits import QUERY_THREAD
-from mainstem.workbench.cli import (
-    flow_commands,
-    group_commands,
-    home_commands,
-    queue_commands,
-    topic_commands,
-    view_commands,
-)
-from mainstem.workbench.cli.check_command import check
 from mainstem.workbench.cli.command_arguments import HomeOption, named_home
-from mainstem.workbench.cli.doctor_command import doctor
+from mainstem.workbench.cli.command_tree import CommandTree
 from mainstem.workbench.cli.error_text import BROKEN_PIPE, FAILED, INTERRUPTED, leave_output, of_system, show_error
-from mainstem.workbench.cli.query_command import query
-from mainstem.workbench.cli.run_command import run_program
 
 __all__ = ["app", "main", "run"]
 
@@ -40,8 +29,8 @@ Topics are read by offset (groups), by acknowledgement (queues) and by SQL. Prog
 other topics. Everything is in one directory, the home: --home DIR, or MAINSTEM_HOME.
 """
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\b
+Examples:
     export MAINSTEM_HOME=data/shop
     mainstem topic create orders --schema "order_id STRING, store STRING, amount DOUBLE" --key order_id
     mainstem topic append orders orders.csv
@@ -65,18 +54,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
-    rich_markup_mode="markdown",
+    cls=CommandTree,
+    rich_markup_mode=None,
 )
-app.add_typer(topic_commands.app, name="topic", help="Topics: create, append, read, maintain.")
-app.add_typer(group_commands.app, name="group", help="Groups (consumer groups): members, offsets and lag.")
-app.add_typer(queue_commands.app, name="queue", help="Queues: messages taken one by one, until each is acknowledged.")
-app.add_typer(flow_commands.app, name="flow", help="Flows (jobs): status, offsets and lag.")
-app.add_typer(view_commands.app, name="view", help="Views: keyed tables that flows maintain.")
-app.add_typer(home_commands.app, name="home", help="The home: copy it while it is in use, verify it.")
-app.command("query")(query)
-app.command("check")(check)
-app.command("run")(run_program)
-app.command("doctor")(doctor)
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001 - as Typer calls it
@@ -115,8 +95,29 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
+# The commands that run programs, which may use pandas, and the one that looks for it.
+WITH_PANDAS = frozenset(["run", "check", "rebuild", "doctor"])
+
+
+class NoPandas:
+    """Finds no pandas, as in an installation without it."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is not used by this command", name=name)
+
+
+def leave_pandas_out(arguments: Sequence[str]) -> None:
+    """Arrow imports pandas, if it is installed, to convert the first Python value, which takes longer than most commands.
+    Those that run no program do without, as they do where it is not installed."""
+    if WITH_PANDAS.isdisjoint(arguments):
+        sys.meta_path.insert(0, NoPandas)
+
+
 def main() -> None:
     """The command `mainstem`."""
+    leave_pandas_out(sys.argv[1:])
     status = run(sys.argv[1:])
     try:
         sys.stdout.flush()

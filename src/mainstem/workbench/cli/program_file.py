@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mainstem.arguments import type_name
 from mainstem.errors import Invalid, MainstemError, NotFound, did_you_mean
 from mainstem.workbench.cli.error_text import with_facts
 
@@ -135,7 +136,7 @@ def _function(path: str, module: ModuleType) -> Flows:
         for name, value in vars(module).items()
         if callable(value) and getattr(value, "__module__", None) == module.__name__ and not name.startswith("_")
     ]
-    facts = f"It is {type(found).__name__}, which cannot be called." if found is not None else ""
+    facts = f"It is {type_name(found)}, which cannot be called." if found is not None else ""
     raise Invalid(
         f'"{path}" has no function `{FUNCTION}`',
         detail=facts or (f"It defines: {', '.join(own)}." if own else "It defines no functions."),

@@ -9,7 +9,8 @@ import typer
 
 from mainstem.log.query_limits import ROWS_MAX
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home
-from mainstem.workbench.cli.row_output import RowFormat, write_rows
+from mainstem.workbench.cli.json_output import AllColumnsOption, RowsJsonOption
+from mainstem.workbench.cli.row_format import RowFormat, chosen_format
 
 __all__ = ["query"]
 
@@ -22,6 +23,8 @@ def query(
         typer.Option(metavar="VALUE", help="The value of the next ?; may be repeated."),
     ] = None,
     form: Annotated[RowFormat, typer.Option("--format", help="The output format.")] = RowFormat.TABLE,
+    as_json: RowsJsonOption = False,
+    all_columns: AllColumnsOption = False,
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="The timeout.")] = "60 seconds",
     rows_max: Annotated[
         int, typer.Option(metavar="NUMBER", help="The maximum number of rows of the result.", min=1)
@@ -33,7 +36,10 @@ def query(
 
     Example: mainstem query "SELECT store, sum(amount) FROM orders WHERE store = ? GROUP BY store" --parameter Berlin
     """
+    from mainstem.workbench.cli.row_output import write_rows
+
+    form = chosen_format(form, as_json=as_json)
     question = sys.stdin.read() if sql == "-" else sql
     with open_home(home) as stem:
         answer = stem.query(question, parameter or [], rows_max=rows_max, timeout=timeout)
-        write_rows(form, answer.to_batches(), answer.schema)
+        write_rows(form, answer.to_batches(), answer.schema, all_columns=all_columns)

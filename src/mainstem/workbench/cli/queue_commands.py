@@ -19,9 +19,10 @@ from mainstem.workbench.cli.command_arguments import (
     open_home,
     parse_position,
 )
+from mainstem.workbench.cli.command_tree import new_noun
 from mainstem.workbench.cli.error_text import with_facts
+from mainstem.workbench.cli.json_output import JsonOption, RowsJsonOption, print_json, print_outcome
 from mainstem.workbench.cli.list_entry import entries_by_topic, json_entry, table_row
-from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
     Column,
@@ -75,6 +76,7 @@ def take(
         typer.Option(help='The lease: "1 minute"; default: as set for the queue.'),
     ] = None,
     form: Annotated[MessageFormat, typer.Option("--format", help="The output format.")] = MessageFormat.TABLE,
+    as_json: RowsJsonOption = False,
     deliveries_max: Annotated[
         int | None,
         typer.Option(help=f"{NEW}: the number of deliveries before a message is rejected."),
@@ -126,7 +128,7 @@ def take(
         if lease is not None:
             for message in messages:
                 message.extend(lease)
-        _show_message(messages, form)
+        _show_message(messages, MessageFormat.JSON if as_json else form)
 
 
 def _backoff(first: str | None, longest: str | None, growth: Growth) -> Any:
@@ -171,7 +173,7 @@ def _show_message(messages: list[Message], form: MessageFormat) -> None:
         show_note("no message to take")
         return
     names = list(rows[0])
-    firm = [Column("receipt", style="bold", firm=True), Column("delivery", "right", firm=True)]
+    firm = [Column("receipt", style="bold", firm=True), Column("delivery", "right")]
     table = GrowingTable([*firm, Column("held until", firm=True), *map(Column, names)])
     table.add(
         [
@@ -180,9 +182,10 @@ def _show_message(messages: list[Message], form: MessageFormat) -> None:
             for message, row in zip(messages, rows, strict=True)
         ]
     )
+    table.close("--json shows all")
 
 
-app = typer.Typer(no_args_is_help=True)
+app = new_noun()
 
 ReceiptsArgument = Annotated[
     list[str], typer.Argument(metavar="RECEIPT...", help="The receipts that `queue take` printed.")
@@ -218,7 +221,7 @@ def list_queues(
             stem, topic, "queue", lambda topic: topic.queues(), lambda topic, name: topic.open_queue(name).describe()
         )
         if as_json:
-            print_json([json_entry(it, _list_json) for it in found])
+            print_json([json_entry(it, _to_json) for it in found])
             return
         show_table(
             [
@@ -237,11 +240,22 @@ def _list_row(it: QueueDescription) -> list[str]:
     ]  # fmt: skip
 
 
-def _list_json(it: QueueDescription) -> dict[str, Any]:
+def _to_json(it: QueueDescription) -> dict[str, Any]:
     return {
-        "topic": it.topic, "queue": it.name, "held": it.held, "returned": it.returned, "parked": it.parked,
-        "rejected": _count_rejected(it), "lag": it.lag,
-    }  # fmt: skip
+        "topic": it.topic,
+        "queue": it.name,
+        "rejected_topic": it.rejected_topic,
+        "settings": it.settings.to_json(),
+        "held": it.held,
+        "returned": it.returned,
+        "due": it.due,
+        "parked": it.parked,
+        "rejecting": it.rejecting,
+        "rejected": _count_rejected(it),
+        "cursors": it.cursors,
+        "counts": it.counts,
+        "lag": it.lag,
+    }
 
 
 _NOT_REJECTED = frozenset({"delivered", "redelivered", "acknowledged", "released"})
@@ -263,22 +277,7 @@ def describe(
     with open_home(home) as stem:
         facts = _open_existing(stem, topic, queue).describe()
         if as_json:
-            print_json(
-                {
-                    "topic": facts.topic,
-                    "queue": facts.name,
-                    "rejected_topic": facts.rejected_topic,
-                    "settings": facts.settings.to_json(),
-                    "held": facts.held,
-                    "returned": facts.returned,
-                    "due": facts.due,
-                    "parked": facts.parked,
-                    "rejecting": facts.rejecting,
-                    "cursors": facts.cursors,
-                    "counts": facts.counts,
-                    "lag": facts.lag,
-                }
-            )
+            print_json(_to_json(facts))
             return
         _show(facts)
 
@@ -316,7 +315,9 @@ def _show(facts: QueueDescription) -> None:
 app.command("take")(take)
 
 
-def _each(receipts: list[str], done: str, settle: Callable[[str], None]) -> None:
+def _each(
+    topic: str, queue: str, receipts: list[str], done: str, settle: Callable[[str], None], *, as_json: bool
+) -> None:
     """Settle receipts one after another. Stops at an invalid one, and says how many were settled before."""
     wanted = list(dict.fromkeys(receipts))
     for number, receipt in enumerate(wanted):
@@ -325,20 +326,31 @@ def _each(receipts: list[str], done: str, settle: Callable[[str], None]) -> None
         except MainstemError as error:
             facts = f"{error.detail} Of {show_count(len(wanted), 'receipt')}, {number} were {done} before this one."
             raise with_facts(error, detail=facts) from error
-    typer.echo(f"{done} {show_count(len(wanted), 'message')}")
+    _settled(topic, queue, wanted, done, as_json=as_json)
+
+
+def _settled(topic: str, queue: str, receipts: list[str], done: str, *, as_json: bool) -> None:
+    said = f"{done} {show_count(len(receipts), 'message')}"
+    print_outcome(done, said, as_json=as_json, topic=topic, queue=queue, receipts=receipts)
 
 
 @app.command()
 def acknowledge(
-    topic: TopicArgument, queue: QueueArgument, receipts: ReceiptsArgument, *, home: HomeOption = None
+    topic: TopicArgument,
+    queue: QueueArgument,
+    receipts: ReceiptsArgument,
+    *,
+    as_json: JsonOption = False,
+    home: HomeOption = None,
 ) -> None:
     """Acknowledge messages (ack): they are done and not delivered again.
 
     Example: mainstem queue acknowledge orders emails 0-17-1
     """
     with open_home(home) as stem:
-        _open_existing(stem, topic, queue).acknowledge(receipts)
-        typer.echo(f"acknowledged {show_count(len(set(receipts)), 'message')}")
+        found = _open_existing(stem, topic, queue)
+        found.acknowledge(receipts)
+        _settled(topic, queue, list(dict.fromkeys(receipts)), "acknowledged", as_json=as_json)
 
 
 @app.command()
@@ -352,6 +364,7 @@ def release(
         typer.Option(help='The delay: "10 seconds"; default: by the retry of the queue.'),
     ] = None,
     error: Annotated[str | None, typer.Option(help="The error, stored with the message.")] = None,
+    as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
     """Return messages, to be delivered again (nack).
@@ -360,7 +373,14 @@ def release(
     """
     with open_home(home) as stem:
         found = _open_existing(stem, topic, queue)
-        _each(receipts, "released", lambda receipt: found.release(receipt, delay=delay, error=error))
+        _each(
+            topic,
+            queue,
+            receipts,
+            "released",
+            lambda receipt: found.release(receipt, delay=delay, error=error),
+            as_json=as_json,
+        )
 
 
 @app.command()
@@ -370,6 +390,7 @@ def reject(
     receipts: ReceiptsArgument,
     *,
     reason: Annotated[str, typer.Option(help="Why it can never be processed.")],
+    as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
     """Send messages to TOPIC.QUEUE.rejected (the dead letter topic), with the reason.
@@ -378,7 +399,7 @@ def reject(
     """
     with open_home(home) as stem:
         found = _open_existing(stem, topic, queue)
-        _each(receipts, "rejected", lambda receipt: found.reject(receipt, reason))
+        _each(topic, queue, receipts, "rejected", lambda receipt: found.reject(receipt, reason), as_json=as_json)
 
 
 @app.command()
@@ -387,6 +408,7 @@ def rewind(
     queue: QueueArgument,
     *,
     to: Annotated[str, typer.Option(help=f"The position: {POSITION_HELP}.")],
+    as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
     """Rewind a queue: to a time, as it was then; to another position, as if no message from there on was delivered.
@@ -394,12 +416,21 @@ def rewind(
     Example: mainstem queue rewind orders emails --to earliest
     """
     with open_home(home) as stem:
-        _open_existing(stem, topic, queue).rewind(parse_position(to, "--to"))
-        typer.echo(f"rewound queue {queue} of {topic} to {to}")
+        found = _open_existing(stem, topic, queue)
+        found.rewind(parse_position(to, "--to"))
+        said = f"rewound queue {queue} of {topic} to {to}"
+        print_outcome("rewound", said, as_json=as_json, **(_to_json(found.describe()) if as_json else {}))
 
 
 @app.command()
-def delete(topic: TopicArgument, queue: QueueArgument, *, yes: YesOption = False, home: HomeOption = None) -> None:
+def delete(
+    topic: TopicArgument,
+    queue: QueueArgument,
+    *,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    home: HomeOption = None,
+) -> None:
     """Delete a queue. Its topic and its rejected messages are kept.
 
     Example: mainstem queue delete orders emails --yes
@@ -413,4 +444,4 @@ def delete(topic: TopicArgument, queue: QueueArgument, *, yes: YesOption = False
                 f"and {show_count(facts.lag.records, 'record')} not settled?"
             )
         found.delete()
-        typer.echo(f"deleted queue {queue} of {topic}")
+        print_outcome("deleted", f"deleted queue {queue} of {topic}", as_json=as_json, topic=topic, queue=queue)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
-import pyarrow as pa
 import typer
 
 from mainstem.errors import FellOff
@@ -18,9 +17,12 @@ from mainstem.workbench.cli.command_arguments import (
     split_words,
 )
 from mainstem.workbench.cli.error_text import with_facts
-from mainstem.workbench.cli.row_output import RowFormat, write_rows
+from mainstem.workbench.cli.json_output import AllColumnsOption, RowsJsonOption
+from mainstem.workbench.cli.row_format import RowFormat, chosen_format
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from mainstem.log.topic import Topic
 
 __all__ = ["read"]
@@ -45,6 +47,8 @@ def read(
     limit: Annotated[int | None, typer.Option(min=1, help="The maximum number of records.")] = None,
     columns: Annotated[str | None, typer.Option(metavar="COLUMN,...", help="Only these columns.")] = None,
     form: Annotated[RowFormat, typer.Option("--format", help="The output format.")] = RowFormat.TABLE,
+    as_json: RowsJsonOption = False,
+    all_columns: AllColumnsOption = False,
     record: Annotated[
         RecordColumn, typer.Option(help="Partition, offset, append time, change and headers of each.")
     ] = RecordColumn.SHOW,
@@ -58,6 +62,9 @@ def read(
 
     Example: mainstem topic read orders --start 2026-01-01T09:00:00Z --limit 10 --format json
     """
+    from mainstem.workbench.cli.row_output import write_rows
+
+    form = chosen_format(form, as_json=as_json)
     if follow and (stop is not None or archive is not None):
         raise typer.BadParameter("never ends, so it has no --stop and no --archive", param_hint="--follow")
     with open_home(home) as stem:
@@ -72,12 +79,20 @@ def read(
         hidden = record is RecordColumn.HIDE
         shown = (batch.drop_columns(["record"]) for batch in batches) if hidden else batches
         try:
-            write_rows(form, shown, _schema(found, only, hidden=hidden), limit=limit)
+            write_rows(
+                form,
+                shown,
+                _schema(found, only, hidden=hidden),
+                limit=limit,
+                all_columns=all_columns,
+            )
         except FellOff as error:
             raise _fell_off(error, found) from error
 
 
 def _schema(topic: Topic, columns: list[str] | None, *, hidden: bool) -> pa.Schema:
+    import pyarrow as pa
+
     wanted = [
         field
         for field in topic.settings.record_schema

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainstem.log.rows.plain_values import cell_text, python_value
 from mainstem.workbench.cli.command_arguments import (
     HomeOption,
     SparkOption,
@@ -16,8 +15,8 @@ from mainstem.workbench.cli.command_arguments import (
     open_home,
     open_view,
 )
+from mainstem.workbench.cli.json_output import JsonOption, print_json
 from mainstem.workbench.cli.program_file import load_program
-from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import (
     Column,
     about_duration,
@@ -75,6 +74,8 @@ def _show_rest(shown: int, count: int) -> None:
 
 def value_text(value: Any) -> str:
     """A value of a row as a cell shows it."""
+    from mainstem.log.rows.plain_values import cell_text, python_value
+
     return "null" if value is None else cell_text(python_value(value))
 
 
@@ -84,6 +85,8 @@ def _counts(found: Difference) -> dict[str, int]:
 
 def difference_json(found: Difference) -> dict[str, Any]:
     """The same as JSON."""
+    from mainstem.log.rows.plain_values import python_value
+
     return {
         "before": found.before,
         "after": found.after,

@@ -34,7 +34,7 @@ from mainstem.log.record import RECORD
 from mainstem.log.rows.plain_values import NotAValue, Reader, has_decimals, json_reader, parse_json, text_reader
 from mainstem.log.rows.row_errors import NOTHING_WRITTEN, format_value, unknown_column
 from mainstem.log.topic_settings import TopicSettings
-from mainstem.workbench.cli.row_output import InputFormat
+from mainstem.workbench.cli.row_format import InputFormat
 from mainstem.workbench.cli.terminal_table import show_count
 
 __all__ = ["BYTES_MAX", "LINE_BYTES_MAX", "ROWS_MAX", "RowBatch", "RowFile", "Rows"]
@@ -405,7 +405,7 @@ def _text(line: Line) -> str:
 
 def _not_json(number: int, text: str, error: Exception) -> InvalidRows:
     if isinstance(error, json.JSONDecodeError):
-        reason = f"{error.msg} at character {error.pos + 1}"
+        reason = f"{error.msg.removesuffix(' starting at')} at character {error.pos + 1}"
     else:
         reason = "It is nested too deeply" if isinstance(error, RecursionError) else str(error)
     whole = text.lstrip()[:1] in "[{" and text.rstrip()[-1:] not in "]}"

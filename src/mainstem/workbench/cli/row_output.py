@@ -2,74 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import Annotated, Any, Protocol
+from datetime import date
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 import pyarrow.types as kinds
-import typer
 
+from mainstem.clock import Clock, SystemClock, as_datetime
 from mainstem.errors import Invalid
-from mainstem.log.lag import Lag
+from mainstem.log.rows.column_types import is_nested, is_window, kind_of
 from mainstem.log.rows.plain_values import Writer, cell_text, column_values, json_line, plain_writer
-from mainstem.workbench.cli.terminal_table import Column, GrowingTable, show_note
+from mainstem.log.rows.schema_ddl import type_to_ddl
+from mainstem.workbench.cli.terminal_table import Column, GrowingTable, is_terminal, show_note
+from mainstem.workbench.cli.window_text import window_text
 
-__all__ = ["InputFormat", "JsonOption", "RowFormat", "RowWriter", "print_json", "row_writer", "write_rows"]
-
-
-# The output of `--json`, indented.
-
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+__all__ = ["RowWriter", "TableRows", "row_writer", "shown_cells", "today_of", "write_rows"]
 
 
-def print_json(value: Any) -> None:
-    """Print a value as JSON: times in ISO 8601, durations in seconds, dataclasses as objects."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=_plain) + "\n")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, Lag):
-        # In seconds; null if nothing is going to be dropped.
-        return {
-            "records": value.records,
-            "bytes": value.bytes,
-            "seconds": value.seconds,
-            "until_dropped_seconds": value.until_dropped,
-        }
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
-
-
-# Formats of rows.
-
-
-class InputFormat(StrEnum):
-    """Formats of input."""
-
-    JSON = "json"
-    CSV = "csv"
-    PARQUET = "parquet"
-    ARROW = "arrow"
-
-
-class RowFormat(StrEnum):
-    """Formats of output."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    ARROW = "arrow"
+# Writers of rows.
 
 
 class RowWriter(Protocol):
@@ -79,18 +31,31 @@ class RowWriter(Protocol):
     def close(self) -> None: ...
 
 
-def row_writer(form: str, schema: pa.Schema) -> RowWriter:
-    makers: dict[str, Callable[[pa.Schema], RowWriter]] = {
-        "table": TableRows, "json": JsonRows, "csv": CsvRows, "arrow": ArrowRows
-    }  # fmt: skip
+def row_writer(form: str, schema: pa.Schema, *, all_columns: bool = False) -> RowWriter:
+    if form == "table":
+        return TableRows(schema, all_columns=all_columns)
+    makers: dict[str, Callable[[pa.Schema], RowWriter]] = {"json": JsonRows, "csv": CsvRows, "arrow": ArrowRows}
     return makers[form](schema)
 
 
-def write_rows(form: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, limit: int | None = None) -> None:
+def write_rows(
+    form: str,
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    *,
+    limit: int | None = None,
+    all_columns: bool = False,
+) -> None:
     """Write batches of a schema, at most `limit` rows in all."""
-    writer = row_writer(form, schema)
-    for batch in _limit(batches, limit):
-        writer.write(batch)
+    writer = row_writer(form, schema, all_columns=all_columns)
+    try:
+        for batch in _limit(batches, limit):
+            writer.write(batch)
+    except KeyboardInterrupt:
+        # The end of --follow: columns that were not shown are named then too.
+        if isinstance(writer, TableRows):
+            writer.close()
+        raise
     # Not after an error: then the output must not look complete.
     writer.close()
 
@@ -197,38 +162,84 @@ class ArrowRows:
 
 
 class TableRows:
-    """A table; of `record` it shows partition:offset, the change if it is not an insert, and the append time."""
+    """A table; of `record` it shows partition:offset, the change if it is not an insert, and the append time.
 
-    def __init__(self, schema: pa.Schema) -> None:
+    On a terminal types stand under the titles, a window is shown as 12:20-12:21, `pane` is left out, and so are columns
+    that do not fit; they are named at the end. With `all_columns`, and in a pipe, everything is shown.
+    """
+
+    def __init__(self, schema: pa.Schema, *, all_columns: bool = False, clock: Clock | None = None) -> None:
+        self._today = today_of(clock or SystemClock()) if is_terminal() else None
+        hidden = {
+            field.name for field in schema if _is_pane(field) and is_terminal() and not all_columns and len(schema) > 1
+        }
+        self._hidden = [name for name in schema.names if name in hidden]
+        self._shown = [at for at, name in enumerate(schema.names) if name not in hidden]
         self._schema = schema
         columns: list[Column] = []
-        for field in schema:
+        for at in self._shown:
+            field = schema.field(at)
             if _is_record(field):
-                columns += [Column("record", style="dim", firm=True), Column("appended_at", style="dim", firm=True)]
+                columns += [
+                    Column("record", style="dim", firm=True, spared=1),
+                    Column("appended_at", style="dim", firm=True, spared=2),
+                ]
             else:
                 number = kinds.is_integer(field.type) or kinds.is_floating(field.type) or kinds.is_decimal(field.type)
-                firm = number or kinds.is_temporal(field.type) or kinds.is_boolean(field.type)
-                columns.append(Column(field.name, align="right" if number else "left", firm=bool(firm)))
-        self._table = GrowingTable(columns)
+                firm = number or kinds.is_temporal(field.type) or kinds.is_boolean(field.type) or is_window(field.type)
+                align: Literal["left", "right"] = "right" if number else "left"
+                columns.append(Column(field.name, align=align, firm=bool(firm), type=_type_text(field.type)))
+        self._table = GrowingTable(columns, complete=all_columns)
         self._empty = True
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._empty &= not batch.num_rows
         columns: list[list[str]] = []
-        for field, array in zip(self._schema, batch.columns, strict=True):
+        for at in self._shown:
+            field, array = self._schema.field(at), batch.column(at)
             if _is_record(field):
                 records = array.to_pylist()
                 columns.append([_place(record) for record in records])
                 columns.append([f"{record['appended_at']:%Y-%m-%d %H:%M:%S}Z" for record in records])
             else:
-                values = column_values(array, plain_writer(array.type))
-                columns.append(["null" if value is None else cell_text(value) for value in values])
+                columns.append(shown_cells(array, self._today))
         self._table.add(list(zip(*columns, strict=True)))
 
     def close(self) -> None:
-        """Says so if there were no rows."""
+        """Says so if there were no rows, and which columns are not shown."""
         if self._empty:
             show_note("no rows")
+        else:
+            self._table.close("--all-columns or --json shows all", also=self._hidden)
+
+
+def today_of(clock: Clock) -> date:
+    """The date in UTC."""
+    return as_datetime(clock.now()).date()
+
+
+def shown_cells(values: pa.Array, today: date | None) -> list[str]:
+    """The cells of a column. With a date they are for a terminal: a window is shown as people write it."""
+    if today is not None and is_window(values.type):
+        return ["null" if value is None else window_text(value, today=today) for value in values.to_pylist()]
+    plain = column_values(values, plain_writer(values.type))
+    return ["null" if value is None else cell_text(value) for value in plain]
+
+
+def _type_text(data_type: pa.DataType) -> str:
+    if is_window(data_type):
+        return "window"
+    if is_nested(data_type):
+        return kind_of(data_type)
+    try:
+        return type_to_ddl(data_type).lower()
+    except KeyError:
+        # DuckDB has types that topics have not.
+        return str(data_type)
+
+
+def _is_pane(field: pa.Field) -> bool:
+    return field.name == "pane" and bool(kinds.is_struct(field.type))
 
 
 def _place(record: dict[str, Any]) -> str:

@@ -126,7 +126,7 @@ def run_program(
         check_before_spark(stem, file, only=flow)
         # Before Spark, so that a port in use is reported at once.
         server = None if address is None else stack.enter_context(MetricsServer(address, run.metrics))
-        with show_progress("start Spark"):
+        with show_progress("starting Spark, which takes some seconds"):
             _ = stem.spark
         run.signals = stack.enter_context(handle_signals())
         if server is not None:
@@ -154,7 +154,7 @@ class _Run:
 
         counts = RunCounts(self._stem)
         self._file = file
-        with file.locate_errors():
+        with show_progress(f"building the flows of {file.path}"), file.locate_errors():
             self._running: RunningFlows = self._stem.start(file.flows, only=only)
         self._status = RunStatus(self._stem, self._running, counts)
         self._display: RunDisplay = run_display(self._stem.log.clock, as_json=self._as_json)

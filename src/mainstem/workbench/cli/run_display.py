@@ -16,19 +16,21 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from mainstem.clock import Clock, as_datetime
 from mainstem.errors import MainstemError
+from mainstem.flows.flow_waits import HolderFacts, waits_for, way_to_learn_more
+from mainstem.flows.run_notes import batch_text
 from mainstem.log.flow_cut import Holder
 from mainstem.log.lag import Lag
 from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.sources.agreed_cut import cut_note
-from mainstem.workbench.cli.flow_facts import PROGRESS_TOPIC, HolderFacts, flow_lag, waits_for
+from mainstem.workbench.cli.flow_facts import PROGRESS_TOPIC, flow_lag
 from mainstem.workbench.cli.metrics_server import FlowFigures, metrics_text, seconds_of
 from mainstem.workbench.cli.terminal_table import (
     PIPE_WIDTH,
@@ -37,6 +39,7 @@ from mainstem.workbench.cli.terminal_table import (
     about_size,
     moment,
     show_count,
+    show_note,
     show_table,
 )
 
@@ -46,7 +49,16 @@ if TYPE_CHECKING:
     from mainstem.log.topic import Topic
     from mainstem.stem import Mainstem
 
-__all__ = ["FlowCounts", "RunCounts", "RunDisplay", "RunStatus", "FlowStatus", "run_display", "show_status"]
+__all__ = [
+    "FlowCounts",
+    "RunCounts",
+    "RunDisplay",
+    "RunStatus",
+    "FlowStatus",
+    "run_display",
+    "show_status",
+    "waiting_lines",
+]
 
 
 # The totals of a run's flows, for the metrics, and rates for the display.
@@ -297,7 +309,8 @@ class LiveTable:
         self._live.start()
 
     def show(self, statuses: Sequence[FlowStatus]) -> None:
-        self._live.update(live_table(statuses, self._console), refresh=True)
+        lines = [Text(line, style="dim", overflow="fold") for line in waiting_lines(statuses)]
+        self._live.update(Group(live_table(statuses, self._console), *lines), refresh=True)
 
     def print_apart(self, say: Callable[[], None]) -> None:
         self._live.stop()
@@ -306,6 +319,20 @@ class LiveTable:
 
     def close(self) -> None:
         self._live.stop()
+
+
+def waiting_lines(statuses: Sequence[FlowStatus]) -> list[str]:
+    """What flows wait for that have no output, and whether all of them have read everything."""
+    lines = []
+    for it in statuses:
+        if it.waits_for is not None:
+            lines += [f"{it.flow} waits for {it.waits_for}", f"  {way_to_learn_more(it.flow)}"]
+    started = [it for it in statuses if it.batch is not None]
+    if not started:
+        return ["reading the first records ..."] if any(it.state == "running" for it in statuses) else lines
+    if all(it.state == "running" and not it.lag.records for it in statuses):
+        lines.append("everything is read; waiting for new records, Ctrl-C stops")
+    return lines
 
 
 def live_table(statuses: Sequence[FlowStatus], console: Console) -> Table:
@@ -395,15 +422,11 @@ def batch_line(it: FlowStatus) -> str:
     last = it.progress
     if it.state not in ("running", "catching up") or last.batch is None:
         return f"{it.flow}: {it.state}"
-    waits = "" if it.waits_for is None else f": waits for {it.waits_for}"
-    parts = [f"{show_count(last.rows_in)} rows in", f"{show_count(last.rows_out)} out{waits}"]
-    parts += [f"{show_count(last.rejected)} rejected"] if last.rejected else []
-    parts += [f"{show_count(last.late)} late"] if last.late else []
-    parts += [f"{show_count(last.too_late)} too late"] if last.too_late else []
-    parts += [f"{last.batch_ms:,} ms", f"{show_count(it.lag.records)} behind"]
+    waits = "" if it.waits_for is None else str(it.waits_for)
+    parts = [batch_text(last, behind=it.lag.records, waits=waits)]
     parts += [f"watermark {_time(last.watermark)}"] if last.watermark else []
     parts += [f"keeps {show_count(last.state_rows)}"] if last.state_rows else []
-    return f"{it.flow}: batch {last.batch}, {', '.join(parts)}"
+    return f"{it.flow}: {', '.join(parts)}"
 
 
 def show_status(statuses: Sequence[FlowStatus]) -> None:
@@ -427,3 +450,6 @@ def show_status(statuses: Sequence[FlowStatus]) -> None:
     for it in statuses:
         if it.waits_for is not None:
             typer.echo(f"{it.flow} waits for {it.waits_for}")
+            show_note(way_to_learn_more(it.flow))
+        elif it.counts.rows_in and not it.counts.rows_out and it.state == "stopped":
+            show_note(f"{it.flow} wrote no rows in this run; {way_to_learn_more(it.flow)}")

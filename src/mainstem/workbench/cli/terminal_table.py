@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal, Protocol
-
-from rich import box
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from mainstem.workbench.cli.error_text import visible
 
@@ -26,6 +23,11 @@ __all__ = [
     "LAG_COLUMNS",
     "PIPE_WIDTH",
     "Progress",
+    "cell_width",
+    "cut_text",
+    "is_terminal",
+    "styled",
+    "terminal_width",
     "about_duration",
     "about_size",
     "show_count",
@@ -152,148 +154,229 @@ PIPE_WIDTH = 100_000
 # In a growing table, this many rows determine the widths of the columns.
 SAMPLE_ROWS = 100
 GAP = "  "
+MARK = "…"
 STYLES = {"bold": 1, "dim": 2}
+# The widest that a cell is where there is not room for all, and the narrowest before a column is left out: of a name, and
+# of anything else.
 CELL_WIDTH_MAX = 60
-# If a cell would be narrower than this, firm columns are truncated too.
+NAME_WIDTH_FAIR = 30
 CELL_WIDTH_FAIR = 10
-CELL_WIDTH_MIN = 4
+# As many columns that do not fit are named.
+NAMED_MAX = 12
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. A `firm` one is truncated only after all others."""
+    """A column of a table. A `firm` one is not truncated, nor is one of numbers, on the right: a part of a number or a time
+    would be wrong. One in bold has names, and is truncated less.
+
+    `type` stands under the title, on a terminal. If not all columns fit, those with the highest `spared` are left out
+    first, of equal ones the last.
+    """
 
     title: str
     align: Literal["left", "right"] = "left"
     style: str = ""
     firm: bool = False
+    type: str = ""
+    spared: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is never truncated."""
+        return self.firm or self.align == "right"
 
 
-def _console() -> Console:
-    """Created each time: standard output may have been replaced."""
-    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = PIPE_WIDTH
-    return console
+def is_terminal() -> bool:
+    """Whether standard output is a terminal."""
+    return sys.stdout.isatty()
 
 
-def _print(console: Console, shown: Table | Text) -> None:
-    """Print without the trailing blanks of the last column."""
-    with console.capture() as captured:
-        console.print(shown)
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
-    sys.stdout.flush()
+def terminal_width() -> int:
+    """The width of standard output: of the terminal, or so much that no line is wrapped."""
+    return shutil.get_terminal_size().columns if is_terminal() else PIPE_WIDTH
 
 
-def _table(*, heading: bool, title: str = "") -> Table:
-    return Table(
-        box=box.SIMPLE_HEAD,
-        show_header=heading,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        title=Text(title, style="bold") if title else None,
-        title_justify="left",
-        header_style="bold",
-    )
+def styled(text: str, style: str) -> str:
+    """The text in a style, if standard output is a terminal that can show it."""
+    if not style or not text or not is_terminal() or os.environ.get("TERM") == "dumb" or os.environ.get("NO_COLOR"):
+        return text
+    return f"\x1b[{STYLES[style]}m{text}\x1b[0m"
+
+
+def cell_width(text: str) -> int:
+    """How many columns of a terminal a text takes: a Chinese character takes two.
+
+    >>> cell_width("Berlin"), cell_width("東京")
+    (6, 4)
+    """
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def cut_text(text: str, width: int) -> str:
+    """The text, or its beginning with a mark that some of it is missing.
+
+    >>> cut_text("Berlin", 6), cut_text("Berlin", 4)
+    ('Berlin', 'Ber…')
+    """
+    if cell_width(text) <= width:
+        return text
+    if text.isascii():
+        return text[: width - 1] + MARK
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, width - 1) + MARK
 
 
 def show_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, title: str = "", empty: str = "") -> None:
-    """Print a table; without rows print `empty`."""
-    console, found = _console(), list(rows)
+    """Print a table; without rows print `empty`. On a terminal, columns that do not fit are named below it."""
+    found = list(rows)
     if not found:
-        _print(console, Text(f"{title}: {empty}" if title else empty, style="dim"))
+        sys.stdout.write(styled(f"{title}: {empty}" if title else empty, "dim") + "\n")
         return
-    table = _table(heading=True, title=title)
-    for column in columns:
-        table.add_column(column.title, justify=column.align, style=column.style or None, overflow="fold")
-    for row in found:
-        table.add_row(*(Text(visible(cell)) for cell in row))
-    _print(console, table)
+    if title:
+        sys.stdout.write(styled(title, "bold") + "\n")
+    # An unreadable entry has fewer cells than there are columns.
+    cells = [[*row, *[""] * (len(columns) - len(row))] for row in found]
+    table = GrowingTable(columns, sample_rows=len(cells))
+    table.add(cells)
+    table.close("--json shows all")
 
 
 def show_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Print names and values, one pair per line, with aligned values."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for name, value in facts:
-        grid.add_row(Text(name), Text(visible(value)))
-    _print(_console(), grid)
+    found = [(name, visible(value)) for name, value in facts]
+    left = max((cell_width(name) for name, _ in found), default=0)
+    room = max(CELL_WIDTH_FAIR, terminal_width() - left - len(GAP))
+    for name, value in found:
+        lines = [part for line in value.split("\n") for part in (_wrap(line, room) or [""])]
+        for number, line in enumerate(lines):
+            label = "" if number else name
+            blanks = " " * (left - cell_width(label))
+            sys.stdout.write(f"{styled(label, 'bold')}{blanks}{GAP}{line}".rstrip() + "\n")
+    sys.stdout.flush()
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    if cell_width(text) <= width:
+        return [text]
+    return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def show_note(text: str) -> None:
     """Print a line on standard error: it is not part of the result."""
-    Console(file=sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True).print(Text(visible(text)))
+    sys.stderr.write(visible(text) + "\n")
+    sys.stderr.flush()
 
 
 class GrowingTable:
     """A table whose rows arrive one after another: the first ones determine the widths of the columns.
 
-    On a terminal longer cells are truncated, except in firm columns that had enough room; in a pipe nothing is.
+    On a terminal longer cells are truncated, except in firm columns, and columns that do not fit are left out and
+    named at the end; with `complete`, and in a pipe, nothing is.
     """
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[Column], *, sample_rows: int = SAMPLE_ROWS, complete: bool = False) -> None:
         self._columns = columns
-        self._console = _console()
-        self._cut = self._console.is_terminal
-        self._styled = self._cut and not self._console.is_dumb_terminal
+        self._sample_rows = sample_rows
+        self._terminal = is_terminal()
+        self._cut = self._terminal and not complete
+        self._begun = False
+        # The columns that are shown, and their widths.
+        self._shown: list[int] = []
         self._widths: list[int] = []
-        self._whole: list[bool] = []
 
     def add(self, rows: Sequence[Sequence[str]]) -> None:
-        """Print these rows below the earlier ones. Without rich's table, which takes ten times as long."""
+        """Print these rows below the earlier ones."""
         if not rows:
             return
         lines = []
         cells = [[visible(cell).replace("\n", "\\n") for cell in row] for row in rows]
-        if not self._widths:
-            self._fit(cells[:SAMPLE_ROWS])
-            lines += [self._line([column.title for column in self._columns], style="bold"), "─" * self._width]
+        if not self._begun:
+            self._begun = True
+            self._fit(cells[: self._sample_rows])
+            lines.append(self._line([column.title for column in self._columns], style="bold"))
+            if self._types:
+                lines.append(self._line([column.type for column in self._columns], style="dim"))
+            lines.append("─" * (sum(self._widths) + len(GAP) * (len(self._widths) - 1)))
         lines += [self._line(row) for row in cells]
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
 
     @property
-    def _width(self) -> int:
-        return sum(self._widths) + len(GAP) * (len(self._widths) - 1)
+    def left_out(self) -> list[str]:
+        """The titles of the columns that do not fit."""
+        return [
+            column.title for number, column in enumerate(self._columns) if self._begun and number not in self._shown
+        ]
+
+    def close(self, ways: str, also: Sequence[str] = ()) -> None:
+        """Name the columns that do not fit, and `also` others that are not shown; `ways` says how to see them."""
+        titles = [*also, *self.left_out]
+        if titles:
+            names = ", ".join(titles[:NAMED_MAX]) + (f", {MARK}" if len(titles) > NAMED_MAX else "")
+            show_note(f"+{show_count(len(titles), 'column')}: {names}; {ways}")
+
+    @property
+    def _types(self) -> bool:
+        return self._terminal and any(column.type for column in self._columns)
 
     def _line(self, cells: Sequence[str], *, style: str = "") -> str:
-        parts = zip(self._columns, self._widths, self._whole, cells, strict=True)
-        return GAP.join(self._cell(*part, style) for part in parts).rstrip()
+        parts = zip(self._shown, self._widths, strict=True)
+        return GAP.join(self._cell(self._columns[at], width, cells[at], style) for at, width in parts).rstrip()
 
-    def _cell(self, column: Column, width: int, whole: bool, text: str, style: str) -> str:  # noqa: FBT001 - private
-        length = cell_len(text)
-        if length > width and self._cut and not whole:
-            text, length = set_cell_size(text, width - 1) + "…", width
-        blanks = " " * (width - length)
-        style = style or column.style
-        if style and self._styled:
-            text = f"\x1b[{STYLES[style]}m{text}\x1b[0m"
+    def _cell(self, column: Column, width: int, text: str, style: str) -> str:
+        if self._cut and (not column.whole or len(self._shown) == 1):
+            text = cut_text(text, width)
+        blanks = " " * (width - cell_width(text))
+        text = styled(text, style or column.style)
         return blanks + text if column.align == "right" else text + blanks
 
     def _fit(self, sample: list[list[str]]) -> None:
-        titles = [cell_len(column.title) for column in self._columns]
-        widths = [max(titles[index], *(cell_len(row[index]) for row in sample)) for index in range(len(titles))]
-        wanted = list(widths)
-        if self._cut:
-            widths = [min(width, CELL_WIDTH_MAX) for width in widths]
-            # The widest is truncated first, firm columns last.
-            room = self._console.width - len(GAP) * (len(widths) - 1)
-            loose = [index for index, column in enumerate(self._columns) if not column.firm]
-            for indexes, least in ((loose, CELL_WIDTH_FAIR), (range(len(widths)), CELL_WIDTH_MIN)):
-                while sum(widths) > room and any(widths[index] > least for index in indexes):
-                    widths[max(indexes, key=lambda index: widths[index])] -= 1
-        self._widths = widths
-        self._whole = [
-            column.firm and width == want for column, width, want in zip(self._columns, widths, wanted, strict=True)
+        self._shown = list(range(len(self._columns)))
+        wanted = [
+            max(
+                cell_width(column.title),
+                len(column.type) if self._types else 0,
+                *(cell_width(row[at]) for row in sample),
+            )
+            for at, column in enumerate(self._columns)
         ]
+        widths = list(wanted)
+        room = terminal_width()
+        least = [NAME_WIDTH_FAIR if column.style == "bold" else CELL_WIDTH_FAIR for column in self._columns]
+        while self._cut and self._width(wanted) > room:
+            widths = [min(width, CELL_WIDTH_MAX) for width in wanted]
+            loose = [at for at in self._shown if not self._columns[at].whole]
+            # The widest is truncated first.
+            while self._width(widths) > room and (wide := [at for at in loose if widths[at] > least[at]]):
+                widths[max(wide, key=lambda at: widths[at])] -= 1
+            if self._width(widths) <= room or len(self._shown) == 1:
+                break
+            self._shown.remove(max(self._shown, key=lambda at: (self._columns[at].spared, at)))
+            widths = list(wanted)
+        if self._cut and len(self._shown) == 1:
+            widths[self._shown[0]] = min(widths[self._shown[0]], room)
+        self._widths = [widths[at] for at in self._shown]
+
+    def _width(self, widths: Sequence[int]) -> int:
+        return sum(widths[at] for at in self._shown) + len(GAP) * (len(self._shown) - 1)
 
 
 # A lag as columns of a table.
 
 
-LAG_COLUMNS = (Column("behind", "right"), Column("size", "right"), Column("oldest"), Column("drops in"))
+# Of a lag the number of records is left out last.
+LAG_COLUMNS = (
+    Column("behind", "right", spared=-1),
+    Column("size", "right", spared=2),
+    Column("oldest", spared=1),
+    Column("drops in", spared=3),
+)
 
 
 def lag_cells(lag: Lag) -> list[str]:

@@ -8,15 +8,13 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
 from mainstem.durations import show_duration, show_size
 from mainstem.errors import Corrupt, Invalid
-from mainstem.log.topic_settings import Keep, TopicSettings
-from mainstem.log.upkeep_report import PartitionFacts
 from mainstem.workbench.cli.append_command import append
 from mainstem.workbench.cli.command_arguments import (
     HomeOption,
@@ -28,10 +26,11 @@ from mainstem.workbench.cli.command_arguments import (
     split_words,
     take_over_if,
 )
+from mainstem.workbench.cli.command_tree import new_noun
 from mainstem.workbench.cli.error_text import FAILED, show_damage
+from mainstem.workbench.cli.json_output import JsonOption, print_json, print_outcome
 from mainstem.workbench.cli.list_entry import Unreadable, json_entry, table_row, try_look
 from mainstem.workbench.cli.read_command import read
-from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
     Column,
@@ -48,12 +47,12 @@ from mainstem.workbench.cli.terminal_table import (
 if TYPE_CHECKING:
     from mainstem.log.lag import Lag
     from mainstem.log.topic import Topic
-    from mainstem.log.upkeep_report import CompactionReport, RetentionReport
+    from mainstem.log.upkeep_report import CompactionReport, PartitionFacts, RetentionReport
     from mainstem.stem import Mainstem
 
 __all__ = ["SETTINGS", "app", "with_settings"]
 
-app = typer.Typer(no_args_is_help=True)
+app = new_noun()
 
 
 # The facts about a topic: its settings, its partitions, and its readers.
@@ -121,6 +120,8 @@ def topic_facts(topic: Topic) -> TopicFacts:
 
 
 def _facts(topic: Topic, number: int) -> PartitionFacts:
+    from mainstem.log.upkeep_report import PartitionFacts
+
     try:
         return topic.backend.partition_facts(number)
     except Corrupt as error:
@@ -132,23 +133,23 @@ def _facts(topic: Topic, number: int) -> PartitionFacts:
     return PartitionFacts(number, start, end, max(0, end - start), 0, damage=damage)
 
 
-# The settings of a topic as options, with the names and defaults of `TopicSettings` and `Keep`.
+# The settings of a topic as options, with the names of `TopicSettings` and `Keep`.
 
-# The help of each option; {} is its default.
+# The help of each option, with its default; a test compares the defaults.
 SETTINGS = {
     "key": "The key columns, which determine a row's partition.",
     "event_time": "The TIMESTAMP column with the event time.",
-    "partitions": "Number of partitions; {}.",
+    "partitions": "Number of partitions; 1.",
     "keep": '"7 days", "10 GiB", both with a comma, "forever", or "latest per key" (a compacted topic).',
-    "tombstones": "Latest per key: how long tombstones are kept; {}.",
+    "tombstones": "Latest per key: how long tombstones are kept; 1 day.",
     "lag_min": "Latest per key: younger records are not compacted.",
     "lag_max": "Latest per key: no record waits longer for compaction.",
     "archive": "Copy sealed segments here before they are dropped.",
-    "idle_after": "A partition without appends for this long does not hold back the watermark; {}.",
-    "ahead_max": "Event times further ahead do not move the watermark; {}.",
-    "record_bytes_max": "Maximum size of a record; {}.",
-    "segment_bytes_max": "Maximum size of a segment; {}.",
-    "segment_age_max": "Maximum age of a segment; {}.",
+    "idle_after": "A partition without appends for this long does not hold back the watermark; 1 minute.",
+    "ahead_max": "Event times further ahead do not move the watermark; 1 hour.",
+    "record_bytes_max": "Maximum size of a record; 16 MiB.",
+    "segment_bytes_max": "Maximum size of a segment; 64 MiB.",
+    "segment_age_max": "Maximum age of a segment; 1 hour.",
 }
 FIXED = ("key", "event_time")
 TIMES_PER_KEY = ("tombstones", "lag_min", "lag_max")
@@ -171,20 +172,15 @@ def with_settings(*names: str) -> Callable[[Command], Command]:
 
 
 def _option(setting: str) -> inspect.Parameter:
-    option = typer.Option(None, metavar=METAVARS.get(setting), help=SETTINGS[setting].format(_default(setting)))
+    option = typer.Option(None, metavar=METAVARS.get(setting), help=SETTINGS[setting])
     kind = int | None if setting == "partitions" else str | None
     return inspect.Parameter(setting, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
 
 
-def _default(setting: str) -> str:
-    value = getattr(Keep.latest_per_key() if setting in TIMES_PER_KEY else TopicSettings, setting)
-    if isinstance(value, timedelta):
-        return show_duration(value)
-    return show_size(value) if setting.endswith("_bytes_max") else str(value)
-
-
 def _parse_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """The given settings, as the log takes them."""
+    from mainstem.log.keep_rule import Keep
+
     given = {name: value for name, value in settings.items() if value is not None}
     times = {name: given.pop(name) for name in TIMES_PER_KEY if name in given}
     if "key" in given:
@@ -204,7 +200,9 @@ def _parse_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 @app.command()
 @with_settings(*SETTINGS)
-def create(topic: TopicArgument, *, schema: SchemaOption, home: HomeOption = None, **settings: Any) -> None:
+def create(
+    topic: TopicArgument, *, schema: SchemaOption, as_json: JsonOption = False, home: HomeOption = None, **settings: Any
+) -> None:
     """Create a topic, and the home if it does not exist. A topic that exists with the same settings is not changed.
 
     Example: mainstem topic create orders --schema "order_id STRING, amount DOUBLE" --key order_id --keep "7 days"
@@ -213,7 +211,12 @@ def create(topic: TopicArgument, *, schema: SchemaOption, home: HomeOption = Non
     with open_home(home, missing="make") as stem:
         there = topic in stem.topics()
         made = stem.create_topic(topic, schema=schema, **given)
-        typer.echo(f"topic {made.name} exists already, with these settings" if there else f"created topic {made.name}")
+        said = f"topic {made.name} exists already, with these settings" if there else f"created topic {made.name}"
+        _tell(made, "exists" if there else "created", said, as_json=as_json)
+
+
+def _tell(topic: Topic, outcome: str, said: str, *, as_json: bool) -> None:
+    print_outcome(outcome, said, as_json=as_json, **(topic_facts(topic).to_json() if as_json else {}))
 
 
 @app.command("list")
@@ -223,43 +226,31 @@ def list_topics(*, as_json: JsonOption = False, home: HomeOption = None) -> None
     Example: mainstem topic list
     """
     with open_home(home) as stem:
-        found = [try_look({"topic": name}, _list_entry, stem, name) for name in stem.topics()]
+        found = [try_look({"topic": name}, _find, stem, name) for name in stem.topics()]
         if as_json:
-            print_json([json_entry(it, lambda it: it) for it in found])
+            print_json([json_entry(it, TopicFacts.to_json) for it in found])
             return
         columns = [
             Column("topic", style="bold"), Column("partitions", "right"), Column("records", "right"),
-            Column("size", "right"), Column("keep"), Column("last append"), Column("groups", "right"),
+            Column("size", "right", spared=2), Column("keep"), Column("last append", firm=True, spared=1), Column("groups", "right"),
             Column("queues", "right"),
         ]  # fmt: skip
-        if any(isinstance(it, Unreadable) or it["damage"] for it in found):
+        if any(isinstance(it, Unreadable) or it.damage for it in found):
             columns.append(Column("damage"))
         rows = [_list_row(it)[: len(columns)] for it in found]
         show_table(columns, rows, empty="no topics yet")
 
 
-def _list_entry(stem: Mainstem, name: str) -> dict[str, Any]:
-    it = topic_facts(stem.topic(name))
-    return {
-        "topic": name,
-        "partitions": len(it.partitions),
-        "records": it.records,
-        "bytes": it.bytes,
-        "keep": str(it.topic.settings.keep),
-        "appended_at": it.appended_at,
-        "groups": len(it.topic.groups()),
-        "queues": len(it.topic.queues()),
-        "damage": it.damage,
-    }
+def _find(stem: Mainstem, name: str) -> TopicFacts:
+    return topic_facts(stem.topic(name))
 
 
-def _list_row(it: dict[str, Any] | Unreadable) -> list[str]:
+def _list_row(it: TopicFacts | Unreadable) -> list[str]:
     if isinstance(it, Unreadable):
         return [it.names["topic"], "", "", "", "", "", "", "", f"cannot be read: {it.error}"]
     return [
-        it["topic"], str(it["partitions"]), show_count(it["records"]), about_size(it["bytes"]), it["keep"],
-        moment(it["appended_at"]), str(it["groups"]), str(it["queues"]),
-        "; ".join(it["damage"]),
+        it.topic.name, str(len(it.partitions)), show_count(it.records), about_size(it.bytes), str(it.topic.settings.keep),
+        moment(it.appended_at), str(len(it.topic.groups())), str(len(it.topic.queues())), "; ".join(it.damage),
     ]  # fmt: skip
 
 
@@ -301,7 +292,7 @@ def _show(facts: TopicFacts) -> None:
     show_table(
         [
             Column("partition", "right"), Column("start", "right"), Column("end", "right"), Column("records", "right"),
-            Column("size", "right"), Column("segments", "right"), Column("sealed", "right"), Column("last append"),
+            Column("size", "right", spared=2), Column("segments", "right"), Column("sealed", "right"), Column("last append", firm=True, spared=1),
         ],
         (
             [
@@ -331,6 +322,7 @@ def alter(
     ] = None,
     schema: Annotated[str | None, typer.Option(help="All columns, some of them new or of a wider type.")] = None,
     partitions: Annotated[int | None, typer.Option(help="The new number of partitions.")] = None,
+    as_json: JsonOption = False,
     home: HomeOption = None,
     **settings: Any,
 ) -> None:
@@ -350,13 +342,15 @@ def alter(
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             there.alter(**changes)
-        typer.echo(f"altered topic {there.name}")
+        _tell(there, "altered", f"altered topic {there.name}", as_json=as_json)
         for warning in warned:
             show_note(f"Warning: {warning.message}")
 
 
 @app.command()
-def delete(topic: TopicArgument, *, yes: YesOption = False, home: HomeOption = None) -> None:
+def delete(
+    topic: TopicArgument, *, yes: YesOption = False, as_json: JsonOption = False, home: HomeOption = None
+) -> None:
     """Delete a topic with its records, groups and queues.
 
     Example: mainstem topic delete orders --yes
@@ -368,7 +362,7 @@ def delete(topic: TopicArgument, *, yes: YesOption = False, home: HomeOption = N
             holds = f"{show_count(facts.records, 'record')}, {show_count(groups, 'group')} and {show_count(queues, 'queue')}"
             confirm(f'Delete topic "{topic}" with {holds}?')
         stem.delete_topic(topic)
-        typer.echo(f"deleted topic {topic}")
+        print_outcome("deleted", f"deleted topic {topic}", as_json=as_json, topic=topic)
 
 
 app.command("append")(append)
@@ -381,6 +375,7 @@ def adopt(
     *,
     schema: SchemaOption,
     codec: Annotated[str, typer.Option(help='The format of the values: "json" or "raw".')] = "json",
+    as_json: JsonOption = False,
     home: HomeOption = None,
     **settings: Any,
 ) -> None:
@@ -392,7 +387,8 @@ def adopt(
     """
     with open_home(home) as stem:
         adopted = stem.adopt_topic(topic, schema=schema, codec=codec, **_parse_settings(settings))
-        typer.echo(f"adopted topic {adopted.name}, {show_count(adopted.settings.partitions, 'partition')}")
+        said = f"adopted topic {adopted.name}, {show_count(adopted.settings.partitions, 'partition')}"
+        _tell(adopted, "adopted", said, as_json=as_json)
 
 
 @app.command()
@@ -423,7 +419,12 @@ def copy(
     if as_json:
         print_json([{name: getattr(part, name) for name in part.__slots__} for part in parts])
         return
-    columns = (Column("partition", "right"), Column("records", "right"), Column("checksum"), Column("offsets"))
+    columns = (
+        Column("partition", "right"),
+        Column("records", "right"),
+        Column("checksum"),
+        Column("offsets"),
+    )
     show_table(
         columns,
         [
@@ -451,7 +452,9 @@ app.command("read")(read)
 
 
 @app.command()
-def seal(topic: TopicArgument, *, take_over: TakeOverOption = False, home: HomeOption = None) -> None:
+def seal(
+    topic: TopicArgument, *, take_over: TakeOverOption = False, as_json: JsonOption = False, home: HomeOption = None
+) -> None:
     """Seal everything appended so far into Parquet files; also done in the background for large or old segments.
 
     Example: mainstem topic seal orders
@@ -461,7 +464,8 @@ def seal(topic: TopicArgument, *, take_over: TakeOverOption = False, home: HomeO
         take_over_if(found, asked=take_over)
         with show_progress(f"seal {topic}"):
             made = found.seal()
-        typer.echo(f"sealed {show_count(made, 'segment')} of {topic}" if made else f"nothing to seal in {topic}")
+        said = f"sealed {show_count(made, 'segment')} of {topic}" if made else f"nothing to seal in {topic}"
+        print_outcome("sealed" if made else "nothing to seal", said, as_json=as_json, topic=topic, segments=made)
 
 
 @app.command()
@@ -475,6 +479,7 @@ def compact(
 
     Example: mainstem topic compact customers
     """
+    from mainstem.log.keep_rule import Keep
     from mainstem.log.upkeep_report import CompactionReport
 
     with open_home(home) as stem:
@@ -543,7 +548,7 @@ def verify(
         else:
             show_table(
                 [
-                    Column("topic", style="bold"), Column("sound"), Column("records", "right"), Column("size", "right"),
+                    Column("topic", style="bold"), Column("sound"), Column("records", "right"), Column("size", "right", spared=2),
                     Column("sealed", "right"), Column("not sealed", "right"),
                 ],
                 (

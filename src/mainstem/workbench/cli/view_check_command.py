@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainstem.log.rows.plain_values import python_value
 from mainstem.workbench.cli.command_arguments import HomeOption, SparkOption, ViewArgument, open_home
+from mainstem.workbench.cli.json_output import JsonOption, print_json
 from mainstem.workbench.cli.program_file import load_program
 from mainstem.workbench.cli.rebuild_command import value_text
-from mainstem.workbench.cli.row_output import JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import Column, show_count, show_note, show_progress, show_table
 
 if TYPE_CHECKING:
@@ -153,6 +152,8 @@ def _json(found: CheckedView) -> dict[str, Any]:
 
 
 def _row_json(row: WrongRow) -> dict[str, Any]:
+    from mainstem.log.rows.plain_values import python_value
+
     def plain(side: dict[str, Any] | None) -> dict[str, Any] | None:
         return None if side is None else {name: python_value(value) for name, value in side.items()}
 

@@ -7,7 +7,6 @@ from contextlib import closing
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
-import pyarrow as pa
 import typer
 
 from mainstem.errors import Invalid, NotFound, did_you_mean
@@ -22,14 +21,17 @@ from mainstem.workbench.cli.command_arguments import (
     parse_as_of,
     split_words,
 )
+from mainstem.workbench.cli.command_tree import new_noun
+from mainstem.workbench.cli.json_output import AllColumnsOption, JsonOption, RowsJsonOption, print_json, print_outcome
 from mainstem.workbench.cli.list_entry import json_entry, table_row, try_look
 from mainstem.workbench.cli.rebuild_command import rebuild
-from mainstem.workbench.cli.row_output import JsonOption, RowFormat, print_json, write_rows
+from mainstem.workbench.cli.row_format import RowFormat, chosen_format
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
     Column,
     about_duration,
     about_size,
+    is_terminal,
     lag_cells,
     moment,
     show_count,
@@ -39,6 +41,8 @@ from mainstem.workbench.cli.terminal_table import (
 from mainstem.workbench.cli.view_check_command import check
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from mainstem.log.lag import Lag
     from mainstem.stem import Mainstem
     from mainstem.views.view import View, ViewDescription, ViewVersion
@@ -46,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = new_noun()
 
 
 @app.command("list")
@@ -62,8 +66,8 @@ def list_views(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
             return
         show_table(
             [
-                Column("view", style="bold"), Column("key"), Column("rows", "right"), Column("on disk", "right"),
-                Column("live", "right"), Column("versions"), Column("flow"), Column("last change"), *LAG_COLUMNS,
+                Column("view", style="bold"), Column("key"), Column("rows", "right"), Column("on disk", "right", spared=3),
+                Column("live", "right", spared=2), Column("versions", spared=2), Column("flow"), Column("last change", firm=True, spared=1), *LAG_COLUMNS,
             ],
             (table_row(it, lambda it: _list_row(*it)) for it in found),
             empty="no views yet",
@@ -193,6 +197,8 @@ def read(
     limit: Annotated[int | None, typer.Option(min=1, help="The maximum number of rows.")] = None,
     columns: Annotated[str | None, typer.Option(metavar="COLUMN,...", help="Only these columns.")] = None,
     form: Annotated[RowFormat, typer.Option("--format", help="The output format.")] = RowFormat.TABLE,
+    as_json: RowsJsonOption = False,
+    all_columns: AllColumnsOption = False,
     home: HomeOption = None,
 ) -> None:
     """Read the rows of a view, sorted by key, as of one moment; with --follow also later changes.
@@ -205,6 +211,9 @@ def read(
 
     Example: mainstem view read revenue --limit 10 --format json
     """
+    from mainstem.workbench.cli.row_output import write_rows
+
+    form = chosen_format(form, as_json=as_json)
     if as_of is not None and (follow or version is not None):
         raise typer.BadParameter("reads the live version, once", param_hint="--as-of")
     if follow and version is not None:
@@ -216,11 +225,19 @@ def read(
             schema = next(batches).schema
             wanted = _select_columns(schema, split_words(columns), view)
             selected = (batch for rows in batches for batch in rows.select(wanted).to_batches())
-            write_rows(form, selected, schema.empty_table().select(wanted).schema, limit=limit)
+            write_rows(
+                form,
+                selected,
+                schema.empty_table().select(wanted).schema,
+                limit=limit,
+                all_columns=all_columns,
+            )
 
 
 def _rows(view: View, version: int | None, as_of: AsOf | None) -> Generator[pa.Table, None, None]:
     """First an empty table, for its columns, then the rows; memory does not grow with the view."""
+    import pyarrow as pa
+
     if as_of is not None:
         with closing(view.batches(as_of=as_of)) as past:
             first = next(past, None)
@@ -236,6 +253,8 @@ def _rows(view: View, version: int | None, as_of: AsOf | None) -> Generator[pa.T
 
 def _changes(view: View) -> Generator[pa.Table, None, None]:
     """First an empty table, then all rows as inserts, then the changes."""
+    import pyarrow as pa
+
     yield _with_change(view.schema.empty_table(), pa.array([], pa.string()))
     for update in view.subscribe():
         rows = update.rows
@@ -277,45 +296,36 @@ def get(
 ) -> None:
     """Get the row with a key; the exit status is 1 if there is none.
 
-    Values are written as in a CSV file, structs (such as a window) as JSON. With --as-of, for a view with history, the
-    row as it was at a time, or right after the batch that contains an append.
+    Values are written as in a CSV file; a window by its start in UTC (12:20, "2026-11-17 12:20"), with its end if windows
+    overlap (12:20-12:21), or as JSON. With --as-of, for a view with history, the row as it was at a time, or right after
+    the batch that contains an append.
 
-    Example: mainstem view get revenue Berlin
+    Example: mainstem view get revenue Berlin 12:20
     """
-    from mainstem.log.rows.plain_values import cell_text, plain_writer
+    import pyarrow as pa
+
+    from mainstem.log.rows.plain_values import plain_writer
+    from mainstem.workbench.cli.key_arguments import find_key
+    from mainstem.workbench.cli.row_output import shown_cells, today_of
 
     with open_home(home) as stem, open_view(stem, view) as opened:
-        schema = opened.schema
-        row = opened.get(_key_values(opened, key), after=after, wait=wait, as_of=parse_as_of(as_of))
+        schema, moment_of = opened.schema, parse_as_of(as_of)
+        if after is not None:
+            # A window may be among the rows that are waited for.
+            opened.wait_for(after, wait)
+        row = opened.get(find_key(opened, key, moment_of), as_of=moment_of)
         if row is None:
             raise NotFound(
                 f'view "{view}" has no row with the key {", ".join(key)}',
                 detail=f"Its key is {', '.join(opened.key)}.",
                 hint=f"List its rows: mainstem view read {view} --limit 10",
             )
-        plain = {field.name: plain_writer(field.type)(row[field.name]) for field in schema}
         if as_json:
-            print_json(plain)
+            print_json({field.name: plain_writer(field.type)(row[field.name]) for field in schema})
             return
-        show_facts([(name, "null" if value is None else cell_text(value)) for name, value in plain.items()])
-
-
-def _key_values(view: View, given: list[str]) -> tuple[Any, ...]:
-    from mainstem.log.rows.plain_values import NotAValue, text_reader
-
-    if len(given) != len(view.key):
-        raise Invalid(
-            f'a key of view "{view.name}" has {show_count(len(view.key), "value")}, not {len(given)}',
-            detail=f"Its columns are: {', '.join(view.key)}.",
-            hint=f"For example: mainstem view get {view.name} {' '.join(name.upper() for name in view.key)}",
-        )
-    schema = view.schema
-    try:
-        return tuple(
-            text_reader(schema.field(name).type, name)(text) for name, text in zip(view.key, given, strict=True)
-        )
-    except NotAValue as error:
-        raise Invalid(str(error), detail=f"It is in the key of view {view.name!r}.", hint=error.hint) from None
+        today = today_of(stem.log.clock) if is_terminal() else None
+        cells = [(field.name, shown_cells(pa.array([row[field.name]], field.type), today)[0]) for field in schema]
+        show_facts(cells)
 
 
 @app.command()
@@ -338,12 +348,17 @@ def versions(
             opened.drop_version(drop)
         found = opened.versions()
         if as_json:
-            print_json([{"version": it.number, "live": it.live, **_version_json(it)} for it in found])
+            print_json(
+                [
+                    {"view": view, "version": it.number, "live": it.live, **_version_json(it), "lag": _lag(stem, it)}
+                    for it in found
+                ]
+            )
             return
         show_table(
             [
-                Column("version", "right", style="bold"), Column("live"), Column("rows", "right"), Column("on disk", "right"),
-                Column("made"), Column("flow"), Column("batch", "right"), Column("last change"), *LAG_COLUMNS,
+                Column("version", "right", style="bold"), Column("live"), Column("rows", "right"), Column("on disk", "right", spared=3),
+                Column("made", firm=True, spared=1), Column("flow"), Column("batch", "right"), Column("last change", firm=True, spared=1), *LAG_COLUMNS,
             ],
             (
                 [
@@ -361,7 +376,7 @@ app.command("check")(check)
 
 
 @app.command()
-def drop(view: ViewArgument, *, yes: YesOption = False, home: HomeOption = None) -> None:
+def drop(view: ViewArgument, *, yes: YesOption = False, as_json: JsonOption = False, home: HomeOption = None) -> None:
     """Drop a view with all its versions, and its flow's checkpoint: the next run rebuilds both from the log.
 
     Example: mainstem view drop revenue --yes
@@ -381,7 +396,7 @@ def drop(view: ViewArgument, *, yes: YesOption = False, home: HomeOption = None)
         if flow is not None:
             # A checkpoint without its view would continue after missing rows.
             FlowStore(stem.home, flow).drop()
-        typer.echo(f"dropped view {view}")
+        print_outcome("dropped", f"dropped view {view}", as_json=as_json, view=view)
 
 
 def _refuse_if_running(stem: Mainstem, view: str, flow: str | None) -> None:

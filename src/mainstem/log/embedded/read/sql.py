@@ -59,7 +59,7 @@ def query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tabl
         except duckdb.Error as error:
             if isinstance(error, duckdb.InvalidInputException | duckdb.ConversionException):
                 _name_unreadable(log, sql, error)
-            raise translate_error(log, error, tables) from error
+            raise translate_error(log, error, tables, sql) from error
     raise AssertionError
 
 

@@ -1,0 +1,95 @@
+"""What bounds the state of Spark's operators: the watermark, the number of keys, or nothing."""
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import mainstem
+from mainstem import Flow
+from mainstem.flows.program import Program
+from mainstem.spark.plan.flow_plan import operators_in
+
+WATERMARK = "the watermark of at"
+
+
+@pytest.fixture
+def stem(spark, tmp_path):
+    with mainstem.open(tmp_path, spark=spark) as opened:
+        opened.create_topic("orders", schema="id STRING, store STRING, n INT, at TIMESTAMP", event_time="at")
+        yield opened
+
+
+Make = Callable[[DataFrame, DataFrame, DataFrame], DataFrame]
+NEAR = "a.id = b.id AND b.at BETWEEN a.at AND a.at + INTERVAL 1 MINUTE"
+
+# Of a stream without a watermark, and two with one.
+BOUNDS: dict[str, tuple[Make, str]] = {
+    "one row a key": (lambda bare, a, b: bare.groupBy("store").count(), "one row for each store"),
+    "one row a key, with a watermark": (
+        lambda bare, a, b: a.groupBy("store", "n").count(),
+        "one row for each store, n",
+    ),
+    "one row": (lambda bare, a, b: bare.groupBy().count(), "one row"),
+    "a window": (lambda bare, a, b: a.groupBy(F.window("at", "1 minute"), "store").count(), WATERMARK),
+    "a window without a watermark": (lambda bare, a, b: bare.groupBy(F.window("at", "1 minute")).count(), ""),
+    "a day without a watermark": (lambda bare, a, b: bare.groupBy(F.to_date("at")).count(), ""),
+    "lists of a key": (lambda bare, a, b: bare.groupBy("store").agg(F.collect_list("n")), ""),
+    "duplicates": (lambda bare, a, b: bare.dropDuplicates(["id"]), ""),
+    "duplicates, with a watermark but without its time": (lambda bare, a, b: a.dropDuplicates(["id"]), ""),
+    "duplicates of a time": (lambda bare, a, b: a.dropDuplicates(["id", "at"]), WATERMARK),
+    "duplicates within the watermark": (lambda bare, a, b: a.dropDuplicatesWithinWatermark(["id"]), WATERMARK),
+    "a join within a minute": (lambda bare, a, b: a.join(b, F.expr(NEAR)), WATERMARK),
+    "a join at any distance": (lambda bare, a, b: a.join(b, F.expr("a.id = b.id")), ""),
+    "a join without a watermark": (lambda bare, a, b: bare.alias("a").join(b, F.expr(NEAR)), ""),
+}
+
+
+@pytest.mark.parametrize("case", BOUNDS)
+def test_what_bounds_the_state(stem, case):
+    make, bound = BOUNDS[case]
+    orders = stem.topic("orders")
+    found: list[str] = []
+
+    def flows(stem):
+        bare = orders.stream()
+        timed = [orders.stream(watermark="10 minutes").alias(name) for name in ("a", "b")]
+        rows = make(bare, *timed)
+        found.extend(operator.bounded_by for operator in operators_in(rows))
+        yield Flow(stem.topic("orders").stream(), into=stem.topic("copy"))
+
+    Program(stem, flows)
+
+    assert set(found) == {bound}
+
+
+def test_state_that_grows_is_a_warning_with_a_way_out(stem):
+    def flows(stem):
+        orders = stem.topic("orders").stream()
+        yield Flow(orders.dropDuplicates(["id"]).select("id"), into=stem.topic("once"))
+        yield Flow(orders.groupBy("store").count(), into=stem.view("per_store", key="store"))
+
+    once, per_store = Program(stem, flows).flows
+
+    assert once.warnings() == [
+        (
+            'the state of "deduplicate" in flow "once" grows without bound: it is never evicted; give the stream a watermark '
+            "and use dropDuplicatesWithinWatermark, or dedupe of mainstem.operators"
+        )
+    ]
+    assert per_store.warnings() == []
+
+
+def test_a_sorted_stream_is_refused_with_a_word_of_top(stem):
+    def flows(stem):
+        orders = stem.topic("orders").stream()
+        yield Flow(orders.orderBy("n").limit(3).select("id", "n"), into=stem.view("first", key="id"))
+
+    with pytest.raises(mainstem.Invalid) as refused:
+        Program(stem, flows)
+
+    assert refused.value.summary == 'flow "first" cannot run as a stream'
+    assert refused.value.hint.startswith(
+        'Spark does not sort a stream. For the first rows by an order: top(rows, 10, order="revenue DESC")'
+    )
