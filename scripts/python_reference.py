@@ -99,6 +99,16 @@ class Entry:
     summary: str
     text: str
 
+    @property
+    def heading(self) -> str:
+        """Anchors have neither case nor dots: those of `Process` and `process`, of `TopicSettings` and `Topic.settings`,
+        would be the same."""
+        return f"{self.name} (class)" if self.name in ("Process", "RunningFlows", "TopicSettings") else self.name
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
 
 def page(title: str, introduction: str, chapters: dict[str, list[Entry]]) -> str:
     lines = [f"# {title}", "", *textwrap.wrap(introduction, 120, break_long_words=False, break_on_hyphens=False), ""]
@@ -106,9 +116,9 @@ def page(title: str, introduction: str, chapters: dict[str, list[Entry]]) -> str
         if chapter:
             lines += [f"**{chapter}**", ""]
         lines += ["| name | |", "|---|---|"]
-        lines += [f"| [`{e.name}`](#{e.name.lower()}) | {e.summary.replace('|', chr(92) + '|')} |" for e in entries]
+        lines += [f"| [`{e.name}`](#{anchor(e.heading)}) | {e.summary.replace('|', chr(92) + '|')} |" for e in entries]
         lines += [""]
-    lines += [line for entries in chapters.values() for e in entries for line in (f"## {e.name}", "", e.text, "")]
+    lines += [line for entries in chapters.values() for e in entries for line in (f"## {e.heading}", "", e.text, "")]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -157,7 +167,7 @@ def entry(value: Any, name: str, module: str) -> Entry:
         lines += code(f"{where}{name}", inspect.signature(value), skip_first=False)
         lines += described(words(value))
     first = words(value).split("\n\n")[0].replace("\n", " ")
-    return Entry(name, re.split(r"(?<=\w[.:;]) ", first)[0].rstrip(":;"), "\n".join(lines).strip())
+    return Entry(name, plain(re.split(r"(?<=\w[.:;]) ", first)[0].rstrip(":;")), "\n".join(lines).strip())
 
 
 def members(kind: type) -> Iterator[tuple[str, str, Callable[..., Any]]]:
@@ -219,6 +229,13 @@ def shown(default: Any) -> str:
     return f'"{show_duration(default)}"' if isinstance(default, timedelta) else repr(default).replace("'", '"')
 
 
+def plain(text: str) -> str:
+    """Text with its `<flow>` shown, which Markdown would take for HTML outside of code."""
+    return "".join(
+        part if place % 2 else part.replace("<", "&lt;") for place, part in enumerate(re.split(r"(`[^`]*`)", text))
+    )
+
+
 def described(text: str) -> list[str]:
     """A docstring as Markdown: examples and drawings in fences, all else as it is."""
     lines: list[str] = []
@@ -237,7 +254,7 @@ def described(text: str) -> list[str]:
         lines += [""] if lines else []
         fence = kind
         lines += [f"```{kind}"] if kind else []
-        lines += textwrap.dedent(paragraph).split("\n")
+        lines += (textwrap.dedent(paragraph) if kind else plain(paragraph)).split("\n")
     return [*lines, "```"] if fence else lines
 
 

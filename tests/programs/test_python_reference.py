@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import re
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
@@ -27,7 +28,11 @@ def reference() -> ModuleType:
 
 
 def headings(name: str) -> set[str]:
-    return set(re.findall(r"^## (.*)$", (REPOSITORY / "docs" / "reference" / f"{name}.md").read_text(), re.MULTILINE))
+    return set(
+        re.findall(
+            r"^## (\w+)(?: \(class\))?$", (REPOSITORY / "docs" / "reference" / f"{name}.md").read_text(), re.MULTILINE
+        )
+    )
 
 
 def test_the_pages_are_current(reference):
@@ -43,6 +48,13 @@ def test_every_public_name_is_on_a_page():
     assert set(mainstem.__all__) - errors - headings("python") == set()
     assert headings("python_operators") == set(mainstem.operators.__all__)
     assert headings("python_testing") == set(mainstem.testing.__all__)
+
+
+@pytest.mark.parametrize("name", [*MODULES, "python_errors"])
+def test_no_two_names_of_a_page_share_an_anchor(reference, name):
+    text = re.sub(r"^```.*?^```$", "", (reference.FOLDER / f"{name}.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+    anchors = Counter(map(reference.anchor, re.findall(r"^#+ (.*)$", text, re.MULTILINE)))
+    assert [anchor for anchor, count in anchors.items() if count > 1] == []
 
 
 @pytest.mark.parametrize("module", [mainstem.operators, mainstem.testing], ids=lambda module: module.__name__)
