@@ -3,25 +3,35 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
+# One stamp for each set-up, written last, so an interrupted set-up is done again: for programs, for tests, for the site.
 STAMP := .venv/.set_up
+TEST_STAMP := .venv/.set_up_tests
+DOCS_STAMP := .venv/.set_up_docs
 # Three for two cores: while one waits for a disk or a server, the others work. Others: `make test WORKERS=8`.
 WORKERS ?= 3
 # How long the demo takes: `make demo SECONDS=10`; 0 goes on until Ctrl-C.
 SECONDS ?= 60
 
-.PHONY: help setup test test-fast test-long lint static format demo tour bench bench-quick clean
+.PHONY: help setup test test-fast test-long lint static format demo tour docs bench bench-quick clean
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
-setup: $(STAMP) ## make .venv, and install what the operating system must give
+setup: $(TEST_STAMP) ## make .venv with all that tests need; `make demo` and `make tour` install less
 
-# The stamp is written last, so an interrupted set-up is done again.
-$(STAMP): pyproject.toml constraints.txt scripts/make_environment scripts/system_packages scripts/fetch_jars
-	@scripts/make_environment .venv
+$(STAMP): pyproject.toml constraints.txt scripts/make_environment
+	@scripts/make_environment .venv spark "Mainstem, Spark and Java (1 GB, about a minute)"
+	@touch $(STAMP)
+
+$(TEST_STAMP): $(STAMP) scripts/fetch_jars scripts/system_packages
+	@scripts/make_environment .venv dev,kafka,postgres,spark "linters, test tools, PostgreSQL and the client of Kafka (half a minute)"
 	@scripts/fetch_jars .venv
 	@scripts/system_packages
-	@touch $(STAMP)
+	@touch $(TEST_STAMP)
+
+$(DOCS_STAMP): $(STAMP)
+	@scripts/make_environment .venv docs,spark "what builds the site (half a minute)"
+	@touch $(DOCS_STAMP)
 
 test: lint ## lint, then every test
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 40 --durations-min 10
@@ -29,20 +39,20 @@ test: lint ## lint, then every test
 test-fast: static ## lint, engines, the log: all that is quick and needs neither Spark nor a server, in 4 minutes
 	$(BIN)/pytest --fast -n $(WORKERS) --dist worksteal --durations 10 --durations-min 5
 
-test-long: $(STAMP) ## all points of every fault, before a release
+test-long: $(TEST_STAMP) ## all points of every fault, before a release
 	$(BIN)/pytest -m long --timeout 7200
 
 lint: static ## ruff, mypy, import-linter, the house rules, every docstring example
 	$(BIN)/pytest -q tests/test_tidy.py tests/programs/test_docs.py::test_a_docstring_s_examples_give_what_they_say
 
 # What reads the code and runs none of it.
-static: $(STAMP)
+static: $(TEST_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(STAMP) ## put the code into the house form
+format: $(TEST_STAMP) ## put the code into the house form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -51,6 +61,13 @@ demo: $(STAMP) ## the main job, live in the terminal
 
 tour: $(STAMP) ## one short program per idea, each checked against a recomputation
 	@$(BIN)/python -m examples.tour
+
+# The pages lie in the site as in the repository, so that one link is right in both.
+docs: $(DOCS_STAMP) ## the site, in build/site: every page, the Python reference made anew, links checked
+	@$(BIN)/python scripts/python_reference.py
+	@scripts/gather_pages build/pages
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "The site is in build/site: $(BIN)/python -m http.server --directory build/site"
 
 bench: $(STAMP) ## the log's speed and memory as ratios to a baseline of the same run
 	@$(BIN)/python -m benchmarks.log

@@ -186,6 +186,7 @@ def test_an_arrow_column_that_does_not_fit(column: str, array: pa.Array, error: 
         ("n", pa.array([1.0, None]), [1, None]),
         ("n", pa.array([1, 1]).dictionary_encode(), [1, 1]),
         ("n", pc.run_end_encode(pa.array([1, 1])), [1, 1]),
+        ("raw", pa.DictionaryArray.from_arrays(pa.array([0, None]), pa.array([b"ab"], pa.binary_view())), [b"ab", None]),
         ("n", pa.nulls(2), [None, None]),
         ("weight", pa.array([0.5, float("inf")]), [0.5, float("inf")]),
         ("price", pa.array([1, 999]), [Decimal(1), Decimal(999)]),

@@ -57,8 +57,11 @@ SHELL = re.compile(r"[|<>]|^(?!mainstem )")
 def test_a_page_s_commands_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    # A page's files can import each other, and have the names of other pages' files.
+    monkeypatch.syspath_prepend(tmp_path)
     for name, text in files(page).items():
         (tmp_path / name).write_text(text)
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
     for kind, text in steps(page):
         if kind == "python":
             exec(compile(text, str(page), "exec"), {"__name__": "__main__"})

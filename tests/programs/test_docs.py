@@ -55,9 +55,3 @@ def test_a_docstring_s_examples_give_what_they_say(name, tmp_path, monkeypatch):
 
     assert runner.failures == 0, "".join(said)
     assert runner.tries > 0
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(REPOSITORY).as_posix())
-def test_every_link_to_a_file_leads_somewhere(page):
-    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
-    assert [target for target in targets if not (page.parent / target).exists()] == []

@@ -167,7 +167,16 @@ class ScriptedRun:
 
 
 class ScriptedRows:
-    """Rows in batches. All of them are known, so a stage runs as soon as it is built."""
+    """The rows of a script, given to an operator in place of a DataFrame. All of them are known, so a stage runs as soon
+    as it is built.
+
+    >>> from mainstem.operators import aggregate
+    >>> from mainstem.testing import TestStream
+    >>> def total(rows):
+    ...     return aggregate(rows, aggregates="sum(score) AS total") if isinstance(rows, ScriptedRows) else None
+    >>> TestStream("score INT").rows([{"score": 3}, {"score": 4}]).run(total).rows
+    [{'total': 7}]
+    """
 
     isStreaming = True  # noqa: N815 - as a DataFrame calls it
 

@@ -37,7 +37,7 @@ def convert(array: pa.Array, data_type: pa.DataType, *, path: str, topic: str, r
     if given.equals(data_type):
         return array
     if kinds.is_dictionary(given):
-        return convert(array.dictionary_decode(), data_type, path=path, topic=topic, row_of=row_of)
+        return convert(_decoded(array), data_type, path=path, topic=topic, row_of=row_of)
     if kinds.is_run_end_encoded(given):
         return convert(pc.run_end_decode(array), data_type, path=path, topic=topic, row_of=row_of)
     if isinstance(given, pa.BaseExtensionType):
@@ -65,6 +65,14 @@ def convert(array: pa.Array, data_type: pa.DataType, *, path: str, topic: str, r
         for field in fields
     ]
     return nested_array(data_type, columns, parts.offsets, array)
+
+
+def _decoded(array: pa.DictionaryArray) -> pa.Array:
+    # Arrow cannot take values of a view, which is what polars has in a column of categories.
+    if kinds.is_string_view(array.type.value_type) or kinds.is_binary_view(array.type.value_type):
+        plain = pa.large_string() if kinds.is_string_view(array.type.value_type) else pa.large_binary()
+        array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(plain))
+    return array.dictionary_decode()
 
 
 def _convert_plain(array: pa.Array, data_type: pa.DataType, path: str, row_of: RowOf) -> pa.Array:

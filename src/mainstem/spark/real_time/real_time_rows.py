@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from mainstem.log.kafka.kafka_log import KafkaLog
-from mainstem.log.kafka.kafka_messages import CHANGE_HEADER, OWN_HEADERS
 from mainstem.log.log import Log
 from mainstem.log.partition_reads import Position, offsets_at
 from mainstem.log.topic_reads import LiveReads
@@ -27,6 +25,8 @@ from mainstem.spark.spark_types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
+
+    from mainstem.log.kafka.kafka_log import KafkaLog
 
 __all__ = [
     "ORIGIN_HEADER",
@@ -103,6 +103,9 @@ def read_natively(kind: pa.DataType) -> bool:
 
 def brokers_of(log: Log) -> KafkaLog:
     """The log on Kafka: a real-time flow over another log is refused when its program is built."""
+    # Every runner imports this module, and Kafka's client is an extra.
+    from mainstem.log.kafka.kafka_log import KafkaLog
+
     assert isinstance(log, KafkaLog)
     return log
 
@@ -193,6 +196,8 @@ def _key_column(settings: TopicSettings, place: int) -> Column:
 def _record() -> Column:
     """The column `record` of a message; see `kafka_messages`."""
     from pyspark.sql import functions as F
+
+    from mainstem.log.kafka.kafka_messages import CHANGE_HEADER, OWN_HEADERS
 
     headers = F.coalesce(F.col("headers"), F.expr("CAST(array() AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"))
 
@@ -328,6 +333,8 @@ def _require_columns(columns: dict[str, Column], settings: TopicSettings, delete
 def _headers(rows: DataFrame, change: Column, source: str) -> Column:
     """The headers of `record`, the origin of the row, and the change if it is not an insert."""
     from pyspark.sql import functions as F
+
+    from mainstem.log.kafka.kafka_messages import CHANGE_HEADER
 
     kind = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
     none = F.expr(f"CAST(array() AS {kind})")
