@@ -378,7 +378,7 @@ def output_mode(rows: DataFrame, flow: str) -> str:
             reasons.append(_reason(error))
         else:
             return name
-    ordered = any(node.nodeName() in ("Sort", "GlobalLimit") for node in _nodes(plan))
+    ordered = any(node.nodeName() in ("Sort", "GlobalLimit") for node in nodes_of(plan))
     raise Invalid(
         f'flow "{flow}" cannot run as a stream',
         detail=reasons[-1],
