@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from mainstem.errors import Invalid, MainstemError
+import mainstem
+from mainstem.errors import Invalid, MainstemError, TopicNotFound
 from mainstem.log.query_limits import QueryLimits
 from mainstem.log.sql_sandbox import SqlSandbox
 from tests.log.endless_query import ENDLESS, ctrl_c_in_a_query, queries
@@ -253,3 +254,19 @@ def test_what_only_reads_is_answered(statement):
         sandbox.connection.register("rows", pa.table({"n": [1]}))
         sandbox.lock()
         assert sandbox.answer(statement, []).num_rows > 0
+
+
+def test_a_name_with_a_dot_that_is_not_quoted_is_told_how(tmp_path):
+    with mainstem.open(tmp_path / "home") as stem:
+        stem.create_topic("shop.orders", schema="id INT")
+        with pytest.raises(TopicNotFound) as refused:
+            stem.query("SELECT * FROM shop.orders")
+        assert (refused.value.summary, refused.value.hint) == (
+            "the query names shop.orders without quotes",
+            'Write: FROM "shop.orders"',
+        )
+        assert stem.query('SELECT * FROM "shop.orders"').num_rows == 0
+        with pytest.raises(TopicNotFound) as refused:
+            stem.query("SELECT * FROM shop.ordres")
+        assert refused.value.summary == 'topic "shop.ordres" does not exist'
+        assert "shop.orders" in refused.value.hint

@@ -462,7 +462,15 @@ def translate_error(log: Log, error: duckdb.Error, tables: Tables, sql: str) -> 
     topics = log.topic_names()
     names = [*topics, *tables]
     if isinstance(error, duckdb.CatalogException) and "Table with name" in text:
-        asked = text.split("Table with name ")[1].split(" ")[0]
+        asked = text.split("Table with name ")[1].split(" ")[0].strip('"')
+        if asked in names:
+            # shop.orders is a table "orders" of a schema "shop" in SQL.
+            return TopicNotFound(
+                f"the query names {asked} without quotes",
+                detail=f"In SQL a dot divides a schema from a table, so the name must be quoted: {quote(asked)}.",
+                hint=f"Write: FROM {quote(asked)}",
+                topic=asked,
+            )
         return TopicNotFound(
             f'topic "{asked}" does not exist',
             detail=f"{log.title[0].upper()}{log.title[1:]} has these topics: {', '.join(topics) or 'none'}."
