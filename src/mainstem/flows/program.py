@@ -223,11 +223,28 @@ class PlannedFlow:
             for operator in self.operators
             if not operator.bounded_by
         ]
-        return unbounded + [
+        waiting = [
             f'flow "{self.name}" waits for {leaf.source}, a table of enrich, while nothing is appended to it: '
             "it has no idle_after"
             for leaf in self.leaves.values()
             if leaf.table and leaf.delay is not None and leaf.idle is None
+        ]
+        return [*unbounded, *waiting, *self._replaced_windows()]
+
+    def _replaced_windows(self) -> list[str]:
+        """A view of windows whose key has no window keeps one window for each key."""
+        key = getattr(self.flow.into, "key", None) or ()
+        place = self.schema.get_field_index("window")
+        if self.flow.into.kind != "view" or place < 0 or "window" in key:
+            return []
+        of = self.schema.field(place).type
+        if not pa.types.is_struct(of) or [field.name for field in of] != ["start", "end"]:
+            return []
+        return [
+            (
+                f'view "{self.flow.into.name}" keeps one window for each {", ".join(key)}, the last that is written: its key lacks '
+                'the window; to keep all, add "window" to its key'
+            )
         ]
 
 

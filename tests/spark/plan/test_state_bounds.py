@@ -93,3 +93,23 @@ def test_a_sorted_stream_is_refused_with_a_word_of_top(stem):
     assert refused.value.hint.startswith(
         'Spark does not sort a stream. For the first rows by an order: top(rows, 10, order="revenue DESC")'
     )
+
+
+def test_a_view_of_windows_without_the_window_in_its_key_is_a_warning(stem):
+    def flows(stem):
+        orders = stem.topic("orders").stream(watermark="10 minutes")
+        counted = orders.groupBy(F.window("at", "1 minute"), "store").count()
+        yield Flow(counted, into=stem.view("last", key="store"))
+        yield Flow(counted, into=stem.view("all", key=["window", "store"]))
+        yield Flow(counted.drop("window"), into=stem.view("counts", key="store"))
+
+    assert [flow.warnings() for flow in Program(stem, flows).flows] == [
+        [
+            (
+                'view "last" keeps one window for each store, the last that is written: its key lacks the window; to keep all, '
+                'add "window" to its key'
+            )
+        ],
+        [],
+        [],
+    ]
