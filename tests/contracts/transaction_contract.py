@@ -137,6 +137,12 @@ class TransactionContract:
         assert places(single.to_arrow()) == [(0, 0), (0, 1), (0, 5)]
         assert numbers(single.batches(start={0: 2})) == [2]
 
+    @promise(Promise.ATOMIC, Promise.DENSE_OFFSETS)
+    def test_who_has_read_all_records_is_not_behind_for_a_marker(self, stem: Mainstem, single: Topic) -> None:
+        with stem.transaction() as kept:
+            kept.append(single, [{"k": "a", "n": 0}, {"k": "a", "n": 1}])
+        assert (single.lag({0: 1}).records > 0, single.lag({0: 2}).records) == (True, 0)
+
     @promise(Promise.ATOMIC)
     def test_transactions_may_interleave(self, stem: Mainstem, other: Mainstem, spread: Topic) -> None:
         open_ones = [(stem if number % 2 else other).transaction() for number in range(6)]

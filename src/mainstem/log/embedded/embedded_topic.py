@@ -512,7 +512,7 @@ class EmbeddedTopic:
         reading = Reading([], 1, fields=["appended_at"])
         first = next(reader.read(self.store.schemas, offset, visible, reading=reading), None)
         if first is None:
-            return Lag(records=records)
+            return Lag()  # only markers of transactions, or aborted records
         age = max(0, self.clock.now() - int(times_of(first.column("record").field("appended_at"))[0]))
         keep = self.settings.keep.age
         return Lag(
