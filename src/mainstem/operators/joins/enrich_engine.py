@@ -33,7 +33,7 @@ from mainstem.operators.joins.join_results import EnrichResults, JoinLate, TwoSi
 from mainstem.operators.joins.join_terms import LEFT, RIGHT, dense_keys, shift
 from mainstem.operators.stage.arrow_columns import in_log_order, numbers, whole
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
-from mainstem.operators.stage.hashes import mix
+from mainstem.operators.stage.hashes import mix, tell_apart
 from mainstem.operators.stage.integer_order import order_rows, search, sort_distinct
 
 __all__ = ["EnrichEngine", "LatestEngine", "Versions", "known_ends"]
@@ -267,7 +267,7 @@ class _Batch:
 
     def _new(self, rows: pa.Table) -> pa.Table:
         engine, count = self._engine, rows.num_rows
-        items = mix(*(numbers(rows, name) for name in ("side", "partition", "offset", "tie")))
+        items = tell_apart(mix(*(numbers(rows, name) for name in ("side", "partition", "offset", "tie"))))
         facts = numbers(rows, "side") == LEFT
         wakes = NEVER if engine.wait is None else min(self._clock.now + engine.wait, NEVER)
         known = {

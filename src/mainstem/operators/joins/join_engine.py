@@ -24,7 +24,7 @@ from mainstem.operators.joins.join_results import JoinLate, JoinResults, Part, T
 from mainstem.operators.joins.join_terms import LEFT, RIGHT, JoinTerms, dense_keys, find_pairs, shift
 from mainstem.operators.stage.arrow_columns import in_order_of, numbers, whole
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
-from mainstem.operators.stage.hashes import mix
+from mainstem.operators.stage.hashes import mix, tell_apart
 from mainstem.operators.stage.integer_order import sort_distinct
 
 __all__ = ["JoinEngine"]
@@ -135,7 +135,7 @@ class _Batch:
         self._follow()
 
     def _new(self, rows: pa.Table) -> pa.Table:
-        items = mix(*(numbers(rows, name) for name in ("side", "partition", "offset", "tie")))
+        items = tell_apart(mix(*(numbers(rows, name) for name in ("side", "partition", "offset", "tie"))))
         never = np.full(rows.num_rows, NEVER)
         group = _by_side(numbers(rows, "group"), numbers(rows, "side"))
         known = {

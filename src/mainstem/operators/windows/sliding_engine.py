@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, BatchClock, Int64Array, StateTable, Step
-from mainstem.operators.stage.hashes import mix
+from mainstem.operators.stage.hashes import mix, tell_apart
 from mainstem.operators.stage.integer_order import order_rows, search, sort_distinct
 from mainstem.operators.windows.cells import CELL, POSITION, REMEMBERED
 from mainstem.operators.windows.numbering import later, number_rows, numbers, ordinals
@@ -132,7 +132,7 @@ class SlidingEngine(PaneEngine):
         rows = ready.rows.take(pa.array(stays))
         position = [numbers(rows, at.name) for at in POSITION]
         columns: dict[str, object] = {
-            "item": mix(numbers(rows, "check"), np.full(len(stays), REMEMBERED, np.int64), *position),
+            "item": tell_apart(mix(numbers(rows, "check"), np.full(len(stays), REMEMBERED, np.int64), *position)),
             "event_due": due[stays],
             "kind": np.full(len(stays), REMEMBERED, np.int8),
         }

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, NO_TIME, BatchClock, Int64Array, StateTable
-from mainstem.operators.stage.hashes import mix
+from mainstem.operators.stage.hashes import mix, tell_apart
 from mainstem.operators.windows.cells import POSITION, WAITING, CellLayout, WindowAggregates, cast_rows, find_state
 from mainstem.operators.windows.numbering import Mask, later, numbers, whole_column
 
@@ -127,7 +127,7 @@ class WaitingRows:
         position = [numbers(rows, at.name) for at in POSITION]
         count = len(chosen)
         columns: dict[str, object] = {
-            "item": mix(numbers(rows, "check"), np.full(count, WAITING, np.int64), *position),
+            "item": tell_apart(mix(numbers(rows, "check"), np.full(count, WAITING, np.int64), *position)),
             "event_due": later(self.watermark[chosen], beyond),
             "processing_due": np.full(count, NEVER, np.int64),
             "kind": np.full(count, WAITING, np.int8),

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
-from mainstem.operators.stage.hashes import mix
+from mainstem.operators.stage.hashes import mix, tell_apart
 from mainstem.operators.stage.integer_order import order_rows
 from mainstem.operators.windows.cells import CELL, POSITION, WAITING, CellLayout, Cells, cast_rows, find_state
 from mainstem.operators.windows.numbering import Mask, later, number_rows, numbers
@@ -222,7 +222,7 @@ class _Batch:
             position = [numbers(rows, at.name) for at in POSITION]
             columns: dict[str, object] = {at.name: rows.column(at.name).cast(at.type) for at in POSITION}
             columns["watermark"] = rows.column("watermark")
-            item = mix(self.item[ids], *position)
+            item = tell_apart(mix(self.item[ids], *position))
             partials, count = _partials(rows, self.layout), numbers(rows, "rows")
         else:
             # One state row for all waiting rows of a window.
