@@ -131,6 +131,8 @@ def test_a_view_rebuilt_at_random_points_equals_the_live_one(
     shop.go_on()
     wrong: list[str] = []
     with stem.start(program(*VIEWS)) as running, ThreadPoolExecutor(AT_ONCE) as pool:
+        # A view can be rebuilt from its first batch on.
+        running.wait_until_idle()
         for _ in range(rounds):
             names = [*VIEWS] * each
             chance.shuffle(names)

@@ -170,3 +170,15 @@ def test_what_a_killed_task_left_of_its_state_is_passed_over(tmp_path: Path) -> 
     (part / "4.changelog").write_bytes(b"x" * 2000)
     (part / ".4.changelog.crc").write_bytes(b"crc\0\0\0\2\0\0\0\0\0")
     check_checkpoint(str(tmp_path), 2, accounts="every batch")
+
+
+def test_entries_that_a_killed_run_did_not_finish_are_removed(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 1, 0)
+    unfinished = "7d3f0a1e-5d2c-4a55-9d0a-0123456789ab.tmp"
+    left = [tmp_path / "offsets" / f".2.{unfinished}", tmp_path / "offsets" / f"..2.{unfinished}.crc"]
+    left += [tmp_path / "commits" / f".1.{unfinished}"]
+    for path in left:
+        path.write_bytes(b"")
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    check_checkpoint(str(tmp_path), 0)
+    assert before - {path for path in tmp_path.rglob("*") if path.is_file()} == set(left)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -243,8 +244,17 @@ def _damaged_chunk(path: str, sums_path: str) -> str:
     return "" if place == len(sums) else "it is shorter than its checksums say"
 
 
+# Spark writes an entry into ".0.<uuid>.tmp", with Hadoop's checksums in "..0.<uuid>.tmp.crc", and renames it.
+_UNFINISHED = re.compile(r"\.{1,2}\d+\.[0-9a-f-]+\.tmp(\.crc)?")
+
+
 def _mend(checkpoint: str, planned: set[int], committed: set[int], in_sink: int) -> None:
-    """Remove damaged entries that can be written again."""
+    """Remove damaged entries that can be written again, and unfinished ones of a run that was killed: with one of these Spark
+    refuses to begin."""
+    for log in ("offsets", "commits"):
+        with suppress(FileNotFoundError):
+            for name in filter(_UNFINISHED.fullmatch, os.listdir(f"{checkpoint}/{log}")):
+                os.remove(f"{checkpoint}/{log}/{name}")
     last = max(planned, default=-1)
     if last > max(committed, default=-1) and last > in_sink and _damage(checkpoint, "offsets", last):
         _forget(f"{checkpoint}/offsets", last)

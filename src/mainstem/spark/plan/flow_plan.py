@@ -451,8 +451,10 @@ def _each(expressions: Any) -> Iterator[Any]:
 
 
 def _keyed_by_time(expressions: Any) -> bool:
-    references = (it for expression in _each(expressions) for it in _each(expression.references()))
-    return any(it.metadata().contains(_WATERMARKED) for it in references)
+    """Whether one of the keys is a time with a watermark, or a window of it. Spark does not evict by what is computed from it,
+    such as its day."""
+    keys = (key for key in _each(expressions) if key.nodeName() == "AttributeReference")
+    return any(key.metadata().contains(_WATERMARKED) for key in keys)
 
 
 def uses_current_time(rows: DataFrame) -> bool:

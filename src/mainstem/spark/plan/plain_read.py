@@ -174,7 +174,7 @@ class _Branches:
         check_tables(self._rows)
         branches = self.of(join.stream)
         self._joins += 1
-        table = self._read_table(join, f"look_up_{self._joins}", self._rows.sparkSession)
+        table = self._read_table(join, f"mainstem_look_up_{self._joins}", self._rows.sparkSession)
         for branch in branches:
             branch.look_ups.append(join.look_up(branch.known, all_of(branch.conditions), table))
             branch.known |= {number: ["column", name] for number, name in table.added.items()}

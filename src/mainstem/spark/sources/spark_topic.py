@@ -93,7 +93,7 @@ def leaf_rows(spark: SparkSession, leaf: Leaf, build: Build, **asked: Any) -> Da
         slices=spark.sparkContext.defaultParallelism, wait_ms=build.wait_ms, only_topics=build.only_topics,
         condition=leaf.condition, clock=build.clock, together=build.together, idle=leaf.idle, **asked,
     )  # fmt: skip
-    if build.rows_max < ROWS_MAX or not request.pattern:
+    if build.rows_max != ROWS_MAX and (build.rows_max < ROWS_MAX or not request.pattern):
         request = replace(request, rows_max=build.rows_max)
     build.requests.append(request)
     shown = leaf.schema.names if leaf.filled else columns
