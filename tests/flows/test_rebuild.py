@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from mainstem.errors import FlowNotFound, Invalid
+from mainstem.errors import FlowNotFound, Invalid, SchemaMismatch
 from mainstem.flows.flow import Flow
 from mainstem.stem import Mainstem
 from tests.flows.test_flows import ORDERS, orders
@@ -57,6 +57,27 @@ def test_a_new_version_is_compared_put_to_use_and_taken_back(shop):
     view.use(1)
     shop.run(program(0), until="idle")
     assert view.to_arrow().to_pylist() == expected(shop, 0)
+
+
+def test_a_new_version_may_have_other_columns(shop):
+    shop.run(program(0), until="idle")
+    view = shop.view("per_store")
+
+    def other(stem: Mainstem):
+        counted = stem.topic("orders").stream().groupBy("store").agg(F.max("amount").alias("highest"))
+        yield Flow(counted, into=stem.view("per_store", key="store"))
+
+    with pytest.raises(SchemaMismatch) as refused:
+        shop.run(other, until="idle")
+    assert "mainstem view rebuild per_store --program FILE --apply" in refused.value.hint
+    with shop.rebuild("per_store", other) as rebuild:
+        rebuild.wait()
+        rebuild.apply()
+    highest = "SELECT store, max(amount) AS highest FROM orders GROUP BY ALL ORDER BY 1"
+    assert view.to_arrow().to_pylist() == shop.query(highest).to_pylist()
+    shop.topic("orders").append(orders(500, 600))
+    shop.run(other, until="idle")
+    assert view.to_arrow().to_pylist() == shop.query(highest).to_pylist()
 
 
 def test_a_flow_under_way_goes_on_with_the_version_that_was_put_to_use(shop):

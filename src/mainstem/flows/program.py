@@ -58,6 +58,7 @@ from mainstem.spark.sources.topic_request import LIGHT_ROWS_MAX, ROWS_MAX
 from mainstem.spark.spark_session import has_times
 from mainstem.spark.spark_types import TIME_HINT, arrow_schema, check_no_times
 from mainstem.views.home_views import wait_for_views
+from mainstem.views.view import View
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -259,9 +260,13 @@ _WAYS_TO_BOUND = {
 class Program:
     """The flows of one program on one mainstem."""
 
-    def __init__(self, stem: Mainstem, flows: Flows, *, cuts: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, stem: Mainstem, flows: Flows, *, cuts: Mapping[str, Any] | None = None, rebuilt: str | None = None
+    ) -> None:
+        """`rebuilt`: the view of which a new version is built, which may have other columns than the live one."""
         self._stem = stem
         self._flows = flows
+        self._rebuilt = rebuilt
         # The batch boundaries of a replay; see `Build.cuts`.
         self._cuts = cuts or {}
         self._build = Build()
@@ -321,7 +326,10 @@ class Program:
         schema = arrow_schema(flow.rows.schema)
         if not has_times(flow.rows.sparkSession):
             check_no_times(schema, f'flow "{flow.name}"')
-        flow.into.accept(schema)
+        if isinstance(flow.into, View) and flow.into.name == self._rebuilt:
+            flow.into.accept(schema, version=0)  # as for a version that does not exist yet
+        else:
+            flow.into.accept(schema)
         stages = stages_of(flow.rows, self._build.stages, flow.name)
         # Behind the first stage nothing is a stream of Spark.
         rows = query_rows(stages) if stages else flow.rows

@@ -40,7 +40,7 @@ class Rebuild:
         self._stem = stem
         self.view = stem.view(name)
         self.before = self.view.version
-        program = Program(stem, flows)
+        program = Program(stem, flows, rebuilt=name)
         planned = flow_into(program, name)
         self.version = self.view.new_version(planned.schema)
         self._kept = False

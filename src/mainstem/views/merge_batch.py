@@ -140,7 +140,10 @@ def check_panes(given: pa.Schema, key: Sequence[str], *, view: str) -> None:
 
 
 def _mismatch(view: str, complaint: str, schema: pa.Schema, column: str, near: str) -> SchemaMismatch:
-    rebuild = f"If the flow was changed on purpose, build a new version: mainstem view rebuild {view}."
+    rebuild = (
+        "If the flow was changed on purpose, build a new version beside the live one: "
+        f"mainstem view rebuild {view} --program FILE --apply"
+    )
     return SchemaMismatch(
         f'view "{view}" {complaint}',
         detail=f"Its columns are: {', '.join(schema.names)}.",
