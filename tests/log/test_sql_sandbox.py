@@ -270,3 +270,12 @@ def test_a_name_with_a_dot_that_is_not_quoted_is_told_how(tmp_path):
             stem.query("SELECT * FROM shop.ordres")
         assert refused.value.summary == 'topic "shop.ordres" does not exist'
         assert "shop.orders" in refused.value.hint
+
+
+def test_a_column_whose_name_cannot_stand_without_quotes_is_told_to_be_quoted(tmp_path):
+    with mainstem.open(tmp_path / "home") as stem:
+        stem.create_topic("requests", schema="at TIMESTAMP, status INT")
+        with pytest.raises(Invalid) as refused:
+            stem.query("SELECT at FROM requests")
+        assert refused.value.hint == 'at is a reserved word of SQL: as a column it is quoted, "at".'
+        assert stem.query('SELECT "at", status FROM requests').num_rows == 0

@@ -205,7 +205,7 @@ def test_a_column_of_a_view_that_is_a_reserved_word_is_quoted(cli, stem):
     [
         (
             "DELETE FROM orders",
-            "Hint: A topic is append-only: append the new row, or a deletion of its key, topic.delete([key])",
+            "Hint: A topic is append-only: append the new row; or, if it has a key, a deletion of the key",
         ),
         ("UPDATE orders SET amount = 1", "Hint: A topic is append-only: append the new row"),
         ("INSERT INTO orders VALUES (1)", "Hint: A topic is append-only: append rows with topic.append(rows)"),

@@ -45,7 +45,7 @@ def test_after_an_error_it_goes_on_and_the_status_is_1(cli, sales):
 
 
 def test_commands_with_a_dot(cli, stem, sales):
-    said = cli("sql", stdin=".tables\n.columns orders\n.nonsense\n.help\n.quit\nSELECT 1;\n")
+    said = cli("sql", stdin=".tables\n.columns orders\n.nonsense\nhelp\nexit;\nSELECT 1;\n")
 
     assert [line.split() for line in said.out.splitlines()[:3]][::2] == [["kind", "table"], ["topic", "orders"]]
     assert "order_id" in said.out

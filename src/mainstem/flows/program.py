@@ -230,7 +230,12 @@ class PlannedFlow:
             for leaf in self.leaves.values()
             if leaf.table and leaf.delay is not None and leaf.idle is None
         ]
-        return [*unbounded, *waiting, *self._replaced_windows()]
+        circle = [
+            f'flow "{self.name}" writes into topic "{self.flow.into.name}", which it reads: it reads each row that it writes, and '
+            "ends only if it filters them out"
+            for _ in range(self.flow.into.kind == "topic" and self.flow.into.name in self.topics)
+        ]
+        return [*unbounded, *waiting, *self._replaced_windows(), *circle]
 
     def _replaced_windows(self) -> list[str]:
         """A view of windows whose key has no window keeps one window for each key."""

@@ -237,9 +237,9 @@ def _way_to_write(word: str) -> str:
     file = 'Write a result to a file in your program or in the shell: mainstem query "SELECT ..." --format csv > answer.csv'
     if word in ("DELETE", "UPDATE", "TRUNCATE", "MERGE"):
         return (
-            "A topic is append-only: append the new row, or a deletion of its key, topic.delete([key]) in Python or "
-            '{"order_id": "o-1", "record": {"change": "delete"}} in mainstem topic append. A topic that keeps the latest '
-            "record per key drops the old one; a whole topic is deleted with mainstem topic delete NAME."
+            "A topic is append-only: append the new row; or, if it has a key, a deletion of the key, in Python: "
+            'topic.delete(["o-1"]). Views of table(stream) follow it, and a topic that keeps the latest record per key drops '
+            "the old one. A whole topic is deleted with mainstem topic delete NAME."
         )
     if word in ("INSERT", "COPY"):
         return (
@@ -258,15 +258,13 @@ def reserved_hint(error: duckdb.Error, sql: str, columns: Iterable[str]) -> str:
     """
     if not isinstance(error, duckdb.ParserException):
         return ""
-    with duckdb.connect() as connection:
-        asked = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'"
-        reserved = {word for (word,) in connection.execute(asked).fetchall()}
     bare = _QUOTED.sub(" ", sql).lower()
-    found = [
-        name
-        for name in dict.fromkeys(columns)
-        if name.lower() in reserved and re.search(rf"(?<!\w){name.lower()}(?!\w)", bare)
-    ]
+    with duckdb.connect() as connection:
+        found = [
+            name
+            for name in dict.fromkeys(columns)
+            if re.search(rf"(?<!\w){re.escape(name.lower())}(?!\w)", bare) and _is_reserved(connection, name)
+        ]
     if not found:
         return ""
     words = " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
@@ -274,6 +272,17 @@ def reserved_hint(error: duckdb.Error, sql: str, columns: Iterable[str]) -> str:
     if len(found) > 1:
         return f"{words} are reserved words of SQL: as columns they are quoted, {quoted}."
     return f"{words} is a reserved word of SQL: as a column it is quoted, {quoted}."
+
+
+def _is_reserved(connection: duckdb.DuckDBPyConnection, name: str) -> bool:
+    """Whether a word cannot be a column without quotes. Some that DuckDB does not list as reserved cannot either, such as "at"."""
+    if not re.fullmatch(r"[a-zA-Z_]\w*", name):
+        return False
+    try:
+        connection.extract_statements(f"SELECT {name} FROM t ORDER BY {name} DESC")
+    except duckdb.Error:
+        return True
+    return False
 
 
 def _selects(connection: duckdb.DuckDBPyConnection, sql: str) -> bool:

@@ -116,3 +116,16 @@ def test_a_view_of_windows_without_the_window_in_its_key_is_a_warning(stem):
         [],
         [],
     ]
+
+
+def test_a_flow_into_the_topic_that_it_reads_is_a_warning(stem):
+    def flows(stem):
+        yield Flow(stem.topic("orders").stream().where("n > 3").drop("record"), into=stem.topic("orders"))
+
+    [flow] = Program(stem, flows).flows
+    assert flow.warnings() == [
+        (
+            'flow "orders" writes into topic "orders", which it reads: it reads each row that it writes, and ends only if it '
+            "filters them out"
+        )
+    ]

@@ -83,6 +83,9 @@ class SqlShell:
                 continue
             if line is None:
                 return text.strip()
+            if not text.strip() and line.strip().rstrip(";").lower() in ("exit", "quit", "help"):
+                # As in other shells.
+                line = f".{line.strip().rstrip(';').lower()}"
             if not text.strip() and line.lstrip().startswith("."):
                 remember(line.strip())
                 if line.split()[0] in (".quit", ".exit"):
