@@ -140,7 +140,7 @@ def no_such_view(view: str, names: Sequence[str], location: str) -> ViewNotFound
     """The error for a missing view; it lists the existing ones."""
     return ViewNotFound(
         f'view "{view}" does not exist',
-        detail=f"{location} has {len(names)} views: {', '.join(names)}." if names else f"{location} has no views yet.",
+        detail=f"{location} has these views: {', '.join(names)}." if names else f"{location} has no views yet.",
         hint=did_you_mean(view, names)
         or "A view is created by the flow that writes into it: run the program with that flow first.",
         view=view,

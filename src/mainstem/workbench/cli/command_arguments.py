@@ -208,7 +208,7 @@ DEFAULT = "data"
 
 HomeOption = Annotated[
     str | None,
-    typer.Option("--home", metavar="DIR", help="The home directory; default: MAINSTEM_HOME."),
+    typer.Option("--home", metavar="DIR", help="The home directory; default: MAINSTEM_HOME, else data."),
 ]
 
 SparkOption = Annotated[

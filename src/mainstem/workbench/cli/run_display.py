@@ -200,7 +200,7 @@ class FlowStatus:
             "flow": self.flow, "state": self.state, "batch": last.batch, "rows_in": last.rows_in,
             "rows_out": last.rows_out, "rejected": last.rejected, "late": last.late, "too_late": last.too_late,
             "lag_records": self.lag.records,
-            "lag_seconds": self.lag.seconds, "watermark": last.watermark, "state_rows": last.state_rows,
+            "lag_seconds": self.lag.seconds, "watermark": None if last.watermark is None else last.watermark.replace("+00:00", "Z"), "state_rows": last.state_rows,
             "state_bytes": last.state_bytes, "batch_ms": last.batch_ms, "restarts": self.restarts,
             "waits_for": None if self.waits_for is None else str(self.waits_for),
         }  # fmt: skip
