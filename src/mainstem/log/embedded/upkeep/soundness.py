@@ -163,7 +163,7 @@ def _verify_segment(
         if offset < until:
             report.add(number, missing_records(partition.title, segment.path, offset, until))
         elif not damaged and not SegmentIndex(partition.files, name.index_path(partition.folder)).sound(
-            segment, position
+            segment, position, growing=active
         ):
             report.problems.append(Problem(number, name.index_path(partition.folder), "the index is damaged"))
         report.bytes += size

@@ -352,15 +352,17 @@ class SegmentIndex:
                 high = middle
         return found
 
-    def sound(self, segment: ActiveSegment, end: int) -> bool:
-        """Whether the file is exactly as rebuilt from the segment."""
+    def sound(self, segment: ActiveSegment, end: int, *, growing: bool = False) -> bool:
+        """Whether the file is exactly as rebuilt from the segment. If it is `growing`, another process may have appended entries
+        for blocks after `end`."""
         wanted = entries_of(segment, end)
         try:
             handle = self._files.open(self._path)
         except FileNotFoundError:
             return False
         try:
-            return self._files.pread(handle, self._files.size(handle), 0) == wanted
+            found = self._files.pread(handle, self._files.size(handle), 0)
+            return found.startswith(wanted) if growing else found == wanted
         finally:
             self._files.close(handle)
 
