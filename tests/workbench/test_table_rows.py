@@ -1,7 +1,5 @@
 """Rows as a table on a terminal: windows, types, panes, and columns that do not fit."""
 
-import io
-import re
 import sys
 from datetime import UTC, datetime, timedelta
 
@@ -11,6 +9,7 @@ import pytest
 from mainstem.clock import ManualClock
 from mainstem.workbench.cli.row_output import TableRows, write_rows
 from mainstem.workbench.cli.window_text import window_text
+from tests.workbench.fake_terminal import Terminal
 
 NOON = datetime(2026, 11, 17, 12, 0, tzinfo=UTC)
 MOMENT = pa.timestamp("us", "UTC")
@@ -29,15 +28,6 @@ PANES = pa.RecordBatch.from_pylist(
     ],
     pa.schema([("window", WINDOW), ("store", pa.string()), ("total", pa.int64()), ("pane", PANE)]),
 )  # fmt: skip
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-    @property
-    def lines(self) -> list[str]:
-        return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in self.getvalue().splitlines()]
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """How tables fit a terminal, and that nothing is cut in a pipe."""
 
-import io
-import re
 import sys
 
 import pytest
@@ -15,18 +13,7 @@ from mainstem.workbench.cli.terminal_table import (
     show_progress,
     show_table,
 )
-
-
-class Terminal(io.StringIO):
-    """Standard output that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-    @property
-    def lines(self) -> list[str]:
-        """What is seen, without colours."""
-        return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in self.getvalue().splitlines()]
+from tests.workbench.fake_terminal import Terminal
 
 
 @pytest.fixture

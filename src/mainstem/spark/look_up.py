@@ -1,8 +1,9 @@
 """LookUp: rows of a stream joined with a small table that does not change, by the reader of their topic.
 
 As Spark's joins: null matches nothing, NaN is NaN, -0.0 is 0.0, and a row that meets several rows of the table becomes as many.
-The rows keep their order, and those that one row becomes have that of a hash join. The table is sent to the readers as a part of the packing; those made of files are checked before
-every batch (`check`), and a changed file restarts the flow, which reads the table again.
+The rows keep their order, and those that one row becomes have that of a hash join. The table is sent to the readers as a part
+of the packing. One made of files is checked before every batch (`check`): a changed file restarts the flow, which reads the
+table again.
 """
 
 from __future__ import annotations
