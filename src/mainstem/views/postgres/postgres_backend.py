@@ -25,7 +25,8 @@ from mainstem.clock import Clock
 from mainstem.crash_points import reach
 from mainstem.errors import Invalid, MainstemError
 from mainstem.log.rows.schema_ddl import schema_from_ddl
-from mainstem.views.postgres.postgres_address import PostgresAddress, translate_errors
+from mainstem.postgres_address import PostgresAddress
+from mainstem.views.postgres.postgres_errors import translate_errors
 from mainstem.views.postgres.postgres_pool import LOCK_MS_MAX, PostgresPool, Session, pool_of
 from mainstem.views.postgres.postgres_tables import NAME_BYTES_MAX, PostgresTables, plain_view
 from mainstem.views.postgres.postgres_watch import PostgresWatch, channel_of

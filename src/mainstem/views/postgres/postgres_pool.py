@@ -19,7 +19,7 @@ from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Dumper, Loader, PyFormat
 from psycopg.pq import Format, TransactionStatus
 
-from mainstem.views.postgres.postgres_address import PostgresAddress, is_lost, unreachable
+from mainstem.postgres_address import PostgresAddress, is_lost, unreachable
 from mainstem.views.postgres.postgres_columns import EPOCH_DAYS, EPOCH_US
 from mainstem.views.sql.sql_tables import Row
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
-from mainstem.views.postgres.postgres_address import unreachable
+from mainstem.postgres_address import unreachable
 from mainstem.views.postgres.postgres_pool import PostgresPool
 
 __all__ = ["PostgresWatch", "channel_of"]

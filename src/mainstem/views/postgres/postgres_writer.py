@@ -26,9 +26,10 @@ from mainstem.batch import Batch, FlowRun
 from mainstem.clock import Clock
 from mainstem.errors import ViewNotFound
 from mainstem.log.backoff import Backoff
+from mainstem.postgres_address import is_lost, rolled_back_by_server
 from mainstem.views.merge_batch import Rejection, merge_columns
-from mainstem.views.postgres.postgres_address import is_lost, rolled_back_by_server, translate_errors
 from mainstem.views.postgres.postgres_columns import copy_rows, unfit
+from mainstem.views.postgres.postgres_errors import translate_errors
 from mainstem.views.postgres.postgres_pool import LOCK_MS_MAX, Session
 from mainstem.views.postgres.postgres_tables import DELETES, UPSERTS, PostgresTables
 from mainstem.views.postgres.postgres_watch import channel_of

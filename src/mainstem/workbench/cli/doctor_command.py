@@ -235,8 +235,8 @@ class Examination:
         return Finding("connector", "well", f"{found[0]}, for flows in real-time mode")
 
     def _views(self) -> Finding:
+        from mainstem.postgres_address import PostgresAddress
         from mainstem.views.home_views import backend_of_home
-        from mainstem.views.postgres.postgres_address import PostgresAddress
 
         assert self._home is not None
         backend = backend_of_home(self._home)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from psycopg import Error, InterfaceError, OperationalError, errors
+from psycopg import InterfaceError, OperationalError, errors
 
-from mainstem.errors import Conflict, DatabaseUnavailable, DiskFull, Invalid, LockHeld, Unavailable, ViewNotFound
+from mainstem.errors import DatabaseUnavailable, Invalid
 
-__all__ = ["PostgresAddress", "is_lost", "may_pass", "rolled_back_by_server", "translate_errors", "unreachable"]
+__all__ = ["PostgresAddress", "is_lost", "may_pass", "rolled_back_by_server", "unreachable"]
 
 # The address may override these.
 _DEFAULTS: dict[str, Any] = {
@@ -48,7 +46,7 @@ class PostgresAddress:
             from psycopg.conninfo import conninfo_to_dict
         except ImportError as error:
             raise Invalid(
-                "views in PostgreSQL need the package psycopg",
+                "PostgreSQL needs the package psycopg",
                 detail=f"It cannot be imported: {error}.",
                 hint='Install it: pip install "mainstem[postgres]"',
             ) from error
@@ -96,15 +94,11 @@ def _refusal(facts: str) -> Invalid:
     )
 
 
-# Translation of PostgreSQL's errors, all in one place.
+# What PostgreSQL's errors mean.
 
 
 # The transaction was rolled back because of others: a retry may succeed.
 _AGAIN = (errors.DeadlockDetected, errors.SerializationFailure)
-_NO_SUCH = (errors.UndefinedTable, errors.InvalidSchemaName)
-# The server is a replica, before or after a failover.
-_ELSEWHERE = (errors.ReadOnlySqlTransaction,)
-_REFUSED = (errors.InsufficientPrivilege, errors.FeatureNotSupported, errors.ProgramLimitExceeded)
 
 
 def rolled_back_by_server(error: BaseException) -> bool:
@@ -136,63 +130,3 @@ def unreachable(address: PostgresAddress, error: BaseException) -> DatabaseUnava
         "the address). Nothing is lost: a batch that was not committed is written again.",
         address=address.shown,
     )
-
-
-@contextmanager
-def translate_errors(address: PostgresAddress, view: str) -> Iterator[None]:
-    """Raises PostgreSQL's errors as our own."""
-    try:
-        yield
-    except _NO_SUCH as error:
-        raise ViewNotFound(
-            f'this version of view "{view}" no longer exists in the database',
-            detail=f"PostgreSQL says: {address.safe(error)}. The view, or this version of it, was dropped meanwhile.",
-            hint="Retry; if the view was dropped, run the flow that writes it.",
-            view=view,
-        ) from error
-    except errors.LockNotAvailable as error:
-        raise LockHeld(
-            f'view "{view}" is locked by another session of the database',
-            detail=f"PostgreSQL says: {address.safe(error)}.",
-            hint="Find that session (SELECT * FROM pg_stat_activity), and let it finish or end it. Nothing is lost: what was "
-            "not committed is written again.",
-            path=address.shown,
-        ) from error
-    except (errors.DiskFull, errors.OutOfMemory) as error:
-        raise DiskFull(
-            f'no space left for view "{view}"',
-            detail=f'PostgreSQL says "{address.safe(error)}". Nothing of the batch was written.',
-            hint="Free space on the database's disk; the batch is written again when the flow continues.",
-            path=address.shown,
-        ) from error
-    except errors.DependentObjectsStillExist as error:
-        raise Conflict(
-            f'another object of the database depends on view "{view}"',
-            detail=f"PostgreSQL says: {address.safe(error)}. {error.diag.message_detail or ''}".strip(),
-            hint="Drop that object first, and create it again afterwards.",
-        ) from error
-    except errors.DuplicateTable as error:
-        raise Conflict(
-            f'the database already has another object named "{view}"',
-            detail=f"PostgreSQL says: {address.safe(error)}.",
-            hint="Give the view another name, or its home a schema of its own: "
-            "postgresql://host/database?options=-csearch_path%3Dshop",
-        ) from error
-    except _REFUSED as error:
-        raise Invalid(
-            f'the database user lacks a privilege for view "{view}"',
-            detail=f"PostgreSQL says: {address.safe(error)}.",
-            hint="The user needs CREATE on the database and on the schema of the views: "
-            "GRANT CREATE ON DATABASE ... TO ...; GRANT CREATE, USAGE ON SCHEMA ... TO ...",
-        ) from error
-    except (*_AGAIN, errors.QueryCanceled) as error:
-        raise Unavailable(
-            f'the database rolled back an operation on view "{view}"',
-            detail=f"PostgreSQL says: {address.safe(error)}.",
-            hint="Check who else locks its tables (SELECT * FROM pg_locks), and whether the server sets a statement_timeout. "
-            "Nothing is lost: a batch that was not committed is written again.",
-        ) from error
-    except Error as error:
-        if is_lost(error) or isinstance(error, (OperationalError, *_ELSEWHERE)):
-            raise unreachable(address, error) from error
-        raise
